@@ -26,6 +26,7 @@ mod asked;
 mod callers;
 mod helpers;
 mod holes;
+mod replacing;
 mod terms;
 
 use crate::affinity;
@@ -35,11 +36,11 @@ use crate::log::PoolJournal;
 use crate::mount::MountOptions;
 use crate::record::{Allocate, Kind, SetAttr};
 use crate::rights;
-use crate::tree::{Attr, RenameHow, Result, Tree};
+use crate::tree::{Attr, Result, Tree};
 use crate::unix::{Node, UnixTree};
 use callers::{caller, has_mode_of_file, without_set_ids};
 use helpers::Helpers;
-use terms::{errno, file_type, kind_of, no_inode, system_time, time_or_now};
+use terms::{empty, errno, file_type, kind_of, no_inode, system_time, time_or_now};
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
 
@@ -194,13 +195,6 @@ impl Front {
     }
 }
 
-fn empty(reply: ReplyEmpty, done: Result<()>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(e) => reply.error(errno(e)),
-    }
-}
-
 impl Filesystem for Front {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let needed = [
@@ -281,7 +275,7 @@ impl Filesystem for Front {
             let inode = self.inode(ino)?;
             if let Some(size) = size {
                 self.content_changes(req, &inode)?;
-                self.live.truncate(&inode, size)?;
+                self.cut(&inode, size)?;
             }
             let mut mode = mode.map(|m| m & 0o7777);
             if (uid.is_some() || gid.is_some()) && has_mode_of_file(inode.kind) && mode.is_none() {
@@ -396,25 +390,11 @@ impl Filesystem for Front {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let mut plain = flags;
-        plain.remove(RenameFlags::RENAME_WHITEOUT);
-        let how = match plain {
-            f if f.is_empty() => Ok(RenameHow::Replace),
-            RenameFlags::RENAME_NOREPLACE => Ok(RenameHow::NoReplace),
-            RenameFlags::RENAME_EXCHANGE if plain == flags => Ok(RenameHow::Exchange),
-            _ => Err(Errno::INVAL),
-        };
-        let done = how.and_then(|how| {
-            let _acting = self.changing(caller(req))?;
-            let (from, to) = (self.inode(parent)?, self.inode(new_parent)?);
-            let (old, new) = ((&from, name.as_bytes()), (&to, new_name.as_bytes()));
-            if plain == flags {
-                return self.live.rename(old, new, how);
-            }
-            let owner = self.owner_of_new(req, &from)?;
-            self.live.rename_leaving_whiteout(old, new, how == RenameHow::Replace, owner)
-        });
-        empty(reply, done);
+        let (from, to) = ((parent, name.as_bytes()), (new_parent, new_name.as_bytes()));
+        match self.asked_to_rename(req, from, to, flags) {
+            Ok(rename) => self.do_rename(rename, reply),
+            Err(e) => reply.error(errno(e)),
+        }
         affinity::follow(req.pid());
     }
 
@@ -513,7 +493,12 @@ impl Filesystem for Front {
         });
         match written {
             Ok(n) => reply.written(n as u32),
-            Err(e) => reply.error(errno(e)),
+            Err(e) => {
+                if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+                    self.live.write_back_was_refused(self.swap(ino.0));
+                }
+                reply.error(errno(e));
+            }
         }
         affinity::follow(req.pid());
     }

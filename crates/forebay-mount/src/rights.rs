@@ -39,12 +39,11 @@ pub struct Caller {
     pub pid: u32,
 }
 
-const SERVER: (u32, u32) = (0, 0);
-
 thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
-    /// The thread's file-system user and group.
-    static WORN: Cell<(u32, u32)> = const { Cell::new(SERVER) };
+    /// The thread's file-system user and group, once they are known: a thread begins with those
+    /// of the thread that started it.
+    static WORN: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }
 
 /// Until it is dropped, this thread changes the tree for that caller.
@@ -108,13 +107,13 @@ pub fn as_caller<R>(mut change: impl FnMut() -> Result<R>) -> Result<R> {
 
 fn wear(uid: u32, gid: u32) -> Result<()> {
     const ASK: u32 = u32::MAX;
-    if WORN.get() == (uid, gid) {
+    if WORN.get() == Some((uid, gid)) {
         return Ok(());
     }
     setfsgid(gid.into());
     setfsuid(uid.into());
     let worn = (setfsuid(ASK.into()).as_raw(), setfsgid(ASK.into()).as_raw());
-    WORN.set(worn);
+    WORN.set(Some(worn));
     // The calls say nothing of an error, as of a number that this user namespace lacks.
     match worn == (uid, gid) {
         true => Ok(()),

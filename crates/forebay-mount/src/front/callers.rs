@@ -23,9 +23,14 @@ impl Front {
     /// Who asks is about to change the tree, and does so as long as the answer is held.  Root may
     /// have mounted it again for writing, which the kernel does not ask about.
     pub(super) fn changing(&self, caller: Caller) -> Result<Option<Acting>> {
+        Ok(self.changer(caller)?.map(Acting::new))
+    }
+
+    /// As whom a change is made, if not as what the thread is.
+    pub(super) fn changer(&self, caller: Caller) -> Result<Option<Caller>> {
         match self.read_only {
             true => Err(Errno::ROFS),
-            false => Ok(self.does_act().then(|| Acting::new(caller))),
+            false => Ok(self.does_act().then_some(caller)),
         }
     }
 
@@ -61,6 +66,21 @@ impl Front {
             self.live.set_xattr(inode, CAPABILITY, None)?;
         }
         Ok(())
+    }
+
+    /// With `--write-back` the tree's file may be shorter than the program's, and grows where the
+    /// program's is cut or stays as it is.  Then a file system keeps blocks that are allocated beyond
+    /// the new end: it gives them back when it is asked for the size that the file has.
+    pub(super) fn cut(&self, inode: &Arc<Inode<Node>>, size: u64) -> Result<()> {
+        let before = match self.write_back {
+            true => Some(self.live.attr(inode)?),
+            false => None,
+        };
+        self.live.truncate(inode, size)?;
+        match before.is_some_and(|before| before.size < size && before.blocks > 0) {
+            true => self.live.truncate(inode, size),
+            false => Ok(()),
+        }
     }
 
     /// Where the kernel does not say whether that is to be ([`WriteFlags`]).

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileType, INodeNo, ReplyEmpty, TimeOrNow};
 use rustix::io::Errno;
 
 use crate::record::{Kind, Time};
@@ -82,6 +82,13 @@ pub(super) fn kind_of(mode: u32) -> Result<Kind> {
         0o060000 => Kind::BlockDevice,
         _ => return Err(Errno::INVAL),
     })
+}
+
+pub(super) fn empty(reply: ReplyEmpty, done: Result<()>) {
+    match done {
+        Ok(()) => reply.ok(),
+        Err(e) => reply.error(errno(e)),
+    }
 }
 
 pub(super) fn errno(e: Errno) -> fuser::Errno {

@@ -77,6 +77,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.inodes().known.get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
     }
 
+    /// The kernel wrote pages back, and the tree did not take them: they are lost.
+    pub fn write_back_was_refused(&self, ino: u64) {
+        if let Ok(inode) = self.inode(ino) {
+            inode.refused_write_backs.fetch_add(1, Ordering::Release);
+        }
+        self.counters.refused_write_backs.fetch_add(1, Ordering::Release);
+    }
+
     /// The one object of an inode.  Its number is not used again while a node is held.
     pub(super) fn meet(
         &self,
@@ -105,6 +113,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 gone: AtomicBool::new(false),
                 bound: AtomicU64::new(0),
                 content: Mutex::new(content),
+                refused_write_backs: AtomicU64::new(0),
             });
             Known { inode, lookups: 0 }
         });

@@ -109,6 +109,8 @@ pub struct Inode<N> {
     /// The group in which it has a Bind.  Changed with the appender locked.
     bound: AtomicU64,
     content: Mutex<Content>,
+    /// How often the tree did not take what the kernel wrote back.
+    refused_write_backs: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +138,10 @@ fn asked_often(name: &[u8]) -> Option<usize> {
 impl<N> Inode<N> {
     fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
+    }
+
+    pub fn refused_write_backs(&self) -> u64 {
+        self.refused_write_backs.load(Ordering::Acquire)
     }
 
     fn content(&self) -> MutexGuard<'_, Content> {
@@ -176,6 +182,8 @@ pub struct Counters {
     pub entries: AtomicU64,
     pub bytes: AtomicU64,
     pub groups: AtomicU64,
+    /// Requests by which the kernel wrote pages back, and which the tree refused.
+    pub refused_write_backs: AtomicU64,
 }
 
 /// What is not synced in the tree yet.
@@ -226,6 +234,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             gone: AtomicBool::new(false),
             bound: AtomicU64::new(0),
             content: Mutex::default(),
+            refused_write_backs: AtomicU64::new(0),
         });
         Ok(Live {
             identity,

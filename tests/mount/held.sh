@@ -1,0 +1,163 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what the kernel still holds with --write-back is not lost where the mount promises it: by a
+# rename over a file, whose old content is gone then, and by a server that is told to end.  Blocks
+# beyond the end of a file are given back as in the plain directory.
+# Method: programs that write, keep the file open and sync nothing; then the server is killed and
+# the log replayed, or it gets SIGTERM while the tree's file system is frozen.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need python3 fsfreeze
+
+make_disk ext4 256M
+tree=$work/disk/tree
+mkdir "$tree"
+
+# Each of these replaces a file of its own, and holds the new one open until it is killed.
+cat >"$work/replace.py" <<'P'
+import ctypes, mmap, os, sys, threading, time
+
+tree = sys.argv[1]
+libc = ctypes.CDLL(None, use_errno=True)
+WHITEOUT = 4
+
+
+def plain(path, size):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    assert os.write(fd, b"N" * size) == size
+    return fd
+
+
+def pieces(path, size):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    for at in range(0, size, 4096):
+        os.pwrite(fd, b"N" * min(4096, size - at), at)
+    return fd
+
+
+def mapped(path, size):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    os.ftruncate(fd, size)
+    held.append(mmap.mmap(fd, size))
+    held[-1][:] = b"N" * size
+    return fd
+
+
+def rename(old, new, flags=0):
+    if libc.renameat2(-100, old.encode(), -100, new.encode(), flags):
+        raise OSError(ctypes.get_errno(), "renameat2")
+
+
+held, errors = [], []
+ways = {f"{make.__name__}-{size}-{flags}": (make, size, flags)
+        for make in (plain, pieces, mapped)
+        for size in (9, 4096, 70000, 3 << 20)
+        for flags in (0, WHITEOUT)}
+if sys.argv[2:] == ["judge"]:
+    bad = []
+    for name, (_, size, _) in ways.items():
+        with open(f"{tree}/{name}", "rb") as file:
+            found = file.read()
+        if found not in (b"N" * size, b"OLD" * 1000):
+            bad.append(f"{name}: {len(found)} bytes, {found.count(b'N')} of them of {size}")
+    if bad:
+        raise SystemExit("\n".join([f"{len(bad)} of {len(ways)} files have neither content"] + bad))
+    print(f"{len(ways)} files replaced")
+    sys.exit()
+for name in ways:
+    with open(f"{tree}/{name}", "wb") as file:
+        file.write(b"OLD" * 1000)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def one(name):
+    try:
+        make, size, flags = ways[name]
+        held.append(make(f"{tree}/{name}.new", size))
+        rename(f"{tree}/{name}.new", f"{tree}/{name}", flags)
+    except Exception as e:
+        errors.append(f"{name}: {e}")
+
+
+# All at once: more than the server has threads.
+threads = [threading.Thread(target=one, args=(name,)) for name in ways]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("\n".join(errors) or "done", flush=True)
+time.sleep(600)
+P
+start_mount "$tree" --write-back --sync-interval 600s
+python3 "$work/replace.py" "$tree" >"$work/replaced" 2>&1 &
+program=$!
+at_end 'kill -9 "$program" 2>/dev/null || true'
+for ((tries = 0; tries < 600; tries++)); do
+	[ ! -s "$work/replaced" ] || break
+	sleep 0.05
+done
+[ "$(cat "$work/replaced")" = "done" ] || fail "files cannot be replaced: $(cat "$work/replaced")"
+kill_mount
+kill -9 "$program"
+wait "$program" 2>/dev/null || true
+"$FOREBAY" replay "$pool" "$tree" >"$work/replay.log" || fail "replay: $(cat "$work/replay.log")"
+python3 "$work/replace.py" "$tree" judge >"$work/judged" || fail "a rename over a file and a kill lost both"
+say "--write-back, the server killed: $(cat "$work/judged"), none lost"
+rm -rf "${tree:?}"/*
+
+# What the tree has no room for replaces nothing.
+start_mount "$tree" --write-back
+dd if=/dev/zero of="$work/disk/fill" bs=1M 2>/dev/null && fail "the disk does not get full"
+python3 - "$tree" <<'P' || fail "a file whose bytes have no room replaces another one"
+import os, sys
+tree = sys.argv[1]
+with open(f"{tree}/old", "wb") as file:
+    file.write(b"OLD")
+new = os.open(f"{tree}/new", os.O_WRONLY | os.O_CREAT)
+os.write(new, b"N" * (1 << 20))
+try:
+    os.rename(f"{tree}/new", f"{tree}/old")
+except OSError:
+    pass
+else:
+    sys.exit("the rename is done")
+if open(f"{tree}/old", "rb").read() != b"OLD":
+    sys.exit("the old file is not what it was")
+P
+rm "$work/disk/fill"
+stop_mount
+say "--write-back, no room: the old file stays"
+rm -rf "${tree:?}"/*
+
+# Blocks beyond the end: as many as in the plain directory.
+preallocated() { # DIRECTORY
+	python3 - "$1" <<'P'
+import os, subprocess, sys, time
+path = f"{sys.argv[1]}/preallocated"
+for written, size in ((100, 100), (5000, 5000), (5000, 100), (100000, 70000), (100, 0)):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    subprocess.run(["fallocate", "-n", "-l", "1M", path], check=True)
+    os.write(fd, b"x" * written)
+    os.ftruncate(fd, size)
+    os.fsync(fd)
+    os.close(fd)
+    # With --write-back the kernel asks for blocks again after a second.
+    deadline = time.monotonic() + 1.5
+    most = -(-size // 4096) * 8
+    while os.stat(path).st_blocks > max(most, 1) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    print(written, size, max(os.stat(path).st_blocks, 1))
+P
+}
+mkdir "$work/disk/plain"
+preallocated "$work/disk/plain" >"$work/plain"
+start_mount "$tree" --write-back
+preallocated "$tree" >"$work/mounted"
+stop_mount
+cmp -s "$work/plain" "$work/mounted" ||
+	fail "blocks beyond the end (written, size, blocks) differ: $(diff "$work/plain" "$work/mounted")"
+say "--write-back, preallocated: blocks as in the plain directory"
+rm -rf "${tree:?}"/* "$work/disk/plain"
+umount_disk
