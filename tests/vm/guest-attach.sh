@@ -174,7 +174,7 @@ step "detach with a flush" forebay detach /dev/forebay0 --flush
 step "remove the mapping" dmsetup remove --noudevsync tail
 step "a new pool" forebay create $pool --force --static 16M
 step "add a volume" forebay volume add $pool data $origin --origin-by-name
-"$root/target/release/forebay" serve $pool --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
+"$root/out/vm/forebay" serve $pool --ready-file /tmp/ready >/tmp/serve.log 2>&1 &
 server=$!
 for _ in $(seq 100); do
 	[ -e /tmp/ready ] && break

@@ -14,6 +14,7 @@
 . "$(dirname "$0")/guest-lib.sh"
 sectors=$((32 * 2048))
 nd=/sys/bus/nd/drivers/nd_pmem
+limit=300 # seconds, of what takes one
 
 null_blk() { # NAME SETTING=VALUE...: sets $disk
 	local name=$1 at=/sys/kernel/config/nullb/$1 setting
@@ -26,18 +27,22 @@ null_blk() { # NAME SETTING=VALUE...: sets $disk
 	test -b "$disk"
 }
 
-# below WHAT: a pool on /dev/mapper/below; the pmem device $1 goes while it writes.
+# Until the device fails.
+write_on() { while dd if=/dev/zero of=/dev/forebay0 bs=4k count=8192 oflag=direct status=none 2>/dev/null; do :; done; }
+has_written() { control status forebay0 | grep -q " writes=[1-9]"; }
+
+# A pool on /dev/mapper/below; the pmem DEVICE goes while it writes.
 unbind_below() { # WHAT DEVICE
 	local namespace writer
 	dmsetup mknodes below
 	step "make the pool on $1" forebay create /dev/mapper/below --force
 	step "add a volume" forebay volume add /dev/mapper/below v /dev/ram0 --origin-by-name
 	step "attach it" control attach /dev/mapper/below /dev/ram0 v $by_name
-	dd if=/dev/zero of=/dev/forebay0 bs=4k oflag=direct status=none 2>/dev/null &
+	write_on &
 	writer=$!
-	sleep 1
+	step "it is written to" until_true $limit has_written
 	namespace=$(basename "$(readlink -f "/sys/block/$(basename "$2")/device")")
-	step "unbind $2 below $1" timeout 60 bash -c "echo $namespace >$nd/unbind"
+	step "unbind $2 below $1" timeout $limit bash -c "echo $namespace >$nd/unbind"
 	wait $writer
 	control status forebay0 | grep -q "media_gone" || fail "$1: $(cat /tmp/answer)"
 	step "what is known of it" control list
@@ -46,7 +51,7 @@ unbind_below() { # WHAT DEVICE
 	step "detach it" control detach forebay0
 	step "remove what is below" dmsetup remove --noudevsync below
 	step "bind $2 again" bash -c "echo $namespace >$nd/bind"
-	until_true 20 test -b "$2"
+	until_true $limit test -b "$2"
 }
 
 item_unbind() {
@@ -98,9 +103,9 @@ item_unmap() {
 	}
 	step "disks of SCSI" load_scsi sd_mod
 	step "one that unmaps" load_scsi scsi_debug dev_size_mb=64 lbpu=1 lbpws=1 lbpws10=1 lbprz=1
-	until_true 20 eval 'at=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/* 2>/dev/null) && [ -n "$at" ]'
+	until_true $limit eval 'at=$(ls -d /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/* 2>/dev/null) && [ -n "$at" ]'
 	disk=/dev/$(basename "$at")
-	until_true 20 test -b "$disk"
+	until_true $limit test -b "$disk"
 	[ ! -e "$at/queue/write_zeroes_unmap_max_hw_bytes" ] ||
 		echo "ok: it says $(cat "$at/queue/write_zeroes_unmap_max_hw_bytes") bytes of it"
 	step "attach it" control attach $pool "$disk" unmap create $by_name
@@ -125,6 +130,7 @@ item_list() {
 	for i in $(seq $n); do
 		control attach $pool /dev/mapper/o$i volume$i create origin_id "$id$i" \
 			metadata_only flush_on_suspend slots 4 bypass_limit 1048576 when_full bypass >/tmp/said || fail "attach $i: $(cat /tmp/said)"
+		echo "ok: attached $i"
 	done
 	control list >/tmp/said || fail "list"
 	[ "$(wc -c </tmp/said)" -gt 16384 ] || fail "the list is too short to show anything: $(wc -c </tmp/said)"
@@ -138,6 +144,7 @@ module=${1:--}
 shift || true
 [ "$module" = - ] && module=
 load_module $module
+quick_tools
 mkdir -p /sys/kernel/config
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
 for item in ${*:-unbind zoned unmap limits list}; do

@@ -12,6 +12,7 @@
 . "$(dirname "$0")/guest-lib.sh"
 sectors=$((32 * 2048))
 rows=0
+limit=300 # seconds, of what takes one
 
 origin_table() { # linear or error
 	local target="linear /dev/ram0 0"
@@ -39,11 +40,12 @@ row() { # STATE, WAY: what was said is true of the origin
 	echo "ok: $kind, $volume, $2: $1"
 }
 
-not_done() { # STATE, TEXT: a flush has to say so
+not_done() { # STATE, TEXT: a flush has to say so, itself or in the kernel's log
+	dmesg -c >>/tmp/dmesg.before
 	if dev_command d flush >/tmp/said 2>&1; then
 		fail "$kind, $volume, flush, $1: told that it is done"
 	fi
-	dmesg | tail -n 3 >>/tmp/said
+	dmesg >>/tmp/said
 	grep -q "$2" /tmp/said || fail "$kind, $volume, flush, $1: $(cat /tmp/said)"
 	rows=$((rows + 1))
 	echo "ok: $kind, $volume, flush: $1: not done"
@@ -82,7 +84,7 @@ ends() {
 		attach_again
 	else
 		for state in "written" "not written since"; do
-			timeout 60 "$root/out/vm/forebay" detach "$(node d)" --flush >/tmp/said 2>&1 ||
+			timeout $limit "$root/out/vm/forebay" detach "$(node d)" --flush >/tmp/said 2>&1 ||
 				fail "$kind, $volume, detach --flush: code $?: $(cat /tmp/said)"
 			grep -q "the origin alone is complete" /tmp/said || fail "$(cat /tmp/said)"
 			row "$state" "detach --flush"
@@ -114,7 +116,7 @@ table() {
 	put || fail "$kind: write to the cache of an origin that fails"
 	not_done "the origin fails" "could not be written"
 	origin_table linear || fail "origin_table"
-	until_true 60 dev_command d flush >/tmp/said 2>&1 || fail "$kind, $volume: never well again: $(cat /tmp/said)"
+	until_true $limit dev_command d flush >/tmp/said 2>&1 || fail "$kind, $volume: never well again: $(cat /tmp/said)"
 	row "well again" flush
 	dev_detach d >/tmp/said || fail "detach"
 	remove_volume
@@ -141,6 +143,7 @@ gone() {
 }
 
 load_module $1
+quick_tools
 mkdir -p /sys/kernel/config
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
 step "a disk" dmsetup create --noudevsync --noudevrules --uuid FBY-org org --table "0 $sectors linear /dev/ram0 0"

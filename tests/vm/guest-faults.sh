@@ -57,7 +57,7 @@ alive $writer
 step "the origin is well again" origin_table linear
 step "the writer ends" wait $writer
 step "and the second one" wait $second
-echo 120 >/proc/sys/kernel/hung_task_timeout_secs
+echo 600 >/proc/sys/kernel/hung_task_timeout_secs
 step "all is there" write_all --verify_only=1
 step "drain" dev_command fast flush
 is_state ok || fail "state is $(dev_state fast)"

@@ -170,6 +170,14 @@ disks=()
 accel=(-accel "tcg,thread=multi")
 guest_pid=
 
+# The rate of the counter that the guest's clock goes by.  By itself the guest's kernel finds
+# another where the machine is busy, and all its limits of time are wrong then.  A guest that
+# counts instructions has no part in this.
+clock_rate() {
+	[[ ${accel[*]} == *icount* ]] && return
+	build_program ticks && echo "tsc_early_khz=$("$root/out/vm/ticks")"
+}
+
 # start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
 #	memory=FILE	of $pmem_mb MiB: is the persistent memory, whatever becomes of the guest
 #	disks=(FILE...)	of /dev/vda, ...
@@ -185,7 +193,8 @@ start_guest() {
 	args="console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} ${poll:+idle=poll} mitigations=off log_buf_len=4M"
 	# A busy machine's guest may fail the timer check at boot; and where its TSC is found
 	# unstable, patching the kernel's code for that was seen to trap on the other CPU.
-	args+=" no_timer_check tsc=reliable watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120 ${append:-}"
+	args+=" no_timer_check tsc=reliable watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120"
+	args+=" sysctl.kernel.hung_task_timeout_secs=600 $(clock_rate) ${append:-}"
 	[ -n "$memory" ] && ram=(-m "$((3072 + pmem_mb))" -machine max-ram-below-4g=3G
 		-object "memory-backend-ram,id=low,size=3G" -numa "node,memdev=low"
 		-object "memory-backend-file,id=high,share=on,mem-path=$memory,size=${pmem_mb}M" -numa "node,memdev=high")
@@ -218,24 +227,39 @@ guest_runs() {
 	boot_guest "$1"
 }
 
-# until_said CONSOLE WORDS: the guest has said so; it may take a quarter of an hour.
+# A guest that prints nothing for a long time hangs.  A limit for all that a guest does would
+# be one for the machine, which may be slow and have other work.
+listen() { heard_at=$SECONDS heard=0; }
+silent() { # CONSOLE SECONDS: has it printed nothing for so long?  after listen
+	local bytes
+	bytes=$(stat -c %s "$1")
+	[ "$bytes" = "$heard" ] || heard=$bytes heard_at=$SECONDS
+	[ $((SECONDS - heard_at)) -ge "$2" ]
+}
+
+# until_said CONSOLE WORDS: the guest has said so; it is not silent for a quarter of an hour.
 until_said() {
-	local began=$SECONDS
+	local heard_at heard
+	listen
 	until grep -aq "$2" "$1"; do
 		guest_runs "$1" || return 1
-		[ $((SECONDS - began)) -lt 900 ] || return 1
+		! silent "$1" 900 || return 1
 		sleep 0.1
 	done
 }
 
-# wait_guest SECONDS CONSOLE: 0 when the script in the guest ended with 0.
+# wait_guest SECONDS CONSOLE: 0 when the script in the guest ended with 0.  A guest that is
+# silent for so long is ended, and one that talks for ten times as long.
 wait_guest() {
-	local deadline=$((SECONDS + $1))
+	local began=$SECONDS heard_at heard why=
+	listen
 	while guest_runs "$2"; do
-		if [ $SECONDS -ge $deadline ]; then
+		! silent "$2" "$1" || why="has printed nothing for $1 s"
+		[ $((SECONDS - began)) -lt $((10 * $1)) ] || why="did not end within $((10 * $1)) s"
+		if [ -n "$why" ]; then
 			kill -9 "$guest_pid"
 			wait "$guest_pid" 2>/dev/null
-			say "the guest did not end within $1 s; its console is in $2"
+			say "the guest $why; its console is in $2"
 			return 124
 		fi
 		sleep 0.2
@@ -294,8 +318,11 @@ build_tools() {
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
 	fi
 	for name in ackload fsx replay requests; do
-		[ "$root/out/vm/$name" -nt "$root/tests/vm/$name.c" ] && continue
-		gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$root/out/vm/$name.new" "$root/tests/vm/$name.c" &&
-			mv "$root/out/vm/$name.new" "$root/out/vm/$name" || return 1
+		build_program $name || return 1
 	done
+}
+build_program() { # NAME: out/vm/NAME
+	[ "$root/out/vm/$1" -nt "$root/tests/vm/$1.c" ] && return
+	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$root/out/vm/$1.$BASHPID" "$root/tests/vm/$1.c" &&
+		mv "$root/out/vm/$1.$BASHPID" "$root/out/vm/$1"
 }

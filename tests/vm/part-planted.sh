@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The lab's own checkers find planted mistakes; a guest that hangs is ended, its console kept.
 part() {
-	local console=$out_vm/planted.console began=$SECONDS rc
+	local console=$out_vm/planted.console rc
 	start_guest "$console" "$here/guest-planted.sh"
-	until grep -aq 'planted: hangs now' "$console"; do
-		kill -0 "$guest_pid" 2>/dev/null && [ $((SECONDS - began)) -lt 900 ] || break
-		sleep 0.2
-	done
+	until_said "$console" 'planted: hangs now'
 	wait_guest 2 "$console" 2>"$out_vm/planted.said"
 	rc=$?
 	tr -d '\r' <"$console" | grep -aE '^(ok|FAIL|planted): '

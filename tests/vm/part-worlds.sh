@@ -21,7 +21,7 @@ serve() {
 	: >"$dir/ready"
 	"$forebay" serve "$memory" "${origins[@]}" --socket "$run/nbd" --json >"$dir/ready" 2>>"$dir/server.log" &
 	server=$!
-	for ((tries = 0; tries < 1200; tries++)); do
+	for ((tries = 0; tries < 6000; tries++)); do
 		grep -q '"ready":true' "$dir/ready" && return
 		kill -0 "$server" 2>/dev/null || break
 		sleep 0.05
@@ -44,14 +44,6 @@ fsck_replay() {
 }
 has_synced() { mkdir -p "$dir/tree" && debugfs -R "rdump /synced $dir/tree" "$dir/fs" && diff -r "$root/core" "$dir/tree/synced"; }
 
-until_load() {
-	local began=$SECONDS
-	until grep -aq 'ackload: started' "$out_vm/worlds.console"; do
-		kill -0 "$guest_pid" 2>/dev/null && [ $((SECONDS - began)) -lt 900 ] || return 1
-		sleep 0.1
-	done
-}
-
 round_trip() {
 	ok "host: make the pool" "$forebay" create "$memory" --size "${pmem_mb}M" &&
 		ok "host: add a volume" "$forebay" volume add "$memory" raw "$dir/raw" &&
@@ -63,7 +55,7 @@ round_trip() {
 	echo "ok: host: the server killed"
 
 	start_guest "$out_vm/worlds.console" "$here/guest-worlds.sh" target crashed
-	until_load && sleep 2
+	until_said "$out_vm/worlds.console" 'ackload: started' && sleep 2
 	kill -9 "$guest_pid" 2>/dev/null
 	wait "$guest_pid" 2>/dev/null
 	tr -d '\r' <"$out_vm/worlds.console" | grep -aE '^(ok|FAIL|worlds)\b' | sed 's/^ok: /ok: guest: /'
