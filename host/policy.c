@@ -104,36 +104,39 @@ bool fby_volume_holds(const struct fby_volume_info *v)
 	return v->pages || !v->counted || v->holes || v->holes_unknown;
 }
 
-/* Is the mark the last one, by how far it is behind the record?  As fby_mark_step counts. */
-static bool is_last(u32 marks, u32 behind)
+/* May the record go with an origin whose mark says this as the last number?  See fby_mark_step. */
+static bool is_last(u32 marks, u32 number)
 {
-	if (marks & 1)
-		return behind == 1;
-	if (marks & 2)
-		return behind == 0 || behind == 2 || behind == 4;
-	return behind == 0 || behind == 4 || behind == 6;
+	u32 behind = marks - number; /* the number may wrap around */
+
+	switch (marks & 7) {
+	case 3:
+	case 4: /* one that was, and one that is to take its place */
+		return behind == (marks & 7) || number == fby_mark_number(marks);
+	case 6:
+		return false;
+	default:
+		return behind == (marks & 1 ? 1 : marks & 2);
+	}
 }
 
-/* An origin that bears none was never marked, or the mark was to go.  To an origin that is to be
- * marked first a write may have come that nobody was told of. */
+/* To an origin that is to be marked first a write may have come that nobody was told of. */
 static bool may_be_missing(const struct fby_volume_info *v, bool exact)
 {
-	if (v->marks & 1)
-		return !exact && !fby_volume_holds(v);
-	return !exact || !(v->marks & 2) || !fby_volume_holds(v);
+	return !(v->marks & 1) || (!exact && !fby_volume_holds(v));
 }
 
 enum fby_mark_verdict fby_mark_judge(const struct fby_volume_info *v, const struct fby_mark_found *found)
 {
-	u32 behind = v->marks - found->least; /* the number may wrap around */
-
 	if (!found->marked)
 		return may_be_missing(v, found->exact) ? FBY_MARK_IS_RIGHT : FBY_MARK_IS_MISSING;
 	if (found->names && !fby_equal(found->uuid, v->spec.uuid, 16))
 		return FBY_MARK_IS_OTHER;
-	if (behind > ~0u / 2)
+	if (found->exact && is_last(v->marks, found->least))
+		return FBY_MARK_IS_RIGHT;
+	if (v->marks - found->least > ~0u / 2) /* the number may wrap around */
 		return FBY_MARK_IS_NEWER;
-	return found->exact && !is_last(v->marks, behind) ? FBY_MARK_IS_OLDER : FBY_MARK_IS_RIGHT;
+	return found->exact ? FBY_MARK_IS_OLDER : FBY_MARK_IS_RIGHT;
 }
 
 const char *fby_mark_cause(enum fby_mark_verdict v)

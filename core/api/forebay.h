@@ -307,18 +307,31 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  * older copy of the pool is told from the one that made the mark, and an origin whose mark
  * was taken away behind the pool's back from one that was never marked:
  *
- *	BEGIN	a number that was never there before, a multiple of 4: the mark may say it from
- *		now on
- *	AGAIN	the same, even and no multiple of 4: of an origin that bears a mark already
- *	SET	odd, that number and 1: the mark is durable
- *	CLEARED	a multiple of 4, 4 or 6 above the mark: the origin lacks nothing, and the mark may
- *		be taken away.  A number that was not set stays
+ *	BEGIN	even: a first mark may be set from now on, with a number that was never there
+ *	AGAIN	in place of a mark that is there another may be set, with a new number: odd as
+ *		before; or even, if the mark that is there was to be taken away
+ *	SET	odd: that mark is durable
+ *	CLEARED	even: the origin lacks nothing, and the mark may be taken away
+ *	GONE	even: it was taken away
  *
- * So each number says which marks may be there (fby_mark_judge of host/policy.h).
+ * Odd: the origin bears a mark.  Even: it may bear none.  Every version of Forebay has counted so.
+ * The number modulo 8 says more, of marks that say the last number (fby_mark_judge of
+ * host/policy.h); earlier versions have left any number there.
+ *
+ *	mod 8	after			marks that may be there
+ *	0	BEGIN			this number, or none
+ *	1	SET			this number - 1
+ *	2	CLEARED, from 1		this number - 2, or none
+ *	3	AGAIN, from 1		this number - 3 or + 5
+ *	4	CLEARED, from 3; AGAIN, from 2	this number - 4 or + 4, or none
+ *	6	GONE			none
  * Durable when it returns, with the number as it is then.  One at a time with the other
  * calls for volumes and with fby_destage_step.
  */
-enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED, FBY_MARK_AGAIN };
+enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED, FBY_MARK_AGAIN, FBY_MARK_GONE };
+/* The number that the mark says, after BEGIN, AGAIN and SET. */
+u32 fby_mark_number(u32 marks);
+
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks);
 
 /* Memory that attach needs for the volume's destage: the round list, and bounce buffers

@@ -153,7 +153,7 @@ struct fby_volume_record {
 	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, from the host; zero-terminated */
 	u32 block_size; /* logical block: 512 or 4096 */
 	u32 flags; /* enum fby_volume_flags */
-	u32 marks; /* how often the origin was marked, twice; odd: it bears the mark; fby_volume_mark */
+	u32 marks; /* counts the marks of the origin; odd: it bears one; fby_volume_mark */
 	u32 crc;
 };
 

@@ -195,19 +195,35 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 	return FBY_DONE;
 }
 
-/* The number after a step; see fby_mark_step. */
+u32 fby_mark_number(u32 marks)
+{
+	u32 rest = marks & 7;
+
+	return rest == 3 || rest == 4 ? (marks | 7) + 1 : marks & ~1u;
+}
+
+/* The number after a step; see fby_mark_step.  A number that a mark may say already is passed over. */
 static u32 number_after(u32 marks, enum fby_mark_step step)
 {
+	u32 rest = marks & 7;
+
 	switch (step) {
 	case FBY_MARK_SET:
-		return marks | 1;
-	case FBY_MARK_BEGIN:
-		return (marks | 3) + 1;
+		return fby_mark_number(marks) | 1;
+	case FBY_MARK_CLEARED:
+		return marks + (marks & 1);
+	case FBY_MARK_GONE:
+		return ((marks + 4) | 7) - 1;
 	case FBY_MARK_AGAIN:
-		return ((marks + 2) | 3) - 1;
-	default: /* 4 above a mark that is a multiple of 4, 6 above another */
-		return marks & 1 ? ((marks + 2) | 3) + 1 : marks;
+		if (rest == 1 || rest == 2)
+			return marks + 2;
+		if (rest == 3 || rest == 4)
+			return marks + 8;
+		break;
+	default:
+		break;
 	}
+	return ((marks + 5) | 7) + 1;
 }
 
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks)

@@ -126,6 +126,12 @@ pub fn judge_mark(
     }
 }
 
+/// What the mark says of a volume whose record has this number.
+pub fn mark_number(marks: u32) -> u32 {
+    // SAFETY: a plain computation.
+    unsafe { sys::fby_mark_number(marks) }
+}
+
 /// The pool holds what the volume's origin lacks, or may.
 pub fn holds(volume: &sys::fby_volume_info) -> bool {
     // SAFETY: a plain computation.
@@ -235,43 +241,49 @@ mod tests {
             sys::fby_volume_info { spec, marks, pages, counted: true, ..Default::default() }
         };
         for (marks, holds, least, verdict, exact_verdict) in [
-            // Never marked, to be marked first, taken away.
+            // Even: never marked, to be marked first, taken away, by whatever version.
             (0, false, None, Right, Right),
             (0, true, None, Right, Right),
+            (2, true, None, Right, Right),
             (4, true, None, Right, Right),
+            (6, true, None, Right, Right),
             (8, false, None, Right, Right),
-            // Marked, and to be marked again.
-            (5, false, None, Right, Missing),
-            (5, true, None, Missing, Missing),
-            (6, true, None, Right, Missing),
-            (6, false, None, Right, Right),
-            // Set.
-            (5, true, Some(4), Right, Right),
-            (7, false, Some(6), Right, Right),
-            (7, true, Some(4), Right, Older),
-            (13, false, Some(4), Right, Older),
-            // To be set first: (4, 4); again: (6, 4) and (6, 6), (10, 6) and (10, 10).
-            (4, true, Some(4), Right, Right),
-            (6, true, Some(4), Right, Right),
-            (6, true, Some(6), Right, Right),
-            (10, true, Some(6), Right, Right),
-            (10, true, Some(10), Right, Right),
-            (10, true, Some(4), Right, Older),
-            // To be taken away: 8 after 4, 12 after 6; it is gone from 12 on.
-            (8, false, Some(4), Right, Right),
-            (12, false, Some(6), Right, Right),
-            (12, false, Some(10), Right, Older),
-            (12, false, Some(4), Right, Older),
-            (20, false, Some(4), Right, Older),
-            (20, true, Some(4), Right, Older),
+            // Odd: marked.
+            (9, false, None, Right, Missing),
+            (9, true, None, Missing, Missing),
+            (11, true, None, Missing, Missing),
+            (13, true, None, Missing, Missing),
+            (15, false, None, Right, Missing),
+            // To be set first, and set.
+            (8, true, Some(8), Right, Right),
+            (8, true, Some(0), Right, Older),
+            (9, true, Some(8), Right, Right),
+            (17, true, Some(8), Right, Older),
+            (9, true, Some(6), Right, Older),
+            // To be set again.
+            (11, true, Some(8), Right, Right),
+            (11, true, Some(16), Newer, Right),
+            (11, true, Some(0), Right, Older),
+            (19, true, Some(8), Right, Older),
+            // To be taken away, or to be set again because that failed.
+            (10, false, Some(8), Right, Right),
+            (10, false, Some(0), Right, Older),
+            (10, true, Some(16), Newer, Newer),
+            (12, false, Some(8), Right, Right),
+            (12, true, Some(16), Newer, Right),
+            (12, true, Some(0), Right, Older),
+            // It is gone.
+            (14, false, Some(8), Right, Older),
+            (22, true, Some(16), Right, Older),
+            (14, false, Some(16), Newer, Newer),
             // An older copy of the pool.
-            (1, true, Some(4), Newer, Newer),
-            (5, true, Some(6), Newer, Newer),
+            (1, true, Some(8), Newer, Newer),
+            (9, true, Some(16), Newer, Newer),
             (0, false, Some(2), Newer, Newer),
             // The number wraps around.
-            (0, true, Some(u32::MAX - 3), Right, Right),
-            (1, true, Some(u32::MAX - 3), Right, Older),
-            (u32::MAX, true, Some(u32::MAX - 1), Right, Right),
+            (0, true, Some(u32::MAX - 7), Right, Older),
+            (u32::MAX - 4, true, Some(0), Newer, Right),
+            (u32::MAX - 6, true, Some(u32::MAX - 7), Right, Right),
             (u32::MAX, true, Some(2), Newer, Newer),
         ] {
             let volume = volume(marks, u64::from(holds));

@@ -10,6 +10,7 @@ use crate::code::{done, Code, Result};
 use crate::engine::Engine;
 use crate::media::Medium;
 use crate::open::{allocate, OpenError};
+use crate::policy::mark_number;
 
 /// Arguments of an attach.
 #[derive(Clone, Debug)]
@@ -75,13 +76,13 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Counts a step of marking its origin ([`sys::FBY_MARK_BEGIN`] and so on), durably.
-    /// The number as it is then.
+    /// What the mark says then ([`sys::fby_mark_number`]).
     pub fn volume_mark(&self, index: u16, step: u32) -> Result<u32> {
-        assert!(step <= sys::FBY_MARK_AGAIN);
+        assert!(step <= sys::FBY_MARK_GONE);
         let (_admin, mut marks) = (self.admin(), 0);
         // SAFETY: the pool is open; admin keeps volume calls and steps apart; marks is ours.
         done(unsafe { sys::fby_volume_mark(self.pool, index, step, &mut marks) })?;
-        Ok(marks)
+        Ok(mark_number(marks))
     }
 
     /// Attaches with memory of its own, which is kept until the detach.

@@ -34,8 +34,8 @@ fn made(seed: u64, of_static: bool) -> Result<(), String> {
     engine.volume_add(&spec).map_err(wrong)?;
     let (mut marks, mut seen) = (0, HashSet::from([0]));
     // Periods from beginning to end, marked once and again, and steps that are repeated.
-    use sys::{FBY_MARK_AGAIN, FBY_MARK_BEGIN, FBY_MARK_CLEARED, FBY_MARK_SET};
-    const STEPS: [u32; 14] = [
+    use sys::{FBY_MARK_AGAIN, FBY_MARK_BEGIN, FBY_MARK_CLEARED, FBY_MARK_GONE, FBY_MARK_SET};
+    const STEPS: [u32; 18] = [
         FBY_MARK_BEGIN,
         FBY_MARK_SET,
         FBY_MARK_AGAIN,
@@ -49,27 +49,35 @@ fn made(seed: u64, of_static: bool) -> Result<(), String> {
         FBY_MARK_AGAIN,
         FBY_MARK_SET,
         FBY_MARK_SET,
+        FBY_MARK_AGAIN,
         FBY_MARK_CLEARED,
+        FBY_MARK_GONE,
+        FBY_MARK_GONE,
+        FBY_MARK_AGAIN,
     ];
     for step in STEPS.into_iter().cycle().take(2 * STEPS.len()) {
         let before = marks;
-        marks = engine.volume_mark(0, step).map_err(wrong)?;
+        let number = engine.volume_mark(0, step).map_err(wrong)?;
+        marks = engine.volume_info(0).map_err(wrong)?.marks;
         // The next of its kind: see fby_mark_step.
-        let right = match (step, before % 4) {
-            (sys::FBY_MARK_SET, _) => before | 1,
-            (sys::FBY_MARK_BEGIN, rest) => before - rest + 4,
-            (sys::FBY_MARK_AGAIN, rest @ (0 | 1)) => before - rest + 2,
-            (sys::FBY_MARK_AGAIN, rest) => before - rest + 6,
-            (_, 1) => before - 1 + 4,
-            (_, 3) => before - 1 + 6,
-            _ => before,
+        let (rest, past) = (before % 8, before - before % 8);
+        let right = match (step, rest) {
+            (FBY_MARK_SET, 3 | 4) => past + 9,
+            (FBY_MARK_SET, _) => before | 1,
+            (FBY_MARK_AGAIN, 1 | 2) => before + 2,
+            (FBY_MARK_AGAIN, 3 | 4) => before + 8,
+            (FBY_MARK_AGAIN | FBY_MARK_BEGIN, 0..=2) => past + 8,
+            (FBY_MARK_AGAIN | FBY_MARK_BEGIN, _) => past + 16,
+            (FBY_MARK_GONE, 0..=2) => past + 6,
+            (FBY_MARK_GONE, _) => past + 14,
+            (_, _) => before + before % 2,
         };
         if marks != right {
             return Err(format!("step {step} counts from {before} to {marks}"));
         }
-        let is_new = [sys::FBY_MARK_BEGIN, sys::FBY_MARK_AGAIN].contains(&step);
-        if is_new && !seen.insert(marks) {
-            return Err(format!("{marks} was the number of a mark before"));
+        let is_new = [FBY_MARK_BEGIN, FBY_MARK_AGAIN].contains(&step);
+        if is_new && !seen.insert(number) {
+            return Err(format!("{number} was the number of a mark before"));
         }
         engine.media.power_cut(&mut rng);
         engine.abandon();

@@ -57,6 +57,7 @@ pub const FBY_MARK_BEGIN: u32 = 0;
 pub const FBY_MARK_SET: u32 = 1;
 pub const FBY_MARK_CLEARED: u32 = 2;
 pub const FBY_MARK_AGAIN: u32 = 3;
+pub const FBY_MARK_GONE: u32 = 4;
 
 /// `enum fby_destage_state`
 pub const FBY_DESTAGE_IDLE: u32 = 0;
@@ -428,6 +429,7 @@ extern "C" {
         identity: *const c_char,
         origin_sectors: u64,
     ) -> c_int;
+    pub fn fby_mark_number(marks: u32) -> u32;
     pub fn fby_volume_mark(p: *mut fby_pool, index: u16, step: u32, marks: *mut u32) -> c_int;
     pub fn fby_volume_bytes(
         p: *mut fby_pool,

@@ -219,6 +219,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_MARK_SET,
         FBY_MARK_CLEARED,
         FBY_MARK_AGAIN,
+        FBY_MARK_GONE,
         FBY_REPORT_MAX,
         FBY_DESTAGE_IDLE,
         FBY_DESTAGE_WRITING,

@@ -35,6 +35,8 @@ mod place;
 mod planted;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upgraded;
 
 use std::fmt;
 use std::io;
@@ -43,7 +45,7 @@ use std::sync::atomic::{compiler_fence, AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use forebay_engine::policy::{holds, judge_mark, MarkSays, MarkVerdict};
+use forebay_engine::policy::{holds, judge_mark, mark_number, MarkSays, MarkVerdict};
 use forebay_engine::sys;
 use rustix::io::Errno;
 use rustix::thread::{membarrier, MembarrierCommand};
@@ -377,7 +379,11 @@ impl Judged {
                 Found::Marked(mark) => mark.since,
                 _ => now(),
             };
-            let there = found != Found::Nothing;
+            // A mark of an earlier version, or of another place, is judged by the least number.
+            let there = match &found {
+                Found::Marked(mark) => mark.exact,
+                found => *found != Found::Nothing,
+            };
             let set = marker.set(&core.engine, &mut marker.turn(), since, there);
             set.map_err(|e| cannot(info, &place, "set", e))?;
         }
@@ -451,26 +457,24 @@ impl Marker {
         set
     }
 
-    /// `there`: the origin bears a mark, perhaps.
+    /// `there`: the origin bears a mark that says the last number, perhaps.
     fn set(&self, engine: &Engine, turn: &mut Turn, since: u64, there: bool) -> io::Result<()> {
         let Some(keep) = &self.keep else { return Ok(()) };
         turn.since = since;
-        let count = |step| {
-            let counted = engine.volume_mark(self.index, step);
-            counted.map_err(|e| io::Error::other(e.message()))
-        };
+        let fail = |e: crate::engine::Code| io::Error::other(e.message());
+        let count = |step| engine.volume_mark(self.index, step).map_err(fail);
         let began = Instant::now();
+        let replaces = self.mark.exact && there;
         // A number that was counted and perhaps not set comes first: the mark is never more
         // than one number behind.
-        if self.mark.exact && there && !bug!(UnsetNumberSkipped) {
-            let info = engine.volume_info(self.index);
-            let last = info.map_err(|e| io::Error::other(e.message()))?.marks;
-            if last & 1 == 0 {
-                self.put(keep.as_ref(), last, since)?;
+        if replaces && !bug!(UnsetNumberSkipped) {
+            let marks = engine.volume_info(self.index).map_err(fail)?.marks;
+            if is_to_be_set(marks) {
+                self.put(keep.as_ref(), mark_number(marks), since)?;
                 count(sys::FBY_MARK_SET)?;
             }
         }
-        let least = match (bug!(NotCounted), there) {
+        let least = match (bug!(NotCounted), replaces) {
             (true, _) => 0,
             (false, true) => count(sys::FBY_MARK_AGAIN)?,
             (false, false) => count(sys::FBY_MARK_BEGIN)?,
@@ -552,14 +556,17 @@ impl Marker {
         keep.sync()?;
         turn.owed = false;
         if self.mark.exact && !bug!(GoneNotCounted) {
-            // So far that no mark that was there is the last one any more.
-            for _ in 0..3 {
-                let gone = engine.volume_mark(self.index, sys::FBY_MARK_BEGIN);
-                gone.map_err(|e| io::Error::other(e.message()))?;
-            }
+            // No mark that was there is the last one any more.
+            let gone = engine.volume_mark(self.index, sys::FBY_MARK_GONE);
+            gone.map_err(|e| io::Error::other(e.message()))?;
         }
         Ok(())
     }
+}
+
+/// Of a record: its number is that of a mark that is to be set, and perhaps was.
+fn is_to_be_set(marks: u32) -> bool {
+    matches!(marks % 8, 0 | 3 | 4)
 }
 
 /// All CPUs that run us have done what was before, and have seen it.

@@ -22,13 +22,13 @@ use super::planted::{plant, ALL};
 use super::*;
 use crate::media::{create, CreateOptions};
 use crate::origin::check_range;
-use crate::pool::{Pool, PoolOptions};
+use crate::pool::{Placed, Pool, PoolOptions};
 use crate::status::OriginInfo;
 use crate::volume::Volume;
 use crate::{AttachOptions, DrainProgress};
 
-const BLOCKS: usize = 12;
-const BLOCK: usize = 4096;
+pub(super) const BLOCKS: usize = 12;
+pub(super) const BLOCK: usize = 4096;
 
 /// The tests plant mistakes: one at a time.
 static TURN: Mutex<()> = Mutex::new(());
@@ -37,7 +37,7 @@ pub(super) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
@@ -66,18 +66,18 @@ impl Moment {
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     pool: PathBuf,
     /// Volatile and durable.
-    origin: [Vec<u8>; 2],
-    mark: [Option<Vec<u8>>; 2],
+    pub(super) origin: [Vec<u8>; 2],
+    pub(super) mark: [Option<Vec<u8>>; 2],
     acked: HashMap<usize, u8>,
     period: u32,
     mark_period: [u32; 2],
-    record: bool,
+    pub(super) record: bool,
     moments: Vec<Moment>,
     /// Putting fails after so long, and was tried so often.
-    put_fails: Option<Duration>,
+    pub(super) put_fails: Option<Duration>,
     puts: u32,
     /// Taking away fails so often.
     takes_fail: u32,
@@ -87,7 +87,7 @@ struct State {
 
 /// All that is outside of the pool; clones are the same.
 #[derive(Clone, Default)]
-struct World(Arc<Mutex<State>>);
+pub(super) struct World(pub(super) Arc<Mutex<State>>);
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,10 +217,10 @@ impl Origin for World {
     }
 }
 
-struct Dir(PathBuf);
+pub(super) struct Dir(pub(super) PathBuf);
 
 impl Dir {
-    fn new() -> Dir {
+    pub(super) fn new() -> Dir {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let parent = Path::new("/dev/shm");
@@ -237,7 +237,7 @@ impl Drop for Dir {
     }
 }
 
-fn open(path: &Path) -> Result<Pool> {
+pub(super) fn open(path: &Path) -> Result<Pool> {
     let options = PoolOptions {
         high_watermark_percent: 100,
         low_watermark_percent: 100,
@@ -248,28 +248,38 @@ fn open(path: &Path) -> Result<Pool> {
     Pool::open(path, &options)
 }
 
-fn made(path: &Path, world: &World) -> Pool {
+pub(super) fn made(path: &Path, world: &World) -> Pool {
+    made_with(path, world, None)
+}
+
+/// The same, of a static volume.
+pub(super) fn made_static(path: &Path, world: &World) -> Pool {
+    made_with(path, world, Some(Placed { share_bytes: 1 << 16, flush_every: None }))
+}
+
+fn made_with(path: &Path, world: &World, placed: Option<Placed>) -> Pool {
     let options = CreateOptions {
         size_bytes: Some(24 << 16),
         chunk_size_bytes: 1 << 16,
         max_volumes: 1,
+        static_bytes: placed.map_or(0, |p| p.share_bytes),
         ..Default::default()
     };
     create(path, &options).unwrap();
     let pool = open(path).unwrap();
-    pool.volume_add_origin("v", world, 512).unwrap();
+    pool.volume_add_placed("v", world, 512, placed).unwrap();
     pool
 }
 
-fn attach(pool: &Pool, world: &World) -> Result<Volume> {
+pub(super) fn attach(pool: &Pool, world: &World) -> Result<Volume> {
     pool.attach_origin("v", Box::new(world.clone()), &AttachOptions::default())
 }
 
-fn go_on(_: &DrainProgress) -> ControlFlow<()> {
+pub(super) fn go_on(_: &DrainProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn new_world(dir: &Dir) -> World {
+pub(super) fn new_world(dir: &Dir) -> World {
     let world = World::default();
     let mut s = locked(&world.0);
     s.pool = dir.0.join("pool");
@@ -569,13 +579,19 @@ fn judge_lives() -> Verdict {
     Ok(())
 }
 
-/// Who is told that the mark stays may try again.
-fn judge_failures() -> Verdict {
+/// A pool that holds one block, and the origin that it has marked.
+fn marked() -> (Dir, World, Pool, Volume) {
     let dir = Dir::new();
     let world = new_world(&dir);
     let pool = made(&dir.0.join("pool"), &world);
     let volume = attach(&pool, &world).unwrap();
     volume.write_at(&[1; BLOCK], 0).unwrap();
+    (dir, world, pool, volume)
+}
+
+/// Who is told that the mark stays may try again.
+fn judge_failures() -> Verdict {
+    let (_dir, world, pool, volume) = marked();
     locked(&world.0).takes_fail = 2;
     for _ in 0..2 {
         if volume.drain(&mut go_on).is_ok() {
@@ -606,11 +622,7 @@ fn judge_failures() -> Verdict {
 
 /// Whoever could not set a number, however often, is the same pool.
 fn judge_unset_numbers() -> Verdict {
-    let dir = Dir::new();
-    let world = new_world(&dir);
-    let pool = made(&dir.0.join("pool"), &world);
-    let volume = attach(&pool, &world).unwrap();
-    volume.write_at(&[1; BLOCK], 0).unwrap();
+    let (_dir, world, pool, volume) = marked();
     volume.detach().unwrap();
     locked(&world.0).put_fails = Some(Duration::ZERO);
     for _ in 0..3 {
@@ -643,11 +655,7 @@ fn judge_unset_numbers() -> Verdict {
 
 /// Drained while no number could be set: the mark that is gone is an older one all the same.
 fn judge_gone() -> Verdict {
-    let dir = Dir::new();
-    let world = new_world(&dir);
-    let pool = made(&dir.0.join("pool"), &world);
-    let volume = attach(&pool, &world).unwrap();
-    volume.write_at(&[1; BLOCK], 0).unwrap();
+    let (_dir, world, pool, volume) = marked();
     let s = locked(&world.0);
     let (origin, mark) = (s.origin[1].clone(), s.mark[1].clone());
     drop(s);
@@ -676,11 +684,7 @@ fn numbers_that_could_not_be_set_refuse_nobody_and_hide_nothing() {
 #[test]
 fn an_origin_that_cannot_be_marked_is_not_recorded() {
     let _turn = turn();
-    let dir = Dir::new();
-    let world = new_world(&dir);
-    let pool = made(&dir.0.join("pool"), &world);
-    let volume = attach(&pool, &world).unwrap();
-    volume.write_at(&[1; BLOCK], 0).unwrap();
+    let (_dir, world, pool, volume) = marked();
     volume.detach().unwrap();
     let o = AttachOptions { accept_changed_origin: true, ..Default::default() };
     let attach_by_order = || pool.attach_origin("v", Box::new(world.clone()), &o);
