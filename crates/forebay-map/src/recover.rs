@@ -6,12 +6,12 @@
 //! is told by name: of a file that is gone, another, or shorter; of a page that the media
 //! does not give back; of what is damaged.  One such file keeps none of the others.
 
-use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::backing::Backing;
 use forebay::FoundMark;
+use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
@@ -306,11 +306,15 @@ pub fn open_of(
 
 /// Where the file of that identity is, if one part of its path has another name now.
 fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
+    // Without opening it: an open waits for who has a lease of it, and takes that from him.
     let is_it = |at: &Path| {
-        let kind = std::fs::symlink_metadata(at);
-        // Without an effect on the others.
-        let file = kind.is_ok_and(|kind| kind.is_file()).then(|| File::open(at).ok()).flatten();
-        let found = file.and_then(|file| forebay::file_identity(file.as_fd()).ok());
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let looked = rustix::fs::open(at, flags, Mode::empty()).ok();
+        let regular = |fd: &OwnedFd| {
+            let st = rustix::fs::fstat(fd);
+            st.is_ok_and(|st| FileType::from_raw_mode(st.st_mode) == FileType::RegularFile)
+        };
+        let found = looked.filter(regular).and_then(|fd| forebay::file_identity(fd.as_fd()).ok());
         found.is_some_and(|found| found.as_bytes() == identity)
     };
     // From the file's own name up: the lowest directory that is there has what was renamed.

@@ -119,6 +119,29 @@ pub fn lock_records(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     }
 }
 
+/// A lease of a file for writing (fcntl(2), F_SETLEASE): who opens it has to wait.
+#[cfg(test)]
+pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
+    const F_SETSIG: i32 = 10;
+    // SAFETY: these take numbers.  SIGURG does nothing where it is not handled.
+    let done = unsafe {
+        libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG)
+            | libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    if done == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Whether it has it still, and nobody waits.
+#[cfg(test)]
+pub fn has_lease(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: it only asks.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
+}
+
 impl Drop for Window {
     fn drop(&mut self) {
         // A child never had it, and may have something else there.

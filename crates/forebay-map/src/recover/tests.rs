@@ -18,6 +18,7 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{plant, Planted};
 use crate::simulated::Machine;
 use crate::store::{FileRecord, Stamp, Store};
+use crate::system;
 use crate::tests::alone;
 
 struct Place(PathBuf);
@@ -468,6 +469,30 @@ fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
     let report = home(&machine);
     assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
     Ok(())
+}
+
+/// Of those beside it one is another process's, which has a lease of it: an open would wait, and
+/// take the lease away.
+#[test]
+fn files_beside_a_renamed_one_are_left_alone() {
+    let _alone = alone();
+    let place = Place::new("leased");
+    let machine = Machine::new(1, &[0], []);
+    let file = place.file("was", 3);
+    crashed(&machine, &file, &[1], 7);
+    std::fs::rename(&file, place.0.join("is")).expect("renamed");
+    let others = ["aa", "bb", "cc"].map(|name| {
+        let other = std::fs::OpenOptions::new().read(true).write(true).open(place.file(name, 1));
+        let other = other.expect("a file");
+        system::lease(other.as_fd()).expect("a lease");
+        other
+    });
+    let begun = std::time::Instant::now();
+    let report = home(&machine);
+    assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
+    assert_eq!(pages_with(&place.0.join("is"), 7), [1]);
+    assert!(others.iter().all(|other| system::has_lease(other.as_fd())), "a lease is broken");
+    assert!(begun.elapsed().as_secs() < 20, "it has waited {:?}", begun.elapsed());
 }
 
 type Test = fn() -> std::result::Result<(), String>;
