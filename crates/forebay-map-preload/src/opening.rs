@@ -174,21 +174,35 @@ fn adopt(
     Some(Ok(()))
 }
 
-/// A file that is not there yet: it is made, and open plainly for a moment.
+/// A file that is not there yet: it is made, and open plainly for a moment.  None: it is there by
+/// now, or is to be opened plainly.
+///
+/// Somebody else may make it meanwhile, and have a lease of it by then, which an open would break:
+/// so it is made by an open that fails then (O_EXCL).  Where the name is a link to what is not there
+/// that fails, too: then it is one that does not wait (O_NONBLOCK), which the kernel refuses
+/// beside a lease, and which the one who has that knows from others.
 ///
 /// # Safety
 /// As the system call's.
-unsafe fn create(
-    config: &Config,
-    named: &Named<'_>,
-    flags: c_int,
-    mode: mode_t,
-) -> Option<Result<c_int, c_int>> {
+unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t) -> Made {
+    let how = flags & !libc::O_TRUNC;
     // SAFETY: the caller's promise.
-    let made = unsafe { named.open(flags & !libc::O_TRUNC, mode) };
-    let fd = match owned(made) {
+    let mut made = owned(unsafe { named.open(how | libc::O_EXCL, mode) });
+    if matches!(made, Err(libc::EEXIST)) && flags & libc::O_EXCL == 0 && is_link(named) {
+        // SAFETY: the caller's promise.
+        made = owned(unsafe { named.open(how | libc::O_NONBLOCK, mode) });
+        if let (Ok(fd), 0) = (&made, flags & libc::O_NONBLOCK) {
+            let set = [fd.as_raw_fd() as usize, libc::F_SETFL as usize, how as usize, 0, 0, 0];
+            // SAFETY: it takes numbers.
+            unsafe { real::raw(libc::SYS_fcntl, set) };
+        }
+    }
+    let fd = match made {
         Ok(fd) => fd,
-        Err(errno) => return Some(Err(errno)),
+        Err(libc::EEXIST | libc::EWOULDBLOCK) if flags & libc::O_EXCL == 0 => {
+            return Made::Meanwhile
+        }
+        Err(errno) => return Made::Here(Err(errno)),
     };
     let of = which::regular(fd.as_raw_fd()).zip(which::path_of(fd.as_raw_fd()));
     let Some(((id, size), real)) = of.filter(|(_, real)| is_chosen(config, named, real)) else {
@@ -196,23 +210,44 @@ unsafe fn create(
         let cuts = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
         // SAFETY: it is the one that was opened here.
         if cuts && unsafe { real::ftruncate64(fd.as_raw_fd(), 0) } != 0 {
-            return Some(Err(real::errno()));
+            return Made::Here(Err(real::errno()));
         }
-        return Some(Ok(fd.into_raw_fd()));
+        return Made::Here(Ok(fd.into_raw_fd()));
     };
     if let Err(errno) = make_deaf(fd.as_raw_fd(), flags) {
-        return Some(Err(errno));
+        return Made::Here(Err(errno));
     }
     match adopt(fd.as_raw_fd(), id, size, &real, flags) {
-        Some(Ok(())) => Some(Ok(fd.into_raw_fd())),
-        Some(Err(errno)) => Some(Err(errno)),
+        Some(Ok(())) => Made::Here(Ok(fd.into_raw_fd())),
+        Some(Err(errno)) => Made::Here(Err(errno)),
         None => {
             drop(fd);
             // SAFETY: the caller's promise.
             let plain = unsafe { named.open(flags & !(libc::O_CREAT | libc::O_EXCL), 0) };
-            Some(owned(plain).map(IntoRawFd::into_raw_fd))
+            Made::Here(owned(plain).map(IntoRawFd::into_raw_fd))
         }
     }
+}
+
+/// What has become of a file that was not there.
+enum Made {
+    /// It is open, or why it is not.
+    Here(Result<c_int, c_int>),
+    /// Somebody else has made it.
+    Meanwhile,
+}
+
+fn is_link(named: &Named<'_>) -> bool {
+    let Named::Path { dir, path, .. } = named else { return false };
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
+    // SAFETY: both are there for the call.
+    let done = unsafe {
+        let at = [*dir as usize, path.as_ptr().addr(), (&raw mut st).addr(), flags, 0, 0];
+        real::raw(libc::SYS_newfstatat, at)
+    };
+    done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFLNK
 }
 
 /// None: it is to be opened as it would be without us.
@@ -227,17 +262,26 @@ unsafe fn attach(
 ) -> Option<Result<c_int, c_int>> {
     let _busy = hold();
     let looks = libc::O_PATH | flags & (libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    // SAFETY: the caller's promise.
-    let fd = match owned(unsafe { named.open(looks, 0) }) {
-        Ok(fd) => fd,
-        Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => {
-            return match named.name().is_some_and(|name| config.may_be(name)) {
+    // It may be made and removed by others all the time.
+    const TRIES: usize = 100;
+    let mut tries = 0;
+    let fd = loop {
+        // SAFETY: the caller's promise.
+        match owned(unsafe { named.open(looks, 0) }) {
+            Ok(fd) => break fd,
+            Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => {
+                if named.name().is_none_or(|name| !config.may_be(name)) {
+                    return None;
+                }
                 // SAFETY: as above.
-                true => unsafe { create(config, named, flags, mode) },
-                false => None,
-            };
+                match unsafe { create(config, named, flags, mode) } {
+                    Made::Here(opened) => return Some(opened),
+                    Made::Meanwhile if tries < TRIES => tries += 1,
+                    Made::Meanwhile => return Some(Err(libc::EBUSY)),
+                }
+            }
+            Err(_) => return None,
         }
-        Err(_) => return None,
     };
     let (id, size) = which::regular(fd.as_raw_fd())?;
     let real = which::path_of(fd.as_raw_fd());

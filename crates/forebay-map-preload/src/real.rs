@@ -224,6 +224,34 @@ whenever! {
     sigaction(n: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
 }
 
+macro_rules! jumps {
+    ($($name:ident)+) => {$(
+        /// Without us.
+        ///
+        /// # Safety
+        /// As longjmp(3).
+        pub unsafe fn $name(set: *mut c_void, value: c_int) -> ! {
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            // SAFETY: the name ends with a zero byte; the function has these arguments.
+            unsafe {
+                let mut p = FOUND.load(Ordering::Acquire);
+                if p.is_null() {
+                    let name = concat!(stringify!($name), "\0");
+                    p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
+                    FOUND.store(p, Ordering::Release);
+                }
+                if p.is_null() {
+                    // Who calls it has it from a C library of another kind.
+                    libc::abort();
+                }
+                let f: unsafe extern "C-unwind" fn(*mut c_void, c_int) -> ! = std::mem::transmute(p);
+                f(set, value)
+            }
+        }
+    )+};
+}
+jumps!(longjmp _longjmp siglongjmp __longjmp_chk);
+
 /// A string of the program's, or none.
 ///
 /// # Safety

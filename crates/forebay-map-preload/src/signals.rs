@@ -41,12 +41,55 @@ struct Kept {
     process: Cell<c_int>,
 }
 
-/// Where the handler that runs began; zero: none does.
+/// A handler that runs, in a frame of the function that has called it.
 #[derive(Clone, Copy)]
 struct Began {
     at: usize,
-    /// The alternate stack that it is on, if it is on one.
+    /// The alternate stack that it is on; the same twice: the thread's own.
     stack: (usize, usize),
+}
+
+/// Handlers of a thread that have interrupted each other, the first one first.
+struct Running {
+    all: [Cell<Began>; NESTED],
+    /// How many there are; those beyond are not known one by one.
+    depth: Cell<usize>,
+}
+const NESTED: usize = 16;
+
+impl Running {
+    fn last(&self) -> Option<Began> {
+        let last = self.depth.get().min(NESTED).checked_sub(1)?;
+        Some(self.all[last].get())
+    }
+
+    fn begin(&self, began: Began) {
+        let depth = self.depth.get();
+        if let Some(one) = self.all.get(depth) {
+            one.set(began);
+        }
+        self.depth.set(depth + 1);
+    }
+
+    /// All that have not the address below them on the stack were left by a jump.
+    fn keep_above(&self, address: usize) {
+        while self.last().is_some_and(|last| !last.is_above(address)) {
+            self.depth.set(self.depth.get() - 1);
+        }
+    }
+}
+
+impl Began {
+    /// Whether an address is of the stack below it, where its own calls are.
+    fn is_above(&self, address: usize) -> bool {
+        // So deep a handler's own calls may be.
+        const DEEP: usize = 8 << 20;
+        let (from, to) = self.stack;
+        match from == to {
+            true => address <= self.at && self.at - address < DEEP,
+            false => (from..to).contains(&address) && address <= self.at,
+        }
+    }
 }
 
 thread_local! {
@@ -60,7 +103,12 @@ thread_local! {
             process: Cell::new(0),
         }
     };
-    static BEGAN: Cell<Began> = const { Cell::new(Began { at: 0, stack: (0, 0) }) };
+    static RUNNING: Running = const {
+        Running {
+            all: [const { Cell::new(Began { at: 0, stack: (0, 0) }) }; NESTED],
+            depth: Cell::new(0),
+        }
+    };
 }
 
 extern "C" {
@@ -161,18 +209,34 @@ fn send_again() {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Whether the thread runs a handler of a signal that it has not left by a jump.
+/// Whether the thread runs a handler of a signal that it has not left by a jump.  After a jump that
+/// [`jumps_to`] has not seen (of a compiler's own, to another context), deep calls may be taken for
+/// a handler's.
 pub fn in_handler() -> bool {
-    let began = BEGAN.try_with(Cell::get).unwrap_or(Began { at: 0, stack: (0, 0) });
-    let here = (&raw const began).addr();
-    // So deep a handler's own calls may be.
-    const DEEP: usize = 8 << 20;
-    match began {
-        Began { at: 0, .. } => false,
-        Began { stack: (from, to), .. } if from != to => (from..to).contains(&here),
-        Began { at, .. } => here <= at && at - here < DEEP,
-    }
+    let last = RUNNING.try_with(Running::last).ok().flatten();
+    let here = (&raw const last).addr();
+    last.is_some_and(|last| last.is_above(here))
 }
+
+/// The thread goes to where `set` was filled by setjmp(3): handlers that it leaves by that run no
+/// more.  Where a handler jumps within itself, what it has filled lies on the stack below it.
+fn jumps_to(set: usize) {
+    let _ = RUNNING.try_with(|running| running.keep_above(set));
+}
+
+macro_rules! jumps {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As longjmp(3).
+        #[no_mangle]
+        pub unsafe extern "C-unwind" fn $name(set: *mut c_void, value: c_int) -> ! {
+            jumps_to(set.addr());
+            // SAFETY: the caller's promise.  Nothing here has to be dropped.
+            unsafe { real::$name(set, value) }
+        }
+    )+};
+}
+jumps!(longjmp _longjmp siglongjmp __longjmp_chk);
 
 extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if BUSY.try_with(Cell::get).unwrap_or(0) > 0 {
@@ -205,16 +269,20 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
     let stack = unsafe { (*context.cast::<ucontext_t>()).uc_stack };
     let from = stack.ss_sp.addr();
     let on = (from..from + stack.ss_size).contains(&here);
-    let began = Began { at: here, stack: if on { (from, from + stack.ss_size) } else { (0, 0) } };
-    let before = BEGAN.try_with(|b| b.replace(began));
+    let stack = if on { (from, from + stack.ss_size) } else { (0, 0) };
+    let depth = RUNNING.try_with(|running| {
+        let depth = running.depth.get();
+        running.begin(Began { at: here, stack });
+        depth
+    });
     // SAFETY: the program has given it for this; without SA_SIGINFO it looks at the first alone.
     unsafe {
         type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
         let handler: Handler = std::mem::transmute(known.action.sa_sigaction);
         handler(signal, info, context);
     }
-    if let Ok(before) = before {
-        let _ = BEGAN.try_with(|b| b.set(before));
+    if let Ok(depth) = depth {
+        let _ = RUNNING.try_with(|running| running.depth.set(depth));
     }
 }
 
