@@ -50,6 +50,8 @@ says() { # WORD: waits until the program has said it
 }
 beside() { # WHAT COMMAND...: while past.c's WHAT has the file
 	fresh
+	# What the one before has said is not taken for its word.
+	: >"$work/said"
 	rm -f "$work/in"
 	mkfifo "$work/in"
 	"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" "$1" "$file" \
@@ -80,6 +82,8 @@ reads_twice() { # and the program gets more room for the file before it takes it
 	sleep 0.2
 	exec 8<&-
 	says grown
+	# It has its lease again a tenth of a second after the last reader has closed the file.
+	sleep 0.5
 	reads
 }
 beside grows reads_twice

@@ -9,8 +9,8 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_map::lasting::{keep_by, Keeper};
 
@@ -27,6 +27,11 @@ static OF_PROCESSES: AtomicUsize = AtomicUsize::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Between that a number is a descriptor and that it is known as ours, and the other way round.
 static CHANGE: Mutex<()> = Mutex::new(());
+
+/// For a fork: [`state::before_fork`] has what it gives, until the fork is done.
+pub fn unchanged() -> MutexGuard<'static, ()> {
+    CHANGE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub fn start() {
     keep_by(Keeper { keep, close, check });
@@ -64,7 +69,11 @@ fn first() -> usize {
 /// file with a lease (`lease.rs`), to a thread of ours; for others nobody asks for it.  The number
 /// stays with the open file, and no other open file has it, so it says which are ours.  To ask for
 /// it takes half as long as fstat.
-pub const SIGN: usize = 64;
+///
+/// It is the one by which the C library cancels a thread, which it sends to threads by their number
+/// alone: a program can neither send it to the process nor wait for it, so the thread of ours takes
+/// none of the program's.
+pub const SIGN: usize = 32;
 const F_SETSIG: usize = 10;
 const F_GETSIG: usize = 11;
 
@@ -149,14 +158,39 @@ fn close(fd: OwnedFd) {
     }
 }
 
-/// One of which the sign is gone for a moment; -1: none.
-pub static CHANGES: AtomicI32 = AtomicI32::new(-1);
+/// How many threads have taken the sign of each away for a moment.
+static CHANGES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+/// Numbers of those are below it.
+static CHANGED: AtomicUsize = AtomicUsize::new(0);
+
+/// The sign of a descriptor of ours may be gone for as long as this takes.
+pub fn changing<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
+    let changes = usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
+    let Some(changes) = changes else { return f() };
+    CHANGED.fetch_max(fd as usize + 1, Ordering::SeqCst);
+    changes.fetch_add(1, Ordering::SeqCst);
+    let result = f();
+    changes.fetch_sub(1, Ordering::SeqCst);
+    result
+}
+
+fn is_changing(fd: RawFd) -> bool {
+    let changes = usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
+    changes.is_some_and(|changes| changes.load(Ordering::SeqCst) > 0)
+}
+
+/// In a child: the threads that did so are not there.
+pub fn nothing_changes() {
+    for changes in &CHANGES[..CHANGED.load(Ordering::SeqCst)] {
+        changes.store(0, Ordering::SeqCst);
+    }
+}
 
 pub fn check(fd: RawFd) -> io::Result<()> {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
     let has_sign = || control(fd, F_GETSIG, 0) == SIGN as isize;
     let mut is = !known || has_sign();
-    while !is && CHANGES.load(Ordering::SeqCst) == fd {
+    while !is && is_changing(fd) {
         std::thread::yield_now();
         is = has_sign();
     }

@@ -16,10 +16,8 @@
 //!
 //! A file that processes share is open in each of them, so it has no lease.
 
-use std::cell::Cell;
 use std::ffi::c_int;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,6 +38,8 @@ const F_SETOWN_EX: usize = 15;
 const F_OWNER_TID: c_int = 0;
 const F_SETLEASE: usize = 1024;
 const F_GETLEASE: usize = 1025;
+/// A signal that the C library keeps for itself.
+const SETXID: usize = 33;
 
 /// Who has the file open for a moment, such as a child that is about to run another program, is
 /// waited for.
@@ -54,30 +54,20 @@ static WATCHER: AtomicI32 = AtomicI32::new(0);
 /// Files that have a lease, or had one and are to have it again.
 static LEASED: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
 
-type Lists = (MutexGuard<'static, Vec<Weak<Mapped>>>, MutexGuard<'static, Vec<(u64, u64)>>);
+/// Both lists.
+pub type Lists = (MutexGuard<'static, Vec<Weak<Mapped>>>, MutexGuard<'static, Vec<(u64, u64)>>);
 
-thread_local! {
-    /// The lists are locked by this thread, which forks: the child has them whole and unlocked.
-    static FORKS: Cell<Option<ManuallyDrop<Lists>>> = const { Cell::new(None) };
-}
-
-/// Handlers of signals are held off by the caller until [`after_fork`].
-pub fn before_fork() {
+/// For a fork: handlers of signals are held off by the caller meanwhile.
+pub fn unchanged() -> Lists {
     let leased = LEASED.lock().unwrap_or_else(PoisonError::into_inner);
     let given = LEASE_GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let _ = FORKS.try_with(|forks| forks.set(Some(ManuallyDrop::new((leased, given)))));
-}
-
-/// In the parent and in the child.
-pub fn after_fork() {
-    let lists = FORKS.try_with(Cell::take).ok().flatten();
-    drop(lists.map(ManuallyDrop::into_inner));
+    (leased, given)
 }
 
 /// In a child that may open files: it has no thread that watches, and no lease.
 pub fn in_child() {
     WATCHER.store(0, Ordering::SeqCst);
-    kept::CHANGES.store(-1, Ordering::SeqCst);
+    kept::nothing_changes();
     lock(&LEASED).clear();
     lock(&LEASE_GIVEN).clear();
 }
@@ -121,10 +111,10 @@ fn set(fd: RawFd) -> Result<(), c_int> {
 
 /// With the lease the kernel takes away what says that the descriptor is ours.
 fn unset(fd: RawFd, known_as: RawFd) {
-    kept::CHANGES.store(known_as, Ordering::SeqCst);
-    let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
-    let _ = tell(fd);
-    kept::CHANGES.store(-1, Ordering::SeqCst);
+    kept::changing(known_as, || {
+        let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
+        let _ = tell(fd);
+    });
 }
 
 /// A lease of a file that was just opened, whose size is known.
@@ -180,12 +170,37 @@ fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
 #[derive(Debug)]
 pub struct Ending(Option<(OwnedFd, RawFd)>);
 
+impl Ending {
+    /// The file's open file description, which has the lease: for who opens it again by that.
+    pub fn file(&self) -> Option<OwnedFd> {
+        self.0.as_ref().and_then(|(fd, _)| duplicate(fd.as_raw_fd()))
+    }
+
+    /// It was opened again by that, and keeps the lease.
+    pub fn stays(mut self) {
+        if let Some((fd, _)) = self.0.take() {
+            close(fd);
+        }
+    }
+}
+
+fn duplicate(fd: RawFd) -> Option<OwnedFd> {
+    let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, 3).ok()?;
+    // SAFETY: a duplicate is a new descriptor, which nobody has.
+    Some(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
+}
+
+/// Past what is asked of programs.
+fn close(fd: OwnedFd) {
+    let fd = fd.into_raw_fd();
+    // SAFETY: it was owned, and nobody has it any more.
+    unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
 pub fn ends(map: &MapFile) -> Ending {
     let same = map.file().and_then(|file| {
         let fd = kept::check(file.as_raw_fd()).ok().map(|()| file.as_raw_fd())?;
-        let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, 3).ok()?;
-        // SAFETY: a duplicate is a new descriptor, which nobody has.
-        Some((unsafe { OwnedFd::from_raw_fd(new as RawFd) }, fd))
+        Some((duplicate(fd)?, fd))
     });
     Ending(same)
 }
@@ -193,11 +208,9 @@ pub fn ends(map: &MapFile) -> Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some((fd, first)) = self.0.take() {
-            let fd = fd.into_raw_fd();
             // A thread may still have it for a moment, and close it then.
-            unset(fd, first);
-            // SAFETY: it was owned, and nobody has it any more.
-            unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+            unset(fd.as_raw_fd(), first);
+            close(fd);
         }
     }
 }
@@ -214,13 +227,14 @@ pub fn watch_over(file: &Arc<Mapped>) {
     // SAFETY: the signal is for our thread, which waits for it.
     unsafe {
         let process = raw(libc::SYS_getpid, [0; 6]) as usize;
-        raw(libc::SYS_tgkill, [process, watcher, libc::SIGIO as usize, 0, 0, 0]);
+        raw(libc::SYS_tgkill, [process, watcher, kept::SIGN, 0, 0, 0]);
     }
 }
 
-/// Waits for the kernel's signal.  The time is for a signal that could not be queued.
+/// Waits for the kernel's signal.  Where it cannot be queued the kernel sends SIGIO instead, which
+/// is not waited for, since the program's own would be taken: the time is for that.
 fn wait(most: Duration) {
-    let signals = 1u64 << (kept::SIGN - 1) | 1u64 << (libc::SIGIO - 1);
+    let signals = 1u64 << (kept::SIGN - 1);
     let most =
         libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
     let a = [(&raw const signals).addr(), 0, (&raw const most).addr(), 8, 0, 0];
@@ -229,7 +243,9 @@ fn wait(most: Duration) {
 }
 
 fn watch() {
-    let all = u64::MAX;
+    // But for the one by which the C library sets the identity of all threads (setuid): it waits
+    // for each of them.
+    let all = !(1u64 << (SETXID - 1));
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
     // SAFETY: the mask is this thread's.
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
@@ -242,8 +258,9 @@ fn watch() {
         for file in files {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
-                (_, Some(State::Broken { to_write })) => {
-                    give_back(&file, to_write);
+                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => {}
+                (_, Some(state @ (State::Broken { .. } | State::Taken))) => {
+                    give_back(&file, !matches!(state, State::Broken { to_write: false }));
                     match (is, settle(&file)) {
                         (Some(at), true) => inside(|| drop(given_back.remove(at))),
                         (None, false) => inside(|| given_back.push(Arc::downgrade(&file))),
@@ -264,9 +281,12 @@ fn watch() {
 enum State {
     /// Nobody else has the file.
     Held,
+    /// Somebody waits to open it.
     Broken {
         to_write: bool,
     },
+    /// The kernel has waited for too long, and has taken it.
+    Taken,
     None,
 }
 
@@ -285,6 +305,7 @@ fn state_of(file: &Mapped) -> Option<State> {
             return None;
         }
         tell(fd).ok()?;
+        return Some(State::Taken);
     }
     Some(match lease {
         Ok(l) if l == libc::F_WRLCK as isize => State::Held,
@@ -301,18 +322,22 @@ static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 fn give_back(file: &Arc<Mapped>, to_write: bool) {
     let path = file.path.display();
     let all = file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()));
-    if to_write {
-        state::stop(format_args!(
-            "{path}: it is opened past the library, to be written or truncated (by an instruction \
-             of the program's own, by a library that is bound to the C library alone, or by another \
-             program): all that was stored is in the file, and the program ends; leave it out of \
-             --files"
-        ));
-    }
+    let who = match to_write {
+        true => "to be written or truncated ",
+        false => "",
+    };
     if all.is_err() {
         state::stop(format_args!(
-            "{path}: it is opened past the library, and what the program has stored cannot be \
-             written to it: the program ends"
+            "{path}: it is opened past the library, {who}and what the program has stored cannot be \
+             written to it: the program ends, and what was synced is kept in the pool: forebay map \
+             recover, with --accept if others have changed the file by then"
+        ));
+    }
+    if to_write {
+        state::stop(format_args!(
+            "{path}: it is opened past the library, {who}(by an instruction of the program's own, by \
+             a library that is bound to the C library alone, or by another program): all that was \
+             stored is in the file, and the program ends; leave it out of --files"
         ));
     }
     inside(|| lock(&LEASE_GIVEN).push(file.id));
@@ -325,6 +350,47 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
 fn descriptor(file: &Mapped) -> Option<RawFd> {
     let fd = file.map().as_ref()?.file()?.as_raw_fd();
     kept::check(fd).ok().map(|()| fd)
+}
+
+/// Whether the open that has broken the lease did not wait (O_NONBLOCK), so that the kernel has
+/// refused it: then the lease is whole again.  So opens another `map-run` that is not told in
+/// /proc/locks who has the file.
+///
+/// The kernel counts who has a file open, including in an open that waits, and gives no lease
+/// beside one.  To be whole, the lease has to be given back for a moment, in which anybody may open
+/// the file: he is counted, or has come and gone, and then has written to it or not.
+fn was_refused(file: &Mapped) -> bool {
+    let map = file.map();
+    let Some((map, fd)) = map.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
+        return false;
+    };
+    let is_ours = || kept::check(fd).is_ok();
+    let free = || control(fd, F_SETLEASE, libc::F_WRLCK as usize).is_ok();
+    // Without the sign the lease was taken meanwhile, and is a new one.
+    if !is_ours() || !within(SETTLES, free) || !is_ours() {
+        return false;
+    }
+    inside(|| {
+        map.alone(|| {
+            let before = which::written(fd);
+            unset(fd, fd);
+            within(SETTLES, || set(fd).is_ok()) && before.is_some() && which::written(fd) == before
+        })
+    })
+}
+
+/// Tries for so long.
+fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    loop {
+        if f() {
+            return true;
+        }
+        if begun.elapsed() > time {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Whether nobody else has it any more.
@@ -347,12 +413,5 @@ fn retake(file: &Mapped) -> bool {
 
 /// Whether nobody has it any more.
 fn settle(file: &Mapped) -> bool {
-    let begun = Instant::now();
-    while begun.elapsed() < SETTLES {
-        std::thread::sleep(Duration::from_millis(1));
-        if retake(file) {
-            return true;
-        }
-    }
-    false
+    within(SETTLES, || retake(file))
 }

@@ -11,6 +11,7 @@ mod attributes;
 mod calls;
 mod config;
 mod ending;
+mod forking;
 mod kept;
 mod lease;
 mod locks;

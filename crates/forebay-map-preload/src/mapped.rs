@@ -10,14 +10,12 @@ use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, PAGE};
 
-use crate::config::Config;
 use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
 use crate::state::{
-    errno_of, inside, known_place, lock, quietly, read, release, write, Locked, Opened, CONFIG,
-    OPEN,
+    errno_of, inside, known_place, lock, quietly, read, release, write, Locked, CONFIG, OPEN,
 };
 use crate::views::Views;
 use crate::which::is_at;
@@ -31,6 +29,8 @@ pub struct Mapped {
     pub id: (u64, u64),
     pub path: PathBuf,
     pub map: RwLock<Option<MapFile>>,
+    /// Where that is.  Changed with `map` held for writing.
+    pub place: Place,
     /// Mappings that the program has.
     pub views: Mutex<Views>,
     /// Descriptions, and one more while there are mappings.  Changed with `OPEN` held.
@@ -40,7 +40,31 @@ pub struct Mapped {
     pub pins: Mutex<Vec<u64>>,
 }
 
+/// Addresses.
+#[derive(Debug)]
+pub struct Place([AtomicUsize; 2]);
+
+impl Place {
+    pub fn of(map: &MapFile) -> Place {
+        let place = Place([const { AtomicUsize::new(0) }; 2]);
+        place.set(map);
+        place
+    }
+
+    fn set(&self, map: &MapFile) {
+        let from = map.address().addr();
+        self.0[0].store(from, Ordering::SeqCst);
+        self.0[1].store(from + map.room() as usize, Ordering::SeqCst);
+    }
+}
+
 impl Mapped {
+    /// Whether a part of a range is of its addresses.
+    pub fn is_within(&self, from: usize, end: usize) -> bool {
+        let [start, last] = &self.place.0;
+        start.load(Ordering::SeqCst) < end && from < last.load(Ordering::SeqCst)
+    }
+
     /// The file as the library has it; none: it is closed.
     pub fn map(&self) -> Locked<RwLockReadGuard<'_, Option<MapFile>>> {
         read(&self.map)
@@ -118,24 +142,26 @@ impl Mapped {
             errno_of(&e)
         };
         quietly(|| {
+            // By the same open file description: beside somebody who reads the file, or a mapping
+            // of it for this process alone, the kernel would give no lease to another one.
+            let ending = map.as_ref().map(lease::ends);
             // After an error here it is closed all the same.
-            let closed = map.take().map_or(Ok(()), |map| {
-                let _ending = lease::ends(&map);
-                map.close()
-            });
-            let closed = closed.map_err(refused);
-            let larger =
-                closed.and_then(|()| opened.map(config, &self.path, bytes).map_err(refused));
-            let failed = match larger {
-                Ok(larger) => {
-                    *map = Some(larger);
-                    return Ok(());
-                }
-                Err(errno) => errno,
+            let closed = map.take().map_or(Ok(()), MapFile::close).map_err(refused);
+            let again = |room| opened.map_again(config, &self.path, room, ending.as_ref());
+            let larger = closed.and_then(|()| again(bytes).map_err(refused));
+            let (now, done) = match larger {
+                Ok(larger) => (Some(larger), Ok(())),
+                // It is as it was: the call fails, and not the file.
+                Err(errno) => (self.again(|| again(before), closed.is_ok()), Err(errno)),
             };
-            // It is as it was: the call fails, and not the file.
-            *map = self.again(opened, config, before);
-            Err(failed)
+            if now.is_some() {
+                ending.into_iter().for_each(lease::Ending::stays);
+            }
+            if let Some(map) = &now {
+                self.place.set(map);
+            }
+            *map = now;
+            done
         })?;
         if map.as_ref().is_some_and(|map| map.room() < bytes) {
             once(
@@ -169,18 +195,26 @@ impl Mapped {
 
     /// Opens it as it was before, after it was closed.  What is in the way may go: a child that
     /// still has the descriptor, the limit of a server.
-    fn again(&self, opened: &Opened, config: &Config, room: u64) -> Option<MapFile> {
+    fn again(
+        &self,
+        open: impl Fn() -> forebay_map::Result<MapFile>,
+        is_closed: bool,
+    ) -> Option<MapFile> {
         let begun = Instant::now();
         while self.is_by_its_name() || planted::is(Planted::ReopenedByName) {
-            match opened.map(config, &self.path, room) {
+            match open() {
                 Ok(map) => return Some(map),
                 Err(_) if begun.elapsed() < REOPENS => std::thread::sleep(Duration::from_millis(5)),
                 Err(e) => {
+                    let where_it_is = match is_closed {
+                        true => "all of it is in the file",
+                        false => "what was synced is kept in the pool (forebay map recover)",
+                    };
                     once(
                         About::Close,
                         format_args!(
-                            "{e}; it could not get more room, and cannot be opened again: all of it \
-                             is in the file, and each call with it fails"
+                            "{e}; it could not get more room, and cannot be opened again: \
+                             {where_it_is}, and each call with it fails"
                         ),
                     );
                     break;

@@ -24,10 +24,11 @@ use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
 
 use crate::config::Config;
 use crate::ending;
+use crate::forking;
 use crate::kept;
 use crate::lease;
 use crate::locks::Locks;
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Place};
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
@@ -70,7 +71,26 @@ impl Opened {
         if config.shared {
             return self.session.map_shared(path, room);
         }
-        let map = self.session.map(path, room)?;
+        self.leased(self.session.map(path, room)?)
+    }
+
+    /// The same of one that was closed just now, and whose lease is not given back.
+    pub fn map_again(
+        &self,
+        config: &Config,
+        path: &Path,
+        room: u64,
+        ending: Option<&lease::Ending>,
+    ) -> forebay_map::Result<MapFile> {
+        match ending.and_then(lease::Ending::file) {
+            Some(file) if !planted::is(Planted::ReopenedByName) => {
+                self.session.map_again(path, room, file)
+            }
+            _ => self.map(config, path, room),
+        }
+    }
+
+    fn leased(&self, map: MapFile) -> forebay_map::Result<MapFile> {
         match lease::take(&map) {
             Ok(()) => Ok(map),
             Err(e) => {
@@ -88,6 +108,8 @@ pub struct Desc {
     pub file: Arc<Mapped>,
     pub flags: AtomicI32,
     pub at: Mutex<u64>,
+    /// Entries of the table that it is.  Changed with `TABLE` held for writing.
+    numbers: AtomicUsize,
 }
 
 /// A lock that is held: no handler of a signal runs in the thread meanwhile.
@@ -241,25 +263,21 @@ pub fn is_elsewhere() -> bool {
     is_child() || process() != PROCESS.load(Ordering::Relaxed)
 }
 
-/// The child has this thread alone, and memory as it is now.
-extern "C" fn before_fork() {
-    std::mem::forget(hold());
-    lease::before_fork();
-    crate::MEMORY.stop();
+/// A child has everything of the table and the places, and none of the threads that use them.
+pub type Unchanged = (
+    RwLockWriteGuard<'static, Option<HashMap<c_int, Arc<Desc>>>>,
+    RwLockWriteGuard<'static, Vec<Arc<Mapped>>>,
+);
+
+/// For a fork.
+pub fn unchanged() -> Unchanged {
+    let table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    (table, PLACES.write().unwrap_or_else(PoisonError::into_inner))
 }
 
-extern "C" fn after_fork() {
-    crate::MEMORY.go_on();
-    lease::after_fork();
-    signals::let_go();
-}
-
-/// A child of a process that has nothing open is as good as one of its own; another one has
-/// descriptors without the memory.
-extern "C" fn in_child() {
-    crate::MEMORY.go_on();
-    lease::after_fork();
-    ending::in_child();
+/// In a child: one of a process that has nothing open is as good as one of its own; another one
+/// has descriptors without the memory.
+pub fn in_child() {
     match OPEN.try_lock() {
         Ok(open) if open.is_none() => {
             PROCESS.store(process(), Ordering::Relaxed);
@@ -273,7 +291,6 @@ extern "C" fn in_child() {
             kept::leave_to_parent();
         }
     }
-    signals::let_go();
 }
 
 /// At the start of the program.
@@ -284,13 +301,7 @@ pub fn start(config: Config) -> Result<(), String> {
     kept::start();
     let _ = ROOT.set(root());
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
-    // SAFETY: the handlers only store to places of ours.
-    match unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) } {
-        0 => {}
-        errno => {
-            return Err(format!("pthread_atfork: {}", std::io::Error::from_raw_os_error(errno)))
-        }
-    }
+    forking::start()?;
     let _ = CONFIG.set(config);
     Ok(())
 }
@@ -336,14 +347,7 @@ pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
     if !may_be_within(from, end - 1) {
         return None;
     }
-    let places = read(&PLACES);
-    let of = |file: &&Arc<Mapped>| {
-        file.map().as_ref().is_some_and(|map| {
-            let start = map.address().addr();
-            start < end && from < start + map.room() as usize
-        })
-    };
-    places.iter().find(of).cloned()
+    read(&PLACES).iter().find(|file| file.is_within(from, end)).cloned()
 }
 
 /// The file that is mapped at an address, and where in it that is.
@@ -351,8 +355,10 @@ pub fn at(address: usize) -> Option<(Arc<Mapped>, u64)> {
     if !may_be_within(address, address) {
         return None;
     }
-    let places = read(&PLACES);
-    places.iter().find_map(|file| Some((Arc::clone(file), file.offset(address)?)))
+    // The file's own lock is not waited for with that of the places held: see `forking.rs`.
+    let found = read(&PLACES).iter().find(|f| f.is_within(address, address + 1)).cloned()?;
+    let at = found.offset(address)?;
+    Some((found, at))
 }
 
 /// The description of a descriptor of ours.
@@ -428,7 +434,8 @@ pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
         return Err(libc::EMFILE);
     };
     let mut table = write(&TABLE);
-    let before = table.get_or_insert_default().insert(fd, desc);
+    desc.numbers.fetch_add(1, Ordering::SeqCst);
+    let before = table.get_or_insert_default().insert(fd, desc).map(one_less);
     ours.store(1, Ordering::SeqCst);
     drop(table);
     before.map_or(Ok(()), forget_desc)
@@ -439,7 +446,7 @@ pub fn take(fd: c_int) -> Result<(), c_int> {
     let _busy = hold();
     let taken = {
         let mut table = write(&TABLE);
-        let taken = table.as_mut().and_then(|t| t.remove(&fd));
+        let taken = table.as_mut().and_then(|t| t.remove(&fd)).map(one_less);
         if let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) {
             ours.store(0, Ordering::SeqCst);
         }
@@ -448,17 +455,18 @@ pub fn take(fd: c_int) -> Result<(), c_int> {
     taken.map_or(Ok(()), forget_desc)
 }
 
-fn forget_desc(desc: Arc<Desc>) -> Result<(), c_int> {
-    // Calls that are under way have theirs for a moment: who of the table's entries is the
-    // last is what counts.
-    let file = Arc::clone(&desc.file);
-    inside(|| file.locks.closed());
-    let table = read(&TABLE);
-    let others = table.iter().flat_map(HashMap::values).any(|other| Arc::ptr_eq(other, &desc));
-    drop(table);
-    match others {
-        true => Ok(()),
-        false => release(&file),
+/// An entry of a description has left the table, which is held for writing: of several that leave
+/// at once one is the last.  Calls that are under way have the description for a moment, too.
+fn one_less(desc: Arc<Desc>) -> (Arc<Desc>, bool) {
+    let was_last = desc.numbers.fetch_sub(1, Ordering::SeqCst) == 1;
+    (desc, was_last)
+}
+
+fn forget_desc((desc, was_last): (Arc<Desc>, bool)) -> Result<(), c_int> {
+    inside(|| desc.file.locks.closed());
+    match was_last {
+        true => release(&desc.file),
+        false => Ok(()),
     }
 }
 
@@ -602,10 +610,12 @@ pub fn open(
                 }
             };
             known_place(map.address().addr(), map.room() as usize);
+            let place = Place::of(&map);
             let file = Arc::new(Mapped {
                 id,
                 path: path.to_owned(),
                 map: RwLock::new(Some(map)),
+                place,
                 views: Mutex::default(),
                 users: AtomicUsize::new(0),
                 locks,
@@ -625,7 +635,7 @@ pub fn open(
     drop(open);
     let flags =
         AtomicI32::new(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC));
-    let desc = Desc { file, flags, at: Mutex::new(0) };
+    let desc = Desc { file, flags, at: Mutex::new(0), numbers: AtomicUsize::new(0) };
     let file = Arc::clone(&desc.file);
     put(fd, Arc::new(desc)).map_err(|errno| {
         let _ = release(&file);
@@ -717,33 +727,33 @@ pub fn end() {
     if !any_files() {
         return;
     }
-    let Some(mut open) = open_at_end() else {
-        let why = "the program ends while another thread opens or closes a file";
-        once(About::Close, format_args!("{why}: what was synced is kept: forebay map recover"));
-        return;
-    };
+    let open = open_at_end();
     if !planted::is(Planted::StoresAtEnd) {
         ending::begin();
     }
-    let files: Vec<_> = open.iter_mut().flat_map(|o| o.files.drain()).collect();
-    // A handler has interrupted who knows what of the C library: no thread is waited for, which
-    // takes memory and locks of it.  The files are closed, and only the threads go on.
-    let leaves = signals::in_handler();
-    for (_, file) in files {
-        let _ = match leaves {
-            true => inside(|| read(&file.map).as_ref().map_or(Ok(()), forebay_map::MapFile::end))
-                .map_err(|e| close_failed(&e)),
-            false => close_file(&file),
-        };
-    }
-    if !leaves {
-        close_pool(&mut open);
+    // A handler has interrupted who knows what of the C library, or another thread opens or closes a
+    // file, who knows for how long: no thread is waited for, and the pool stays open.  The files are
+    // closed all the same, and only the threads go on; of one that another thread closes now its
+    // lock is waited for.
+    match open {
+        Some(mut open) if !signals::in_handler() => {
+            for (_, file) in open.iter_mut().flat_map(|o| o.files.drain()).collect::<Vec<_>>() {
+                let _ = close_file(&file);
+            }
+            close_pool(&mut open);
+        }
+        _ => {
+            for file in inside(|| read(&PLACES).clone()) {
+                let ended = || read(&file.map).as_ref().map_or(Ok(()), MapFile::end);
+                let _ = inside(ended).map_err(|e| close_failed(&e));
+            }
+        }
     }
 }
 
-/// For as long as another thread takes to open or close a file.
+/// Unless another thread opens or closes a file for long.
 fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
     loop {
         match OPEN.try_lock() {

@@ -23,6 +23,17 @@ pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
     is.then_some(((st.st_dev, st.st_ino), st.st_size as u64))
 }
 
+/// When a file was written to last, and its size: another write makes that another, but for one
+/// within the same tick of the clock on a kernel before 6.13.
+pub fn written(fd: c_int) -> Option<(i64, i64, i64)> {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let a = [fd as usize, c"".as_ptr().addr(), (&raw mut st).addr(), libc::AT_EMPTY_PATH as usize];
+    // SAFETY: st is there for the call.
+    let done = unsafe { real::raw(libc::SYS_newfstatat, [a[0], a[1], a[2], a[3], 0, 0]) };
+    (done == 0).then_some((st.st_mtime, st.st_mtime_nsec, st.st_size))
+}
+
 /// The same by a path, without opening it.
 pub fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeroes is a value of it.

@@ -3,10 +3,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay::{FileMark, FoundMark, MapClaim};
@@ -77,27 +78,39 @@ pub struct RegularFile {
     mark: FileMark,
     /// The process that has opened it.
     of: u32,
+    /// Its locks are another one's from now on, which may be of the same open file description.
+    freed: AtomicBool,
 }
 
 impl RegularFile {
     /// Opens a file that is there.
     pub fn open(path: &Path) -> Result<RegularFile> {
         not_leased(path)?;
-        let file = RegularFile::look(path)?;
-        match rustix::fs::flock(file.file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => match system::lock_records(file.file.as_fd(), true) {
-                Ok(()) => Ok(file),
+        RegularFile::look(path)?.lock()
+    }
+
+    /// The same by an open file description by which it was open before, and of which the locks
+    /// were freed.  Nobody is waited for, and no lease of it is broken.
+    pub(crate) fn again(file: OwnedFd, path: &Path) -> Result<RegularFile> {
+        RegularFile::of(file.into(), path.to_owned())?.lock()
+    }
+
+    fn lock(self) -> Result<RegularFile> {
+        let file = self.file.as_fd();
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => match system::lock_records(file, true) {
+                Ok(()) => Ok(self),
                 // Who has one cannot be asked for: fcntl(2) tells of the process's own alone.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    Err(Error::Locked { path: file.path.clone(), by: None })
+                    Err(Error::Locked { path: self.path.clone(), by: None })
                 }
-                Err(e) => Err(Error::system(&file.path, "lock its records")(e)),
+                Err(e) => Err(Error::system(&self.path, "lock its records")(e)),
             },
             Err(Errno::WOULDBLOCK) => {
-                let by = forebay::file_holder(&file.file);
-                Err(Error::Locked { path: file.path.clone(), by })
+                let by = forebay::file_holder(&self.file);
+                Err(Error::Locked { path: self.path.clone(), by })
             }
-            Err(e) => Err(Error::system(&file.path, "lock")(e.into())),
+            Err(e) => Err(Error::system(&self.path, "lock")(e.into())),
         }
     }
 
@@ -106,25 +119,37 @@ impl RegularFile {
         let path = std::path::absolute(path).map_err(Error::system(path, "its path"))?;
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let begun = Instant::now();
+        // Each try may disturb who has the lease.
+        let mut pause = Duration::from_millis(2);
         let opened = loop {
             let mut how = OpenOptions::new();
             match how.read(true).write(true).custom_flags(flags as i32).open(&path) {
                 // Somebody has a lease of it, which he gives back; or had one of a descriptor of
                 // which a child has a copy until it executes its program.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < LEASED => {
-                    std::thread::sleep(Duration::from_millis(2));
+                    std::thread::sleep(pause);
+                    pause *= 2;
+                }
+                // He keeps it.  /proc/locks does not tell who that is: he is in another PID
+                // namespace, or the file system has a device number that stat does not tell.
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Error::Locked { path, by: None });
                 }
                 opened => break opened,
             }
         };
-        let file = opened.map_err(Error::system(&path, "open"))?;
+        RegularFile::of(opened.map_err(Error::system(&path, "open"))?, path)
+    }
+
+    fn of(file: File, path: PathBuf) -> Result<RegularFile> {
         let kind = file.metadata().map_err(Error::system(&path, "stat"))?;
         if !kind.is_file() {
             return Err(Error::Refused { path, why: "it is not a regular file".into() });
         }
         let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
         let identity = mark.name().into_bytes();
-        Ok(RegularFile { file: file.into(), path, identity, mark, of: std::process::id() })
+        let (of, freed) = (std::process::id(), AtomicBool::new(false));
+        Ok(RegularFile { file: file.into(), path, identity, mark, of, freed })
     }
 }
 
@@ -250,6 +275,9 @@ impl Backing for RegularFile {
         if std::process::id() != self.of || self.check().is_err() {
             return;
         }
+        if self.freed.swap(true, Ordering::SeqCst) {
+            return;
+        }
         let _ = self.free_records();
         let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
     }
@@ -269,6 +297,15 @@ pub(crate) fn not_leased(path: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// What a file is known by, without opening it.
+pub(crate) fn identity_at(path: &Path) -> Result<Vec<u8>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let looked = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
+    let looked = looked.map_err(|e| Error::system(path, "open")(e.into()))?;
+    let found = forebay::file_identity(looked.as_fd());
+    Ok(found.map_err(Error::system(path, "its identity"))?.into_bytes())
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backing::{not_leased, Backing, RegularFile};
+use crate::backing::{identity_at, not_leased, Backing, RegularFile};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::features::Features;
@@ -155,6 +156,11 @@ impl Cache {
         self.when_home(path, |file| self.open_backing(Box::new(file), room))
     }
 
+    /// The same of one that was open by this description, and was closed.
+    pub(crate) fn open_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
+        self.open_backing(Box::new(RegularFile::again(file, path)?), room)
+    }
+
     /// The same for guests; `room` is told the file's size.  None: its pages are being brought
     /// home, which is not waited for.
     pub(crate) fn open_shared(
@@ -197,7 +203,7 @@ impl Cache {
                 Err(e @ Error::Locked { .. }) => (e, false),
                 Err(e) => return Err(e),
             };
-            let identity = RegularFile::look(path)?.identity().to_vec();
+            let identity = identity_at(path)?;
             if by_store || self.shared.store.is_brought_home(&identity)? {
                 return Ok(None);
             }

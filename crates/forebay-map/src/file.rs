@@ -34,6 +34,9 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn unlock(&self, at: u64, len: u64);
     fn drop_cache(&self, at: u64, len: u64) -> Result<()>;
     fn change(&self, f: &mut dyn FnMut()) -> Result<()>;
+    fn alone(&self, f: &mut dyn FnMut()) {
+        f();
+    }
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call does it; later ones do nothing.
@@ -193,6 +196,14 @@ impl MapFile {
         let (mut f, mut done) = (Some(f), None);
         self.it().change(&mut || done = f.take().map(|f| f()))?;
         Ok(done.expect("it was called"))
+    }
+
+    /// Meanwhile this process does nothing with the file, but for what `f` does.  Not for one that
+    /// is shared.
+    pub fn alone<R>(&self, f: impl FnOnce() -> R) -> R {
+        let (mut f, mut done) = (Some(f), None);
+        self.it().alone(&mut || done = f.take().map(|f| f()));
+        done.expect("it was called")
     }
 
     /// What was synced is in the file when it returns, durable there.

@@ -567,6 +567,11 @@ impl Mapped for Inner {
         Ok(())
     }
 
+    fn alone(&self, f: &mut dyn FnMut()) {
+        let _alone = self.alone();
+        f();
+    }
+
     fn write_back(&self) -> Result<usize> {
         let _io = self.shared_io();
         self.content.write_back(self.segments())

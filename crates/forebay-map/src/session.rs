@@ -3,6 +3,7 @@
 //! it a share of a map, beside other processes; where there is no server, this process opens the
 //! pool for itself alone.  Nothing else decides which of both it is.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -167,6 +168,12 @@ impl Session {
     /// As [`Cache::open`].
     pub fn map(&self, path: &Path, room: u64) -> Result<MapFile> {
         self.opened().cache.open(path, room)
+    }
+
+    /// The same of a file that was mapped, and was closed just now: `file` is the open file
+    /// description that it had ([`MapFile::file`]).
+    pub fn map_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
+        self.opened().cache.open_again(path, room, file)
     }
 
     /// The same of a file that other processes map at the same time, each by this call: all see

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is done around a fork, so that the child has the library whole.
+
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::sync::MutexGuard;
+
+use crate::signals::{self, hold};
+use crate::{ending, kept, lease, state};
+
+/// What no other thread may have locked or be changing when a process is forked: the child has it
+/// whole and unlocked, and none of those threads.  Each is a lock that its holder takes no other
+/// one with, so they are taken here in any order.  `OPEN` and the locks of a file are not here: a
+/// child of a process that has files open uses none of them.
+struct Unchanged {
+    _state: state::Unchanged,
+    _kept: MutexGuard<'static, ()>,
+    _lists: lease::Lists,
+}
+
+thread_local! {
+    /// By the thread that forks, until that is done.
+    static FORKS: Cell<Option<ManuallyDrop<Unchanged>>> = const { Cell::new(None) };
+}
+
+/// The child has this thread alone, and memory as it is now.
+extern "C" fn before_fork() {
+    std::mem::forget(hold());
+    let unchanged = Unchanged {
+        _state: state::unchanged(),
+        _kept: kept::unchanged(),
+        _lists: lease::unchanged(),
+    };
+    let _ = FORKS.try_with(|forks| forks.set(Some(ManuallyDrop::new(unchanged))));
+    crate::MEMORY.stop();
+}
+
+/// In the parent and in the child.
+fn let_change() {
+    crate::MEMORY.go_on();
+    let unchanged = FORKS.try_with(Cell::take).ok().flatten();
+    drop(unchanged.map(ManuallyDrop::into_inner));
+}
+
+extern "C" fn after_fork() {
+    let_change();
+    signals::let_go();
+}
+
+extern "C" fn in_child() {
+    let_change();
+    ending::in_child();
+    state::in_child();
+    signals::let_go();
+}
+
+/// At the start of the program: before the engine, which holds forks back before it opens a
+/// descriptor, so that this is done with forks held back by it.
+pub fn start() -> Result<(), String> {
+    // SAFETY: the handlers only take locks and store to places of ours.
+    match unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) } {
+        0 => Ok(()),
+        errno => Err(format!("pthread_atfork: {}", std::io::Error::from_raw_os_error(errno))),
+    }
+}

@@ -1,0 +1,468 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: what several threads, signals and other programs do at the same moment as the library
+ * changes nothing of what a program sees.
+ * Method: edges.sh runs each with and without map-run, and does its part beside it.
+ *
+ *	edges list              those that need nobody beside them
+ *	edges closes FILE       two threads close two duplicates of a descriptor at once
+ *	edges makes FILE        two threads make a file at once, and one by a link to what is not there
+ *	edges jumps FILE        a handler is left by a jump, then a file is opened by deeper calls
+ *	edges signals FILE      the process waits for signals while a file is open
+ *	edges forks FILE        children while threads open and close files
+ *	edges syncs FILE        syncs while others read FILE and another file is closed
+ *	edges room FILE         stores, says "stored", waits for a byte of its input; then FILE gets more
+ *				room, with a private mapping of it and whoever reads it by then
+ *	edges holds FILE        stores, says "stored", waits for its input to end, and says "done"
+ *	edges fills FILE        the same, but at a byte of its input it stores what it does not sync
+ *	edges make FILE         makes it
+ *	edges stops FILE COMMAND...   runs it until it is to make FILE; says "stopped", and lets it go
+ *				on at a byte of its input
+ *	edges leaves FILE OTHER stores to FILE, says "stored", waits for a byte of its input; ends
+ *				while a thread opens OTHER again and again
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+
+#define MIB (1l << 20)
+
+static const char *path;
+static volatile int stop;
+
+static pthread_t begin(void *(*f)(void *), void *p)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, f, p) == 0);
+	return thread;
+}
+
+static int made(const char *name)
+{
+	int fd = open(name, O_RDWR | O_CREAT, 0600);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+/* Threads of a round begin together, as near as can be. */
+static pthread_barrier_t both;
+static volatile int arrived;
+static int two[2];
+
+static void together(int threads, int round)
+{
+	int tries;
+
+	__atomic_add_fetch(&arrived, 1, __ATOMIC_SEQ_CST);
+	for (tries = 0; arrived < threads * (round + 1); tries++)
+		if (tries > 20000)
+			usleep(1);
+}
+
+static void *closes_one(void *p)
+{
+	int i, which = p != NULL;
+
+	for (i = 0; i < 3000; i++) {
+		pthread_barrier_wait(&both);
+		together(2, i);
+		CHECK(close(two[which]) == 0);
+		pthread_barrier_wait(&both);
+	}
+	return NULL;
+}
+
+static void closes(void)
+{
+	pthread_t one, other;
+	int i, kept = made(path), last;
+	char c;
+
+	CHECK(pthread_barrier_init(&both, NULL, 3) == 0);
+	one = begin(closes_one, NULL);
+	other = begin(closes_one, &both);
+	for (i = 0; i < 3000; i++) {
+		c = (char)i;
+		two[0] = made(path);
+		two[1] = dup(two[0]);
+		CHECK(two[1] >= 0);
+		pthread_barrier_wait(&both);
+		pthread_barrier_wait(&both);
+		/* The file is open by another description all the time. */
+		CHECK(pwrite(kept, &c, 1, 0) == 1);
+		last = made(path);
+		CHECK(pread(last, &c, 1, 0) == 1 && c == (char)i && close(last) == 0);
+	}
+	pthread_join(one, NULL);
+	pthread_join(other, NULL);
+	CHECK(fsync(kept) == 0 && close(kept) == 0);
+}
+
+static void *makes_one(void *p)
+{
+	int i, fd;
+
+	for (i = 0; i < 60; i++) {
+		pthread_barrier_wait(&both);
+		fd = made(path);
+		CHECK(pwrite(fd, "made", 4, p ? 0 : 4) == 4);
+		pthread_barrier_wait(&both);
+		CHECK(close(fd) == 0);
+		pthread_barrier_wait(&both);
+		if (p)
+			CHECK(unlink(path) == 0);
+	}
+	return NULL;
+}
+
+static void makes(void)
+{
+	char link[512], target[512];
+	pthread_t one, other;
+	int fd;
+
+	CHECK(unlink(path) == 0);
+	CHECK(pthread_barrier_init(&both, NULL, 2) == 0);
+	one = begin(makes_one, NULL);
+	other = begin(makes_one, &both);
+	pthread_join(one, NULL);
+	pthread_join(other, NULL);
+	snprintf(link, sizeof(link), "%s.link.map", path);
+	snprintf(target, sizeof(target), "%s.target.map", path);
+	CHECK(symlink(target, link) == 0);
+	fd = made(link);
+	CHECK(!(fcntl(fd, F_GETFL) & O_NONBLOCK) && write(fd, "by a link", 9) == 9 && close(fd) == 0);
+	CHECK(open(link, O_RDWR | O_CREAT | O_EXCL, 0600) == -1 && errno == EEXIST);
+	CHECK(access(target, R_OK) == 0 && unlink(link) == 0 && unlink(target) == 0);
+	CHECK(open(path, O_RDWR) == -1 && errno == ENOENT);
+	CHECK(close(made(path)) == 0);
+}
+
+static sigjmp_buf out;
+static int opened_within;
+
+static void leaves(int signal)
+{
+	jmp_buf within;
+
+	(void)signal;
+	/* A jump within it: it runs still. */
+	if (setjmp(within) == 0)
+		longjmp(within, 1);
+	opened_within = open(path, O_RDWR);
+	CHECK(opened_within >= 0 || (is_mapped_run() && errno == EBUSY));
+	if (opened_within >= 0)
+		CHECK(close(opened_within) == 0);
+	siglongjmp(out, 1);
+}
+
+__attribute__((noinline)) static void deeper(int depth)
+{
+	volatile char room[4096];
+	int fd;
+
+	room[0] = room[4095] = (char)depth;
+	if (depth > 0) {
+		deeper(depth - 1);
+	} else {
+		fd = made(path);
+		CHECK(pwrite(fd, "deep", 4, 0) == 4 && close(fd) == 0);
+	}
+	room[1] = room[0];
+}
+
+static void *jumps_here(void *p)
+{
+	static char stack[65536];
+	stack_t other = { .ss_sp = stack, .ss_size = sizeof(stack) };
+	struct sigaction action = { .sa_handler = leaves };
+	volatile int round;
+
+	for (round = 0; round < 4; round++) {
+		action.sa_flags = round % 2 ? SA_ONSTACK : 0;
+		CHECK(sigaltstack(&other, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
+		if (sigsetjmp(out, 1) == 0)
+			raise(SIGUSR1);
+		deeper(20);
+	}
+	other.ss_flags = SS_DISABLE;
+	CHECK(sigaltstack(&other, NULL) == 0);
+	return p;
+}
+
+static void waits_for(int signal)
+{
+	struct timespec second = { 2, 0 };
+	sigset_t set;
+	int i;
+
+	sigemptyset(&set);
+	sigaddset(&set, signal);
+	for (i = 0; i < 50; i++) {
+		CHECK(kill(getpid(), signal) == 0);
+		/* Long enough for another thread to be the first. */
+		usleep(500);
+		CHECK(sigtimedwait(&set, NULL, &second) == signal);
+	}
+}
+
+static void signals(void)
+{
+	int fd = made(path), signal;
+	sigset_t set;
+
+	CHECK(pwrite(fd, "open", 4, 0) == 4);
+	sigfillset(&set);
+	CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+	for (signal = 1; signal <= SIGRTMAX; signal++)
+		if (signal == SIGIO || signal == SIGUSR1 || signal >= SIGRTMIN)
+			waits_for(signal);
+	CHECK(pthread_sigmask(SIG_UNBLOCK, &set, NULL) == 0);
+	/* The C library sends a signal to each thread, and waits. */
+	alarm(20);
+	CHECK(setgid(getgid()) == 0 && setuid(getuid()) == 0);
+	alarm(0);
+	CHECK(fsync(fd) == 0 && close(fd) == 0);
+}
+
+static void *opens_and_closes(void *p)
+{
+	char name[512];
+	int fd;
+
+	snprintf(name, sizeof(name), "%s.%s.map", path, (const char *)p);
+	while (!stop) {
+		fd = made(name);
+		CHECK(pwrite(fd, "x", 1, 0) == 1 && close(fd) == 0);
+		usleep(rand() % 300);
+	}
+	return NULL;
+}
+
+/* Calls that look at what is open, and at what is mapped. */
+static void *maps_nothing(void *p)
+{
+	while (!stop)
+		close(dup(0));
+	return p;
+}
+
+static void forks(void)
+{
+	pthread_t one = begin(opens_and_closes, "one"), other = begin(maps_nothing, NULL);
+	time_t begun = time(NULL);
+	int status, fd, n = 0, opened = 0;
+	pid_t child;
+
+	while (time(NULL) < begun + 2) {
+		child = fork();
+		CHECK(child >= 0);
+		if (child == 0) {
+			alarm(10);
+			fd = open(path, O_RDWR | O_CREAT, 0600);
+			if (fd < 0)
+				_exit(2);
+			_exit(pwrite(fd, "child", 5, 0) == 5 && close(fd) == 0 ? 0 : 1);
+		}
+		CHECK(waitpid(child, &status, 0) == child);
+		/* Where the parent has a file open the child may have none. */
+		CHECK(status == 0 || (is_mapped_run() && WIFEXITED(status)));
+		opened += status == 0;
+		n++;
+	}
+	stop = 1;
+	pthread_join(one, NULL);
+	pthread_join(other, NULL);
+	printf("%d children, %d with a file\n", n, opened);
+}
+
+static void syncs(void)
+{
+	pthread_t one = begin(opens_and_closes, "one"), other = begin(opens_and_closes, "other");
+	time_t begun = time(NULL);
+	int fd = made(path);
+	uint64_t n;
+
+	CHECK(pwrite(fd, "stored", 6, 2 * PAGE) == 6);
+	puts("stored");
+	for (n = 0; time(NULL) < begun + 4; n++)
+		CHECK(pwrite(fd, &n, sizeof(n), 0) == sizeof(n) && fsync(fd) == 0);
+	stop = 1;
+	pthread_join(one, NULL);
+	pthread_join(other, NULL);
+	puts("done");
+}
+
+static void room(void)
+{
+	int fd = made(path);
+	char *p, c, found[8] = "";
+
+	CHECK(pwrite(fd, "stored", 6, 2 * PAGE) == 6);
+	puts("stored");
+	CHECK(read(0, &c, 1) == 1);
+	p = mmap(NULL, 4 * PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+	CHECK(p != MAP_FAILED && strcmp(p + 2 * PAGE, "stored") == 0);
+	CHECK(ftruncate(fd, 64 * MIB) == 0 && pwrite(fd, "grown", 5, 48 * MIB) == 5 && fsync(fd) == 0);
+	CHECK(pread(fd, found, 6, 2 * PAGE) == 6 && strcmp(found, "stored") == 0);
+	CHECK(munmap(p, 4 * PAGE) == 0);
+	puts("grown");
+	CHECK(read(0, &c, 1) == 0);
+	CHECK(ftruncate(fd, 160 * MIB) == 0 && pwrite(fd, "again", 5, 100 * MIB) == 5 && close(fd) == 0);
+	puts("done");
+}
+
+static void holds(void)
+{
+	int fd = open(path, O_RDWR), n;
+	char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), c;
+
+	CHECK(fd >= 0 && p != MAP_FAILED);
+	strcpy(p + 2 * PAGE, "stored");
+	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7);
+	puts("stored");
+	/* It works all the time. */
+	CHECK(fcntl(0, F_SETFL, O_NONBLOCK) == 0);
+	for (n = 0; read(0, &c, 1) != 0; n++) {
+		p[PAGE] = (char)n;
+		CHECK(msync(p, 4 * PAGE, MS_SYNC) == 0 && pread(fd, &c, 1, PAGE) == 1 && c == (char)n);
+		usleep(1000);
+	}
+	CHECK(strcmp(p + 2 * PAGE, "stored") == 0 && fsync(fd) == 0);
+	puts("done");
+}
+
+static void fills(void)
+{
+	int fd = open(path, O_RDWR);
+	char *p = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), c;
+
+	CHECK(fd >= 0 && p != MAP_FAILED);
+	strcpy(p + 2 * PAGE, "stored");
+	CHECK(msync(p, 4 * PAGE, MS_SYNC) == 0);
+	puts("stored");
+	CHECK(read(0, &c, 1) == 1);
+	strcpy(p + 6 * MIB, "not synced");
+	puts("more");
+	CHECK(read(0, &c, 1) == 0);
+	puts("done");
+}
+
+/* The system call in which a traced process is stopped makes the file. */
+static int makes_it(pid_t pid)
+{
+	struct __ptrace_syscall_info info;
+	char name[512] = "";
+	struct iovec here = { name, strlen(path) + 1 }, there;
+
+	CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(info), &info) > 0);
+	if (info.op != PTRACE_SYSCALL_INFO_ENTRY || info.entry.nr != SYS_openat || !(info.entry.args[2] & O_CREAT))
+		return 0;
+	there = (struct iovec){ (void *)(uintptr_t)info.entry.args[1], here.iov_len };
+	return process_vm_readv(pid, &here, 1, &there, 1, 0) > 0 && strcmp(name, path) == 0;
+}
+
+static void stops(char **command)
+{
+	pid_t pid = fork();
+	int status;
+	char c;
+
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
+		execvp(command[0], command);
+		CHECK(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	CHECK(ptrace(PTRACE_SETOPTIONS, pid, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL) == 0);
+	do {
+		int signal = WSTOPSIG(status);
+
+		signal = signal == SIGTRAP || signal == (SIGTRAP | 0x80) ? 0 : signal;
+		CHECK(ptrace(PTRACE_SYSCALL, pid, 0, signal) == 0);
+		CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	} while (WSTOPSIG(status) != (SIGTRAP | 0x80) || !makes_it(pid));
+	puts("stopped");
+	CHECK(read(0, &c, 1) == 1);
+	CHECK(ptrace(PTRACE_DETACH, pid, 0, 0) == 0 && waitpid(pid, &status, 0) == pid);
+	exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+}
+
+static void *opens_other(void *p)
+{
+	for (;;)
+		close(open(p, O_RDWR | O_CREAT, 0600));
+	return NULL;
+}
+
+static void ends(char *other)
+{
+	int fd = made(path);
+	char c;
+
+	CHECK(pwrite(fd, "stored", 6, 2 * PAGE) == 6);
+	puts("stored");
+	CHECK(read(0, &c, 1) == 1);
+	begin(opens_other, other);
+	usleep(300000);
+	CHECK(pwrite(fd, "last", 4, 3 * PAGE) == 4);
+	exit(0);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+	int alone;
+} all[] = {
+	{ "closes", closes, 1 },
+	{ "makes", makes, 1 },
+	{ "signals", signals, 1 },
+	{ "forks", forks, 1 },
+	{ "syncs", syncs, 0 },
+	{ "room", room, 0 },
+	{ "holds", holds, 0 },
+	{ "fills", fills, 0 },
+};
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	setvbuf(stdout, NULL, _IONBF, 0);
+	CHECK(argc >= 2);
+	path = argv[argc > 2 ? 2 : 1];
+	if (strcmp(argv[1], "list") == 0)
+		puts("jumps");
+	for (i = 0; i < sizeof(all) / sizeof(*all); i++) {
+		if (strcmp(argv[1], "list") == 0 && all[i].alone)
+			puts(all[i].name);
+		if (strcmp(argv[1], all[i].name) == 0)
+			all[i].run();
+	}
+	if (strcmp(argv[1], "jumps") == 0) {
+		jumps_here(NULL);
+		CHECK(pthread_join(begin(jumps_here, NULL), NULL) == 0);
+	}
+	if (strcmp(argv[1], "make") == 0)
+		CHECK(close(made(path)) == 0);
+	if (strcmp(argv[1], "stops") == 0)
+		stops(argv + 3);
+	if (strcmp(argv[1], "leaves") == 0)
+		ends(argv[3]);
+	return 0;
+}
