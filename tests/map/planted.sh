@@ -5,8 +5,9 @@
 # one at a time; program.c by it has to fail, and without a mistake has not to.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-(cd "$root" && cargo build -q -p forebay-map-preload --features planted-mistakes) || fail "no build with mistakes"
-cp "${CARGO_TARGET_DIR:-$root/target}/debug/libforebay_map_preload.so" "$work/preload.so"
+planted=${CARGO_TARGET_DIR:-$root/target}/planted # of its own: others use the library without mistakes
+(cd "$root" && cargo build -q -p forebay-map-preload --features planted-mistakes --target-dir "$planted") || fail "no build with mistakes"
+cp "$planted/debug/libforebay_map_preload.so" "$work/preload.so"
 export FOREBAY_MAP_PRELOAD=$work/preload.so
 compile program
 compile raw -pthread

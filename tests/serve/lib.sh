@@ -6,8 +6,8 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-for build in release debug; do
-	[ -x "${FOREBAY:-}" ] || FOREBAY=$root/target/$build/forebay
+for build in "${FOREBAY_BUILT:-}" "$root/target/release" "$root/target/debug"; do
+	[ -x "${FOREBAY:-}" ] || FOREBAY=$build/forebay
 done
 [ -x "$FOREBAY" ] || { echo "$FOREBAY: not built; run: cargo build --release -p forebay-cli" >&2; exit 1; }
 
@@ -29,7 +29,13 @@ need() {
 }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
-shm=$(mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null || mktemp -d "$work/shm.XXXXXX")
+# In memory where it has room for a pool: a container has 64 MiB of /dev/shm.
+in_memory() {
+	local free
+	free=$(df --output=avail -B1M /dev/shm 2>/dev/null | tail -n 1) && [ "$free" -ge 512 ] &&
+		mktemp -d "/dev/shm/forebay-$me.XXXXXX" 2>/dev/null
+}
+shm=$(in_memory || mktemp -d "$work/shm.XXXXXX")
 export FOREBAY_RUNTIME_DIR=$work/run FOREBAY_STATE_DIR=$work/state
 pool=$shm/pool
 server=''
@@ -49,6 +55,12 @@ cleanup() {
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
+
+# Debian's python3, for which scripts/need asks, whatever comes first in the PATH.
+if [ -x /usr/bin/python3 ] && [ "$(command -v python3)" != /usr/bin/python3 ]; then
+	mkdir "$work/bin" && ln -s /usr/bin/python3 "$work/bin/python3"
+	PATH=$work/bin:$PATH
+fi
 
 # listens NAME: the NBD server of another, which writes $work/NAME.pid when it listens (its socket
 # is there a moment before) and says what is wrong in $work/NAME.log.

@@ -12,6 +12,20 @@ use forebay_bench::{
 
 const SMALL: u64 = 64 << 20;
 
+/// A directory in memory, where files may be as large as the tests want them.
+fn in_memory() -> Option<PathBuf> {
+    let memory = forebay_test::memory();
+    if memory != std::env::temp_dir() {
+        return Some(memory);
+    }
+    forebay_test::skipped!("/dev/shm has no room: media in files is not measured");
+    None
+}
+
+fn media() -> impl Iterator<Item = MediaChoice> {
+    [MediaChoice::Anonymous].into_iter().chain(in_memory().map(MediaChoice::File))
+}
+
 #[test]
 fn engine_reports_each_number_of_threads() {
     let options = EngineOptions { pool_bytes: SMALL, rounds: 2, batch: 500, ..Default::default() };
@@ -63,7 +77,7 @@ fn reads_are_hits() {
 
 #[test]
 fn static_volumes_are_measured_beside_the_index() {
-    for media in [MediaChoice::Anonymous, MediaChoice::File(PathBuf::from("/dev/shm"))] {
+    for media in media() {
         let options = ThreadsOptions {
             media,
             pool_bytes: SMALL,
@@ -85,7 +99,7 @@ fn static_volumes_are_measured_beside_the_index() {
 
 #[test]
 fn recovery_finds_all_that_was_written() {
-    for media in [MediaChoice::Anonymous, MediaChoice::File(PathBuf::from("/dev/shm"))] {
+    for media in media() {
         let options = RecoveryOptions { media, pool_bytes: SMALL, rounds: 2, threads: 2 };
         let report = recovery(&options).unwrap();
         // All chunks but the reserve, header arrays and what other CPUs' slots hold open.
@@ -98,9 +112,9 @@ fn recovery_finds_all_that_was_written() {
 /// Throughput stays below what the media is slowed to, whatever the slots.
 #[test]
 fn slots_are_measured_on_slow_media() {
-    let shm = || Some(PathBuf::from("/dev/shm"));
     let volume = SlotsTarget::Volume;
-    for (target, dir) in [(volume, None), (volume, shm()), (SlotsTarget::Log, None)] {
+    let in_file = in_memory().map(|dir| (volume, Some(dir)));
+    for (target, dir) in [(volume, None), (SlotsTarget::Log, None)].into_iter().chain(in_file) {
         let options = SlotsOptions {
             target,
             media_bytes_per_s: 20_000_000,

@@ -4,12 +4,14 @@
 //! missing, and adds both to the file that `FOREBAY_SKIPS` names. `scripts/check` names and
 //! counts those of a run in its summary; `scripts/skips` refuses a test that returns early
 //! without it.
+//!
+//! [`memory`] is where tests make their pools.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)]
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The file to which skipped tests are added, one a line.
 pub const FILE: &str = "FOREBAY_SKIPS";
@@ -41,6 +43,24 @@ fn add(file: &Path, line: &str) -> std::io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
+/// What the tests of one binary need at most in [`memory`] at a time.
+const ROOM: u64 = 512 << 20;
+
+/// The directory where tests make pools and origins: `/dev/shm` where it has room for them, so
+/// that they are fast, and else the one for temporary files. A container has 64 MiB of
+/// `/dev/shm` unless it was asked for more.
+pub fn memory() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    match rustix::fs::statvfs(shm) {
+        Ok(fs) if has_room(fs.f_bavail.saturating_mul(fs.f_frsize)) => shm.into(),
+        _ => std::env::temp_dir(),
+    }
+}
+
+fn has_room(free_bytes: u64) -> bool {
+    free_bytes >= ROOM
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +73,12 @@ mod tests {
         let told = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(told, "one: of two lines\nanother\n");
+    }
+
+    #[test]
+    fn the_memory_of_a_container_is_too_small() {
+        assert!(!has_room(64 << 20));
+        assert!(has_room(1 << 30));
+        assert!(memory().is_dir());
     }
 }

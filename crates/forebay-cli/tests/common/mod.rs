@@ -5,7 +5,7 @@
 pub mod nbd;
 
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,12 +25,7 @@ pub struct Output {
 impl Bench {
     /// In memory where there is such a file system: the tests are then fast.
     pub fn new() -> Bench {
-        let shm = Path::new("/dev/shm");
-        let parent = match shm.is_dir() {
-            true => shm.to_path_buf(),
-            false => std::env::temp_dir(),
-        };
-        Bench::in_directory(&parent)
+        Bench::in_directory(&forebay_test::memory())
     }
 
     /// On a file system that is no memory, as far as one can tell.
@@ -139,9 +134,17 @@ pub fn as_a_user(b: &Bench, before: &str, words: &[&str]) -> Command {
     limited
 }
 
+/// Whether a limit on threads holds whom [`as_a_user`] runs: no limit holds root, who in a
+/// container may be unable to become another user.
+pub fn limits_hold(b: &Bench) -> bool {
+    let owner = fs::metadata(b.directory()).unwrap().uid();
+    owner != 0 || chown(b.directory(), Some(NOBODY), Some(NOBODY)).is_ok()
+}
+
+const NOBODY: u32 = 61_857;
+
 /// Run by that user, whose the directory becomes.
 pub fn of_a_user<'c>(b: &Bench, command: &'c mut Command) -> &'c mut Command {
-    const NOBODY: u32 = 61_857;
     if chown(b.directory(), Some(NOBODY), Some(NOBODY)).is_err() {
         return command;
     }

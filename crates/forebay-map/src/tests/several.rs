@@ -238,6 +238,7 @@ fn a_sync_that_failed_for_another_call_counts_for_all() {
 /// What was cut off is gone, though the file could not be made shorter at first.
 #[test]
 fn a_truncation_that_failed_is_ended_before_anything_else() {
+    let Some(_) = super::has("it") else { return };
     let _alone = alone();
     for (planted, grown) in [(false, false), (false, true), (true, true)] {
         let machine = Machine::new(3, &[2 * ONE], []);
@@ -498,6 +499,7 @@ fn released(planted: bool) -> Result<(), String> {
 
 #[test]
 fn what_was_not_answered_may_have_been_done() {
+    let Some(_) = super::has("it") else { return };
     let _alone = alone();
     released(false).expect("its frame is another's");
     println!("{}", released(true).expect_err("the mistake is found"));

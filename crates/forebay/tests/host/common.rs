@@ -15,7 +15,7 @@ pub struct Dir(PathBuf);
 
 impl Dir {
     pub fn new(name: &str) -> Dir {
-        Dir::below(Path::new("/dev/shm"), name)
+        Dir::below(&forebay_test::memory(), name)
     }
 
     /// Where temporary files are: on a disk, mostly.
