@@ -3,7 +3,7 @@
  * map.h - maps, to hosts: files mapped onto memory of the pool.  A map has a share of the
  * pool with frames of 2 MiB, each of which holds one segment of a file.  Programs load and
  * store there; a sync makes durable, where it is, what they have stored; the file follows
- * when the host writes back what is dirty.  docs/design/map.md has what is promised and how.
+ * when the host writes back what is dirty.  docs/design/map.md has the protocols.
  *
  *	bring in	fby_map_take, the host fills the memory from the file, fby_map_show
  *	sync		fby_frame_sync: durable when it returns
