@@ -8,7 +8,7 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::nbd::{Client, Served, READ, WRITE};
@@ -83,6 +83,49 @@ fn answers_that_nobody_takes_are_bounded() {
     assert!(most < before + 300, "{before} MiB, and then {most} MiB");
     assert_eq!(other.read(4096, 4096).unwrap(), [3; 4096]);
     assert_eq!(other.read(0, MOST as usize).unwrap()[4096..8192], [3; 4096]);
+}
+
+/// Large reads of a volume whose origin does not answer hold their memory, and leave enough for
+/// those of another volume.
+#[test]
+fn a_volume_whose_origin_hangs_leaves_memory_for_others() {
+    let b = large();
+    let (far, up) = (b.path("far"), b.path("far.pid"));
+    let server = Command::new("nbdkit")
+        .args(["-f", "-U"])
+        .arg(&far)
+        .arg("-P")
+        .arg(&up)
+        .args(["--filter=delay", "null", "size=64M", "rdelay=100"])
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(server) = server else { return forebay_test::skipped!("nbdkit is not installed") };
+    let _server = Killed(server);
+    let start = Instant::now();
+    while !up.exists() && start.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10)); // it does not listen yet
+    }
+    b.run_ok(&["volume", "add", "pool", "far", &format!("nbd+unix:///?socket={}", far.display())]);
+    let served = Served::start(&b, &[]);
+    let mut clients: Vec<Client> = (0..8).map(|_| served.connect("far")).collect();
+    for client in &mut clients {
+        client.send_raw(0, READ, 1, 0, MOST, &[]).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let (mut other, start) = (served.connect("v"), Instant::now());
+    assert_eq!(other.write(0, &[5; 1 << 20]), 0);
+    assert!(other.read(0, MOST as usize).unwrap()[..1 << 20] == [5; 1 << 20]);
+    assert!(start.elapsed() < Duration::from_secs(15), "it waited {:?}", start.elapsed());
+}
+
+/// Ends with the test.
+struct Killed(std::process::Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Neither requests nor the end of the server wait for a reader of its standard error, and

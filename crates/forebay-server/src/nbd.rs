@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use connection::{Connection, Place};
 use forebay::Volume;
-use memory::{Client, Memory};
+use memory::{Bounds, Client, Memory};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, Resource};
 
@@ -41,8 +41,13 @@ const CONNECTIONS_MAX: usize = 1024;
 const DESCRIPTORS: usize = 2;
 /// Descriptors left for what else the process does.
 const DESCRIPTORS_LEFT: usize = 96;
-/// Memory of large requests, for all connections together.
-const MEMORY_MAX_BYTES: usize = 256 << 20;
+/// Memory of large requests.
+const MEMORY: Bounds = Bounds {
+    all: 256 << 20,
+    export: 192 << 20,
+    export_least: REQUEST_MAX_BYTES as usize,
+    client: 64 << 20,
+};
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -111,11 +116,11 @@ pub(crate) fn serve(
     door: &Door,
 ) {
     let (most, mut full) = (connections_max(), false);
-    let memory = Memory::new(MEMORY_MAX_BYTES);
+    let memory = Memory::new(MEMORY);
     let cut = |number| {
         if let Some(stream) = door.connections().get(&number) {
             let _ = stream.shutdown(Shutdown::Both);
-            warn("a client was cut off: it neither sent its data nor took its answer for 5 s, while others waited for the memory");
+            warn("a client was cut off: it sent its data or took its answers by less than 1 MiB a second for 5 s, while others waited for the memory");
         }
     };
     let (memory, cut) = (&memory, &cut);
@@ -139,8 +144,7 @@ pub(crate) fn serve(
                 thread.spawn_scoped(scope, move || {
                     let _listed = Listed { door, number };
                     // A client that breaks off is no news.
-                    let place = Place { client: Client::new(number), memory, cut };
-                    let _ = converse(&stream, &exports(), threads, place);
+                    let _ = converse(&stream, number, &exports(), threads, (memory, cut));
                 })
             });
             if let Err(e) = started {
@@ -195,9 +199,10 @@ fn wind_down(door: &Door) {
 /// One connection, from the first byte to the last.
 fn converse(
     stream: &UnixStream,
+    number: u64,
     exports: &[Arc<Export>],
     threads: u32,
-    place: Place<'_>,
+    (memory, cut): (&Memory, &(dyn Fn(u64) + Sync)),
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(HANDSHAKE))?;
@@ -208,9 +213,15 @@ fn converse(
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     let hang_up = || drop(stream.shutdown(Shutdown::Both));
+    let place = Place { client: Client::new(number, address(chosen.export)), memory, cut };
     let input = BufReader::with_capacity(INPUT_BYTES, stream);
     Connection::new(chosen, threads, place, input, stream, &hang_up).run();
     Ok(())
+}
+
+/// No other export has the same while it is served.
+fn address(export: &Export) -> usize {
+    std::ptr::from_ref(export).addr()
 }
 
 /// All that is read of it is read before a moment.
@@ -238,8 +249,10 @@ pub fn converse_over(
     exports: &[impl Borrow<Export>],
 ) -> io::Result<()> {
     if let Some(chosen) = handshake::negotiate(&mut input, &mut output, exports)? {
-        let memory = Memory::new(REQUEST_MAX_BYTES as usize);
-        let place = Place { client: Client::new(0), memory: &memory, cut: &|_| {} };
+        let most = REQUEST_MAX_BYTES as usize;
+        let memory = Memory::new(Bounds { all: most, export: most, export_least: 0, client: most });
+        let client = Client::new(0, address(chosen.export));
+        let place = Place { client, memory: &memory, cut: &|_| {} };
         Connection::new(chosen, 1, place, input, output, &|| {}).run();
     }
     Ok(())

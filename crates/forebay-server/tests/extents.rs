@@ -3,15 +3,16 @@
 //! order and with which nonsense; and what the extents of an export say of it, whatever the
 //! pool and the origin have. What clients of others make of it: tests/serve/sparse.sh.
 
-use std::io::Cursor;
-
 use common::*;
 use forebay::*;
-use forebay_server::nbd::{converse_over, Export};
+use forebay_server::nbd::Export;
+use wire::*;
 
 #[path = "../../forebay/tests/host/common.rs"]
 #[allow(dead_code)]
 mod common;
+#[allow(dead_code)]
+mod wire;
 
 const SIZE: u64 = 1 << 20;
 const ACK: u32 = 1;
@@ -24,17 +25,6 @@ const HOLE: u32 = 3;
 const ZERO: u32 = 2;
 const INVAL: u32 = 22;
 
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = [b"IHAVEOPT", &number.to_be_bytes()[..]].concat();
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
-}
-
-fn text(text: &[u8]) -> Vec<u8> {
-    [&(text.len() as u32).to_be_bytes()[..], text].concat()
-}
-
 fn queries(export: &str, queries: &[&[u8]]) -> Vec<u8> {
     let mut bytes = text(export.as_bytes());
     bytes.extend((queries.len() as u32).to_be_bytes());
@@ -44,26 +34,6 @@ fn queries(export: &str, queries: &[&[u8]]) -> Vec<u8> {
 
 fn go(export: &str) -> Vec<u8> {
     option(7, &[text(export.as_bytes()), vec![0, 0]].concat())
-}
-
-fn request(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
-    bytes.extend([flags, command].iter().flat_map(|n| n.to_be_bytes()));
-    bytes.extend([cookie, offset].iter().flat_map(|n| n.to_be_bytes()));
-    bytes.extend(len.to_be_bytes());
-    bytes
-}
-
-/// All that the server says after its greeting.
-fn say(exports: &[Export], parts: &[Vec<u8>]) -> Vec<u8> {
-    let input = [3u32.to_be_bytes().to_vec(), parts.concat()].concat();
-    let mut output = Vec::new();
-    let _ = converse_over(Cursor::new(input), &mut output, exports);
-    output.split_off(18)
-}
-
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
 /// Kind and data of each answer to an option, and what follows them.
@@ -119,7 +89,7 @@ fn contexts_by_their_names() {
     let dir = Dir::new("nbd-contexts");
     let (_pool, two) = exports(&dir, &["a", "b"]);
     let kinds = |parts: &[Vec<u8>]| {
-        let said = say(&two, parts);
+        let said = say(&two, FLAGS, parts);
         option_replies(&said).0.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
     };
     let set = |export: &str, of: &[&[u8]]| option(10, &queries(export, of));
@@ -158,7 +128,7 @@ fn a_status_that_is_refused() {
     let (_pool, two) = exports(&dir, &["a", "b"]);
     let end = SIZE - 4096;
     let asked = |parts: &[Vec<u8>], r: Vec<u8>| {
-        let said = say(&two, &[parts, &[r]].concat());
+        let said = say(&two, FLAGS, &[parts, &[r]].concat());
         chunks(option_replies(&said).1).remove(0)
     };
     let status = |flags, offset, len| request(flags, 7, 5, offset, len);
@@ -193,7 +163,7 @@ fn a_status_that_is_refused() {
 
 /// Extents of the whole export.
 fn extents(one: &[Export], flags: u16, offset: u64, len: u32) -> Vec<(u32, u32)> {
-    let said = say(one, &[agreed("a"), vec![request(flags, 7, 1, offset, len)]].concat());
+    let said = say(one, FLAGS, &[agreed("a"), vec![request(flags, 7, 1, offset, len)]].concat());
     let (kind, _, payload) = chunks(option_replies(&said).1).remove(0);
     assert_eq!((kind, word(&payload, 0)), (5, 1), "{payload:?}");
     payload[4..].chunks(8).map(|e| (word(e, 0), word(e, 4))).collect()
@@ -274,7 +244,7 @@ fn reads_are_answered_in_chunks() {
         request(0, 0, 4, 0, 0),
         request(0, 3, 5, 0, 0),
     ];
-    let said = say(&one, &[&[option(8, b""), go("a")], &requests[..]].concat());
+    let said = say(&one, FLAGS, &[&[option(8, b""), go("a")], &requests[..]].concat());
     let (options, rest) = option_replies(&said);
     let flags = u16::from_be_bytes(options[1].1[10..12].try_into().unwrap());
     assert_eq!(flags & 128, 128, "it says that it may be asked for one piece");
@@ -300,7 +270,7 @@ fn zeroes_are_thin_unless_the_client_wants_blocks() {
     let (_pool, one) = exports(&dir, &["a"]);
     let blocks = || std::fs::metadata(dir.path("origin-a")).unwrap().blocks() * 512;
     let ask = |r: Vec<u8>| {
-        let said = say(&one, &[go("a"), r]);
+        let said = say(&one, FLAGS, &[go("a"), r]);
         assert_eq!(chunks(option_replies(&said).1), [(100, 1, vec![0; 4])]);
     };
     let before = blocks();

@@ -3,56 +3,28 @@
 //! handshake, by the numbers of the protocol, and what each request that is refused
 //! is answered.  What clients of others make of it: tests/serve.
 
-use std::io::Cursor;
-
 use common::*;
 use forebay::*;
 use forebay_server::nbd::{converse_over, Export};
+use wire::*;
 
 #[path = "../../forebay/tests/host/common.rs"]
 #[allow(dead_code)]
 mod common;
+#[allow(dead_code)]
+mod wire;
 
-const OPTION: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
-const GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\x03";
-/// No zeroes after EXPORT_NAME, fixed newstyle.
-const FLAGS: u32 = 3;
 const SIZE: u64 = 1 << 20;
 /// Of an export: flags, flush, FUA, trim, write zeroes, several connections, fast zeroes.
 const CAN: u16 = 1 + 4 + 8 + 32 + 64 + 256 + 2048;
 
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let mut bytes = [&OPTION.to_be_bytes()[..], &number.to_be_bytes()].concat();
-    bytes.extend((data.len() as u32).to_be_bytes());
-    bytes.extend(data);
-    bytes
-}
-
 /// The data of INFO and GO.
 fn about(name: &str, asked: &[u16]) -> Vec<u8> {
-    let mut bytes = [&(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
+    let mut bytes = text(name.as_bytes());
     bytes.extend((asked.len() as u16).to_be_bytes());
     bytes.extend(asked.iter().flat_map(|n| n.to_be_bytes()));
     bytes
-}
-
-fn request(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
-    bytes.extend([flags, command].iter().flat_map(|n| n.to_be_bytes()));
-    bytes.extend([cookie, offset].iter().flat_map(|n| n.to_be_bytes()));
-    bytes.extend(len.to_be_bytes());
-    bytes
-}
-
-/// What the server says to all of these.
-fn say(exports: &[Export], client_flags: u32, parts: &[Vec<u8>]) -> Vec<u8> {
-    let input = [client_flags.to_be_bytes().to_vec(), parts.concat()].concat();
-    let mut output = Vec::new();
-    // It ends with the end of the stream, which is an error in the handshake alone.
-    let _ = converse_over(Cursor::new(input), &mut output, exports);
-    assert_eq!(output[..18], *GREETING);
-    output.split_off(18)
 }
 
 /// Replies to options: number, kind, data.

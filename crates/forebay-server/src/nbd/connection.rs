@@ -75,7 +75,7 @@ impl<'c> Buffer<'c> {
     /// What is large is kept for the next request where nobody else may need it.
     fn done(&mut self, place: &Place<'c>) {
         let Some(held) = &self.held else { return };
-        match held.bytes() <= KEPT_BYTES && place.memory.is_roomy() {
+        match held.bytes() <= KEPT_BYTES && place.memory.is_roomy(&place.client) {
             true => held.waits_for_client(false),
             false => self.clear(),
         }
@@ -217,10 +217,10 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         buffer.waits_for_client(true);
         let mut output = locked(&self.output);
         let sent = match data <= SMALL_BYTES {
-            true => output.write_all(answer),
+            true => output.write_all(answer).inspect(|()| self.place.client.moved(answer.len())),
             false => answer.chunks(PIECE_BYTES).try_for_each(|piece| {
                 output.write_all(piece)?;
-                self.place.client.made_progress();
+                self.place.client.moved(piece.len());
                 Ok(())
             }),
         };
@@ -296,7 +296,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
             let piece = PIECE_BYTES.min(len - come);
             buffer.grow(come + piece);
             input.read_exact(&mut buffer.bytes[HEAD_BYTES + come..][..piece])?;
-            self.place.client.made_progress();
+            self.place.client.moved(piece);
             come += piece;
         }
         buffer.waits_for_client(false);
