@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use forebay::{AttachOptions, Pool, VolumeInfo};
 use serde_json::json;
@@ -12,6 +13,12 @@ use crate::metrics::{figures, Row};
 use crate::nbd::{self, Door, Export};
 use crate::service::{Service, ServiceStatus, Stop};
 use crate::{system, warn, Error, PrivateSocket, Result};
+
+/// How long after an attach that failed the next one is tried; twice as long after each.
+const PAUSE_FIRST: Duration = Duration::from_secs(3);
+const PAUSE_MOST: Duration = Duration::from_secs(30);
+/// After one that failed for a cause that somebody has to mend.
+const PAUSE_BY_HAND: Duration = Duration::from_secs(60);
 
 /// A volume that could not be attached.
 #[derive(Debug)]
@@ -86,10 +93,10 @@ impl Exports {
         let cannot = || system(format!("{}: cannot serve there", path.display()));
         socket.listener().set_nonblocking(true).map_err(cannot())?;
         let door = Arc::new(Door::default());
-        let told = |u: &Unserved| (u.name.clone(), u.cause.to_string());
         let offered = Arc::new(Mutex::new(Offered {
             exports: self.exports.into_iter().map(Arc::new).collect(),
-            unserved: self.unserved.iter().map(told).collect(),
+            unserved: self.unserved.iter().map(Lacking::of).collect(),
+            stopped: false,
         }));
         let (door_too, offered_too) = (door.clone(), offered.clone());
         let thread = std::thread::Builder::new().name("fby-nbd".into()).spawn(move || {
@@ -108,8 +115,53 @@ impl Exports {
 struct Offered {
     /// New ones are added; none goes before the end.
     exports: Vec<Arc<Export>>,
-    /// With the cause.
-    unserved: Vec<(String, String)>,
+    unserved: Vec<Lacking>,
+    /// The service stops, and offers nothing new.
+    stopped: bool,
+}
+
+/// A volume that is not served, and when it is tried again.
+#[derive(Clone, Debug)]
+struct Lacking {
+    name: String,
+    cause: String,
+    /// By whom it is mended.
+    by_hand: bool,
+    tried: Instant,
+    pause: Duration,
+}
+
+impl Lacking {
+    fn of(Unserved { name, cause }: &Unserved) -> Lacking {
+        let mut lacking = Lacking {
+            name: name.clone(),
+            cause: String::new(),
+            by_hand: false,
+            tried: Instant::now(),
+            pause: Duration::ZERO,
+        };
+        lacking.failed(cause);
+        lacking
+    }
+
+    fn is_due(&self) -> bool {
+        self.tried.elapsed() >= self.pause
+    }
+
+    /// Whether there is news in that.
+    fn failed(&mut self, cause: &forebay::Error) -> bool {
+        let by_hand = cause.needs_a_person();
+        self.pause = match (self.pause.is_zero() || by_hand != self.by_hand, by_hand) {
+            (_, true) => PAUSE_BY_HAND,
+            (true, false) => PAUSE_FIRST,
+            (false, false) => (self.pause * 2).min(PAUSE_MOST),
+        };
+        (self.by_hand, self.tried) = (by_hand, Instant::now());
+        let cause = cause.to_string();
+        let news = cause != self.cause;
+        self.cause = cause;
+        news
+    }
 }
 
 fn locked(offered: &Mutex<Offered>) -> MutexGuard<'_, Offered> {
@@ -160,7 +212,7 @@ impl Service for Served {
         let offered = locked(&self.offered);
         let volumes: Vec<_> = offered.exports.iter().map(|e| e.volume.name()).collect();
         let (served, unserved) = (volumes.len(), offered.unserved.len());
-        let told = |(name, why): &(String, String)| format!("volume {name} is not served: {why}");
+        let told = |l: &Lacking| format!("volume {} is not served: {}", l.name, l.cause);
         ServiceStatus {
             kind: self.kind().into(),
             name: self.name.clone(),
@@ -172,29 +224,38 @@ impl Service for Served {
     }
 
     fn lacks_something(&self) -> bool {
-        self.again.is_some() && !locked(&self.offered).unserved.is_empty()
+        let offered = locked(&self.offered);
+        self.again.is_some() && !offered.stopped && offered.unserved.iter().any(Lacking::is_due)
     }
 
-    /// What is told again and again is told once.
+    /// What fails again for the same cause is told once.
     fn retry(&self, pool: &Pool) {
         let Some(options) = &self.again else { return };
         let unserved = locked(&self.offered).unserved.clone();
-        for (name, before) in unserved {
+        for name in unserved.into_iter().filter(Lacking::is_due).map(|l| l.name) {
+            if locked(&self.offered).stopped {
+                return;
+            }
             let attached = pool.attach(&name, &options(&name));
             let mut offered = locked(&self.offered);
+            if offered.stopped {
+                // Its handle goes when nothing is locked.
+                drop(offered);
+                return;
+            }
             match attached {
                 Ok(volume) => {
-                    offered.unserved.retain(|(other, _)| *other != name);
+                    offered.unserved.retain(|other| other.name != name);
                     let export = Export { volume, read_only: self.read_only };
                     offered.exports.push(Arc::new(export));
                     warn(format_args!("volume {name} is served now"));
                 }
-                Err(cause) if cause.to_string() != before => {
-                    warn(format_args!("volume {name} is not served: {cause}"));
-                    let entry = offered.unserved.iter_mut().find(|(other, _)| *other == name);
-                    entry.into_iter().for_each(|(_, why)| *why = cause.to_string());
+                Err(cause) => {
+                    let entry = offered.unserved.iter_mut().find(|other| other.name == name);
+                    if entry.is_some_and(|entry| entry.failed(&cause)) {
+                        warn(format_args!("volume {name} is not served: {cause}"));
+                    }
                 }
-                Err(_) => {}
             }
         }
     }
@@ -202,6 +263,7 @@ impl Service for Served {
     /// What is cached stays in the pool.
     fn stop(&self, how: &Stop) -> Result<()> {
         self.door.close(how.grace);
+        locked(&self.offered).stopped = true;
         let mut thread = self.thread();
         let Some(thread) = thread.take() else { return Ok(()) };
         let panicked = |_| {
@@ -222,5 +284,41 @@ impl Service for Served {
 
     fn ended(&self) -> bool {
         self.thread().as_ref().is_none_or(JoinHandle::is_finished)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(lacking: &mut Lacking, e: impl Fn() -> forebay::Error, times: usize) -> Vec<u64> {
+        let pause = |l: &mut Lacking| {
+            l.failed(&e());
+            l.pause.as_secs()
+        };
+        (0..times).map(|_| pause(lacking)).collect()
+    }
+
+    /// What may come by itself is tried soon, and then less often; what a person has to mend once a
+    /// minute.
+    #[test]
+    fn what_fails_is_tried_less_and_less_often() {
+        let wrong = |cause: &str| forebay::Error::WrongOrigin {
+            name: "v".into(),
+            origin: "o".into(),
+            cause: cause.into(),
+            way_out: "w".into(),
+        };
+        let (absent, other) = (|| wrong("is not there"), || wrong("it is another"));
+        let mut lacking = Lacking::of(&Unserved { name: "v".into(), cause: absent() });
+        assert!(!lacking.is_due() && lacking.pause == PAUSE_FIRST);
+        assert_eq!(pauses(&mut lacking, absent, 5), [6, 12, 24, 30, 30]);
+        assert_eq!(pauses(&mut lacking, other, 2), [60, 60]);
+        // It was mended, and now the right one is away.
+        assert_eq!(pauses(&mut lacking, absent, 2), [3, 6]);
+        // Told once for each cause.
+        assert!(lacking.failed(&other()) && !lacking.failed(&other()) && lacking.failed(&absent()));
+        lacking.pause = Duration::ZERO;
+        assert!(lacking.is_due());
     }
 }

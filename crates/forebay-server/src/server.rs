@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{Builder, ScopedJoinHandle};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::Pool;
@@ -105,8 +105,14 @@ impl Server {
         let stopped = self.shared.stop_all().and(self.shared.lost_if_deleted());
         // Nobody else has the pool when it closes.
         drop(self.responder);
-        let closed = Arc::into_inner(self.shared).map_or(Ok(()), |shared| shared.pool.close());
-        stopped.and(closed.map_err(Error::Pool))
+        let pool = self.shared.pool.path().display().to_string();
+        let Some(shared) = Arc::into_inner(self.shared) else {
+            warn(format_args!(
+                "pool {pool}: an origin that is tried again does not answer, so the pool is not closed in order: nothing is lost, and it is recovered when it is opened"
+            ));
+            return stopped;
+        };
+        stopped.and(shared.pool.close().map_err(Error::Pool))
     }
 }
 
@@ -122,30 +128,36 @@ impl Ready<'_> {
     pub fn run(self, stopping: &dyn Fn() -> bool) -> Result<()> {
         let shared = &self.server.shared;
         let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
-        // The end waits for the thread that tries again: it may attach a volume.
-        std::thread::scope(|scope| {
-            let (mut retried, mut retry) = (Instant::now(), None::<ScopedJoinHandle<'_, ()>>);
-            while !stopping() && shared.any_running(&mut ended) {
-                std::thread::sleep(TICK);
-                if !deleted && looked.elapsed() >= LOOK {
-                    looked = Instant::now();
-                    deleted = shared.warn_if_deleted();
-                }
-                let idle = retry.as_ref().is_none_or(ScopedJoinHandle::is_finished);
-                if idle && retried.elapsed() >= RETRY {
-                    retried = Instant::now();
-                    let lacking = shared.lacking();
-                    if !lacking.is_empty() {
-                        let again = move || lacking.iter().for_each(|s| s.retry(&shared.pool));
-                        retry = Builder::new().spawn_scoped(scope, again).ok();
-                    }
+        let (mut retried, mut retry) = (Instant::now(), None::<JoinHandle<()>>);
+        while !stopping() && shared.any_running(&mut ended) {
+            std::thread::sleep(TICK);
+            if !deleted && looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                deleted = shared.warn_if_deleted();
+            }
+            let idle = retry.as_ref().is_none_or(JoinHandle::is_finished);
+            if idle && retried.elapsed() >= RETRY {
+                retried = Instant::now();
+                let lacking = shared.lacking();
+                if !lacking.is_empty() {
+                    // It may ask an origin that hangs, and the end waits so long for no origin.
+                    let shared = shared.clone();
+                    let again = move || lacking.iter().for_each(|s| s.retry(&shared.pool));
+                    retry = Builder::new().name("fby-retry".into()).spawn(again).ok();
                 }
             }
-        });
+        }
         drop(self.file);
         // Nobody may be there to be told any more.
         let _ = notify::send("STOPPING=1");
-        ended.and(shared.stop_all())
+        let stopped = shared.stop_all();
+        if let Some(retry) = retry {
+            let stopping = Instant::now();
+            while !retry.is_finished() && stopping.elapsed() < STOP_GRACE {
+                std::thread::sleep(TICK);
+            }
+        }
+        ended.and(stopped)
     }
 }
 

@@ -34,6 +34,9 @@ struct Seen {
     /// How often the client has to be told that it stops, before it has.
     patient: AtomicUsize,
     told: AtomicUsize,
+    /// It lacks something, and asks for it for so many seconds.
+    asks_secs: AtomicUsize,
+    asking: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -87,6 +90,19 @@ impl Service for Toy {
         }
         self.seen.stopped.fetch_add(1, SeqCst);
         Ok(())
+    }
+
+    fn lacks_something(&self) -> bool {
+        self.seen.asks_secs.load(SeqCst) > 0
+    }
+
+    fn retry(&self, _: &Pool) {
+        self.seen.asking.store(true, SeqCst);
+        let start = Instant::now();
+        while start.elapsed().as_secs() < self.seen.asks_secs.load(SeqCst) as u64 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.seen.asking.store(false, SeqCst);
     }
 
     fn ended(&self) -> bool {
@@ -241,6 +257,32 @@ fn the_server_ends_with_the_last_of_them() {
     assert_eq!(server.add(toy("late")).unwrap_err().exit_code(), 13);
     server.close().unwrap();
     assert_eq!(seen.stopped.load(SeqCst), 4);
+}
+
+/// As an origin that hangs makes it wait: the end does not wait as long, and the pool is whole.
+#[test]
+fn the_end_does_not_wait_for_what_is_tried_again() {
+    let dir = Dir::new("asks");
+    let (server, seen) = serve(&dir);
+    seen.asks_secs.store(70, SeqCst);
+    server.add(Arc::new(Toy { name: "bear".into(), seen: seen.clone() })).unwrap();
+    let ready = server.ready(None).unwrap();
+    let start = Instant::now();
+    ready.run(&|| seen.asking.load(SeqCst) || start.elapsed() > Duration::from_secs(60)).unwrap();
+    assert!(seen.asking.load(SeqCst), "nothing was tried again");
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    assert_eq!(seen.stopped.load(SeqCst), 1);
+    server.close().unwrap();
+    // The process ends now, or the origin answers.
+    seen.asks_secs.store(0, SeqCst);
+    let e = loop {
+        match Pool::open(&dir.path("pool"), &PoolOptions::default()) {
+            Err(e) if start.elapsed() < Duration::from_secs(60) => drop(e),
+            opened => break opened.err(),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(e.is_none(), "{e:?}");
 }
 
 /// Exports and others side by side; a client may not stop what only the server started.

@@ -39,6 +39,9 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
 /// Result with the library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Of an origin, as the cause of [`Error::WrongOrigin`]: it may come.
+pub(crate) const NOT_THERE: &str = "is not there";
+
 /// What went wrong, with what, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -381,6 +384,14 @@ impl Error {
             Error::Io { source, .. }
             | Error::Marking { source, .. }
             | Error::Mark { source, .. } => io_exit_code(source),
+        }
+    }
+
+    /// Nothing but a person's doing makes another try succeed.
+    pub fn needs_a_person(&self) -> bool {
+        match self {
+            Error::WrongOrigin { cause, .. } => cause != NOT_THERE,
+            e => [2, 5, 9, 10, 11].contains(&e.exit_code()),
         }
     }
 

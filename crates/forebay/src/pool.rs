@@ -2,6 +2,7 @@
 //! Open pools: volumes added, removed, attached and detached; options, checks,
 //! and a look inside.
 
+mod attaching;
 mod known;
 mod log_look;
 mod logs;
@@ -30,7 +31,7 @@ use crate::core::Core;
 use crate::defaults;
 use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
-use crate::error::{blocks_text, open_error, Error, Result};
+use crate::error::{blocks_text, open_error, Error, Result, NOT_THERE};
 use crate::mark::{Completed, Judged, OriginMarks};
 use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
@@ -171,8 +172,9 @@ pub struct Pool(Arc<Inner>);
 pub(crate) struct Inner {
     destage: Mutex<Option<Destage>>,
     core: Arc<Core>,
-    /// One add, remove, attach or detach at a time.  Guards the attached
-    /// volumes.  Rank: before all other locks.
+    /// One add, remove, attach or detach at a time.  Guards the attached volumes, and those that
+    /// are about to be attached, which have no handle yet.  Nobody asks an origin while he has
+    /// it.  Rank: before all other locks.
     volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
     logs: logs::Open,
     closed: Mutex<bool>,
@@ -467,12 +469,17 @@ impl Pool {
     pub fn volume_remove(&self, name: &str, discard: bool) -> Result<()> {
         let core = &self.0.core;
         core.check_writable()?;
-        let _volumes = self.0.volumes();
+        let volumes = self.0.volumes();
         let index = core.find(name)?;
         let info = core.volume_info(index)?;
+        if volumes.contains_key(&index) {
+            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+        }
         let raw = core.engine.volume_info(index).map_err(|e| core.named_error(name, e))?;
         let place = info.origin_path.map(PathBuf::from);
         let removed = core.engine.volume_remove(index, discard);
+        // The origin may hang.
+        drop(volumes);
         core.space.wake();
         if let (Ok(()), false, Some(place)) = (&removed, discard, &place) {
             // It was clean, and a crash may have left the mark.  One that stays says so.
@@ -514,7 +521,7 @@ impl Pool {
             Error::NotFound { path, .. } => Error::WrongOrigin {
                 name: name.into(),
                 origin: path.display().to_string(),
-                cause: "is not there".into(),
+                cause: NOT_THERE.into(),
                 way_out: "connect it, or say where it is now (--origin NAME=PATH)".into(),
             },
             e => e,
@@ -529,16 +536,10 @@ impl Pool {
         origin: Box<dyn Origin>,
         o: &AttachOptions,
     ) -> Result<Volume> {
-        let mut volumes = self.0.volumes();
         let core = &self.0.core;
-        let index = core.find(name)?;
-        let info = core.volume_info(index)?;
-        if info.damaged {
-            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
-        }
-        if info.attached {
-            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
-        }
+        let (info, attaching) = self.begin_attach(name)?;
+        let index = info.index;
+        // From here on the origin is asked, which may hang.
         let (state, accept) = (o.state.as_deref(), o.accept_mark);
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
@@ -546,6 +547,7 @@ impl Pool {
         let judged = Judged::of(core, &info, origin.as_ref(), state, accept)?;
         let size = recorded.changed.map_or(info.size_bytes, |sectors| sectors * 512);
         let marker = judged.marker(core, &VolumeInfo { size_bytes: size, ..info.clone() })?;
+        let mut volumes = self.0.volumes();
         // Last, so that the record is another only if the origin may be had, and is marked.
         if let Recorded { identity, changed: Some(sectors) } = &recorded {
             core.engine.volume_rebind(index, identity, *sectors).map_err(named)?;
@@ -553,6 +555,8 @@ impl Pool {
         self.0.start_destage()?;
         let volume = Volume::attach(&self.0, index, &info, &recorded.identity, origin, marker, o)?;
         volumes.insert(index, volume.downgrade());
+        drop(volumes);
+        drop(attaching);
         Ok(volume)
     }
 

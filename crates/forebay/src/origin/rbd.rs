@@ -17,7 +17,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -45,7 +45,7 @@ const RANGE_MOST: u64 = 256 << 20;
 /// The cluster answers by then, or is not to be reached.
 const CONNECT: Duration = Duration::from_secs(15);
 /// A client that died holds the lock for half a minute by default.
-const LOCK: Duration = Duration::from_secs(60);
+const LOCK: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
 /// So long what is in flight may end when the origin is let go of, and then the client.
 const LET_GO: Duration = Duration::from_secs(10);
 /// An answer about the image is waited for by who asks for its state.
@@ -244,19 +244,21 @@ impl RbdOrigin {
         let (state, changed, mark_turn) = Default::default();
         let shared = Arc::new(Shared { uri: uri.into(), away, state, changed, mark_turn });
         let teller = shared.clone();
+        let opening = Opening::begin(uri, connect + LOCK)?;
         let opened = bounded("fby-rbd", connect + LOCK, move || {
-            Image::open(&name, read_only, connect, Box::new(move |done| teller.ended(done)))
+            let tell = Box::new(move |done| teller.ended(done));
+            (Image::open(&name, read_only, connect, tell), opening)
         });
         let (image, facts) = match opened {
-            Some(Ok(opened)) => opened,
-            Some(Err(Failure::NoLibrary(e))) => {
+            Some((Ok(opened), _)) => opened,
+            Some((Err(Failure::NoLibrary(e)), _)) => {
                 return Err(Error::Unsupported {
                     path: uri.into(),
                     cause: format!("librbd is needed for it, and cannot be used: {e}"),
                     way_out: "install it (Debian: apt install librbd1)".into(),
                 })
             }
-            Some(Err(e)) => {
+            Some((Err(e), _)) => {
                 let (what, way_out) = told(&e);
                 if what == AWAY {
                     let (cause, way_out) = (e.to_string(), way_out.into());
@@ -265,9 +267,9 @@ impl RbdOrigin {
                 return Err(unsuitable(format!("{what}: {e}"), way_out));
             }
             None => {
-                return Err(unsuitable(
-                    format!("not opened within {} s", (connect + LOCK).as_secs()),
-                    "see that the cluster is healthy (ceph -s), and who has the image's lock (rbd lock list)",
+                return Err(not_opened(
+                    uri,
+                    format!("it was not opened within {} s", (connect + LOCK).as_secs()),
                 ))
             }
         };
@@ -307,6 +309,50 @@ impl RbdOrigin {
         each: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         sent::pieces(self.size_bytes(), range, most, each)
+    }
+}
+
+fn not_opened(uri: &str, cause: String) -> Error {
+    let way_out =
+        "see that the cluster is healthy (ceph -s), and who has the image's lock (rbd lock list)";
+    Error::Unreachable { path: uri.into(), cause, way_out: way_out.into() }
+}
+
+/// An attempt to open an image, until it has ended and its client is gone.
+struct Opening(u64);
+
+struct Attempt {
+    uri: String,
+    began: Instant,
+    limit: Duration,
+}
+
+static OPENING: Mutex<BTreeMap<u64, Attempt>> = Mutex::new(BTreeMap::new());
+
+impl Opening {
+    fn all() -> MutexGuard<'static, BTreeMap<u64, Attempt>> {
+        OPENING.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Refused while there is one that was given up on: where the cluster does not answer it never
+    /// ends, and each further attempt would leave one more client behind.
+    fn begin(uri: &str, limit: Duration) -> Result<Opening> {
+        let mut all = Opening::all();
+        let given_up = |a: &&Attempt| a.uri == uri && a.began.elapsed() >= a.limit;
+        if let Some(attempt) = all.values().find(given_up) {
+            let since = attempt.began.elapsed().as_secs();
+            let cause = format!("an attempt to open it, from {since} s ago, has not ended yet");
+            return Err(not_opened(uri, cause));
+        }
+        let number = all.last_key_value().map_or(0, |(last, _)| last + 1);
+        all.insert(number, Attempt { uri: uri.into(), began: Instant::now(), limit });
+        Ok(Opening(number))
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        Opening::all().remove(&self.0);
     }
 }
 

@@ -21,7 +21,7 @@ impl Pool {
     pub fn check(&self, data: bool) -> Result<CheckReport> {
         let started = Instant::now();
         // Nothing is attached or detached meanwhile.
-        let _volumes = self.0.volumes();
+        let volumes = self.0.volumes();
         let core = &self.0.core;
         let all = core.volumes();
         let quiet = all.iter().all(|v| !v.attached);
@@ -41,10 +41,12 @@ impl Pool {
             self.check_data(&mut report).map_err(|e| core.pool_error(e))?;
             report.pages_checked += all.iter().map(|v| self.static_pages(v)).sum::<u64>();
         }
-        let volumes = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
-        report.volumes = volumes.collect();
         report.logs = self.check_logs(data)?;
         report.maps = map_checks;
+        // Origins are asked, and may hang.
+        drop(volumes);
+        let judged = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
+        report.volumes = judged.collect();
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

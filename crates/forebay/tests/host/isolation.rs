@@ -81,6 +81,80 @@ impl Origin for Hung {
     }
 }
 
+/// Does not say what it is.
+#[derive(Debug)]
+struct Silent {
+    memory: MemOrigin,
+    gate: Gate,
+}
+
+impl Origin for Silent {
+    origin_passes_on!(memory: size_bytes, info, read_at, write_at, flush, discard, write_zeroes);
+
+    fn logical_block(&self) -> u32 {
+        512
+    }
+
+    fn identity(&self) -> String {
+        self.gate.pass();
+        self.memory.identity()
+    }
+}
+
+/// What it says, on a thread: an answer, or that there is none in time.
+fn answers<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    let told = told.recv_timeout(Duration::from_secs(20));
+    told.unwrap_or_else(|_| panic!("{what} waits for an origin of another volume"))
+}
+
+/// While one that hangs is attached, nothing else of the pool waits for it.
+#[test]
+fn an_attach_that_hangs_holds_up_no_other_volume() {
+    let dir = Dir::new("attach-hangs");
+    let pool = Arc::new(Pool::open(&dir.pool(64), &unthrottled()).unwrap());
+    let (silent, gate) = (MemOrigin::new(1 << 20).unwrap(), Gate::default());
+    let opener = Opener(gate.clone());
+    pool.volume_add_origin("silent", &silent, 0).unwrap();
+    let origin = Silent { memory: silent.clone(), gate };
+    let (attaching, begun) = (pool.clone(), Arc::new(AtomicBool::new(false)));
+    let begins = begun.clone();
+    let attached = std::thread::spawn(move || {
+        begins.store(true, Ordering::SeqCst);
+        attaching.attach_origin("silent", Box::new(origin), &AttachOptions::default())
+    });
+    while !begun.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (one, two, three) = (pool.clone(), pool.clone(), pool.clone());
+    answers("another volume", move || {
+        let memory = MemOrigin::new(1 << 20).unwrap();
+        one.volume_add_origin("other", &memory, 0).unwrap();
+        let options = AttachOptions::default();
+        let other = one.attach_origin("other", Box::new(memory), &options).unwrap();
+        other.write_at(&[1; 4096], 0).unwrap();
+        assert!(one.volume("other").is_some() && one.volume("silent").is_none());
+        other.detach().unwrap();
+        one.volume_remove("other", true).unwrap();
+    });
+    answers("a check", move || assert!(two.check(false).unwrap().ok));
+    // And nobody else has it meanwhile.
+    answers("a second attach", move || {
+        let o = AttachOptions::default();
+        let e = three.attach_origin("silent", Box::new(silent.clone()), &o).unwrap_err();
+        assert_eq!(e.exit_code(), 4, "{e}");
+        let e = three.volume_remove("silent", true).unwrap_err();
+        assert_eq!(e.exit_code(), 4, "{e}");
+    });
+    drop(opener);
+    let volume = attached.join().unwrap().unwrap();
+    volume.write_at(&[2; 4096], 0).unwrap();
+    volume.detach().unwrap();
+    pool.volume_remove("silent", true).unwrap();
+}
+
 /// A pipe that takes no byte more: its ends to read from and to write to.
 fn full_pipe(dir: &Dir) -> (File, OwnedFd) {
     let path = dir.path("pipe");

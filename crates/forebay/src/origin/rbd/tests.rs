@@ -451,6 +451,34 @@ fn rbd_origins_do_what_they_say_and_each_mistake_is_found() {
     }
 }
 
+/// Each client that is left behind has threads and memory, for as long as the process lives.
+#[test]
+fn an_image_that_hangs_is_opened_by_one_client_at_a_time() {
+    let cluster = Cluster::new();
+    let soon = Away { when: WhenAway::Error, limit: Duration::from_secs(1) };
+    let threads = || {
+        let names = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.trim() == "fby-rbd").count()
+    };
+    cluster.say("away", "");
+    let refused = cluster.open(soon).unwrap_err();
+    assert_eq!(refused.exit_code(), 7, "{refused}");
+    assert!(refused.to_string().contains("not opened within"), "{refused}");
+    let (began, before) = (Instant::now(), threads());
+    for _ in 0..10 {
+        let refused = cluster.open(soon).unwrap_err();
+        assert_eq!(refused.exit_code(), 7, "{refused}");
+        assert!(refused.to_string().contains("has not ended yet"), "{refused}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(threads() <= before, "{} clients, and {before} before", threads());
+    // It answers again: the one that was left behind goes, and the next one may try.
+    cluster.unsay("away");
+    within(LIMIT, "it is opened", || cluster.open(soon).is_ok()).unwrap();
+}
+
 #[test]
 fn an_image_that_is_not_there_is_refused_by_name() {
     let cluster = Cluster::new();
