@@ -283,10 +283,9 @@ pub struct VolumeAdd {
     #[arg(long)]
     pub origin_by_name: bool,
     /// Make it a static volume with this share of the pool, a multiple of 64K, of the room
-    /// that create --static left: each block has its place there, so it needs next to no memory
-    /// and opens in no time, but blocks that share a place may wait for each other, unless
-    /// the share is at least 2.02 times as large as the origin.  The kernel module does not
-    /// know such pools: serve them
+    /// that create --static left.  Each block has a fixed slot there, so the volume needs little
+    /// memory and opens at once.  Blocks of one slot may wait for each other, unless the share
+    /// is at least 2.02 times as large as the origin
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,
     /// So often all that a static volume has cached goes to its origin; default: as
