@@ -2,6 +2,7 @@
 /* drained.c - see drained.h. */
 #include "host/drained.h"
 
+#define LOST_PART 4u /* slots that one look for lost blocks reads */
 #define ANEW 3u /* times that a drain begins anew for pages that were found damaged and read well again */
 
 int fby_drained_begin(struct fby_drain_wait *d, struct fby_pool *p, u16 volume, struct fby_volume_info *info)
@@ -15,6 +16,8 @@ int fby_drained_begin(struct fby_drain_wait *d, struct fby_pool *p, u16 volume, 
 	d->volume = volume;
 	d->errors = info->origin_errors;
 	d->origin = 0;
+	d->anew = false;
+	d->lost = (struct fby_lost_at){ .most = LOST_PART };
 	return rc;
 }
 
@@ -39,17 +42,15 @@ int fby_drained_look(struct fby_drain_wait *d, struct fby_volume_info *info)
 
 int fby_drained_lost(struct fby_drain_wait *d, struct fby_volume_info *info, struct fby_report_block *blocks, u32 max)
 {
-	struct fby_lost_at at = { 0 };
-
 	if (!info->slots || !info->lost_blocks)
 		return FBY_DONE;
-	while (fby_lost_list(d->pool, d->volume, &at, blocks, max))
-		;
-	info->lost_blocks = at.listed + at.passed_over;
-	if (!at.passed_over || d->again == ANEW)
-		return FBY_DONE;
-	d->again++;
-	return FBY_AGAIN;
+	fby_lost_list(d->pool, d->volume, &d->lost, blocks, max);
+	if (!d->lost.ended)
+		return FBY_AGAIN;
+	info->lost_blocks = d->lost.listed + d->lost.passed_over;
+	d->anew = d->lost.passed_over && d->again < ANEW;
+	d->again += d->anew;
+	return FBY_DONE;
 }
 
 /* --- is the origin complete? ---------------------------------------------------------- */

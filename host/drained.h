@@ -20,6 +20,8 @@ struct fby_drain_wait {
 	u64 upto;   /* of fby_volume_drain_upto */
 	u64 errors; /* of the origin, when it began */
 	u32 again;  /* times that it began anew for pages that were passed over */
+	bool anew;  /* it has to begin anew, says fby_drained_lost */
+	struct fby_lost_at lost; /* of fby_drained_lost */
 	int origin; /* with -FBY_E_ORIGIN_IO: the origin's errno number */
 };
 
@@ -35,8 +37,10 @@ int fby_drained_look(struct fby_drain_wait *d, struct fby_volume_info *info);
 /*
  * After DONE, where info says that blocks are lost: are they?  Those of a static volume may
  * have been overwritten since, or read well again.  blocks: memory for max of them, at least
- * 64.  Reads the whole volume; may run beside anything.  AGAIN: some read well and are not on
- * the origin: the drain has to begin anew, by fby_drained_begin.  DONE: info->lost_blocks is right.
+ * 64.  Each call reads a part of the volume: AGAIN until all is read.  It may run beside
+ * anything, and the host can release its locks between two calls.  DONE:
+ * info->lost_blocks is right; with d->anew some blocks read well and are not on the origin,
+ * and the drain has to begin anew, by fby_drained_begin.
  */
 int fby_drained_lost(struct fby_drain_wait *d, struct fby_volume_info *info, struct fby_report_block *blocks, u32 max);
 

@@ -13,6 +13,7 @@
 
 #define RESERVE 2u /* beside one for each of destage */
 #define STROKE 8u  /* requests given to the origin at once */
+#define PLACES 3u  /* and one, where an origin is asked whether it answers */
 
 enum means {
 	AS_ASKED,
@@ -225,8 +226,8 @@ static void question_end(struct bio *bio)
 	let_go(v);
 }
 
-/* No flush shows that a disk is gone: one without a volatile cache gets none. */
-int fbk_origin_answers(struct fbk_volume *v)
+/* Reads the logical block at a sector. */
+static int ask(struct fbk_volume *v, u64 sector)
 {
 	struct question *q = kzalloc(sizeof(*q), GFP_NOIO);
 	u32 bytes = bdev_logical_block_size(v->origin);
@@ -244,13 +245,37 @@ int fbk_origin_answers(struct fbk_volume *v)
 	init_completion(&q->answered);
 	bio_init(&q->bio, v->origin, &q->vec, 1, REQ_OP_READ);
 	__bio_add_page(&q->bio, q->page, bytes, 0);
-	q->bio.bi_iter.bi_sector = v->sectors - bytes / SECTOR_SIZE;
+	q->bio.bi_iter.bi_sector = sector;
 	q->bio.bi_private = q;
 	q->bio.bi_end_io = question_end;
 	atomic_inc(&q->volume->in_flight);
 	submit_bio_noacct(&q->bio);
-	rc = wait_for_completion_interruptible(&q->answered) ? -EINTR : blk_status_to_errno(q->status);
+	if (wait_for_completion_interruptible(&q->answered))
+		rc = -EINTR;
+	else if (q->status == BLK_STS_MEDIUM) /* a disk that says so of a block is there */
+		rc = 0;
+	else
+		rc = blk_status_to_errno(q->status);
 	question_put(q);
+	return rc;
+}
+
+/* No flush shows that a disk is gone: one without a volatile cache gets none.  A disk with some
+ * bad blocks answers, so several are asked for; some drivers have one error for all that fails.
+ */
+int fbk_origin_answers(struct fbk_volume *v)
+{
+	u32 block = bdev_logical_block_size(v->origin) / SECTOR_SIZE, i;
+	u64 last = v->sectors / block - 1;
+	int rc = 0;
+
+	if (bdev_nr_sectors(v->origin) < v->sectors)
+		return -EIO;
+	for (i = 0; i <= PLACES; i++) {
+		rc = ask(v, last * (PLACES - i) / PLACES * block);
+		if (!rc || rc == -EINTR || rc == -ENOMEM)
+			break;
+	}
 	return rc;
 }
 

@@ -112,21 +112,33 @@ static int flush_owed(struct fbk_volume *v)
 	return rc < 0 ? fbk_errno(rc) : 0;
 }
 
-/* Pool lock: the media is read.  DONE, AGAIN, or a negative errno. */
+/* DONE, AGAIN, or a negative errno. */
+static int look_at_part(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info,
+			struct fby_report_block *blocks)
+{
+	int rc = fbk_pool_enter(v->pool);
+
+	if (rc)
+		return rc;
+	rc = fby_asserts_hold() ? fby_drained_lost(d, info, blocks, LOST_LISTED) : -FBY_E_INVARIANT;
+	mutex_unlock(&v->pool->lock);
+	return rc < 0 ? fbk_errno(rc) : rc;
+}
+
+/* Reading all of the media takes long.  The pool's lock keeps the media from going; between
+ * two parts it is released, so that others get it.  DONE, or a negative errno.
+ */
 static int look_for_lost(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
 {
 	struct fby_report_block *blocks = kmalloc_array(LOST_LISTED, sizeof(*blocks), GFP_NOIO);
-	int rc = -ENOMEM;
+	int rc;
 
 	if (!blocks)
-		return rc;
-	rc = fbk_pool_enter(v->pool);
-	if (!rc) {
-		rc = fby_asserts_hold() ? fby_drained_lost(d, info, blocks, LOST_LISTED) : -FBY_E_INVARIANT;
-		mutex_unlock(&v->pool->lock);
-		if (rc < 0)
-			rc = fbk_errno(rc);
-	}
+		return -ENOMEM;
+	do {
+		rc = signal_pending(get_current()) ? -EINTR : look_at_part(v, d, info, blocks);
+		cond_resched();
+	} while (rc == FBY_AGAIN);
 	kfree(blocks);
 	return rc;
 }
@@ -145,7 +157,7 @@ static int drain(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volu
 		drain_end(v);
 		if (!rc)
 			rc = look_for_lost(v, d, info);
-	} while (rc == FBY_AGAIN);
+	} while (!rc && d->anew);
 	if (rc)
 		return rc;
 	*text = "The origin cannot be flushed: what was written past the cache before a crash may not be durable there; see the kernel's log for the device that fails, and flush again";

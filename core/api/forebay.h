@@ -216,6 +216,8 @@ struct fby_lost_at {
 	u32 page; /* or slot */
 	u32 listed, passed_over;
 	u32 found; /* known to be lost when it began; the engine's own */
+	u32 most;  /* the caller's: slots or pages that one call looks at, or 0 for all */
+	u32 ended; /* set at the end; with most a call may return 0 before that */
 };
 u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max);
 /* How many pages of the volume its origin has refused and lacks; *first: the lowest block of

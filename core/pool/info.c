@@ -64,10 +64,11 @@ u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max)
 u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max)
 {
 	u32 n = 0, end = fby_page_number(&p->space, p->space.store.sb.nchunks, 0);
+	u32 stop = fby_lost_stop(at, end);
 
 	if (volume < p->space.store.sb.nvolumes && p->space.owner[volume].rec.kind == FBY_OWNER_STATIC)
 		return fby_pool_static_lost(p, volume, at, out, max);
-	for (; p->space.usable && n < max && at->page < end; at->page++) {
+	for (; p->space.usable && n < max && at->page < stop; at->page++) {
 		const struct fby_entry *e = &p->cache.entry[at->page];
 		u32 state = fby_load(&e->state);
 		u64 key = fby_load(&e->key);
@@ -82,6 +83,7 @@ u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct
 		out[n].page = (u16)fby_page_place(&p->space.store, at->page);
 		out[n++].volume = volume;
 	}
+	at->ended = n == 0 && (at->page >= end || !p->space.usable);
 	return n;
 }
 

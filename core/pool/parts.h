@@ -31,6 +31,12 @@ static inline bool fby_is_volume(u32 kind)
 
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r);
 void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
+/* Where a call of fby_lost_list stops, of end slots or pages. */
+static inline u32 fby_lost_stop(const struct fby_lost_at *at, u32 end)
+{
+	return at->most && at->page < end && end - at->page > at->most ? at->page + at->most : end;
+}
+
 /* fby_lost_list; at->page is a slot. */
 u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out,
 			 u32 max);

@@ -187,13 +187,14 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 	struct fby_static *v = &p->statics.volume[volume];
 	u64 block[FBY_LOST_OF_SLOT];
 	struct fby_static_over over;
-	u32 n = 0, found;
+	u32 n = 0, found, stop = fby_lost_stop(at, v->slots);
 
-	if (!p->statics.nstripes || !v->sound)
+	at->ended = !p->statics.nstripes || !v->sound;
+	if (at->ended)
 		return 0;
 	if (at->page == 0)
 		at->found = fby_load(&v->found);
-	for (; at->page < v->slots; at->page++) {
+	for (; at->page < stop; at->page++) {
 		found = fby_place_lost(&p->statics, v, at->page, block, FBY_LOST_OF_SLOT, &over);
 		if (found > max - n)
 			break;
@@ -206,7 +207,8 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 			out[n++] = (struct fby_report_block){ block[i], FBY_NO_CHUNK, 0, volume };
 	}
 	at->listed += n;
-	if (n == 0 && fby_is_placed(&p->cache, volume))
+	at->ended = n == 0 && at->page >= v->slots;
+	if (at->ended && fby_is_placed(&p->cache, volume))
 		lost_known(p, v, at);
 	return n;
 }

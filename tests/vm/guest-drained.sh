@@ -5,19 +5,25 @@
 # Method: a table of devices (target, native) by kinds of volume (cache, static) by ways to ask
 # (the command "flush", a suspend that flushes, a removal, forebay detach --flush, a cleaner)
 # by states (nothing written, written, the same after one to four drains, an origin that
-# fails, one that is well again, one that was taken away), and a look at the origin
-# behind the device after each.
+# fails, one that is well again, one whose last block is bad, one that shrank, one that was
+# taken away, a pool that has lost a page), and a look at the origin behind the device after
+# each.
 #	$1 the module, if it is another
 # shellcheck shell=bash
 . "$(dirname "$0")/guest-lib.sh"
 sectors=$((32 * 2048))
 rows=0
+dd() { /bin/dd "$@"; } # busybox's may write through the page cache, whatever is asked of it
 limit=300 # seconds, of what takes one
 
-origin_table() { # linear or error
-	local target="linear /dev/ram0 0"
-	[ "$1" = error ] && target=error
-	dmsetup suspend --noflush --nolockfs org && dmsetup load org --table "0 $sectors $target" &&
+origin_table() { # linear, error, last (block is bad), smaller
+	local table="0 $sectors linear /dev/ram0 0" less=$((sectors - 8))
+	case $1 in
+	error) table="0 $sectors error" ;;
+	last) table="0 $less linear /dev/ram0 0"$'\n'"$less 8 error" ;;
+	smaller) table="0 $less linear /dev/ram0 0" ;;
+	esac
+	dmsetup suspend --noflush --nolockfs org && dmsetup load org <<<"$table" &&
 		dmsetup resume --noudevsync org && dmsetup mknodes org
 }
 
@@ -118,8 +124,49 @@ table() {
 	origin_table linear || fail "origin_table"
 	until_true $limit dev_command d flush >/tmp/said 2>&1 || fail "$kind, $volume: never well again: $(cat /tmp/said)"
 	row "well again" flush
+	origin_table last || fail "origin_table"
+	put || fail "$kind: write"
+	flushed "its last block is bad"
+	origin_table smaller || fail "origin_table"
+	not_done "the origin is smaller" "or is smaller"
+	origin_table linear || fail "origin_table"
+	flushed "it is as large as it was"
+	[ $volume = cache ] || loses
 	dev_detach d >/tmp/said || fail "detach"
 	remove_volume
+}
+
+says_lost() {
+	dmesg -c >>/tmp/dmesg.before
+	! dev_command d flush >/tmp/said 2>&1 || fail "$kind: flush, a page is lost: told that it is done"
+	dmesg >>/tmp/said
+	grep -q "newest data of some blocks is lost" /tmp/said
+}
+
+# A page of the pool is damaged before it is drained.  The module reads the whole share then, in
+# many parts, and releases the pool's lock between them.
+loses() {
+	local at statics=$(($(blockdev --getsz $pool) / 2048 - 16)) word="lost$RANDOM$RANDOM" trace=/sys/kernel/tracing
+	yes $word | head -c 4096 >/tmp/page
+	origin_table error || fail "origin_table" # or the page is there before it is damaged
+	put || fail "$kind: write"
+	dd if=/tmp/page of="$device" bs=4k count=1 seek=3 oflag=direct conv=notrunc status=none || fail "write a page"
+	at=$(dd if=$pool bs=1M skip=$statics iflag=direct status=none | /bin/grep -abo -m 1 $word | head -n 1)
+	[ -n "$at" ] || fail "the page is not in the pool"
+	at=$((statics * 2048 + ${at%%:*} / 512))
+	dd if=/dev/zero of=$pool bs=512 count=1 seek=$at oflag=direct conv=notrunc status=none || fail "damage"
+	echo "p:looks forebay:fby_drained_lost" >$trace/kprobe_events || fail "no probe"
+	echo 1 >$trace/events/kprobes/looks/enable
+	origin_table linear || fail "origin_table"
+	until_true $limit says_lost || fail "$kind: flush, a page is lost: $(cat /tmp/said)"
+	rows=$((rows + 1))
+	at=$(awk '$1 == "looks" { print $2 }' $trace/kprobe_profile)
+	echo 0 >$trace/events/kprobes/looks/enable
+	echo >$trace/kprobe_events
+	[ "$at" -gt 4 ] || fail "the share was read in $at parts"
+	echo "ok: $kind, $volume, flush: a page is lost: not done, and the share was read in $at parts"
+	put || fail "$kind: write"
+	flushed "the lost page was overwritten"
 }
 
 # An origin that goes while it is attached.
@@ -145,6 +192,7 @@ gone() {
 load_module $1
 quick_tools
 mkdir -p /sys/kernel/config
+mountpoint -q /sys/kernel/tracing || mount -t tracefs none /sys/kernel/tracing
 mountpoint -q /sys/kernel/config || mount -t configfs none /sys/kernel/config
 step "a disk" dmsetup create --noudevsync --noudevrules --uuid FBY-org org --table "0 $sectors linear /dev/ram0 0"
 dmsetup mknodes org

@@ -26,6 +26,18 @@ found() {
 clean_in_a_shell() (clean_dmesg)
 hung() { dmesg >/tmp/line && complaints /tmp/line | grep 'blocked for more than'; }
 
+# The emulated hardware clock is the host's.
+hardware() { cat /sys/class/rtc/rtc0/since_epoch; }
+clock_is_right() {
+	local began=$EPOCHSECONDS theirs passed
+	theirs=$(hardware)
+	sleep 10
+	theirs=$(($(hardware) - theirs)) passed=$((EPOCHSECONDS - began))
+	echo "$passed s by the guest's clock, $theirs s by the host's"
+	[ $((passed - theirs)) -le $((2 + theirs / 5)) ] && [ $((theirs - passed)) -le $((2 + theirs / 5)) ]
+}
+step "the clock goes as the host's" clock_is_right
+
 for i in load:1048576 log:1310720 files:0; do
 	dmsetup create --noudevsync --noudevrules ${i%:*} --table "0 131072 linear /dev/ram0 ${i#*:}" || fail "devices"
 done
@@ -77,18 +89,6 @@ dmesg >/tmp/line
 found "nothing in the messages of this boot" complaints /tmp/line
 echo "WARNING: planted" >/dev/kmsg
 found "a warning of the kernel" clean_in_a_shell
-
-# The emulated hardware clock is the host's.
-hardware() { cat /sys/class/rtc/rtc0/since_epoch; }
-clock_is_right() {
-	local began=$EPOCHSECONDS theirs passed
-	theirs=$(hardware)
-	sleep 10
-	theirs=$(($(hardware) - theirs)) passed=$((EPOCHSECONDS - began))
-	echo "$passed s by the guest's clock, $theirs s by the host's"
-	[ $((passed - theirs)) -le $((2 + theirs / 5)) ] && [ $((theirs - passed)) -le $((2 + theirs / 5)) ]
-}
-step "the clock goes as the host's" clock_is_right
 
 # A writer whose disk does not answer, so the watchdog that guest-faults.sh relies on is awake.
 echo 2 >/proc/sys/kernel/hung_task_timeout_secs

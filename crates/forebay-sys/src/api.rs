@@ -330,6 +330,8 @@ pub struct fby_lost_at {
     pub listed: u32,
     pub passed_over: u32,
     pub found: u32,
+    pub most: u32,
+    pub ended: u32,
 }
 
 #[repr(C)]

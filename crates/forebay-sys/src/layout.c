@@ -285,6 +285,8 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_lost_at, listed),
 	MEMBER(fby_lost_at, passed_over),
 	MEMBER(fby_lost_at, found),
+	MEMBER(fby_lost_at, most),
+	MEMBER(fby_lost_at, ended),
 	SIZE(fby_static_way_info),
 	MEMBER(fby_static_way_info, live),
 	MEMBER(fby_static_way_info, lost),

@@ -82,7 +82,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_flush { upto, seen, told, volume, state, all, aside, client }
         fby_io { id, volume, op, pad, sector, nsectors, buf }
         fby_chunk_info { number, kind, volume, state, epoch, seq_min, seq_max, fill, live }
-        fby_lost_at { page, listed, passed_over, found }
+        fby_lost_at { page, listed, passed_over, found, most, ended }
         fby_static_way_info { live, lost, superseded, newest, data_ok, valid, lost_sectors, kind, number, data_crc, block, era }
         fby_static_slot_info { slot, torn, way }
         fby_entry_info { valid, current, linked, data_ok, line }
