@@ -118,7 +118,7 @@ pub fn unmark(a: &args::Unmark) -> anyhow::Result<u8> {
     let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
     let found = recover::unmark(&tree, a.accept_loss).map_err(error)?;
     let mark = match &found {
-        Found::Marked(mark) => Some(mark),
+        Found::Marked(mark) | Found::Unproved(mark) => Some(mark),
         Found::Nothing | Found::Done(_) | Found::Unknown => None,
     };
     let marked = mark.is_some() || found == Found::Unknown;

@@ -20,9 +20,15 @@
 //! | the number of the last synced group is durable | the same |
 //! | the mark is durable | a mark and a period without entries: nothing to replay |
 //! | entries are appended, and synced in the tree | the period is replayed; nothing else may have the tree |
-//! | the tree is synced, then the mark is renamed, which is made durable | the tree has everything: the period is destroyed |
+//! | the tree is synced, then `.forebay-group` says "done", durably | the period is replayed again |
+//! | the mark is renamed, which is made durable | the tree has everything: the period is destroyed |
 //! | the period is destroyed | the tree has everything |
-//! | the number and the renamed mark are removed | - |
+//! | the renamed mark and the number are removed | - |
+//!
+//! Who may write to the root can rename the mark, too.  So a renamed one counts only if the file
+//! `.forebay-group`, which nobody else may write to, says that the period is done; otherwise
+//! the period is replayed.  What has one of the names and is nothing that Forebay makes there
+//! is not lost: it goes to where a replay puts what it finds.
 //!
 //! While groups are synced the tree bears the number of the last one ([`GroupMark`]), by which
 //! an older state of the tree is told from the one that the log is of ([`judge_group`]):
@@ -40,7 +46,8 @@ use forebay::Uuid;
 
 use crate::record::{Kind, SetAttr};
 use crate::replay::planted::{planted, Bug};
-use crate::tree::{self, New, RenameHow, Tree};
+use crate::replay::{put_aside, ReplayError};
+use crate::tree::{self, Attr, New, RenameHow, Tree};
 use crate::unix::UnixTree;
 
 const MARK: &[u8] = b".forebay-mount";
@@ -92,6 +99,8 @@ pub enum Found {
     Marked(Mark),
     /// The tree has all that the period held.
     Done(Mark),
+    /// The same, by its name alone: anybody may have renamed a mark.
+    Unproved(Mark),
     /// Something of the mark's name that is no mark.
     Unknown,
 }
@@ -162,8 +171,32 @@ fn failed<T>(done: tree::Result<T>, what: &'static str) -> Result<T> {
     done.map_err(|cause| MarkError::Tree { what, cause })
 }
 
+/// What Forebay makes of the name.
+fn kind_of(name: &[u8]) -> Kind {
+    match name == GROUP {
+        true => Kind::File,
+        false => Kind::Symlink,
+    }
+}
+
+/// Root, this user and the owner of the directory may do there what they like.
+fn is_trusted<T: Tree>(tree: &T, dir: &T::Node, attr: &Attr) -> tree::Result<bool> {
+    let us = New::plain(attr.kind, 0).uid;
+    Ok(attr.uid == 0 || attr.uid == us || attr.uid == tree.attr(dir)?.uid)
+}
+
+/// In a sticky directory anybody can make a mark, and nobody can remove another's.
+fn is_anybodys<T: Tree>(tree: &T, dir: &T::Node, node: &T::Node) -> tree::Result<bool> {
+    const STICKY: u32 = 0o1000;
+    let sticky = tree.attr(dir)?.mode & STICKY != 0;
+    Ok(sticky && !is_trusted(tree, dir, &tree.attr(node)?)? && !planted(Bug::MarkOfAnybody))
+}
+
 fn read<T: Tree>(tree: &T, dir: &T::Node, name: &[u8]) -> Result<Option<Option<Mark>>> {
     let Some(node) = failed(tree.lookup(dir, name), "look for")? else { return Ok(None) };
+    if failed(is_anybodys(tree, dir, &node), "look at")? {
+        return Ok(None);
+    }
     let target = match tree.read_link(&node) {
         Err(Errno::INVAL) => return Ok(Some(None)),
         target => failed(target, "read")?,
@@ -186,7 +219,12 @@ pub fn emptied<T: Tree>(
     match operation() {
         Err(Errno::NOTEMPTY | Errno::EXIST) => {
             let names = tree.names(dir)?;
-            if !names.iter().any(|name| name == DONE) || !names.iter().all(|name| is_over(name)) {
+            let ours = |name: &Vec<u8>| {
+                let found = tree.attr_of(dir, name)?;
+                Ok(is_over(name) && found.is_some_and(|a| a.kind == kind_of(name)))
+            };
+            let all = names.iter().map(ours).collect::<tree::Result<Vec<bool>>>()?;
+            if !names.iter().any(|name| name == DONE) || all.contains(&false) {
                 return Err(Errno::NOTEMPTY);
             }
             names.iter().try_for_each(|name| tree.unlink(dir, name, false))?;
@@ -198,7 +236,10 @@ pub fn emptied<T: Tree>(
 
 /// A directory has a mark, whatever it says.
 pub fn is_marked<T: Tree>(tree: &T, dir: &T::Node) -> tree::Result<bool> {
-    tree.lookup(dir, MARK).map(|found| found.is_some())
+    match tree.lookup(dir, MARK)? {
+        Some(node) => Ok(!is_anybodys(tree, dir, &node)?),
+        None => Ok(false),
+    }
 }
 
 pub fn find<T: Tree>(tree: &T) -> Result<Found> {
@@ -208,11 +249,29 @@ pub fn find<T: Tree>(tree: &T) -> Result<Found> {
         Some(None) => return Ok(Found::Unknown),
         None => {}
     }
+    let Some(node) = failed(tree.lookup(&root, DONE), "look for")? else {
+        return Ok(Found::Nothing);
+    };
+    let attr = failed(tree.attr(&node), "look at")?;
+    if attr.kind != Kind::Symlink || !failed(is_trusted(tree, &root, &attr), "look at")? {
+        return Ok(Found::Nothing);
+    }
     Ok(match read(tree, &root, DONE)? {
-        Some(Some(mark)) => Found::Done(mark),
+        Some(Some(mark)) => match is_proved(tree, &mark)? {
+            true => Found::Done(mark),
+            false => Found::Unproved(mark),
+        },
         Some(None) => Found::Unknown,
         None => Found::Nothing,
     })
+}
+
+/// The file of the group says that the period is done; a mark without has nothing that does.
+fn is_proved<T: Tree>(tree: &T, mark: &Mark) -> Result<bool> {
+    if !mark.groups || planted(Bug::DoneUnproved) {
+        return Ok(true);
+    }
+    Ok(numbered(tree)?.is_some_and(|n| n.period == mark.period && n.done))
 }
 
 /// The same, of a tree that is no part of one that is marked, as far as can be seen.
@@ -247,7 +306,8 @@ pub fn judge(found: &Found, pool: Uuid, log: &str, period: Option<Uuid>) -> Resu
         Found::Marked(mark) => Err(MarkError::Foreign { mark: Box::new(mark.clone()) }),
         Found::Unknown => Err(MarkError::Unknown),
         Found::Done(mark) if Some(mark.period) == period => Ok(Verdict::Complete),
-        Found::Done(_) | Found::Nothing => Ok(Verdict::Unmarked),
+        Found::Unproved(mark) if Some(mark.period) == period => Ok(Verdict::Replay),
+        Found::Done(_) | Found::Unproved(_) | Found::Nothing => Ok(Verdict::Unmarked),
     }
 }
 
@@ -261,6 +321,9 @@ pub struct GroupMark<N> {
 /// Bytes of the file.  Btrfs keeps shorter ones within its metadata, which it never changes in
 /// place.
 const GROUP_BYTES: usize = 4096;
+
+/// After the number, when the tree has all of the period.
+const ALL: &[u8] = b"done\n";
 
 impl<N> GroupMark<N> {
     /// The file with its first number.  All later numbers are written in place, so that a tree
@@ -293,30 +356,65 @@ impl<N> GroupMark<N> {
     }
 }
 
+/// What the file says.
+struct Numbered<N> {
+    node: N,
+    period: Uuid,
+    group: u64,
+    /// Where the file says that the period is done, and whether it does.
+    end: u64,
+    done: bool,
+}
+
+/// Nobody else can have written it.
+fn is_group<T: Tree>(tree: &T, attr: &Attr) -> Result<bool> {
+    let root = tree.root();
+    if attr.kind != Kind::File || attr.mode & 0o022 != 0 {
+        return Ok(false);
+    }
+    // Who made the mark may not be one of those that are trusted, and then made this, too.
+    let mark = failed(tree.attr_of(&root, MARK), "look for")?;
+    let by_mark = mark.is_some_and(|mark| mark.uid == attr.uid);
+    Ok(by_mark || failed(is_trusted(tree, &root, attr), "look at")?)
+}
+
+/// `None`: there is no such file, or another may have written it.
+fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
+    let root = tree.root();
+    let Some(node) = failed(tree.lookup(&root, GROUP), "look for")? else { return Ok(None) };
+    let attr = failed(tree.attr(&node), "read")?;
+    if !is_group(tree, &attr)? && !planted(Bug::GroupOfAnybody) {
+        return Ok(None);
+    }
+    let mut text = [0; 64];
+    let read = match attr.kind {
+        Kind::File => failed(tree.read(&node, 0, &mut text), "read")?,
+        _ => 0,
+    };
+    let line = text[..read].split_inclusive(|b| *b == b'\n').next().unwrap_or_default();
+    let words = std::str::from_utf8(line).ok().and_then(|line| line.strip_suffix('\n'));
+    let words = words.and_then(|line| line.split_once(' '));
+    let Some((period, group)) = words else { return Ok(None) };
+    let (Ok(period), Ok(group)) = (period.parse(), group.parse()) else { return Ok(None) };
+    let (end, done) = (line.len() as u64, text[line.len()..read].starts_with(ALL));
+    Ok(Some(Numbered { node, period, group, end, done }))
+}
+
 /// What the tree bears of the period of its mark; `None`: the mark is of a version of Forebay
 /// that does not number groups.
 pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
     if !mark.groups {
         return Ok(None);
     }
-    let node = failed(tree.lookup(&tree.root(), GROUP), "look for")?.ok_or(MarkError::NoGroup)?;
-    let mut text = [0; 64];
-    let read = match failed(tree.attr(&node), "read")?.kind {
-        Kind::File => failed(tree.read(&node, 0, &mut text), "read")?,
-        _ => 0,
-    };
-    let text = std::str::from_utf8(&text[..read]).ok().and_then(|text| text.split_once('\n'));
-    let (period, group) =
-        text.and_then(|(text, _)| text.split_once(' ')).ok_or(MarkError::NoGroup)?;
-    match (period.parse::<Uuid>(), group.parse()) {
-        (Ok(period), Ok(group)) if period == mark.period => Ok(Some(group)),
+    match numbered(tree)? {
+        Some(numbered) if numbered.period == mark.period => Ok(Some(numbered.group)),
         _ => Err(MarkError::NoGroup),
     }
 }
 
 /// `synced` is the last group that the log of the mark's period has forgotten.
 pub fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
-    let Found::Marked(mark) = found else { return Ok(()) };
+    let (Found::Marked(mark) | Found::Unproved(mark)) = found else { return Ok(()) };
     match group_of(tree, mark)? {
         _ if planted(Bug::GroupIgnored) => Ok(()),
         Some(tree) if tree < synced => Err(MarkError::OlderTree { tree, log: synced }),
@@ -344,6 +442,8 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
     let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
     // A tree with a mark has a number.
     let group = failed(GroupMark::create(tree, mark.period, synced), "set")?;
+    // One that is no mark: what is one refuses the mount.
+    remove_name(tree, MARK)?;
     let made = failed(tree.create(&root, MARK, &new), "set")?;
     // The mark itself, by a name that differs in case.
     if let Some(other) = failed(tree.lookup(&root, &MARK.to_ascii_uppercase()), "look for")? {
@@ -378,6 +478,8 @@ fn done<T: Tree>(tree: &T) -> Result<()> {
     if failed(tree.lookup(&root, MARK), "look for")?.is_none() {
         return Ok(());
     }
+    say_done(tree)?;
+    with_times_kept(tree, || remove_name(tree, DONE))?;
     let renamed = || match planted(Bug::MarkRemovedAtOnce) {
         true => tree.unlink(&root, MARK, false),
         false => tree.rename((&root, MARK), (&root, DONE), RenameHow::Replace),
@@ -389,22 +491,39 @@ fn done<T: Tree>(tree: &T) -> Result<()> {
     }
 }
 
+/// All of the tree is synced.  Without it the period is only replayed once more.
+fn say_done<T: Tree>(tree: &T) -> Result<()> {
+    let Some(of) = numbered(tree)?.filter(|of| !of.done) else { return Ok(()) };
+    match tree.write(&of.node, of.end, ALL) {
+        Ok(()) => failed(tree.sync(&of.node), "sync"),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Removes what [`end`] leaves when it is cut off.
 pub fn clear<T: Tree>(tree: &T) -> Result<()> {
-    with_times_kept(tree, || remove_name(tree, GROUP).and_then(|()| remove_name(tree, DONE)))
+    // The number proves the other one.
+    with_times_kept(tree, || remove_name(tree, DONE).and_then(|()| remove_name(tree, GROUP)))
 }
 
 /// By order: what the log holds is given up.  Durable when it returns.
 pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
-    let names = [MARK, GROUP, DONE];
+    let names = [MARK, DONE, GROUP];
     with_times_kept(tree, || names.iter().try_for_each(|name| remove_name(tree, name)))?;
     failed(tree.sync_all(), "sync")
 }
 
 fn remove_name<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
     // Looked for first: a file system that is read-only refuses to remove what is not there.
-    if failed(tree.lookup(&tree.root(), name), "look for")?.is_none() {
-        return Ok(());
+    let Some(attr) = failed(tree.attr_of(&tree.root(), name), "look for")? else { return Ok(()) };
+    if attr.kind != kind_of(name) || (name == GROUP && !is_group(tree, &attr)?) {
+        return put_aside(tree, name).map_err(|e| MarkError::Tree {
+            what: "put aside what has the name of",
+            cause: match e {
+                ReplayError::Tree { cause, .. } => cause,
+                _ => Errno::IO,
+            },
+        });
     }
     match tree.unlink(&tree.root(), name, false) {
         Err(Errno::NOENT) => Ok(()),

@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
-use crate::replay::planted::{plant, OF_MARKS};
+use crate::replay::planted::{plant, OF_FORGERS, OF_MARKS};
 
 const BEGIN: &[u8] = b"begin";
 const ENTRY: &[u8] = b"entry";
@@ -274,4 +274,228 @@ fn the_number_of_the_tree_says_whether_it_is_older() {
     assert!(matches!(judge_group(&tree, &found, 8), Err(MarkError::NoGroup)));
     tree.unlink(&ROOT_INO, GROUP, false).unwrap();
     assert!(matches!(judge_group(&tree, &found, 8), Err(MarkError::NoGroup)));
+}
+
+/// What somebody has put at one of the names.
+fn plant_there<T: Tree>(tree: &T, name: &[u8], what: &Planted) -> Vec<T::Node> {
+    let new = |kind, target| New { target, ..New::plain(kind, 0o755) };
+    let of = |node: &T::Node| {
+        let set = SetAttr { uid: what.uid, gid: what.uid, ..SetAttr::default() };
+        tree.set_attr(node, &set).unwrap();
+    };
+    let root = tree.root();
+    let make = |dir: &T::Node, name: &[u8], kind, target| {
+        let node = tree.create(dir, name, &new(kind, target)).unwrap();
+        if kind == Kind::File {
+            tree.write(&node, 0, b"of a program").unwrap();
+        }
+        of(&node);
+        node
+    };
+    let own = b"{\"pool\":1}";
+    match what.how {
+        How::Empty => vec![make(&root, name, Kind::Directory, b"")],
+        How::Full => {
+            let dir = make(&root, name, Kind::Directory, b"");
+            vec![make(&dir, b"inner", Kind::File, b""), make(&dir, b"7", Kind::File, b""), dir]
+        }
+        How::Symlink => vec![make(&root, name, Kind::Symlink, b"/etc")],
+        How::Json => vec![make(&root, name, Kind::Symlink, own)],
+        How::Fifo => vec![make(&root, name, Kind::Fifo, b"")],
+        How::File => vec![make(&root, name, Kind::File, b"")],
+        How::HardLink => {
+            let file = make(&root, b"program", Kind::File, b"");
+            tree.link(&file, &root, name).unwrap();
+            vec![file]
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Empty,
+    Full,
+    Symlink,
+    Json,
+    Fifo,
+    File,
+    HardLink,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planted {
+    how: How,
+    /// Of whom, if not of who mounts.
+    uid: Option<u32>,
+}
+
+/// All kinds of things, of this user and, where he may give things away, of another.
+fn everything() -> Vec<Planted> {
+    use How::*;
+    let root = New::plain(Kind::File, 0).uid == 0;
+    let uids = if root { &[None, Some(9)][..] } else { &[None] };
+    let hows = [Empty, Full, Symlink, Json, Fifo, File, HardLink];
+    hows.iter().flat_map(|&how| uids.iter().map(move |&uid| Planted { how, uid })).collect()
+}
+
+/// It is in the tree, and whose it was.
+fn is_there<T: Tree>(tree: &T, node: &T::Node, uid: u32) -> bool {
+    let wanted = tree.handle(node).unwrap();
+    let mut left = vec![tree.root()];
+    while let Some(dir) = left.pop() {
+        for name in tree.names(&dir).unwrap() {
+            let found = tree.lookup(&dir, &name).unwrap().unwrap();
+            let attr = tree.attr(&found).unwrap();
+            if tree.handle(&found).unwrap() == wanted {
+                return attr.uid == uid;
+            }
+            if attr.kind == Kind::Directory {
+                left.push(found);
+            }
+        }
+    }
+    false
+}
+
+/// At each of Forebay's own names there is each kind of thing, before a mount or from its middle
+/// on; then it begins, ends, and a replay tidies.  What refuses that is named, and after
+/// [`give_up`] it does not any more; nothing is removed but what Forebay may have made there.
+fn own_names<T: Tree>(fresh: impl Fn() -> T) -> usize {
+    let us = New::plain(Kind::File, 0).uid;
+    let mut rows = 0;
+    for name in [MARK, DONE, GROUP, b".forebay-replay", b".forebay-replay.1", b".forebay-found"] {
+        for what in everything() {
+            for late in [false, true] {
+                let row = format!("{}, {what:?}, late: {late}", String::from_utf8_lossy(name));
+                let tree = fresh();
+                let start = || begin(&tree, 7, || Ok(mark_of(1, Uuid([0x81; 16]))));
+                let mut theirs = Vec::new();
+                if late {
+                    let group = start().unwrap_or_else(|e| panic!("{row}: {e}"));
+                    if tree.lookup(&tree.root(), name).unwrap().is_some() {
+                        tree.unlink(&tree.root(), name, false).unwrap();
+                    }
+                    theirs = plant_there(&tree, name, &what);
+                    group.set(&tree, 8).unwrap_or_else(|e| panic!("{row}: {e}"));
+                } else {
+                    theirs.extend(plant_there(&tree, name, &what));
+                    let found = find(&tree).unwrap();
+                    if let Err(e) = judge(&found, pool(1), "mount", None) {
+                        let words = e.to_string();
+                        assert!(words.contains("unmark TREE --accept-loss"), "{row}: {words}");
+                        give_up(&tree).unwrap_or_else(|e| panic!("{row}: {e}"));
+                        assert_eq!(find(&tree).unwrap(), Found::Nothing, "{row}");
+                    }
+                    start().map(drop).unwrap_or_else(|e| panic!("{row}: {e}"));
+                }
+                // Of Forebay's making, as far as anybody can see.
+                let removable = match what.how {
+                    How::Symlink | How::Json => name == MARK || name == DONE,
+                    How::File => name == GROUP && what.uid.is_none(),
+                    _ => false,
+                };
+                let ended = end(&tree, || Ok(()));
+                ended.unwrap_or_else(|e| panic!("{row}: {e}"));
+                crate::replay::tidy(&tree).unwrap_or_else(|e| panic!("{row}: {e}"));
+                let uid = what.uid.unwrap_or(us);
+                for node in theirs.iter().filter(|_| !removable) {
+                    let empty = matches!(what.how, How::Empty) && what.uid.is_none();
+                    assert!(empty || is_there(&tree, node, uid), "{row}: it is gone");
+                }
+                rows += 1;
+            }
+        }
+    }
+    rows
+}
+
+#[test]
+fn what_somebody_puts_at_forebays_own_names_stops_nothing_and_is_not_lost() {
+    let rows = own_names(|| SimTree::new(base()));
+    let dir = std::env::temp_dir().join(format!("forebay-own-names-{}", std::process::id()));
+    let on_disk = own_names(|| {
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        UnixTree::open(&dir).unwrap()
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
+    println!("{rows} rows, {on_disk} on this machine's file system");
+    assert!(rows >= 84 && on_disk == rows);
+}
+
+/// Somebody who may write to the root renames the mark, and replaces what says that it is done.
+fn a_mark_that_somebody_renamed() -> std::result::Result<(), String> {
+    for forged in [None, Some(true), Some(false)] {
+        let tree = SimTree::new(base());
+        mount(&tree, 1, 1);
+        tree.rename((&ROOT_INO, MARK), (&ROOT_INO, DONE), RenameHow::Replace).unwrap();
+        if let Some(theirs) = forged {
+            let group = tree.lookup(&ROOT_INO, GROUP).unwrap().unwrap();
+            let mut text = [0; 64];
+            let read = tree.read(&group, 0, &mut text).unwrap();
+            tree.unlink(&ROOT_INO, GROUP, false).unwrap();
+            let uid = if theirs { 9 } else { 0 };
+            let new = New { uid, ..New::plain(Kind::File, if theirs { 0o644 } else { 0o666 }) };
+            let node = tree.create(&ROOT_INO, GROUP, &new).unwrap();
+            let line = text[..read].iter().position(|b| *b == b'\n').unwrap() + 1;
+            tree.write(&node, 0, &[&text[..line], ALL].concat()).unwrap();
+        }
+        match judged(&tree.now(), 1, &tree.trace()) {
+            Ok(Verdict::Replay) => {}
+            other => return Err(format!("{forged:?}: {other:?}")),
+        }
+        // What says who may undo the period's later groups is not believed either.
+        let found = find(&tree).unwrap();
+        match (forged, judge_group(&tree, &found, 0)) {
+            (None, Ok(())) | (Some(_), Err(MarkError::NoGroup)) => {}
+            (_, other) => return Err(format!("{forged:?}: {other:?}")),
+        }
+        recover(&tree, &tree.trace(), 1);
+        if find(&tree).unwrap() != Found::Nothing {
+            return Err(format!("{forged:?}: a mark is left"));
+        }
+    }
+    Ok(())
+}
+
+/// In a directory like /tmp anybody can make one, there and above a tree.
+fn a_mark_of_anybody() -> std::result::Result<(), String> {
+    let target = serde_json::to_vec(&mark_of(2, Uuid([0x82; 16]))).unwrap();
+    for name in [MARK, DONE] {
+        for (mode, uid, counts) in
+            [(0o1777, 9, false), (0o1777, 0, true), (0o1777, 5, true), (0o777, 9, name == MARK)]
+        {
+            let tree = SimTree::new(base());
+            let sticky = SetAttr { mode: Some(mode), uid: Some(5), ..SetAttr::default() };
+            tree.set_attr(&ROOT_INO, &sticky).unwrap();
+            let new = New { uid, target: &target, ..New::plain(Kind::Symlink, 0o777) };
+            tree.create(&ROOT_INO, name, &new).unwrap();
+            let found = find(&tree).unwrap() != Found::Nothing;
+            let marked = is_marked(&tree, &ROOT_INO).unwrap();
+            if found != counts || marked != (counts && name == MARK) {
+                return Err(format!("{mode:o} {uid}: {found} {marked}"));
+            }
+            if !counts {
+                mount(&tree, 1, 1);
+                end_period(&tree, 1);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn forged_marks_are_not_believed() {
+    assert_eq!(a_mark_that_somebody_renamed(), Ok(()));
+    assert_eq!(a_mark_of_anybody(), Ok(()));
+    for bug in OF_FORGERS {
+        plant(Some(bug));
+        let found = match bug {
+            Bug::MarkOfAnybody => a_mark_of_anybody(),
+            _ => a_mark_that_somebody_renamed(),
+        };
+        plant(None);
+        println!("{bug:?}: {found:?}");
+        assert!(found.is_err(), "{bug:?} is not caught");
+    }
 }

@@ -121,3 +121,11 @@ pub fn report<T: Tree>(tree: &T, name: &str, lines: &[&str]) -> Result<()> {
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     failed(tree.write(&node, 0, text.as_bytes()), "write", || "report".into())
 }
+
+/// What has this name in the root, and is none of Forebay's making.
+pub fn put_aside<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
+    let mut found = Found::new("");
+    found.take(tree, (&tree.root(), name), &printable(name))?;
+    let lines: Vec<&str> = found.told.iter().map(String::as_str).collect();
+    report(tree, "", &lines)
+}

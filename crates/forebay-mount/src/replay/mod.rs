@@ -42,6 +42,7 @@ use plan::Plan;
 use run::Failed;
 use staging::Staging;
 
+pub(crate) use found::put_aside;
 pub use staging::{is_staging, tidy};
 
 /// In the root of the tree, from the beginning of a replay until [`tidy`]; see [`is_staging`].

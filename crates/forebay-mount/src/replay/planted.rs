@@ -42,6 +42,9 @@ pub enum Bug {
     StagingOfAnybody,
     DisplacedForgotten,
     EmptyOfAnybody,
+    MarkOfAnybody,
+    DoneUnproved,
+    GroupOfAnybody,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -73,6 +76,10 @@ pub const ALL: [Bug; 20] = [
 #[cfg(test)]
 pub const OF_MARKS: [Bug; 4] =
     [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
+
+/// Of marks that somebody forges.
+#[cfg(test)]
+pub const OF_FORGERS: [Bug; 3] = [Bug::MarkOfAnybody, Bug::DoneUnproved, Bug::GroupOfAnybody];
 
 /// Of the number of the last synced group.
 #[cfg(test)]
