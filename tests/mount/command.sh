@@ -100,11 +100,13 @@ synced "$work/second/z" LOGGED
 rm "$work/disk/second/y"
 sleep 6
 echo changed >"$work/disk/second/z"
+mv "$work/disk/second" "$work/disk/elsewhere"
 for again in 1 2; do
-	refused 11 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second
-	grep -q "changed after the crash: z" "$work/refused.log" || fail "try $again: $(cat "$work/refused.log")"
+	refused 11 "$FOREBAY" mount "$pool" "$work/disk/elsewhere" "$work/second" --log second
+	grep -q "the tree was at $work/disk/second" "$work/refused.log" || fail "try $again: $(cat "$work/refused.log")"
 done
-"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --accept >"$work/out" || fail "mount --accept"
+mv "$work/disk/elsewhere" "$work/disk/second"
+"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second >"$work/out" || fail "a changed file refuses the mount"
 grep -q "in dispute" "$work/out" || fail "nothing is said of it: $(cat "$work/out")"
 shows "$work/second/z" changed
 for logged in KEPT LOGGED; do

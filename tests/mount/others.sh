@@ -88,6 +88,53 @@ for system in "${systems[@]}"; do
 	stop_disk
 	say "$system: names that were changed beside the mount cost nothing else"
 
+	# A user runs a file of his, holds a lease of another, and changes a third after the crash.
+	begin
+	start_mount "$work/disk/tree"
+	for name in run lease touched other; do cp "$(command -v sleep)" "$work/disk/tree/$name"; done
+	chown 1000:1000 "$work/disk/tree/"{run,lease,touched}
+	stop_mount
+	start_mount "$work/disk/tree" --sync-interval 600s
+	for name in run lease touched other; do
+		printf 'LOGGED %s\n' $name | dd of="$work/disk/tree/$name" conv=notrunc,fsync oflag=append status=none
+	done
+	kill_mount
+	sleep 6
+	echo changed >"$work/disk/tree/touched"
+	python3 - "$work/disk/tree" <<'P' &
+import fcntl, os, signal, subprocess, sys
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.chdir(sys.argv[1])
+os.setuid(1000)
+program = subprocess.Popen(["./run", "60"], stdout=subprocess.DEVNULL)
+lease = os.open("lease", os.O_RDONLY)
+fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+signal.sigwait([signal.SIGTERM])
+program.kill()
+program.wait()
+P
+	holder=$!
+	at_end 'kill "$holder" 2>/dev/null || true'
+	sleep 2
+	kill -0 $holder || fail "$system: nobody holds the files"
+	began=$SECONDS
+	start_mount "$work/disk/tree"
+	[ $((SECONDS - began)) -lt 30 ] || fail "$system: the replay has waited for a lease"
+	tail -n 1 "$work/disk/tree/other" | grep -qa "LOGGED other" || fail "$system: what others have is not there"
+	has "$work/disk/tree/touched" changed
+	for name in run lease touched; do
+		grep -qa "LOGGED $name" "$work/disk/tree/.forebay-found/"*-$name ||
+			fail "$system: what the log has of $name is not found: $(ls "$work/disk/tree/.forebay-found")"
+		"$FOREBAY" status "$pool" --json | grep -q "$name: now .forebay-found" ||
+			fail "$system: $name is not told: $("$FOREBAY" status "$pool" --json)"
+	done
+	stop_mount
+	kill $holder
+	wait $holder 2>/dev/null || true
+	stop_disk
+	say "$system: files that a user runs, holds or has changed cost nothing else"
+
 	# An older copy of the disk, of the same period.
 	begin
 	start_mount "$work/disk/tree" --sync-interval 0.2s

@@ -91,6 +91,8 @@ impl Recovery<'_> {
             Err(forebay::Error::NoLog { .. }) => None,
             info => Some(info?).filter(|info| info.state != LogState::None),
         };
+        // Of another's file, which he may hold for as long as he likes.
+        tree.wait_for_nobody();
         let period = info.as_ref().and_then(|info| info.guid);
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);

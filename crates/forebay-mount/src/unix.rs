@@ -336,6 +336,11 @@ impl UnixTree {
         self.cache.leave_times_of_access(files, directories);
     }
 
+    /// A file that somebody holds a lease of is not opened, and nobody is waited for (AGAIN).
+    pub fn wait_for_nobody(&self) {
+        self.cache.wait_for_nobody();
+    }
+
     /// Of the file system.
     pub fn space(&self) -> Result<StatVfs> {
         fs::fstatvfs(self.root.fd()?)

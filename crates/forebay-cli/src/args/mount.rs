@@ -73,9 +73,8 @@ pub struct MountHow {
     /// How many bytes may be
     #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
-    /// Where the log holds something from before: go on though files of it were changed after
-    /// the crash (they stay as they are), or the tree is an older copy or in another place; see
-    /// forebay replay, which can tell before
+    /// Where the log holds something from before: go on though the tree is an older copy or in
+    /// another place; see forebay replay, which can tell before
     #[arg(long)]
     pub accept: bool,
     /// Where to put the data that the log has of missing files, instead of .forebay-found in
@@ -123,7 +122,7 @@ impl Default for MountHow {
 /// can be ordered.  While a server has the pool open it is refused.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay replay /dev/pmem0 /srv/data --dry-run            11: something was changed, or it is a copy",
+    "forebay replay /dev/pmem0 /srv/data --dry-run            11: it is refused, as it may be a copy",
     "forebay replay /dev/pmem0 /srv/data",
     "forebay replay /dev/pmem0 /srv/data --accept --salvage /var/tmp/saved",
 ))]
@@ -138,8 +137,7 @@ pub struct Replay {
     /// Only tell what would be done: nothing is changed
     #[arg(long)]
     pub dry_run: bool,
-    /// Go on where files of the log were changed after the crash (they stay as they are), or
-    /// the tree is an older copy or in another place
+    /// Go on where the tree is an older copy or in another place
     #[arg(long)]
     pub accept: bool,
     /// Where to put the data that the log has of missing files, instead of .forebay-found in

@@ -45,6 +45,8 @@ pub enum Bug {
     MarkOfAnybody,
     DoneUnproved,
     GroupOfAnybody,
+    BusyStopsAll,
+    ChangedStopsAll,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -87,7 +89,7 @@ pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::
 
 /// Of what something beside the mount changes.
 #[cfg(test)]
-pub const OF_OTHERS: [Bug; 9] = [
+pub const OF_OTHERS: [Bug; 11] = [
     Bug::AnywhereTaken,
     Bug::BirthIgnored,
     Bug::AnybodysTaken,
@@ -97,6 +99,8 @@ pub const OF_OTHERS: [Bug; 9] = [
     Bug::StagingOfAnybody,
     Bug::DisplacedForgotten,
     Bug::EmptyOfAnybody,
+    Bug::BusyStopsAll,
+    Bug::ChangedStopsAll,
 ];
 
 #[cfg(test)]

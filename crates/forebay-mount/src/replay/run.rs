@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::found::{self, Found};
 use super::history::{Change, File, Place};
@@ -38,6 +39,16 @@ struct Run<'p, 'a, T: Tree> {
 pub struct Told {
     pub disputes: Vec<String>,
     pub found: Vec<String>,
+}
+
+/// Its owner may do that to a file that he can reach beside the mount: run it, hold a lease of
+/// it, or seal it (fs-verity; to others than root it may be a right that they lack).
+fn is_of_the_file(cause: Errno) -> bool {
+    match cause {
+        Errno::TXTBSY | Errno::AGAIN => true,
+        Errno::PERM => geteuid().is_root(),
+        _ => false,
+    }
 }
 
 /// At which step, if at one.
@@ -171,8 +182,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(())
     }
 
-    /// Something beside the mount has put the tree into a state in which the step cannot be
-    /// done, whatever space and rights there are: it costs this step.
+    /// Something beside the mount has put the tree, or a file, into a state in which the step
+    /// cannot be done, whatever space and rights there are: it costs this step.
     fn step_or_dispute(&mut self, step: &Step<'a>) -> Result<()> {
         let (path, what, cause) = match self.step_as_owner(step) {
             Err(ReplayError::Tree { path, what, cause }) => (path, what, cause),
@@ -187,6 +198,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Errno::ISDIR,
             Errno::LOOP,
             Errno::BUSY,
+            // Another project, for which its owner has a quota.
+            Errno::XDEV,
         ];
         let of_name = matches!(
             step,
@@ -197,11 +210,18 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 | Step::Put(..)
                 | Step::Link(..)
         );
-        if !of_name || !shape.contains(&cause) {
+        let costs_the_step = match step {
+            _ if of_name => shape.contains(&cause),
+            Step::Content(_) => is_of_the_file(cause) && !planted(Bug::BusyStopsAll),
+            Step::Attributes(_) => cause == Errno::PERM && geteuid().is_root(),
+            _ => false,
+        };
+        if !costs_the_step {
             return Err(ReplayError::Tree { path, what, cause });
         }
-        self.disputes.push(format!("{path}: cannot {what}: {cause}"));
+        self.disputes.push(format!("{path}: cannot {what}: {cause}; it stays as it is"));
         match *step {
+            Step::Content(fid) => self.salvage(fid),
             Step::Put(fid, _) => match self.find(fid) {
                 // It was not moved away either: it is where it was.
                 Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),

@@ -109,8 +109,8 @@ fn is_private(attr: &Attr, kind: Kind) -> bool {
     attr.kind == kind && attr.uid == ours && attr.mode & 0o077 == 0 && links
 }
 
-/// `name` is in the tree's root.
-fn look<T: Tree>(tree: &T, name: &[u8], key: &str) -> Result<Option<Candidate<T::Node>>> {
+/// `name` is in the tree's root; `key` is that of the log, if it is to be replayed.
+fn look<T: Tree>(tree: &T, name: &[u8], key: Option<&str>) -> Result<Option<Candidate<T::Node>>> {
     let shown = || printable(name);
     let Some(node) = failed(tree.lookup(&tree.root(), name), "look", shown)? else {
         return Ok(None);
@@ -120,7 +120,7 @@ fn look<T: Tree>(tree: &T, name: &[u8], key: &str) -> Result<Option<Candidate<T:
         return Ok(Some(Candidate::Other));
     }
     if !is_private(&attr, Kind::Directory) && !planted(Bug::StagingOfAnybody) {
-        return others(tree, &node, &attr, key).map(Some);
+        return key.map_or(Ok(Candidate::Other), |key| others(tree, &node, &attr, key)).map(Some);
     }
     let (mut list, mut inner) = (None, Vec::new());
     for name in failed(tree.names(&node), "list", shown)? {
@@ -188,7 +188,7 @@ impl<N: Clone> Staging<N> {
         for name in names(tree)? {
             let shown = || printable(&name);
             let refused = |what| Err(ReplayError::Staging { path: printable(&name), what });
-            let (node, list, inner) = match look(tree, &name, &key)? {
+            let (node, list, inner) = match look(tree, &name, Some(&key))? {
                 None => continue,
                 Some(Candidate::Refused(what)) => return refused(what),
                 Some(Candidate::Other) => {
@@ -375,8 +375,7 @@ pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
     let root = tree.root();
     for name in names(tree)? {
         let shown = || printable(&name);
-        // No log has this key.
-        let Some(Candidate::Ours { node, list, inner }) = look(tree, &name, "\n")? else {
+        let Some(Candidate::Ours { node, list, inner }) = look(tree, &name, None)? else {
             continue;
         };
         if let Some((fid, _)) = inner.first() {

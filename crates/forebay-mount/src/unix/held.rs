@@ -68,6 +68,8 @@ pub struct Cache {
     /// Reading leaves times of access alone.
     quiet_files: AtomicBool,
     quiet_directories: AtomicBool,
+    /// Nobody's lease is waited for.
+    hasty: AtomicBool,
 }
 
 impl Cache {
@@ -88,6 +90,7 @@ impl Cache {
             queue: Mutex::default(),
             quiet_files: AtomicBool::new(false),
             quiet_directories: AtomicBool::new(false),
+            hasty: AtomicBool::new(false),
         })
     }
 
@@ -106,6 +109,10 @@ impl Cache {
     pub(super) fn leave_times_of_access(&self, files: bool, directories: bool) {
         self.quiet_files.store(files, Ordering::Relaxed);
         self.quiet_directories.store(directories, Ordering::Relaxed);
+    }
+
+    pub(super) fn wait_for_nobody(&self) {
+        self.hasty.store(true, Ordering::Relaxed);
     }
 
     /// For what is opened to be read.
@@ -335,6 +342,10 @@ impl Node {
         let quiet = match want {
             Want::Any => OFlags::empty(),
             _ => self.0.cache.quiet(self.kind()),
+        };
+        let flags = match want != Want::Any && self.0.cache.hasty.load(Ordering::Relaxed) {
+            true => flags | OFlags::NONBLOCK,
+            false => flags,
         };
         match open(flags | quiet) {
             // Only an owner's times can be left alone by one who is not root.

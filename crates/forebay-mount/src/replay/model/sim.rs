@@ -324,12 +324,23 @@ pub struct SimTree {
     folds: bool,
     /// When everything was changed.
     changed: Time,
+    /// And nothing else was.
+    changed_alone: Option<u64>,
+    /// Its owner runs it.
+    busy: Option<u64>,
 }
 
 impl SimTree {
     pub fn new(now: State) -> SimTree {
         let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new() }));
-        SimTree { inner, as_owner: false, folds: false, changed: Time::default() }
+        SimTree {
+            inner,
+            as_owner: false,
+            folds: false,
+            changed: Time::default(),
+            changed_alone: None,
+            busy: None,
+        }
     }
 
     pub fn changed_at(self, seconds: i64) -> SimTree {
@@ -344,7 +355,18 @@ impl SimTree {
         SimTree { as_owner: true, ..self }
     }
 
+    pub fn changed_alone(self, ino: u64) -> SimTree {
+        SimTree { changed_alone: Some(ino), ..self }
+    }
+
+    pub fn busy(self, ino: u64) -> SimTree {
+        SimTree { busy: Some(ino), ..self }
+    }
+
     fn writable(&self, ino: u64) -> Result<()> {
+        if self.busy == Some(ino) {
+            return Err(Errno::TXTBSY);
+        }
         let needed = |i: &Inode| if i.kind == Kind::Directory { 0o300 } else { 0o200 };
         match !self.as_owner || self.with(ino, |i| i.mode & needed(i) == needed(i))? {
             true => Ok(()),
@@ -503,7 +525,10 @@ impl Tree for SimTree {
             block_size: 4096,
             atime: Time::default(),
             mtime: Time { seconds: i.mtime, nanoseconds: 0 },
-            ctime: self.changed,
+            ctime: match self.changed_alone.is_none_or(|alone| alone == ino) {
+                true => self.changed,
+                false => Time::default(),
+            },
         })
     }
     fn create(&self, dir: &u64, name: &[u8], new: &New<'_>) -> Result<u64> {
