@@ -100,14 +100,8 @@ fn report_of(a: &args::Replay, report: &Report) -> anyhow::Result<()> {
         report.files,
         if report.resumed { "; it went on where an earlier replay was cut off" } else { "" },
     ))?;
-    for file in &report.salvaged {
-        out::line(format_args!("salvaged: {file}"))?;
-    }
     for what in report.in_dispute() {
         out::line(what)?;
-    }
-    for what in &report.left_out {
-        out::line(format_args!("left out, as it was under way at the crash: {what}"))?;
     }
     Ok(())
 }

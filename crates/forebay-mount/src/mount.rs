@@ -249,7 +249,7 @@ fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
 
 /// A descriptor an inode: as many as may be.  And files of any size: the kernel has checked the
 /// caller's limit, and a write beyond the server's own would end it.
-fn raise_limits() {
+pub(crate) fn raise_limits() {
     for what in [Resource::Nofile, Resource::Fsize] {
         let mut limit = getrlimit(what);
         limit.current = limit.maximum;

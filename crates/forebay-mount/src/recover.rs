@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, ReplayReport, Uuid};
 
 use crate::mark::{self, Found, MarkError, Verdict};
-use crate::mount::{clear_dead_mount, is_dead, open_tree};
+use crate::mount::{clear_dead_mount, is_dead, open_tree, raise_limits};
 use crate::replay::{self, ReplayError, ReplayOptions, Report};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
@@ -146,6 +146,8 @@ impl Recovery<'_> {
     }
 
     fn open(&self) -> io::Result<UnixTree> {
+        // What was written with them is to be written again.
+        raise_limits();
         if self.dry_run {
             if is_dead(self.tree) {
                 let what = "a mount whose server died is in the way, and nothing is changed here: \

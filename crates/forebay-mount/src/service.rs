@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mounts as a kind of service of a pool's server.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forebay::Pool;
@@ -161,9 +162,15 @@ pub fn not_replayed(e: RecoverError) -> Error {
 #[derive(Debug, Default)]
 pub struct Mounts {
     claims: Claims,
+    /// By tree: what replays have told before mounts that then failed.
+    told: Mutex<HashMap<PathBuf, Vec<String>>>,
 }
 
 impl Mounts {
+    fn told(&self) -> MutexGuard<'_, HashMap<PathBuf, Vec<String>>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Replays what its log holds, and mounts.
     pub fn mount(
         &self,
@@ -194,9 +201,11 @@ impl Mounts {
             let _ =
                 progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
         });
-        let in_dispute = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
+        let now = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
+        self.told().entry(request.tree.clone()).or_default().extend(now);
         let mount =
             Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
+        let in_dispute = self.told().remove(&request.tree).unwrap_or_default();
         let name = request.mountpoint.display().to_string();
         Ok(Arc::new(MountService { mount, name, in_dispute }))
     }

@@ -13,7 +13,7 @@ use super::model::workloads::{live_on, live_on_tree, new, Beside};
 use super::model::{log_of, Rng};
 use super::planted::{plant, Bug, OF_OTHERS};
 use super::{replay, tidy, ReplayOptions, Report, STAGING};
-use crate::record::{Kind, SetAttr};
+use crate::record::{Entry, Kind, Record, SetAttr};
 use crate::tree::{New, RenameHow, Tree};
 
 /// What is in the tree by path, and its bytes.
@@ -377,6 +377,66 @@ fn a_file_that_its_owner_has_changed() -> Result<(), String> {
     one_file_that_its_owner_keeps(false)
 }
 
+/// The lines of all reports.
+fn reports(state: &State) -> String {
+    let is_report = |path: &str| path.starts_with("/.forebay-found/") && path.ends_with("-report");
+    let all = files(state).into_iter().filter(|(path, _)| is_report(path));
+    all.map(|(_, text)| String::from_utf8(text).unwrap()).collect()
+}
+
+/// A replay that is cut off has told what it has put aside until then, and what goes on where
+/// it was cut tells it, too.
+fn a_replay_that_is_cut_off() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.create("name");
+    bed.write("d/x", 7);
+    bed.tree_rename("d/x", "d/elsewhere");
+    bed.write("d/x", 8);
+    let log = log(&bed);
+    let tree = SimTree::new(crashed(&bed, false));
+    let other = tree.create(&ROOT_INO, b"name", &new(Kind::Fifo, b"")).unwrap();
+    let before = tree.now();
+    replayed_on(&tree, &log)?;
+    let trace = tree.trace();
+    let mut disk = Disk::new(before.clone());
+    let begun = trace.iter().position(|e| matches!(e, Event::SyncAll)).unwrap();
+    let mut aside = 0;
+    for (at, event) in trace.iter().enumerate().skip(before_events(&trace)) {
+        disk.feed(event);
+        for all in [false, true] {
+            let point = if all { disk.points() - 1 } else { 0 };
+            let state = disk.crash(point, &mut || all);
+            let moved = state.inodes[&ROOT_INO].names.get(&b"name"[..]) != Some(&other);
+            let told = reports(&state).contains("name: now .forebay-found/");
+            if moved && !told {
+                return Err(format!("after event {at}: it is moved, and nothing is told"));
+            }
+            aside += usize::from(moved);
+            let again = SimTree::new(state);
+            let report = replayed_on(&again, &log)?;
+            let told = report.in_dispute().iter().any(|line| line.contains("name: now"));
+            let reports = reports(&again.now());
+            if at >= begun && !(told && reports.contains("name: now .forebay-found/")) {
+                return Err(format!("cut after event {at}: {report:?}: {reports}"));
+            }
+        }
+    }
+    match aside {
+        0 => Err("it is never moved".into()),
+        _ => Ok(()),
+    }
+}
+
+fn before_events(trace: &[Event]) -> usize {
+    let staging = |e: &Event| matches!(e, Event::Op(Op::Create { name, .. }) if name == STAGING);
+    trace.iter().position(staging).unwrap()
+}
+
+fn replayed_on(tree: &SimTree, log: &[Vec<u8>]) -> Result<Report, String> {
+    let done = replay(tree, log, &ReplayOptions::default(), &mut |_, _| {});
+    done.map_err(|e| format!("no replay: {e}"))
+}
+
 type Case = fn() -> Result<(), String>;
 
 /// For each mistake the case that shows it.
@@ -385,6 +445,7 @@ fn shown_by(bug: Bug) -> Case {
         Bug::AnywhereTaken => a_file_that_has_left_the_tree,
         Bug::BirthIgnored => a_file_of_the_tree_with_its_handle,
         Bug::AnybodysTaken => anothers_file_at_the_name,
+        Bug::ToldAtTheEnd => a_replay_that_is_cut_off,
         Bug::BusyStopsAll => a_file_that_its_owner_runs,
         Bug::ChangedStopsAll => a_file_that_its_owner_has_changed,
         Bug::DisplacedForgotten => a_file_without_a_certain_name_that_had_others,
@@ -397,7 +458,8 @@ fn shown_by(bug: Bug) -> Case {
 
 #[test]
 fn cases() {
-    let all: [Case; 13] = [
+    let all: [Case; 14] = [
+        a_replay_that_is_cut_off,
         a_file_that_its_owner_runs,
         a_file_that_its_owner_has_changed,
         a_file_without_a_certain_name_that_had_others,
@@ -600,4 +662,37 @@ fn a_directory_that_would_lie_within_itself_costs_its_own_name() {
         assert!(has_bytes_of(&end, byte), "{byte}: {report:?} {:?}", files(&end).keys());
     }
     assert!(!report.disputes.is_empty(), "{report:?}");
+}
+
+/// Operations that were under way and that the tree refuses are found one by one, and each
+/// time there is a file that is at none of its names.
+#[test]
+fn the_whole_tree_is_walked_once() {
+    let dirs = ["a", "b", "c", "d", "e", "far"];
+    let bed = live_on(root_with(&dirs));
+    bed.write("a/x", 6);
+    bed.sync();
+    bed.write("a/x", 7);
+    bed.tree_rename("a/x", "far/x");
+    for dir in &dirs[..5] {
+        bed.tries(&format!("{dir}/long"));
+    }
+    let mut log = log(&bed);
+    log.retain(|body| {
+        let mut records = Entry::parse(body).unwrap().records();
+        !records.any(|record| matches!(record.unwrap(), Record::Void { .. }))
+    });
+    let far = bed.ino("far");
+    let walks = || {
+        let tree = SimTree::new(crashed(&bed, true));
+        let report = replayed_on(&tree, &log).unwrap();
+        assert_eq!(report.left_out.len(), 5, "{report:?}");
+        assert!(has_bytes_of(&tree.now(), 7));
+        tree.listed(far)
+    };
+    assert_eq!(walks(), 1);
+    plant(Some(Bug::WalkedAgain));
+    let again = walks();
+    plant(None);
+    assert!(again > 5, "{again}");
 }

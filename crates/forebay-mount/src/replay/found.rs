@@ -7,28 +7,114 @@
 //!                          the log has of files that are missing or were changed
 //! .forebay-found/N-report  why, line by line
 //! ```
+//!
+//! A line is durable before what it says is done, and the list of the staging directory has the
+//! name of the report: one that goes on where an earlier replay was cut off, or failed, goes on
+//! with its report.
+
+use std::collections::HashSet;
 
 use rustix::io::Errno;
 
+use super::planted::{planted, Bug};
+use super::staging::note_report;
 use super::{failed, printable, Result};
 use crate::record::Kind;
-use crate::tree::{New, RenameHow, Tree};
+use crate::tree::{Attr, New, RenameHow, Tree};
 
 const NAME: &str = ".forebay-found";
 
-pub struct Found<N> {
+pub struct Found<'p, N> {
     name: String,
     node: Option<N>,
     /// The last number that was given out.
     number: u64,
+    /// Of the log that is replayed.
+    entries: Option<&'p [Vec<u8>]>,
+    /// And its size.
+    report: Option<(N, u64)>,
+    /// What the report of an earlier replay of this log says.
+    pub earlier: Vec<String>,
     /// What went there, in words.
     pub told: Vec<String>,
+    /// All that the report says.
+    lines: HashSet<String>,
 }
 
-impl<N: Clone + Send + Sync> Found<N> {
-    pub fn new(name: &str) -> Found<N> {
+impl<'p, N: Clone + Send + Sync> Found<'p, N> {
+    pub fn new(name: &str, entries: Option<&'p [Vec<u8>]>) -> Found<'p, N> {
         let name = if name.is_empty() { NAME } else { name };
-        Found { name: name.into(), node: None, number: 0, told: Vec::new() }
+        Found {
+            name: name.into(),
+            node: None,
+            number: 0,
+            entries,
+            report: None,
+            earlier: Vec::new(),
+            told: Vec::new(),
+            lines: HashSet::new(),
+        }
+    }
+
+    /// Goes on with the report of an earlier replay, which is at this path.
+    pub fn resume<T: Tree<Node = N>>(&mut self, tree: &T, path: Option<&str>) -> Result<()> {
+        const MOST: u64 = 1 << 26;
+        let Some((dir, name)) = path.and_then(|path| path.split_once('/')) else { return Ok(()) };
+        let shown = || format!("{dir}/{name}");
+        let look = |at: &N, name: &str| failed(tree.lookup(at, name.as_bytes()), "look up", shown);
+        let Some(found) = look(&tree.root(), dir)? else { return Ok(()) };
+        if !is_ours(&failed(tree.attr(&found), "look at", shown)?) {
+            return Ok(());
+        }
+        let Some(report) = look(&found, name)? else { return Ok(()) };
+        let attr = failed(tree.attr(&report), "look at", shown)?;
+        if attr.kind != Kind::File || attr.size > MOST {
+            return Ok(());
+        }
+        let mut text = vec![0; attr.size as usize];
+        let read = failed(tree.read(&report, 0, &mut text), "read", shown)?;
+        let end = text[..read].iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
+        let text = String::from_utf8_lossy(&text[..end]).into_owned();
+        self.earlier = text.lines().map(String::from).collect();
+        self.lines = self.earlier.iter().cloned().collect();
+        // Later than all that it names.
+        self.number = self.earlier.len() as u64 + 1;
+        (self.name, self.node, self.report) = (dir.into(), Some(found), Some((report, end as u64)));
+        Ok(())
+    }
+
+    /// Durable when it returns: the report says it.
+    pub fn tell<T: Tree<Node = N>>(&mut self, tree: &T, line: &str) -> Result<()> {
+        if planted(Bug::ToldAtTheEnd) || !self.lines.insert(line.into()) {
+            return Ok(());
+        }
+        let shown = || "report".into();
+        let (report, size) = match self.report.take() {
+            Some(report) => report,
+            None => (self.new_report(tree)?, 0),
+        };
+        let text = format!("{line}\n");
+        failed(tree.write(&report, size, text.as_bytes()), "write", shown)?;
+        failed(tree.sync(&report), "sync", shown)?;
+        self.report = Some((report, size + text.len() as u64));
+        Ok(())
+    }
+
+    fn new_report<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<N> {
+        let dir = self.directory(tree)?;
+        loop {
+            self.number += 1;
+            let name = format!("{}-report", self.number);
+            let new = New::plain(Kind::File, 0o600);
+            let node = match tree.create(&dir, name.as_bytes(), &new) {
+                Err(Errno::EXIST) => continue,
+                made => failed(made, "make", || name.clone())?,
+            };
+            if let Some(entries) = self.entries {
+                note_report(tree, entries, &format!("{}/{name}", self.name))?;
+            }
+            return Ok(node);
+        }
     }
 
     /// Another may have made something of that name before: nothing goes where he can read
@@ -50,9 +136,7 @@ impl<N: Clone + Send + Sync> Found<N> {
                     failed(tree.create(&root, name.as_bytes(), &new), "make", shown)?
                 }
             };
-            let attr = failed(tree.attr(&node), "look at", shown)?;
-            let ours = New::plain(Kind::Directory, 0o700);
-            if attr.kind == ours.kind && attr.uid == ours.uid && attr.mode & 0o077 == 0 {
+            if is_ours(&failed(tree.attr(&node), "look at", shown)?) {
                 self.node = Some(node.clone());
                 return Ok(node);
             }
@@ -61,13 +145,15 @@ impl<N: Clone + Send + Sync> Found<N> {
         }
     }
 
-    /// Does this with one name after the other, until there is one that nothing has.
-    fn named<R>(
+    /// Does this with a name that nothing has.
+    fn named<T: Tree<Node = N>, R>(
         &mut self,
+        tree: &T,
         path: &str,
         what: &'static str,
-        act: impl Fn(&[u8]) -> crate::tree::Result<R>,
+        act: impl Fn(&N, &[u8]) -> crate::tree::Result<R>,
     ) -> Result<R> {
+        let dir = self.directory(tree)?;
         // As much of the last part of the path as a name takes.
         let last = path.rsplit('/').next().unwrap_or_default();
         let mut end = last.len().min(200);
@@ -77,15 +163,16 @@ impl<N: Clone + Send + Sync> Found<N> {
         loop {
             self.number += 1;
             let name = format!("{}-{}", self.number, &last[..end]);
-            match act(name.as_bytes()) {
+            if failed(tree.lookup(&dir, name.as_bytes()), "look up", || name.clone())?.is_some() {
+                continue;
+            }
+            let line = format!("{path}: now {}/{}", self.name, printable(name.as_bytes()));
+            self.tell(tree, &line)?;
+            match act(&dir, name.as_bytes()) {
                 Err(Errno::EXIST) => {}
                 done => {
                     let done = failed(done, what, || path.into())?;
-                    self.told.push(format!(
-                        "{path}: now {}/{}",
-                        self.name,
-                        printable(name.as_bytes())
-                    ));
+                    self.told.push(line);
                     return Ok(done);
                 }
             }
@@ -99,33 +186,24 @@ impl<N: Clone + Send + Sync> Found<N> {
         from: (&N, &[u8]),
         path: &str,
     ) -> Result<()> {
-        let dir = self.directory(tree)?;
-        self.named(path, "move aside", |name| tree.rename(from, (&dir, name), RenameHow::NoReplace))
+        self.named(tree, path, "move aside", |dir, name| {
+            tree.rename(from, (dir, name), RenameHow::NoReplace)
+        })
     }
 
     /// A new file, for nobody but its owner.
     pub fn make<T: Tree<Node = N>>(&mut self, tree: &T, path: &str) -> Result<N> {
-        let dir = self.directory(tree)?;
         let new = New::plain(Kind::File, 0o600);
-        self.named(path, "make a copy of", |name| tree.create(&dir, name, &new))
+        self.named(tree, path, "make a copy of", |dir, name| tree.create(dir, name, &new))
     }
 }
 
-/// Writes what there is to tell, if there is anything.
-pub fn report<T: Tree>(tree: &T, name: &str, lines: &[&str]) -> Result<()> {
-    if lines.is_empty() {
-        return Ok(());
-    }
-    let mut found = Found::new(name);
-    let node = found.make(tree, "report")?;
-    let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-    failed(tree.write(&node, 0, text.as_bytes()), "write", || "report".into())
+fn is_ours(attr: &Attr) -> bool {
+    let ours = New::plain(Kind::Directory, 0o700);
+    attr.kind == ours.kind && attr.uid == ours.uid && attr.mode & 0o077 == 0
 }
 
 /// What has this name in the root, and is none of Forebay's making.
 pub fn put_aside<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
-    let mut found = Found::new("");
-    found.take(tree, (&tree.root(), name), &printable(name))?;
-    let lines: Vec<&str> = found.told.iter().map(String::as_str).collect();
-    report(tree, "", &lines)
+    Found::new("", None).take(tree, (&tree.root(), name), &printable(name))
 }

@@ -41,6 +41,7 @@ use history::History;
 use plan::Plan;
 use run::Failed;
 use staging::Staging;
+use within::Walked;
 
 pub(crate) use found::put_aside;
 pub use staging::{is_staging, tidy};
@@ -115,6 +116,8 @@ pub struct Report {
     pub salvaged: Vec<String>,
     /// Operations that the tree refuses and that were under way at the crash.
     pub left_out: Vec<String>,
+    /// What an earlier replay of the log, which was cut off or failed, has told.
+    pub earlier: Vec<String>,
 }
 
 impl Report {
@@ -127,18 +130,33 @@ impl Report {
 
     /// What is not as the log says, in words; nothing: the tree is what the log says.
     pub fn in_dispute(&self) -> Vec<String> {
-        let all = |what: &str, of: &[String]| -> Vec<String> {
-            of.iter().map(|path| format!("{what}{path}")).collect()
-        };
+        let mut now = [
+            self.of_names(),
+            all("put aside: ", &self.found),
+            all("left out, as it was under way at the crash: ", &self.left_out),
+            all("salvaged: ", &self.salvaged),
+        ]
+        .concat();
+        let known: HashSet<String> = now.iter().cloned().collect();
+        let put = |line: &String| self.found.contains(line) || known.contains(line);
+        now.extend(self.earlier.iter().filter(|line| !put(line)).cloned());
+        now
+    }
+
+    /// The same, as far as it is known before anything is changed.
+    fn of_names(&self) -> Vec<String> {
         [
             all("the tree lacked ", &self.missing),
             all("something else was at ", &self.conflicts),
             all("changed after the crash, and left as it is: ", &self.changed),
             all("changed beside the mount: ", &self.disputes),
-            all("put aside: ", &self.found),
         ]
         .concat()
     }
+}
+
+fn all(what: &str, of: &[String]) -> Vec<String> {
+    of.iter().map(|path| format!("{what}{path}")).collect()
 }
 
 fn refusal(report: &Report) -> String {
@@ -179,7 +197,7 @@ type Result<T> = std::result::Result<T, ReplayError>;
 /// What [`replay`] would do, and whether it may ([`Report::is_certain`]); nothing is
 /// changed.  `entries` are the bodies of all entries of the log, in its order.
 pub fn plan<T: Tree>(tree: &T, entries: &[Vec<u8>]) -> Result<Report> {
-    planned(tree, entries, &HashSet::new()).map(|plan| plan.report())
+    planned(tree, entries, &HashSet::new(), &mut Walked::default()).map(|plan| plan.report())
 }
 
 /// Makes the tree what the log says, and durable.  Then the log may be destroyed, and
@@ -191,7 +209,8 @@ pub fn replay<T: Tree>(
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report> {
-    let (mut plan, mut refused) = (planned(tree, entries, &HashSet::new())?, HashSet::new());
+    let (mut refused, mut walked) = (HashSet::new(), Walked::default());
+    let mut plan = planned(tree, entries, &refused, &mut walked)?;
     let mut report = allowed(plan.report(), options)?;
     let earlier = |n: &u64| format!("what entry {n} says (when the replay was cut off)");
     report.left_out = plan.staging.left_out.iter().map(earlier).collect();
@@ -205,6 +224,7 @@ pub fn replay<T: Tree>(
             Ok(told) => {
                 report.disputes.extend(told.disputes);
                 report.found = told.found;
+                report.earlier = told.earlier;
                 return Ok(report);
             }
             Err(Failed { step, error }) => (step, error),
@@ -221,7 +241,7 @@ pub fn replay<T: Tree>(
             (Some(_), Some(_)) => return Err(ReplayError::UnderWay { path, what, cause }),
             _ => return Err(ReplayError::Tree { path, what, cause }),
         }
-        plan = planned(tree, entries, &refused)?;
+        plan = planned(tree, entries, &refused, &mut walked)?;
         allowed(plan.report(), options)?;
     }
 }
@@ -238,6 +258,7 @@ fn planned<'a, T: Tree>(
     tree: &T,
     entries: &'a [Vec<u8>],
     refused: &HashSet<u64>,
+    walked: &mut Walked,
 ) -> Result<Plan<'a, T::Node>> {
     // An rmdir that the tree refused, with the crash before the log was told, shows by
     // the directory not being empty.  There are as many as threads were at work.
@@ -247,7 +268,7 @@ fn planned<'a, T: Tree>(
     let mut round = 0;
     loop {
         let history = History::of(entries, &refused)?;
-        let plan = Plan::of(tree, history, entries)?;
+        let plan = Plan::of(tree, history, entries, walked)?;
         round += 1;
         // What is not empty after so many rounds cannot be removed, and then stays.
         let done = plan.not_empty.is_empty() || round == MOST;

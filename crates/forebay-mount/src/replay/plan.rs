@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use super::history::{Change, File, History, Place};
 use super::planted::{planted, Bug};
 use super::staging::Staging;
-use super::{failed, printable, within, Action, ReplayError, Report, Result};
+use super::within::{self, Walked};
+use super::{failed, printable, Action, ReplayError, Report, Result};
 use crate::mark;
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
@@ -87,6 +88,7 @@ pub struct Plan<'a, N> {
 struct Look<'p, 'a, T: Tree> {
     tree: &'p T,
     plan: Plan<'a, T::Node>,
+    walked: &'p mut Walked,
     by_handle: HashMap<Handle, Fid>,
     /// Those that will be there: found, or to be made.
     there: HashSet<Fid>,
@@ -101,6 +103,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         tree: &T,
         history: History<'a>,
         entries: &[Vec<u8>],
+        walked: &mut Walked,
     ) -> Result<Plan<'a, N>> {
         let moved_from = which_tree(tree, &history.trees)?;
         let staging = Staging::find(tree, entries)?;
@@ -125,6 +128,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         let mut look = Look {
             tree,
             plan,
+            walked,
             by_handle: HashMap::new(),
             there: HashSet::new(),
             in_place: HashMap::new(),
@@ -166,6 +170,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             found: Vec::new(),
             salvaged: Vec::new(),
             left_out: Vec::new(),
+            earlier: Vec::new(),
         }
     }
 
@@ -272,7 +277,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         }
         let within = match planted(Bug::AnywhereTaken) {
             true => candidates.iter().map(|(fid, ..)| *fid).collect(),
-            false => within::within(self.tree, &self.plan, &candidates)?,
+            false => within::within(self.tree, &self.plan, &candidates, self.walked)?,
         };
         for (fid, node, handle) in candidates {
             if within.contains(&fid) {

@@ -47,6 +47,8 @@ pub enum Bug {
     GroupOfAnybody,
     BusyStopsAll,
     ChangedStopsAll,
+    ToldAtTheEnd,
+    WalkedAgain,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -89,7 +91,7 @@ pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::
 
 /// Of what something beside the mount changes.
 #[cfg(test)]
-pub const OF_OTHERS: [Bug; 11] = [
+pub const OF_OTHERS: [Bug; 12] = [
     Bug::AnywhereTaken,
     Bug::BirthIgnored,
     Bug::AnybodysTaken,
@@ -101,6 +103,7 @@ pub const OF_OTHERS: [Bug; 11] = [
     Bug::EmptyOfAnybody,
     Bug::BusyStopsAll,
     Bug::ChangedStopsAll,
+    Bug::ToldAtTheEnd,
 ];
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::found::{self, Found};
+use super::found::Found;
 use super::history::{Change, File, Place};
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
@@ -30,13 +30,15 @@ struct Run<'p, 'a, T: Tree> {
     /// Made writable for a process that is not root, and the mode before that.
     unlocked: BTreeMap<Fid, u32>,
     options: &'p ReplayOptions,
-    found: Found<T::Node>,
+    found: Found<'p, T::Node>,
     /// What could not be as the log says, in words.
     disputes: Vec<String>,
 }
 
 /// What a replay that is done has to tell.
 pub struct Told {
+    /// By an earlier one, which was cut off or failed.
+    pub earlier: Vec<String>,
     pub disputes: Vec<String>,
     pub found: Vec<String>,
 }
@@ -86,17 +88,18 @@ pub fn run<'a, T: Tree>(
         plan: &plan,
         staging,
         options,
-        found: Found::new(&options.found),
+        found: Found::new(&options.found, Some(entries)),
         disputes: Vec::new(),
     };
+    run.found.resume(tree, plan.staging.report.as_deref())?;
+    plan.report().of_names().iter().try_for_each(|line| run.found.tell(tree, line))?;
     for (i, step) in plan.steps.iter().enumerate() {
         run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
         progress(i as u64 + 2, total);
     }
     run.lock_again()?;
-    let told = Told { disputes: run.disputes, found: run.found.told };
-    let all = plan.history.disputes.iter().chain(&told.disputes).chain(&told.found);
-    found::report(tree, &options.found, &all.map(String::as_str).collect::<Vec<_>>())?;
+    let found = run.found;
+    let told = Told { earlier: found.earlier, disputes: run.disputes, found: found.told };
     if !planted(Bug::CheckpointTooEarly) {
         failed(tree.sync_all(), "sync", || ".".into())?;
     }
@@ -219,7 +222,9 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         if !costs_the_step {
             return Err(ReplayError::Tree { path, what, cause });
         }
-        self.disputes.push(format!("{path}: cannot {what}: {cause}; it stays as it is"));
+        let line = format!("{path}: cannot {what}: {cause}; it stays as it is");
+        self.found.tell(self.tree, &line)?;
+        self.disputes.push(line);
         match *step {
             Step::Content(fid) => self.salvage(fid),
             Step::Put(fid, _) => match self.find(fid) {

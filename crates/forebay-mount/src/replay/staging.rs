@@ -4,7 +4,7 @@
 //! ```text
 //! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
 //!                        something else has changed, the numbers of entries that are left
-//!                        out, and the modes of what was made writable
+//!                        out, the modes of what was made writable, and where the report is
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 //!
@@ -45,6 +45,8 @@ pub struct Staging<N> {
     pub changed: BTreeSet<Fid>,
     /// What it made writable, and the mode that it had.
     pub modes: BTreeMap<Fid, u32>,
+    /// Where it says what it has put aside.
+    pub report: Option<String>,
     /// Of the list, as far as it is good.
     list_bytes: u64,
     /// What lies in the directory.
@@ -180,6 +182,7 @@ impl<N: Clone> Staging<N> {
             left_out: Vec::new(),
             changed: BTreeSet::new(),
             modes: BTreeMap::new(),
+            report: None,
             list_bytes: 0,
             entries: Vec::new(),
             own: Vec::new(),
@@ -219,6 +222,7 @@ impl<N: Clone> Staging<N> {
             }
             staging.modes = list.modes;
             staging.changed = list.changed;
+            staging.report = list.report;
             if !planted(Bug::StagingForgotten) {
                 staging.entries = inner;
             }
@@ -302,6 +306,11 @@ pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) ->
     add(tree, entries, &format!("{fid} {mode:o}\n"))
 }
 
+/// Durable when it returns: the path of the report.
+pub fn note_report<T: Tree>(tree: &T, entries: &[Vec<u8>], path: &str) -> Result<()> {
+    add(tree, entries, &format!("report {path}\n"))
+}
+
 fn add<T: Tree>(tree: &T, entries: &[Vec<u8>], line: &str) -> Result<()> {
     let staging = Staging::find(tree, entries)?;
     let name = match staging.name.is_empty() {
@@ -329,6 +338,7 @@ struct List {
     left_out: Vec<u64>,
     changed: BTreeSet<Fid>,
     modes: BTreeMap<Fid, u32>,
+    report: Option<String>,
     bytes: u64,
 }
 
@@ -343,11 +353,16 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
     let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
     let changed = BTreeSet::new();
-    let mut list = List { gone, left_out, changed, modes, bytes };
+    let mut list = List { gone, left_out, changed, modes, report: None, bytes };
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
         if let Some(fid) = line.strip_prefix(b"changed ").and_then(number) {
             list.changed.insert(fid);
+            list.bytes += line.len() as u64;
+            continue;
+        }
+        if let Some(path) = line.strip_prefix(b"report ").and_then(|l| l.strip_suffix(b"\n")) {
+            list.report = Some(String::from_utf8_lossy(path).into_owned());
             list.bytes += line.len() as u64;
             continue;
         }

@@ -5,7 +5,8 @@
 //! has it: at the names that it had, where it was seen when it was bound, and in the staging
 //! directory.  What is at none of these, and is to be changed or to have a name, is looked
 //! for in the whole tree, once for all of them: a file of which the names that the log knows
-//! are gone may have another.
+//! are gone may have another.  What was looked for is remembered ([`Walked`]): a replay moves
+//! nothing into the tree or out of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 
 use super::history::{History, Place};
 use super::plan::Plan;
+use super::planted::{planted, Bug};
 use super::{failed, Result};
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Handle, Tree};
@@ -21,6 +23,14 @@ use crate::tree::{Handle, Tree};
 const DEEPEST: usize = 1 << 16;
 
 type Found<T> = (Fid, <T as Tree>::Node, Handle);
+
+/// Inodes that were looked for in the whole tree.
+#[derive(Debug, Default)]
+pub struct Walked {
+    walks: u32,
+    asked: HashSet<Handle>,
+    there: HashSet<Handle>,
+}
 
 struct Search<'p, 'a, T: Tree> {
     tree: &'p T,
@@ -33,6 +43,7 @@ pub fn within<T: Tree>(
     tree: &T,
     plan: &Plan<'_, T::Node>,
     found: &[Found<T>],
+    walked: &mut Walked,
 ) -> Result<HashSet<Fid>> {
     let history = &plan.history;
     let root = failed(tree.handle(&tree.root()), "look at", || ".".into())?;
@@ -74,7 +85,21 @@ pub fn within<T: Tree>(
             left.insert(handle.clone(), *fid);
         }
     }
-    search.walk(&mut left, &mut within)?;
+    if planted(Bug::WalkedAgain) {
+        *walked = Walked::default();
+    }
+    let mut asked: HashSet<Handle> = left.keys().cloned().collect();
+    asked.retain(|handle| !walked.asked.contains(handle));
+    if !asked.is_empty() {
+        // A second walk looks for all that a third one might.
+        if walked.walks > 0 {
+            asked.extend(found.iter().map(|(.., handle)| handle.clone()));
+        }
+        walked.walks += 1;
+        walked.asked.extend(asked.iter().cloned());
+        search.walk(asked, &mut walked.there)?;
+    }
+    within.extend(left.iter().filter(|(h, _)| walked.there.contains(*h)).map(|(_, fid)| *fid));
     Ok(within)
 }
 
@@ -115,7 +140,7 @@ impl<T: Tree> Search<'_, '_, T> {
         dir.is_some_and(|dir| self.has(&dir, last, handle))
     }
 
-    fn walk(&self, left: &mut HashMap<Handle, Fid>, within: &mut HashSet<Fid>) -> Result<()> {
+    fn walk(&self, mut left: HashSet<Handle>, there: &mut HashSet<Handle>) -> Result<()> {
         let mut directories = VecDeque::from([self.tree.root()]);
         while let Some(dir) = directories.pop_front().filter(|_| !left.is_empty()) {
             let names = match self.tree.names(&dir) {
@@ -129,7 +154,7 @@ impl<T: Tree> Search<'_, '_, T> {
                 };
                 let Some(node) = node else { continue };
                 let handle = failed(self.tree.handle(&node), "look at", || ".".into())?;
-                within.extend(left.remove(&handle));
+                there.extend(left.take(&handle));
                 if failed(self.tree.attr(&node), "look at", || ".".into())?.kind == Kind::Directory
                 {
                     directories.push_back(node);

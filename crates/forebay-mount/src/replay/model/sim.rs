@@ -328,6 +328,8 @@ pub struct SimTree {
     changed_alone: Option<u64>,
     /// Its owner runs it.
     busy: Option<u64>,
+    /// Directories, each time that one was listed.
+    listed: Arc<Mutex<Vec<u64>>>,
 }
 
 impl SimTree {
@@ -340,6 +342,7 @@ impl SimTree {
             changed: Time::default(),
             changed_alone: None,
             busy: None,
+            listed: Arc::default(),
         }
     }
 
@@ -357,6 +360,10 @@ impl SimTree {
 
     pub fn changed_alone(self, ino: u64) -> SimTree {
         SimTree { changed_alone: Some(ino), ..self }
+    }
+
+    pub fn listed(&self, dir: u64) -> usize {
+        self.listed.lock().unwrap().iter().filter(|listed| **listed == dir).count()
     }
 
     pub fn busy(self, ino: u64) -> SimTree {
@@ -508,6 +515,7 @@ impl Tree for SimTree {
         self.find(*dir, name)
     }
     fn names(&self, dir: &u64) -> Result<Vec<Vec<u8>>> {
+        self.listed.lock().unwrap().push(*dir);
         self.with(*dir, |i| i.names.keys().cloned().collect())
     }
     fn attr(&self, node: &u64) -> Result<Attr> {

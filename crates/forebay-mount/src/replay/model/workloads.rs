@@ -502,6 +502,12 @@ impl Beside {
         self.create_at(path).unwrap();
     }
 
+    /// What the tree may refuse.
+    pub fn tries(&self, path: &str) {
+        let (dir, name) = parent(&self.live, path).unwrap();
+        let _ = self.live.create(&dir, name, &new(Kind::File, b""));
+    }
+
     pub fn make(&self, path: &str, new: &New<'_>) {
         let (dir, name) = parent(&self.live, path).unwrap();
         self.live.create(&dir, name, new).unwrap();
