@@ -69,7 +69,7 @@ pub enum Command {
     /// Logs of a pool: list, make, look at and remove them
     #[command(subcommand)]
     Log(Log),
-    /// Maps of a pool: make and list them, and bring home what a crash has left there
+    /// Maps of a pool: make and list them, and write to its files what a crash left
     #[command(subcommand)]
     Map(Map),
     /// Run a program whose files are mapped onto a pool: a sync costs what was stored
@@ -78,9 +78,9 @@ pub enum Command {
     /// cannot be followed is refused with a message, and nothing is acknowledged that is not
     /// durable.  docs/manual/map-run.md says what that is.
     ///
-    /// Where `forebay serve` has the pool, any number of programs run beside each other, each
-    /// with files of its own.  Else one program at a time has the pool, and what a crash has left
-    /// is brought home first.
+    /// Where `forebay serve` has the pool, any number of programs run at a time, each with
+    /// files of its own.  Otherwise one program at a time has the pool, and what a crash left is
+    /// written to its files first.
     #[command(after_help = after!(
         "forebay map-run --pool /dev/pmem0 --files data.mdb -- slapd -d 0",
         "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' data.mdb -- ./server",
@@ -92,18 +92,18 @@ pub enum Command {
     Serve(Serve),
     /// Show a directory tree through FUSE: an fsync there is an append to a log of a pool
     Mount(Mount),
-    /// Take such a mount away
+    /// Unmount a tree, after everything is written to it
     Umount(Umount),
-    /// Bring home what a log holds for a tree that is not mounted
+    /// Replay a log onto a tree that is not mounted
     Replay(Replay),
-    /// Tell, or give up, what a log may hold of a tree whose pool is gone
+    /// Show or clear the mark of a tree whose pool is lost
     Unmark(Unmark),
-    /// Tell without the pool whether an origin is complete
+    /// Show, without the pool, whether an origin is complete
     #[command(subcommand)]
     Origin(origin::Origin),
     /// Make a volume a block device, by the kernel module
     Attach(module::AttachDevice),
-    /// Take such a block device away
+    /// Remove such a block device
     Detach(module::DetachDevice),
     /// List the kernel module's block devices
     List(module::ListDevices),
@@ -288,7 +288,7 @@ pub struct VolumeAdd {
     /// is at least 2.02 times as large as the origin
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,
-    /// So often all that a static volume has cached goes to its origin; default: as
+    /// Period after which everything cached of a static volume goes to its origin; default: as
     /// --max-age says
     #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "static_bytes")]
     pub flush_every: Option<Duration>,
@@ -471,9 +471,9 @@ pub struct DumpBlock {
 pub struct Drain {
     /// The pool; while it is served, the server drains, and syncs the trees that it mounts
     pub pool: PathBuf,
-    /// Volumes; default: all, and what maps have of files.  Then a log that holds entries, which
-    /// its consumer alone brings home, and a file whose pages stay are not drained either: named,
-    /// with exit code 14
+    /// Volumes; default: all, and what maps have of files.  Logs with entries, which only their
+    /// consumers replay, and files whose pages stay are not drained: they are named, with exit
+    /// code 14
     pub volumes: Vec<String>,
     /// Give up blocks whose newest data is lost: the origin's older data takes
     /// their place.  Not while the pool is served
@@ -512,7 +512,7 @@ pub enum Bench {
     /// Reads of cached blocks, verified
     #[command(after_help = after!("forebay bench read --threads 1,2 --json"))]
     Read(BenchArgs),
-    /// Static volumes: a lookup beside the index, writes over the floor, memory, open
+    /// Static volumes: a lookup next to the index, writes over the floor, memory, open
     #[command(after_help = after!(
         "forebay bench static --json",
         "forebay bench static --dir /dev/shm --pool-size 8G   an open that maps the pool",
@@ -529,7 +529,7 @@ pub enum Bench {
         "forebay bench slots --log",
     ))]
     Slots(BenchSlots),
-    /// Appends to logs, beside the least that a safe append needs; claim and replay
+    /// Appends to logs, next to the least that a safe append needs; claim and replay
     ///
     /// To one log, and to one for each thread.  libpmemlog has no checksums and one
     /// lock for each log; bench/pmemlog.c says how its program is made.
@@ -539,7 +539,7 @@ pub enum Bench {
         "forebay bench log --pmemlog ./pmemlog",
     ))]
     Log(BenchLog),
-    /// Programs that wait for fsync, on a directory and on a mount of one beside it
+    /// Programs that wait for fsync, on a directory and on a mount of one next to it
     ///
     /// In turns, on the disk that the directory is on.  Needs FUSE and root.
     #[command(after_help = after!(

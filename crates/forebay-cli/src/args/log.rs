@@ -90,7 +90,7 @@ pub struct LogReplay {
     pub pool: PathBuf,
     /// The log
     pub name: String,
-    /// Only tell: nothing is changed
+    /// Only report: nothing is changed
     #[arg(long, required = true)]
     pub dry_run: bool,
     #[command(flatten)]

@@ -21,10 +21,10 @@ pub enum Map {
     /// Show how full maps are
     #[command(after_help = after!("forebay map status /dev/pmem0"))]
     Status(MapPool),
-    /// Bring home to their files what a crash has left: before they are mapped again
+    /// Write to their files what a crash left, before they are mapped again
     ///
     /// A file that is gone, another, shorter, changed by others, or damaged in the pool is
-    /// named, and its pages stay; all others are brought home.  It can be cut off at any
+    /// named, and its pages stay; all others reach their files.  It can be cut off at any
     /// time, and run again.
     ///
     /// Exit code 0: nothing is left; 11: pages of some files stay.
@@ -91,7 +91,7 @@ pub struct MapRecover {
     pub pool: PathBuf,
     /// These files alone, as `forebay map list` names them; default: all
     pub files: Vec<PathBuf>,
-    /// Only tell: nothing is changed
+    /// Only report: nothing is changed
     #[arg(long)]
     pub dry_run: bool,
     /// Write the pages though others have changed the file, or its mark is gone or of another

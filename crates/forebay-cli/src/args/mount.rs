@@ -10,13 +10,13 @@ use forebay_mount::{Flags, MountOptions};
 use super::{Json, MediaArgs};
 use crate::units;
 
-/// A server that has the pool open already mounts it, beside what else it serves;
+/// A server that has the pool open already mounts it, next to what else it serves;
 /// otherwise one is started, which ends with the last of its mounts.  What a log holds
 /// from before is replayed onto the tree first.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay mount /dev/pmem0 /srv/data                    over the tree itself",
-    "forebay mount /dev/pmem0 /srv/data /mnt/fast          beside it",
+    "forebay mount /dev/pmem0 /srv/data /mnt/fast          next to it",
     "forebay mount /dev/pmem0 /var/lib/etcd --log etcd     a second tree has a log of its own",
     "forebay mount /dev/pmem0 /srv/data --foreground       for a service manager",
     "in /etc/fstab, by mount.forebay:",
@@ -134,7 +134,7 @@ pub struct Replay {
     /// The log that holds what the tree does not have
     #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
-    /// Only tell what would be done: nothing is changed
+    /// Only report what would be done: nothing is changed
     #[arg(long)]
     pub dry_run: bool,
     /// Go on where the tree is an older copy or in another place

@@ -10,7 +10,7 @@ use super::Json;
 /// A pool that may hold what an origin lacks has marked it.
 #[derive(Debug, Subcommand)]
 pub enum Origin {
-    /// Tell without the pool: is it complete, or what may be missing?
+    /// Show, without the pool, whether it is complete, or what may be missing
     ///
     /// Exit code 0: it bears no mark, and is complete as far as marks tell; 14: it may lack
     /// writes; 5: its mark cannot be read, and it may lack writes.

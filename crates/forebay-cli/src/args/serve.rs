@@ -15,7 +15,7 @@ use super::{Json, MediaArgs};
 use crate::units;
 
 /// A volume that cannot be attached is left out, and named; the others are served.
-/// What a crash has left in maps is brought home to its files before; what stays is named.
+/// What a crash left in maps is written to its files first; what stays is named.
 ///
 /// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
@@ -29,7 +29,7 @@ use crate::units;
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
     "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
     "forebay serve /dev/pmem0 --cleaner                   until nothing is cached",
-    "forebay serve /dev/pmem0 --mount /srv/data           a tree beside the volumes",
+    "forebay serve /dev/pmem0 --mount /srv/data           a tree next to the volumes",
     "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
 ))]
 pub struct Serve {
