@@ -21,7 +21,7 @@ use rustix::mount::{mount, unmount, MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 
-use crate::front::Front;
+use crate::front::{self, Front};
 use crate::mount::MountOptions;
 use crate::unix::UnixTree;
 
@@ -180,6 +180,13 @@ fn data(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Resu
     Ok(CString::new(data)?)
 }
 
+/// So many threads of a session may wait for what they are asked.  The kernel wakes those that
+/// read in turn: the fewer there are, the more likely it is one that ran where its client is.
+/// One more than CPUs, for one that waits for the tree.
+pub fn waiting() -> usize {
+    1 + thread::available_parallelism().map_or(1, usize::from)
+}
+
 fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
@@ -202,9 +209,7 @@ fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
         config.mount_options.push(MountOption::RO);
     }
     config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    // The kernel wakes them in turn: the fewer there are, the more likely it is one that
-    // ran where its client is.  One more than CPUs, for one that waits for the tree.
-    config.n_threads = Some(1 + thread::available_parallelism().map_or(1, usize::from));
+    config.n_threads = Some(front::threads(waiting()));
     config.clone_fd = true;
     config
 }

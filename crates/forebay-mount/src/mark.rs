@@ -50,7 +50,9 @@ use crate::replay::{put_aside, ReplayError};
 use crate::tree::{self, Attr, New, RenameHow, Tree};
 use crate::unix::UnixTree;
 
-const MARK: &[u8] = b".forebay-mount";
+const MARK: &[u8] = NAME.as_bytes();
+/// Of the mark in a directory that is mounted.
+pub const NAME: &str = ".forebay-mount";
 const DONE: &[u8] = b".forebay-done";
 const GROUP: &[u8] = b".forebay-group";
 

@@ -17,8 +17,8 @@ use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{attach, register, unregister, Flags};
-use crate::front::{Front, TreeLive};
+use crate::attach::{attach, register, unregister, waiting, Flags};
+use crate::front::{Front, Helpers, TreeLive};
 use crate::holders;
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
@@ -154,6 +154,7 @@ pub struct Mount {
 struct Shown {
     session: Session<Front>,
     acts: Arc<OnceLock<bool>>,
+    helpers: Helpers,
 }
 
 /// How far its end is.  A server that sees that the mount is gone ends it, and so does who
@@ -407,8 +408,8 @@ impl Mount {
         let tree = live.tree().path().to_path_buf();
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let latency = Arc::new(Latency::default());
-        let front = Front::new(live.clone(), latency.clone(), options);
-        let (kernel, acts) = (front.kernel(), front.acts());
+        let front = Front::new(live.clone(), latency.clone(), options, waiting());
+        let (kernel, acts, helpers) = (front.kernel(), front.acts(), front.helpers());
         // The kernel would mount it over a file, and show nothing.
         if !std::fs::metadata(mountpoint).map_err(mount_error)?.is_dir() {
             return Err(mount_error(Errno::NOTDIR.into()));
@@ -428,11 +429,18 @@ impl Mount {
             finishing: Arc::default(),
             end: Mutex::default(),
         };
-        Ok((mount, Shown { session, acts }))
+        Ok((mount, Shown { session, acts, helpers }))
     }
 
     fn spawn(&self, shown: Shown, mut pages: Pages) -> io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let (live, helpers) = (self.live.clone(), shown.helpers.clone());
+        // Who waits for the session waits for the helpers.
+        thread::Builder::new().name("mount-helpers".into()).spawn(move || {
+            rights::prepare(live.tree());
+            drop(live);
+            helpers.lead();
+        })?;
         let (live, ended) = (self.live.clone(), self.ended.clone());
         let (device, mountpoint) = (self.device.clone(), self.mountpoint.clone());
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
@@ -441,6 +449,8 @@ impl Mount {
             drop(live);
             // However it ends, it is over: what there is to tell is in the live part.
             let _ = shown.session.run();
+            // What was asked for is done.
+            shown.helpers.wait();
             // If it has failed, nobody serves the mount any more.
             if device.get().is_some_and(|device| place(&mountpoint, *device) == Place::Ours) {
                 let _ = unmount(&mountpoint, UnmountFlags::DETACH);

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 
 mod above;
 mod held;
+mod now;
 
 pub use above::is_mounted;
 use held::Cache;

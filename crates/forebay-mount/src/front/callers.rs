@@ -9,7 +9,7 @@ use fuser::{INodeNo, Request, WriteFlags};
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
-use super::Front;
+use super::served::Served;
 use crate::acl::inherited;
 use crate::live::{Inode, CAPABILITY};
 use crate::record::{Kind, SetAttr};
@@ -19,7 +19,7 @@ use crate::unix::Node;
 
 const S_ISGID: u32 = 0o2000;
 
-impl Front {
+impl Served {
     /// Who asks is about to change the tree, and does so as long as the answer is held.  Root may
     /// have mounted it again for writing, which the kernel does not ask about.
     pub(super) fn changing(&self, caller: Caller) -> Result<Option<Acting>> {
@@ -37,11 +37,10 @@ impl Front {
     /// Nobody asks for what the kernel writes back: it counts as its owner's, whose quota it is.
     pub(super) fn writing(
         &self,
-        req: &Request,
+        mut caller: Caller,
         ino: INodeNo,
         flags: WriteFlags,
     ) -> Result<Option<Acting>> {
-        let mut caller = caller(req);
         if self.does_act() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             let (uid, gid) = self.live.tree().owner(&self.inode(ino)?.node)?;
             caller = Caller { uid, gid, pid: 0 };
@@ -51,9 +50,9 @@ impl Front {
 
     /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
     /// capabilities away.
-    pub(super) fn drop_privileges(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
+    pub(super) fn drop_privileges(&self, caller: Caller, inode: &Arc<Inode<Node>>) -> Result<()> {
         let attr = self.live.attr(inode)?;
-        let without = without_set_ids(req, &attr);
+        let without = without_set_ids(caller, &attr);
         if without != attr.mode {
             let set = SetAttr { mode: Some(without), ..SetAttr::default() };
             self.live.set_attr(inode, &set)?;
@@ -84,10 +83,10 @@ impl Front {
     }
 
     /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
-    pub(super) fn content_changes(&self, req: &Request, inode: &Arc<Inode<Node>>) -> Result<()> {
-        match req.uid() {
+    pub(super) fn content_changes(&self, caller: Caller, inode: &Arc<Inode<Node>>) -> Result<()> {
+        match caller.uid {
             0 => Ok(()),
-            _ => self.drop_privileges(req, inode),
+            _ => self.drop_privileges(caller, inode),
         }
     }
 
@@ -95,7 +94,7 @@ impl Front {
     /// when he changed its mode.
     pub(super) fn loses_set_group_id(
         &self,
-        req: &Request,
+        caller: Caller,
         inode: &Inode<Node>,
         name: &[u8],
     ) -> Result<Option<u32>> {
@@ -104,27 +103,27 @@ impl Front {
         }
         let attr = self.live.attr(inode)?;
         let stays = attr.mode & S_ISGID == 0
-            || in_group(req, attr.gid)
-            || rights::may(&caller(req), CapabilitySet::FSETID);
+            || in_group(caller, attr.gid)
+            || rights::may(&caller, CapabilitySet::FSETID);
         Ok((!stays).then_some(attr.mode))
     }
 
     /// User and group of what this caller makes in a directory.
-    pub(super) fn owner_of_new(&self, req: &Request, dir: &Inode<Node>) -> Result<(u32, u32)> {
+    pub(super) fn owner_of_new(&self, caller: Caller, dir: &Inode<Node>) -> Result<(u32, u32)> {
         let above = self.live.attr(dir)?;
         let of_dir = above.mode & S_ISGID != 0;
-        Ok((req.uid(), if of_dir { above.gid } else { req.gid() }))
+        Ok((caller.uid, if of_dir { above.gid } else { caller.gid }))
     }
 
     /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
     pub(super) fn make(
         &self,
-        req: &Request,
+        caller: Caller,
         (parent, name): (INodeNo, &OsStr),
         (kind, mode, umask): (Kind, u32, u32),
         (device, target): (u64, &[u8]),
     ) -> Result<(Arc<Inode<Node>>, Attr)> {
-        let _acting = self.changing(caller(req))?;
+        let _acting = self.changing(caller)?;
         let dir = self.inode(parent)?;
         let above = self.live.attr(&dir)?;
         let default = self.live.xattr(&dir, DEFAULT_ACL)?;
@@ -136,14 +135,14 @@ impl Front {
             Some(acl) => mode = acl.mode,
             None => mode &= !umask,
         }
-        let mut gid = req.gid();
+        let mut gid = caller.gid;
         if above.mode & S_ISGID != 0 {
             gid = above.gid;
             if kind == Kind::Directory {
                 mode |= S_ISGID;
             }
         }
-        let uid = req.uid();
+        let uid = caller.uid;
         let inherit_acl = acl.is_some();
         let new = New { kind, mode, uid, gid, device, target, inherit_acl, no_acl_above };
         let access = acl.iter().filter_map(|acl| Some((ACCESS_ACL, acl.access.as_deref()?)));
@@ -155,8 +154,8 @@ impl Front {
 
 /// A set-group-ID bit without the right to execute says something else: it stays, if who
 /// changes the file is in the group.
-pub(super) fn without_set_ids(req: &Request, attr: &Attr) -> u32 {
-    let stays = attr.mode & 0o2010 == S_ISGID && (req.uid() == 0 || in_group(req, attr.gid));
+pub(super) fn without_set_ids(caller: Caller, attr: &Attr) -> u32 {
+    let stays = attr.mode & 0o2010 == S_ISGID && (caller.uid == 0 || in_group(caller, attr.gid));
     attr.mode & if stays { !0o4000 } else { !0o6000 }
 }
 
@@ -169,6 +168,6 @@ pub(super) fn caller(req: &Request) -> Caller {
     Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
-fn in_group(req: &Request, gid: u32) -> bool {
-    req.gid() == gid || Status::of(req.pid()).is_some_and(|status| status.is_in(gid))
+fn in_group(caller: Caller, gid: u32) -> bool {
+    caller.gid == gid || Status::of(caller.pid).is_some_and(|status| status.is_in(gid))
 }

@@ -1,40 +1,105 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads for what may wait: for other requests of the kernel, or for the tree.
+//! Threads for what may wait: for the tree's disk, for space in the pool, or for other requests
+//! of the kernel.
 //!
-//! The threads that read the kernel's requests are few.  One that waits for another request to be
-//! answered would wait for itself.
+//! The threads that read the kernel's requests are few, and the last one that is left answers none
+//! ([`Slots`]), so that there is always one that reads the next request.
+//!
+//! Helpers have classes, each with its own queue and its own bound, so that what waits keeps only
+//! its like.  A class may wait for one that is listed before it, and for none after it.
+//!
+//! One thread starts all helpers.  What a thread inherits is so that of the server: neither the
+//! user nor the CPU of a client whom a session's thread has served.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 /// A thread without work ends after this.
 const IDLE: Duration = Duration::from_secs(10);
+/// Where the system gives no thread it is asked again after this.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What an answer may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// It asks the kernel's caches of the tree: for nothing, or it gives the rest to another.
+    Cached,
+    /// It changes the tree, or makes something durable: for space in the log, the sync of the
+    /// tree, the tree's disk.
+    Changes,
+    /// It looks for a name or an attribute: for the tree's disk.
+    Names,
+    /// It reads files and directories: for the tree's disk.
+    Reads,
+    /// It asks where data is, and waits until the kernel has written back, which are changes.
+    WriteBacks,
+    /// It waits for the same, and then changes names.
+    Renames,
+}
+
+const CLASSES: usize = 6;
+/// Threads of a class.
+const MOST: [usize; CLASSES] = [64, 256, 256, 256, MOST_WRITE_BACKS, 256];
+pub(crate) const MOST_WRITE_BACKS: usize = 64;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
-struct State {
+struct Queue {
     jobs: VecDeque<Job>,
+    threads: usize,
+    /// Of these, those that have not taken their first job yet, and those that wait for one.
+    starting: usize,
     idle: usize,
+}
+
+impl Queue {
+    fn lacks_threads(&self) -> bool {
+        self.jobs.len() > self.idle + self.starting
+    }
+}
+
+#[derive(Default)]
+struct State {
+    queues: [Queue; CLASSES],
+    closed: bool,
+}
+
+impl State {
+    /// Nothing is left, and nothing comes any more.
+    fn is_over(&self) -> bool {
+        self.closed && self.queues.iter().all(|q| q.jobs.is_empty() && q.threads == 0)
+    }
+
+    /// A class that wants a thread more, and may have it.
+    fn wants(&self) -> Option<usize> {
+        (0..CLASSES).find(|&i| self.queues[i].lacks_threads() && self.queues[i].threads < MOST[i])
+    }
 }
 
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    more: Condvar,
+    /// A queue has a job more.
+    more: [Condvar; CLASSES],
+    /// For the thread that starts the others: one is wanted, or has ended.
+    grow: Condvar,
+    over: Condvar,
 }
 
-/// As many threads as there is work at once.
+/// As many threads as there is work at once, up to a bound.
 #[derive(Clone, Default)]
-pub(super) struct Helpers(Arc<Shared>);
+pub(crate) struct Helpers(Arc<Shared>);
 
 impl fmt::Debug for Helpers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.0.lock();
-        write!(f, "Helpers {{ jobs: {}, idle: {} }}", state.jobs.len(), state.idle)
+        let of = state.queues.iter().map(|q| (q.jobs.len(), q.threads));
+        f.debug_list().entries(of).finish()
     }
 }
 
@@ -43,43 +108,165 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) {
+    fn work(&self, class: usize) {
         let mut state = self.lock();
+        state.queues[class].starting -= 1;
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(job) = state.queues[class].jobs.pop_front() {
                 drop(state);
-                job();
+                // Its reply says EIO when it is dropped; the next one is to be answered.
+                let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
                 continue;
             }
-            state.idle += 1;
-            let (now, waited) =
-                self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
-            state = now;
-            state.idle -= 1;
-            if waited.timed_out() && state.jobs.is_empty() {
-                return;
+            if state.closed {
+                break;
             }
+            state.queues[class].idle += 1;
+            let waited = self.more[class].wait_timeout(state, IDLE);
+            let (now, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            state.queues[class].idle -= 1;
+            if waited.timed_out() && state.queues[class].jobs.is_empty() {
+                break;
+            }
+        }
+        state.queues[class].threads -= 1;
+        if state.closed {
+            self.grow.notify_one();
+            self.over.notify_all();
         }
     }
 }
 
 impl Helpers {
-    /// Runs it on another thread; where none can be had, here.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) {
+    /// Runs it on another thread, and never waits.
+    pub fn run(&self, class: Class, job: impl FnOnce() + Send + 'static) {
+        let class = class as usize;
         let mut state = self.0.lock();
-        state.jobs.push_back(Box::new(job));
-        if state.jobs.len() <= state.idle {
-            return self.0.more.notify_one();
+        let queue = &mut state.queues[class];
+        queue.jobs.push_back(Box::new(job));
+        match queue.lacks_threads() {
+            false => self.0.more[class].notify_one(),
+            true if queue.threads < MOST[class] => self.0.grow.notify_one(),
+            true => {}
         }
-        drop(state);
-        let shared = self.0.clone();
-        let name = "mount-helper".to_string();
-        if thread::Builder::new().name(name).spawn(move || shared.work()).is_err() {
-            let job = self.0.lock().jobs.pop_back();
-            if let Some(job) = job {
-                job();
+    }
+
+    /// Starts helpers where they are wanted, until [`Helpers::close`] and the last job.
+    pub fn lead(&self) {
+        let mut state = self.0.lock();
+        while !state.is_over() {
+            let Some(class) = state.wants() else {
+                state = self.0.grow.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            state.queues[class].threads += 1;
+            state.queues[class].starting += 1;
+            drop(state);
+            let shared = self.0.clone();
+            let named = thread::Builder::new().name("mount-helper".into());
+            let started = named.spawn(move || shared.work(class)).is_ok();
+            state = self.0.lock();
+            if !started {
+                state.queues[class].threads -= 1;
+                state.queues[class].starting -= 1;
+                let waited = self.0.grow.wait_timeout(state, AGAIN);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
+        }
+        self.0.over.notify_all();
+    }
+
+    /// No more jobs come but from those that there are.
+    pub fn close(&self) {
+        self.0.lock().closed = true;
+        self.0.grow.notify_one();
+        self.0.more.iter().for_each(Condvar::notify_all);
+    }
+
+    /// Waits for the last job, if they are closed.
+    pub fn wait(&self) {
+        let state = self.0.lock();
+        let goes_on = |state: &mut State| state.closed && !state.is_over();
+        drop(self.0.over.wait_while(state, goes_on).unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// So many may be at something at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots(Arc<Counted>);
+
+#[derive(Debug)]
+struct Counted {
+    state: Mutex<Count>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+struct Count {
+    free: usize,
+    /// Those who wait for one.
+    waiting: usize,
+    /// Somebody has waited in vain, and none was freed since.
+    stalled: bool,
+}
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Slot(Slots);
+
+impl Slots {
+    pub fn new(free: usize) -> Slots {
+        let state = Mutex::new(Count { free, waiting: 0, stalled: false });
+        Slots(Arc::new(Counted { state, freed: Condvar::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Count> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None`: all are taken.
+    pub fn take(&self) -> Option<Slot> {
+        let mut state = self.lock();
+        state.free = state.free.checked_sub(1)?;
+        Some(Slot(self.clone()))
+    }
+
+    /// The same of those who do not keep theirs for long: one is waited for, for a moment.  If that
+    /// was in vain nobody waits until one is freed.
+    pub fn take_soon(&self, moment: Duration) -> Option<Slot> {
+        // Who has one and was preempted runs then, and need not wake anybody.
+        const YIELDS: u32 = 16;
+        let mut state = self.lock();
+        for _ in 0..YIELDS {
+            if state.free > 0 || state.stalled {
+                break;
+            }
+            drop(state);
+            thread::yield_now();
+            state = self.lock();
+        }
+        if state.free == 0 && !state.stalled {
+            state.waiting += 1;
+            let none = |state: &mut Count| state.free == 0;
+            let waited = self.0.freed.wait_timeout_while(state, moment, none);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
+            state.stalled = state.free == 0;
+        }
+        state.free = state.free.checked_sub(1)?;
+        Some(Slot(self.clone()))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.free += 1;
+        state.stalled = false;
+        if state.waiting > 0 {
+            self.0 .0.freed.notify_one();
         }
     }
 }
@@ -88,29 +275,132 @@ impl Helpers {
 mod tests {
     use super::*;
     use std::sync::mpsc;
+    use std::time::Instant;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    fn led() -> (Helpers, thread::JoinHandle<()>) {
+        let helpers = Helpers::default();
+        let leads = helpers.clone();
+        (helpers, thread::spawn(move || leads.lead()))
+    }
+
+    /// All threads of a class wait, and more jobs than threads: the other classes go on, and
+    /// all is done at the end.
+    #[test]
+    fn what_waits_keeps_its_like_alone() {
+        const CLASSES: [Class; 4] = [Class::Changes, Class::Names, Class::Reads, Class::WriteBacks];
+        for stuck in CLASSES {
+            let (helpers, leader) = led();
+            let (tell, told) = mpsc::channel();
+            let mut waiting = Vec::new();
+            let jobs = MOST[stuck as usize] + 20;
+            for _ in 0..jobs {
+                let (go, wait) = mpsc::channel::<()>();
+                let tell = tell.clone();
+                helpers.run(stuck, move || {
+                    let _ = wait.recv();
+                    let _ = tell.send(stuck);
+                });
+                waiting.push(go);
+            }
+            for other in CLASSES.into_iter().filter(|other| *other != stuck) {
+                let tell = tell.clone();
+                helpers.run(other, move || {
+                    let _ = tell.send(other);
+                });
+                assert_eq!(told.recv_timeout(SOON), Ok(other));
+            }
+            assert!(helpers.0.lock().queues[stuck as usize].threads <= MOST[stuck as usize]);
+            drop(waiting);
+            for _ in 0..jobs {
+                assert_eq!(told.recv_timeout(SOON), Ok(stuck));
+            }
+            helpers.close();
+            helpers.wait();
+            leader.join().expect("the leader");
+        }
+    }
 
     #[test]
-    fn a_job_that_waits_keeps_no_other() {
-        let helpers = Helpers::default();
+    fn an_idle_thread_is_used_again() {
+        let (helpers, leader) = led();
         let (tell, told) = mpsc::channel();
-        let mut waiting = Vec::new();
-        for _ in 0..20 {
-            let (go, wait) = mpsc::channel::<()>();
+        for _ in 0..100 {
             let tell = tell.clone();
-            helpers.run(move || {
-                let _ = wait.recv();
-                let _ = tell.send(false);
+            helpers.run(Class::Reads, move || {
+                let _ = tell.send(());
             });
-            waiting.push(go);
+            told.recv_timeout(SOON).expect("an answer");
+            while helpers.0.lock().queues[Class::Reads as usize].idle == 0 {
+                thread::yield_now();
+            }
         }
-        let done = tell.clone();
-        helpers.run(move || {
-            let _ = done.send(true);
+        assert_eq!(helpers.0.lock().queues[Class::Reads as usize].threads, 1);
+        helpers.close();
+        leader.join().expect("the leader");
+    }
+
+    /// The end waits for what is queued, and for what that asks for.
+    #[test]
+    fn the_end_comes_after_the_last_job() {
+        let (helpers, leader) = led();
+        let (go, wait) = mpsc::channel::<()>();
+        let (tell, told) = mpsc::channel();
+        let more = helpers.clone();
+        helpers.run(Class::Names, move || {
+            let _ = wait.recv();
+            more.run(Class::WriteBacks, move || {
+                let _ = tell.send(());
+            });
         });
-        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(true));
-        drop(waiting);
-        for _ in 0..20 {
-            assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(false));
+        helpers.run(Class::Names, || panic!("a job that is lost, which is on purpose"));
+        helpers.close();
+        let waits = helpers.clone();
+        let waiter = thread::spawn(move || waits.wait());
+        assert!(!leader.is_finished());
+        drop(go);
+        waiter.join().expect("one who waits");
+        assert_eq!(told.try_recv(), Ok(()));
+        leader.join().expect("the leader");
+    }
+
+    #[test]
+    fn slots_come_back() {
+        let slots = Slots::new(2);
+        let (first, second) = (slots.take(), slots.take());
+        assert!(first.is_some() && second.is_some() && slots.take().is_none());
+        drop(first);
+        let again = slots.take();
+        assert!(again.is_some() && slots.take().is_none());
+        drop(again);
+        assert_eq!(slots.lock().free, 1);
+    }
+
+    /// One who needs a slot waits while slots come back, and not when none does.
+    #[test]
+    fn who_has_waited_in_vain_waits_no_more() {
+        const MOMENT: Duration = Duration::from_millis(50);
+        let took = |slots: &Slots, moment| {
+            let began = Instant::now();
+            (slots.take_soon(moment), began.elapsed())
+        };
+        let slots = Slots::new(1);
+        let (first, _) = took(&slots, MOMENT);
+        assert!(first.is_some());
+        let (none, waited) = took(&slots, MOMENT);
+        assert!(none.is_none() && waited >= MOMENT);
+        // Not before the clock would say so, either.
+        assert!(took(&slots, SOON).0.is_none() && slots.lock().stalled);
+        drop(first);
+        let second = slots.take();
+        assert!(second.is_some() && !slots.lock().stalled);
+        let waits = slots.clone();
+        let waiter = thread::spawn(move || waits.take_soon(SOON).is_some());
+        while slots.lock().waiting == 0 {
+            thread::yield_now();
         }
+        drop(second);
+        assert!(waiter.join().expect("one who waits"), "it gets the one that comes back");
     }
 }

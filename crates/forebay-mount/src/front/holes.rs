@@ -6,6 +6,9 @@
 //! `--write-back`, those that it has written.  A range is called a hole only if the kernel has
 //! written back its pages first.  The tree's data is data whatever the kernel holds, so what is
 //! cached of it stays cached.
+//!
+//! Linux before 6.16 calls a page written back when its WRITE is queued, and says so while the
+//! tree does not have it.  No hole is certain there, so none is told ([`kernel_waits`]).
 
 use std::sync::OnceLock;
 
@@ -110,6 +113,35 @@ pub(super) fn write_back(
     kernel.inval_inode(ino, start, length).map_err(|_| Errno::IO)
 }
 
+/// A page is written back when the server has it, and not when it is on the way.
+pub(super) fn kernel_waits() -> bool {
+    waits_by_release(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// Linux 6.16 and later.  A release that is not understood may be any.
+fn waits_by_release(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(major), Some(minor)) => (major, minor) >= (6, 16),
+        _ => false,
+    }
+}
+
+/// What may be said without asking the kernel: all to the end of the file is data.  `None`:
+/// behind that end, as the tree has it, the kernel may hold more.
+pub(super) fn all_data(
+    offset: u64,
+    hole: bool,
+    size: u64,
+    write_back: bool,
+) -> Option<Result<u64>> {
+    match (offset < size, hole) {
+        (true, false) => Some(Ok(offset)),
+        (true, true) => Some(Ok(size)),
+        (false, _) => (!write_back).then_some(Err(Errno::NXIO)),
+    }
+}
+
 pub(super) fn seeked(reply: ReplyLseek, found: Result<u64>) {
     match found {
         Ok(at) => reply.offset(at as i64),
@@ -199,6 +231,40 @@ mod tests {
     fn pages_that_are_not_written_back_are_missed() {
         let pages = Pages { tree: vec![false; 4], held: vec![false, true], writes_back: false };
         assert_ne!(seek(pages.clone(), 0, false), pages.seen().ask(0, false));
+    }
+
+    #[test]
+    fn holes_are_certain_since_linux_6_16() {
+        for release in ["6.16.0", "6.16-rc1", "6.18.44-fc-v669", "7.2", "10.0.1"] {
+            assert!(waits_by_release(release), "{release}");
+        }
+        for release in ["4.19.0-27-amd64", "5.8", "6.1.0-28-amd64", "6.15.11", "6", "x.y", ""] {
+            assert!(!waits_by_release(release), "{release}");
+        }
+    }
+
+    proptest! {
+        /// What is said without asking the kernel never calls a byte a hole that may be data.
+        #[test]
+        fn all_is_data_where_nobody_can_be_asked(
+            tree in proptest::collection::vec(any::<bool>(), 0..40),
+            held in proptest::collection::vec(any::<bool>(), 0..60),
+            offset in 0u64..70,
+            hole in any::<bool>(),
+            write_back: bool,
+        ) {
+            // Without it nobody has more than the tree's size.
+            let held = if write_back { held } else { held.into_iter().take(tree.len()).collect() };
+            let pages = Pages { tree, held, writes_back: true };
+            let wanted = pages.seen().ask(offset, hole);
+            match (all_data(offset, hole, pages.tree.len() as u64, write_back), hole) {
+                (None, _) => prop_assert!(write_back && offset >= pages.tree.len() as u64),
+                (Some(Err(e)), _) => prop_assert_eq!(wanted, Err(e)),
+                (Some(Ok(at)), false) => prop_assert_eq!(at, offset),
+                // The next question, for data, begins there.
+                (Some(Ok(at)), true) => prop_assert_eq!(at, pages.tree.len() as u64),
+            }
+        }
     }
 
     #[test]

@@ -10,14 +10,16 @@
 //! requests.  The kernel holds both directories locked meanwhile, so the names stay what they are.
 //! It holds the new file locked too (Linux 6.6), so that nobody writes to it but through a mapping.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 
-use fuser::{INodeNo, Notifier, RenameFlags, ReplyEmpty, Request};
+use fuser::{INodeNo, Notifier, RenameFlags, ReplyEmpty};
 use rustix::io::Errno;
 
-use super::callers::caller;
-use super::terms::empty;
-use super::{holes, Front, TreeLive};
+use super::helpers::Class;
+use super::served::{Name, Served};
+use super::terms::{empty, errno};
+use super::{holes, TreeLive};
 use crate::live::Inode;
 use crate::record::Kind;
 use crate::rights::{Acting, Caller};
@@ -83,12 +85,26 @@ impl Rename {
     }
 }
 
-impl Front {
-    pub(super) fn asked_to_rename(
+impl Served {
+    pub fn rename(
         &self,
-        req: &Request,
-        from: (INodeNo, &[u8]),
-        to: (INodeNo, &[u8]),
+        caller: Caller,
+        from: Name<'_>,
+        to: Name<'_>,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        match self.asked_to_rename(caller, from, to, flags) {
+            Ok(rename) => self.do_rename(rename, reply),
+            Err(e) => reply.error(errno(e)),
+        }
+    }
+
+    fn asked_to_rename(
+        &self,
+        caller: Caller,
+        from: Name<'_>,
+        to: Name<'_>,
         flags: RenameFlags,
     ) -> Result<Rename> {
         let mut plain = flags;
@@ -100,17 +116,17 @@ impl Front {
             RenameFlags::RENAME_EXCHANGE if !leaves_whiteout => RenameHow::Exchange,
             _ => return Err(Errno::INVAL),
         };
-        let place = |(dir, name): (INodeNo, &[u8])| Ok((self.inode(dir)?, name.to_vec()));
+        let place = |(dir, name): Name<'_>| Ok((self.inode(dir)?, name.as_bytes().to_vec()));
         let (from, to) = (place(from)?, place(to)?);
         let whiteout = match leaves_whiteout {
-            true => Some(self.owner_of_new(req, &from.0)?),
+            true => Some(self.owner_of_new(caller, &from.0)?),
             false => None,
         };
-        let acts = self.changer(caller(req))?;
+        let acts = self.changer(caller)?;
         Ok(Rename { live: self.live.clone(), from, to, how, whiteout, acts })
     }
 
-    pub(super) fn do_rename(&self, rename: Rename, reply: ReplyEmpty) {
+    fn do_rename(&self, rename: Rename, reply: ReplyEmpty) {
         let file = match self.write_back {
             true => rename.replacing(),
             false => Ok(None),
@@ -122,7 +138,7 @@ impl Front {
         };
         let held = Held { number: INodeNo(self.swap(file.ino)), file };
         let kernel = self.kernel.clone();
-        self.helpers.run(move || {
+        self.helpers.run(Class::Renames, move || {
             let done = held.write_back(&kernel).and_then(|()| {
                 drop(held);
                 rename.run()

@@ -359,6 +359,13 @@ impl Node {
         self.get(Want::Any, false)
     }
 
+    /// What is open of it, for whatever O_PATH can do; `None`: nothing is, or somebody opens it.
+    pub(super) fn open_now(&self) -> Option<Arc<Descriptor>> {
+        let mut slot = self.0.slot.try_lock().ok()?;
+        slot.used = true;
+        slot.has(Want::Any).cloned()
+    }
+
     /// For reading, and for writing where the file lets itself be opened so.
     pub fn reading(&self) -> Result<Arc<Descriptor>> {
         match self.kind() {
