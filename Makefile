@@ -37,6 +37,7 @@ help:
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
 	@echo 'make map-kills       LMDB and mapped logs by forebay map-run, 180 kills; KILLS=n: 9 n (5 minutes; root)'
+	@echo 'make map-programs    real programs by forebay map-run, each killed PROGRAM_KILLS times (10), with what is on the machine (15 minutes; root)'
 	@echo 'make ceph-check      a volume on an RBD image, of a cluster on this host (3 minutes; packages of Ceph)'
 	@echo 'make hostile         COUNT=5000 SEED=n: mutated pools, each looked at, read and drained (1 minute)'
 	@echo 'make fuzz SECONDS=n  libFuzzer on each target for so long'
@@ -138,6 +139,12 @@ map-kills: build
 	@scripts/need check
 	tests/map/kills.sh $(KILLS)
 	tests/map/shared.sh $(KILLS)
+
+# PYTHON, JARS, NODE_PATH and PATH say where programs are; those that are not there are named.
+.PHONY: map-programs
+map-programs: build
+	@scripts/need check
+	tests/map/programs.sh $(or $(PROGRAM_KILLS),10)
 
 # Three OSDs on this host; what it takes is in docs/manual/origins.md.
 STILL ?= 30
