@@ -160,4 +160,67 @@ cmp -s "$work/plain" "$work/mounted" ||
 	fail "blocks beyond the end (written, size, blocks) differ: $(diff "$work/plain" "$work/mounted")"
 say "--write-back, preallocated: blocks as in the plain directory"
 rm -rf "${tree:?}"/* "$work/disk/plain"
+
+# A server that is told to end while the tree's disk takes nothing waits for it, and longer than the
+# 10 s for which a server waits that only asks what is at a path.
+cat >"$work/write.py" <<'P'
+import mmap, os, sys, time
+tree, size = sys.argv[1], int(sys.argv[2])
+held = []
+for i in range(4):
+    fd = os.open(f"{tree}/{i}", os.O_RDWR | os.O_CREAT, 0o644)
+    os.ftruncate(fd, size)
+    if i % 2:
+        held.append(mmap.mmap(fd, size))
+        held[-1][:] = b"N" * size
+    else:
+        os.write(fd, b"N" * size)
+    held.append(fd)
+print("done", flush=True)
+time.sleep(600)
+P
+writing() { # BYTES: of each of four files, which stay open
+	rm -f "$work/written"
+	python3 "$work/write.py" "$tree" "$1" >"$work/written" 2>&1 &
+	program=$!
+	for ((tries = 0; tries < 600; tries++)); do
+		[ ! -s "$work/written" ] || break
+		sleep 0.05
+	done
+	[ "$(cat "$work/written")" = "done" ] || fail "$(cat "$work/written")"
+}
+# ended: the exit code of the server, in $code.
+ended() {
+	code=0
+	wait "$server" || code=$?
+	server='' mounted=''
+	kill -9 "$program" 2>/dev/null || true
+	wait "$program" 2>/dev/null || true
+}
+start_mount "$tree" --write-back
+writing $((4 << 20))
+fsfreeze -f "$work/disk"
+at_end 'fsfreeze -u "$work/disk" 2>/dev/null || true'
+kill "$server"
+sleep 11
+fsfreeze -u "$work/disk"
+ended
+[ $code = 0 ] || fail "a server that lost nothing ends with $code: $(tail -n 3 "$work/mount.log")"
+for ((i = 0; i < 4; i++)); do
+	[ "$(tr -d N <"$tree/$i" | wc -c) $(stat -c %s "$tree/$i")" = "0 $((4 << 20))" ] ||
+		fail "the server ended with 0, and $i lacks $(tr -d N <"$tree/$i" | wc -c) bytes"
+done
+say "--write-back, SIGTERM while the disk is frozen: what the kernel held is there"
+
+# What the tree does not take is not said to be there.
+rm -rf "${tree:?}"/*
+start_mount "$tree" --write-back
+dd if=/dev/zero of="$work/disk/fill" bs=1M 2>/dev/null && fail "the disk does not get full"
+writing $((1 << 20))
+kill "$server"
+ended
+[ $code = 7 ] || fail "bytes were lost, and the server ends with $code"
+grep -q "no sync covers, are lost: the tree's file system refused" "$work/mount.log" ||
+	fail "nothing is said of what was lost: $(tail -n 3 "$work/mount.log")"
+say "--write-back, SIGTERM and no room: exit code 7"
 umount_disk

@@ -21,6 +21,7 @@
 mod acl;
 mod affinity;
 mod attach;
+mod cut_off;
 mod front;
 mod holders;
 mod latency;

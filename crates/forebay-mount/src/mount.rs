@@ -11,13 +11,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::{LogOptions, LogState, Pages, Pool};
-use fuser::{Session, SessionUnmounter};
+use fuser::{Notifier, Session, SessionUnmounter};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{attach, register, unregister, waiting, Flags};
+use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::front::{Front, Helpers, TreeLive};
 use crate::holders;
 use crate::latency::Latency;
@@ -91,6 +93,11 @@ pub enum MountError {
         if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
     )]
     Held { mountpoint: String, by: Vec<String> },
+    #[error(
+        "{mountpoint}: bytes that programs had written when it was ended, and that no sync covers, \
+         are lost: {cause}"
+    )]
+    Lost { mountpoint: String, cause: String },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
     Busy { mountpoint: String, cause: io::Error },
 }
@@ -142,6 +149,7 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// What the mountpoint is a mount of.
     device: Arc<OnceLock<u64>>,
+    kernel: Arc<OnceLock<Notifier>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The session is over: somebody unmounted it.
@@ -176,9 +184,17 @@ enum Place {
     Other,
 }
 
+/// The device of what is at a path, by what the kernel knows: the server of a mount there is not
+/// asked, which may wait for its disk.
+fn device_at(path: &Path) -> rustix::io::Result<u64> {
+    let flags = AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty())?;
+    Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
+}
+
 fn place(mountpoint: &Path, device: u64) -> Place {
-    match std::fs::metadata(mountpoint) {
-        Ok(at) if at.dev() != device => match namespaces::is_here(device) {
+    match device_at(mountpoint) {
+        Ok(at) if at != device => match namespaces::is_here(device) {
             true => Place::Covered,
             false => Place::Other,
         },
@@ -423,6 +439,7 @@ impl Mount {
             tree,
             mountpoint: mountpoint.into(),
             device: Arc::default(),
+            kernel,
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
@@ -533,18 +550,31 @@ impl Mount {
 
     /// The same for one who ends with it: programs that use it get errors from then on.
     pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
+        self.abandon_within(keep, WRITE_BACK_WAIT)
+    }
+
+    /// The same; the tree's disk may take so long for what the kernel holds.
+    pub fn abandon_within(&self, keep: bool, limit: Duration) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.ended() {
-            self.cut_off();
-        }
-        self.finish(keep, &mut end)
+        let kept = match self.ended() {
+            true => Ok(()),
+            false => self.cut_off(limit),
+        };
+        self.finish(keep, &mut end).and(kept)
     }
 
     /// What programs have written is here; what they ask for from now on the kernel refuses.
-    fn cut_off(&self) {
-        if self.place() == Place::Ours {
-            let at = self.mountpoint.clone();
-            let _ = answer(move || Ok(rustix::fs::syncfs(std::fs::File::open(at)?)?));
+    fn cut_off(&self, limit: Duration) -> Result<(), MountError> {
+        let ours = self.place() == Place::Ours;
+        let mut kept = Ok(());
+        if !self.options.read_only {
+            let at = ours.then_some(self.mountpoint.as_path());
+            kept = cut_off::write_back(&self.live, &self.kernel, at, limit);
+            if let (true, Some(device)) = (kept.is_ok(), self.device.get()) {
+                cut_off::wait_for_queue(rustix::fs::minor(*device));
+            }
+        }
+        if ours {
             let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
             let _ = unmounter.unmount();
@@ -555,6 +585,12 @@ impl Mount {
             let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
             self.wait_for_end(ABORT_WAIT);
         }
+        kept.map_err(|cause| {
+            let lost = MountError::Lost { mountpoint: name(&self.mountpoint), cause };
+            // Before what may wait for the same disk.
+            forebay::diagnostics::warn(format_args!("forebay: {lost}"));
+            lost
+        })
     }
 
     /// Unmounting goes by path, and must not take away what another has mounted there.

@@ -93,7 +93,7 @@ fn told(e: MountError) -> Error {
         MountError::Tree { cause, .. } | MountError::Mount { cause, .. } => of_system(cause),
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
-        MountError::Failed { .. } => 7,
+        MountError::Failed { .. } | MountError::Lost { .. } => 7,
         MountError::Busy { .. } | MountError::Held { .. } => 4,
     };
     match e {

@@ -33,6 +33,15 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// FUSE's number of the root.
 pub(super) const FUSE_ROOT: u64 = 1;
 
+/// See [`Served::swap`]: there and back.
+pub(crate) fn number_for_kernel(ino: u64, root: u64) -> u64 {
+    match ino {
+        FUSE_ROOT => root,
+        _ if ino == root => FUSE_ROOT,
+        _ => ino,
+    }
+}
+
 /// Whose inode, where in it.
 type Place = (INodeNo, u64);
 
@@ -82,11 +91,7 @@ impl Served {
     /// The kernel's numbers are the tree's, but for the root: it changes places with
     /// whatever has number 1.
     pub fn swap(&self, ino: u64) -> u64 {
-        match ino {
-            FUSE_ROOT => self.root,
-            _ if ino == self.root => FUSE_ROOT,
-            _ => ino,
-        }
+        number_for_kernel(ino, self.root)
     }
 
     pub fn inode(&self, ino: INodeNo) -> Result<Arc<Inode<Node>>> {

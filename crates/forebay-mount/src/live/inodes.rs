@@ -156,6 +156,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok((self.meet(node, &attr, None, 1), attr))
     }
 
+    /// The files that the kernel knows, and of which it may hold pages.
+    pub fn files_of_kernel(&self) -> Vec<u64> {
+        let inodes = self.inodes();
+        let known = inodes.known.values().filter(|k| k.lookups > 0);
+        known.filter(|k| k.inode.kind == Kind::File).map(|k| k.inode.ino).collect()
+    }
+
     /// The kernel forgets that it looked an inode up, that often.
     pub fn forget(&self, ino: u64, lookups: u64) {
         let mut inodes = self.inodes();
