@@ -26,7 +26,9 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
-	@echo 'make check           all tests, as continuous integration runs them'
+	@echo 'make check           the tests to run before a commit'
+	@echo 'make check-all       all tests; PART=name: one part; STRICT=1: a skip is a failure (45 minutes)'
+	@echo 'make check-parts     the parts of check-all, their steps, and how long each takes'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command'
 	@echo 'make bench           engine, reads, recovery, slots, maps, load; see bench/index.html (10 minutes; QUICK=1: 5)'
@@ -65,13 +67,28 @@ demo:
 	cargo build --release -p forebay-cli
 	$(built)/forebay demo --dir $(OUT)/demo
 
+# STRICT=1: a test that is skipped is a failure.  PART: one part of the whole check.
+CHECK = scripts/check $(if $(STRICT),--strict) $(PART:%=--part %)
 quick:
 	@scripts/need check
-	@scripts/check --quick
+	@$(CHECK) --quick
 
 check:
 	@scripts/need check
-	@scripts/check
+	@$(CHECK)
+
+.PHONY: check-all check-rest check-parts
+check-all:
+	@scripts/need check
+	@$(CHECK) --all
+
+# What check-all has, and check has not.
+check-rest:
+	@scripts/need check
+	@$(CHECK) --rest
+
+check-parts:
+	@scripts/check --all --list
 
 # QUICK=1: a quarter of the time, for a look at whether it runs.
 BENCH := bench/out
