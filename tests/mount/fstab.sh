@@ -121,6 +121,15 @@ code 0 umount "$work/disk/tree"
 ! is_mounted "$work/disk/tree" || fail "it is mounted after umount"
 [ "$(find "$work/disk" -name '.forebay*')" = "" ] || fail "a mark is left after umount"
 free "$work/disk/tree"
+# What umount(8) knows of the tree's own mount stays, whatever becomes of the one over it.
+mount -i -f --no-canonicalize -t ext4 -o uhelper=ours,x-ours -- /dev/ours "$work/disk/tree"
+code 0 "$FOREBAY" mount "$pool" "$work/disk/tree"
+exec 5>"$work/disk/tree/open"
+code 4 "$FOREBAY" umount "$work/disk/tree"
+exec 5>&-
+code 0 "$FOREBAY" umount "$work/disk/tree"
+grep -q "^SRC=/dev/ours TARGET=$work/disk/tree " /run/mount/utab || fail "a line of the tree's own mount is gone"
+sed -i "\\,^SRC=/dev/ours ,d" /run/mount/utab
 # And so does who mounts it again at once.
 for i in 1 2 3; do
 	code 0 mount -T "$work/fstab" "$work/disk/tree"

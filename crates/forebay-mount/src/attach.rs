@@ -131,33 +131,32 @@ pub fn attach(
 /// Tells umount(8) to read the mount table.  umount(8) asks statfs(2) for the type of what
 /// `/run/mount/utab` does not name, is told `fuse`, and would not find `umount.fuse.forebay`,
 /// which waits until the tree has everything.  Only for root; without it umount(8) returns
-/// earlier.
-pub fn register(tree: &Path, mountpoint: &Path) {
+/// earlier.  `true`: a line was added, and [`unregister`] is to take it out.
+pub fn register(tree: &Path, mountpoint: &Path) -> bool {
     if !geteuid().is_root() {
-        return;
+        return false;
     }
     let known = fs::read("/run/mount/utab").unwrap_or_default();
     let target = [&b" TARGET="[..], &mangled(mountpoint), b" "].concat();
+    // It may be of the tree's own mount at the same place.
     if known.windows(target.len()).any(|part| part == target) {
-        return;
+        return false;
     }
     let mut command = Command::new("mount");
     command.args(["-i", "-f", "--no-canonicalize", "-t", "fuse.forebay", "-o", "uhelper=forebay"]);
-    run(command.arg("--").args([tree, mountpoint]));
+    run(command.arg("--").args([tree, mountpoint]))
 }
 
-/// Takes back [`register`], while it is mounted.
+/// Takes the line out that [`register`] added, while it is mounted.
 pub fn unregister(mountpoint: &Path) {
-    if geteuid().is_root() {
-        let mut command = Command::new("umount");
-        run(command.args(["-i", "--fake", "--no-canonicalize", "--"]).arg(mountpoint));
-    }
+    let mut command = Command::new("umount");
+    run(command.args(["-i", "--fake", "--no-canonicalize", "--"]).arg(mountpoint));
 }
 
 /// Nobody reads what it says.
-fn run(command: &mut Command) {
+fn run(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let _ = command.status();
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// A path as the tables of mounts have it.

@@ -155,6 +155,8 @@ pub struct Mount {
     /// The session is over: somebody unmounted it.
     ended: Arc<(Mutex<bool>, Condvar)>,
     finishing: Arc<AtomicBool>,
+    /// umount(8) has a line of it that is ours.
+    registered: AtomicBool,
     end: Mutex<End>,
 }
 
@@ -400,20 +402,25 @@ impl Mount {
 
     fn register(&self) {
         let (tree, at) = (self.tree.clone(), self.mountpoint.clone());
-        let _ = answer(move || {
-            register(&tree, &at);
-            Ok(())
-        });
+        let added = answer(move || Ok(register(&tree, &at)));
+        self.registered.store(added.unwrap_or_default(), Ordering::Relaxed);
     }
 
     /// Unmounts it, if nobody uses it.
     fn take_away(&self) -> io::Result<()> {
         let at = self.mountpoint.clone();
-        let _ = answer(move || {
-            unregister(&at);
-            Ok(())
-        });
-        take_away(&self.mountpoint, UnmountFlags::empty()).inspect_err(|_| self.register())
+        let registered = self.registered.swap(false, Ordering::Relaxed);
+        if registered {
+            let _ = answer(move || {
+                unregister(&at);
+                Ok(())
+            });
+        }
+        take_away(&self.mountpoint, UnmountFlags::empty()).inspect_err(|_| {
+            if registered {
+                self.register();
+            }
+        })
     }
 
     fn show(
@@ -444,6 +451,7 @@ impl Mount {
             threads: Mutex::default(),
             ended: Arc::default(),
             finishing: Arc::default(),
+            registered: AtomicBool::default(),
             end: Mutex::default(),
         };
         Ok((mount, Shown { session, acts, helpers }))
