@@ -6,6 +6,7 @@
 #include <linux/completion.h>
 #include <linux/mm.h>
 #include <linux/refcount.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/wait.h>
 
@@ -13,7 +14,6 @@
 
 #define RESERVE 2u /* beside one for each of destage */
 #define STROKE 8u  /* requests given to the origin at once */
-#define PLACES 3u  /* and one, where an origin is asked whether it answers */
 
 enum means {
 	AS_ASKED,
@@ -260,20 +260,24 @@ static int ask(struct fbk_volume *v, u64 sector)
 	return rc;
 }
 
-/* No flush shows that a disk is gone: one without a volatile cache gets none.  A disk with some
- * bad blocks answers, so several are asked for; some drivers have one error for all that fails.
+/* No flush shows that a disk is gone: one without a volatile cache gets none.  The end is asked
+ * for, since a disk may have lost its end alone: a file that was cut, a part of several.  A disk
+ * with some bad blocks answers, and some drivers have one error for all that fails; so blocks
+ * before the last one are asked as well, but none that is far from the end.
  */
 int fbk_origin_answers(struct fbk_volume *v)
 {
+	static const u32 before[] = { 0, SZ_64K / SECTOR_SIZE, SZ_1M / SECTOR_SIZE };
 	u32 block = bdev_logical_block_size(v->origin) / SECTOR_SIZE, i;
-	u64 last = v->sectors / block - 1;
+	u64 last = (v->sectors / block - 1) * block;
 	int rc = 0;
 
 	if (bdev_nr_sectors(v->origin) < v->sectors)
 		return -EIO;
-	for (i = 0; i <= PLACES; i++) {
-		rc = ask(v, last * (PLACES - i) / PLACES * block);
-		if (!rc || rc == -EINTR || rc == -ENOMEM)
+	for (i = 0; i < ARRAY_SIZE(before); i++) {
+		rc = ask(v, last - min_t(u64, before[i], last));
+		/* A disk that is away may take long for each answer. */
+		if (rc != -EIO && rc != -ENODATA)
 			break;
 	}
 	return rc;

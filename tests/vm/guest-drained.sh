@@ -5,9 +5,9 @@
 # Method: a table of devices (target, native) by kinds of volume (cache, static) by ways to ask
 # (the command "flush", a suspend that flushes, a removal, forebay detach --flush, a cleaner)
 # by states (nothing written, written, the same after one to four drains, an origin that
-# fails, one that is well again, one whose last block is bad, one that shrank, one that was
-# taken away, a pool that has lost a page), and a look at the origin behind the device after
-# each.
+# fails, one that is well again, one whose last block is bad, one whose end is gone, one that
+# shrank, one that was taken away, a pool that has lost a page), and a look at the origin behind
+# the device after each.
 #	$1 the module, if it is another
 # shellcheck shell=bash
 . "$(dirname "$0")/guest-lib.sh"
@@ -21,6 +21,7 @@ origin_table() { # linear, error, last (block is bad), smaller
 	case $1 in
 	error) table="0 $sectors error" ;;
 	last) table="0 $less linear /dev/ram0 0"$'\n'"$less 8 error" ;;
+	end) table="0 $((sectors / 2)) linear /dev/ram0 0"$'\n'"$((sectors / 2)) $((sectors / 2)) error" ;;
 	smaller) table="0 $less linear /dev/ram0 0" ;;
 	esac
 	dmsetup suspend --noflush --nolockfs org && dmsetup load org <<<"$table" &&
@@ -127,6 +128,8 @@ table() {
 	origin_table last || fail "origin_table"
 	put || fail "$kind: write"
 	flushed "its last block is bad"
+	origin_table end || fail "origin_table"
+	not_done "its end is gone" "origin does not answer"
 	origin_table smaller || fail "origin_table"
 	not_done "the origin is smaller" "or is smaller"
 	origin_table linear || fail "origin_table"
