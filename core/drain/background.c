@@ -12,7 +12,7 @@
 
 /* Seals what was there at the tick before, so that later damage to it is told from
  * a torn tail.  Nobody appends to a chunk meanwhile, so its age can be looked at, too. */
-static void tick(struct fby_drain *p)
+static void tick(struct fby_drain *p, u32 *wake)
 {
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
@@ -21,7 +21,7 @@ static void tick(struct fby_drain *p)
 			continue;
 		for (u32 v = 0; v < p->space->store.sb.nvolumes; v++) {
 			fby_slot_seal(p->space, s, (u16)v, true);
-			fby_slot_age(p->space, s, (u16)v);
+			fby_slot_age(p->space, s, (u16)v, wake);
 		}
 		fby_slot_release(s);
 	}
@@ -69,13 +69,13 @@ static void look_at_all(struct fby_drain *p)
 			fby_destage_look(p->space, (u16)v);
 }
 
-static void housekeeping(struct fby_drain *p)
+static void housekeeping(struct fby_drain *p, u32 *wake)
 {
 	bool pressure = p->space->pressure, all = false;
 
 	if (p->space->now_ns - p->tick_ns >= TICK_NS) {
 		p->tick_ns = p->space->now_ns;
-		tick(p);
+		tick(p, wake);
 		all = true;
 	}
 	fby_pressure_update(p->space);
@@ -136,7 +136,7 @@ int fby_drain_step(struct fby_drain *p, u64 now_ns, struct fby_io *io, u64 *next
 	fby_store(&p->space->stepped_opens, fby_load(&p->space->chunks_opened));
 	if (fby_load(&p->space->wake_owed))
 		*wake |= fby_fetch_and(&p->space->wake_owed, 0u);
-	housekeeping(p);
+	housekeeping(p, wake);
 	again = sweep_step(p, next_ns, wake) || fby_relocate_step(p, wake);
 	decision = volumes_step(p, io, wake);
 	if (p->retry_ns < *next_ns)

@@ -336,20 +336,6 @@ void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool befo
 		ch->tick_fill = fill;
 }
 
-void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner)
-{
-	u32 c = s->volume[owner].open;
-	struct fby_chunk *ch;
-
-	if (c == FBY_NO_CHUNK)
-		return;
-	ch = &p->chunk[c];
-	if (ch->kind == FBY_CHUNK_CACHE && ch->seq_last <= fby_load(&p->owner[owner].rec.watermark)) {
-		fby_store(&ch->opened_ns, fby_load(&p->now_ns));
-		fby_store(&ch->copies_ns, FBY_NO_SEQ);
-	}
-}
-
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)
 {
 	u32 c = s->volume[owner].open;
@@ -373,6 +359,28 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 		fby_destage_look(p, owner);
 		*wake |= FBY_WAKE_DESTAGE;
 	}
+}
+
+void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake)
+{
+	u32 c = s->volume[owner].open;
+	struct fby_chunk *ch;
+	bool newest;
+
+	if (c == FBY_NO_CHUNK)
+		return;
+	ch = &p->chunk[c];
+	if (ch->kind != FBY_CHUNK_CACHE || ch->seq_last > fby_load(&p->owner[owner].rec.watermark))
+		return;
+	fby_lock(&p->lock);
+	newest = ch->next == FBY_NO_CHUNK;
+	fby_unlock(&p->lock);
+	if (!newest && fby_load(&p->opt.max_age_ns)) {
+		fby_slot_close(p, s, owner, wake);
+		return;
+	}
+	fby_store(&ch->opened_ns, fby_load(&p->now_ns));
+	fby_store(&ch->copies_ns, FBY_NO_SEQ);
 }
 
 /* Pool lock held. */

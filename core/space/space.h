@@ -208,8 +208,10 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
  * or that it had at the last call that was for this (before). */
 void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before);
 /* Slot held: if all of its open chunk of the volume is at or below the watermark, its age
- * counts from now on.  One that fills slowly is as old as what it has besides. */
-void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner);
+ * counts from now on.  One that fills slowly is as old as what it has besides.  Where the
+ * volume has a newer chunk it is closed instead: max_age looks at the first of them, and none
+ * behind it may be older. */
+void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Linked pages of the chunk.  Exact when it is closed and they are none; else what

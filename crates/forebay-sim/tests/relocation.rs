@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use forebay_engine::sys;
 use forebay_sim::engine::{identity, small_attach, volume_spec, Decision, Engine, Wait};
+use forebay_sim::hooks;
 use forebay_sim::media::{Flavour, Media};
 use forebay_sim::rng::Rng;
 use forebay_sim::script::data;
@@ -136,6 +137,30 @@ fn what_was_moved_keeps_its_age() {
     }
     assert!(run.now_ns >= began + max_age_ns, "it went there before its time");
     assert!(run.relocated() > hot, "it was not moved in between");
+}
+
+/// Not moved, but as easily forgotten: the chunk that comes first is open in a slot that nobody
+/// uses, and the origin has all of it.
+#[test]
+fn a_chunk_behind_that_of_an_idle_slot_grows_old() {
+    for max_age_ns in [1_000_000, 2_000_000_000] {
+        let mut run = Run::new(max_age_ns);
+        for id in 0..8 {
+            hooks::set_cpu(id as u32 % 2);
+            run.write(id, id);
+            hooks::set_cpu(0);
+            let began = run.now_ns;
+            while !run.destaged.contains(&id) {
+                run.destage();
+                let age_ns = run.now_ns - began;
+                assert!(age_ns < max_age_ns + 500_000_000, "block {id} never went to the origin");
+            }
+            assert!(run.now_ns >= began + max_age_ns / 2, "block {id} went there before its time");
+            for _ in 0..300 {
+                run.destage();
+            }
+        }
+    }
 }
 
 #[test]
