@@ -128,7 +128,9 @@ static bool free_if_empty(struct fby_space *p, u32 c)
 /* After chunks were freed. */
 static void wake_space(struct fby_space *p, u32 *wake)
 {
-	if (fby_load(&p->nfree) > 1 && /* enough for who has none; see fby_kept_free */
+	u32 nfree = fby_load(&p->nfree);
+
+	if ((nfree > 1 || (nfree && fby_last_serves(p))) && /* enough for who has none; see fby_kept_free */
 	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }

@@ -89,6 +89,27 @@ u32 fby_spare(const struct fby_space *p)
 	return nfree > owed ? nfree - owed : 0;
 }
 
+/*
+ * Free chunks that a volume's first one leaves.  It may come from what is kept for relocation:
+ * what volumes that are not attached hold never becomes free, and it would wait for ever.  A
+ * pool that keeps none for relocation has but the last one for that, which carries what is
+ * lost.  While nobody who is entitled to a chunk has any, no round needs that.
+ */
+static u32 first_leaves(const struct fby_space *p)
+{
+	if (fby_reserve(p) > 1 || p->nfree != 1 || p->store.sb.nchunks == 1)
+		return 1;
+	for (u32 i = 0; i < p->store.sb.nvolumes; i++)
+		if (p->owner[i].active && fby_load(&p->owner[i].nchunks))
+			return 1;
+	return 0;
+}
+
+bool fby_last_serves(const struct fby_space *p)
+{
+	return fby_reserve(p) == 1 && fby_load(&p->owed) >= fby_load(&p->attached) * p->entitled;
+}
+
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 {
 	u32 reserve = flags & FBY_BEGIN_RELOCATE ? 1 : fby_reserve(p), owed = fby_owed_to(p, &p->owner[owner]);
@@ -97,10 +118,8 @@ u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 		return 0;
 	if (FBY_BUG(OWED_IGNORED))
 		return reserve;
-	/* Its first one also from what is kept for relocation: what volumes that are not
-	 * attached hold never becomes free, and it would wait for ever. */
 	if (owed == p->entitled)
-		return 1;
+		return first_leaves(p);
 	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
 }
 

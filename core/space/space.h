@@ -173,6 +173,8 @@ void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
 /* Pool lock held: free chunks that the volume has to leave, the reserve and what
  * others are entitled to.  flags: of enum fby_begin_flags. */
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags);
+/* Is a single free chunk one for a volume that has none?  As of the last tick, or about so. */
+bool fby_last_serves(const struct fby_space *p);
 bool fby_starved(const struct fby_space *p); /* writers get no chunk, but for what they are entitled to */
 bool fby_short(const struct fby_space *p); /* so few chunks are free that relocation begins */
 bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */

@@ -71,7 +71,7 @@ impl Run {
     }
 
     /// So many steps of destage, in which an origin takes everything.
-    fn destage(&mut self, steps: u32) {
+    pub fn destage(&mut self, steps: u32) {
         for _ in 0..steps {
             self.now_ns += 20_000_000;
             let step = self.engine.destage_step(self.now_ns).unwrap();

@@ -76,6 +76,39 @@ fn attached_and_drained_it_gives_them_back() {
     run.write(1, 63);
 }
 
+/// A pool of few chunks keeps none for relocation: the last one, which is the reserve, is a
+/// volume's first while no volume that is attached has any.
+#[test]
+fn the_last_chunk_serves_who_has_none() {
+    let mut run = Run::new(6);
+    run.attach(0, 64);
+    let held = (0..).take_while(|&block| run.try_write(0, block)).count() as u64;
+    assert_eq!(held, 5 * ROOM, "the reserve is left");
+    run.engine.volume_detach(0).unwrap();
+    run.attach(1, 64);
+    // Its origin takes what it gets: four times as much as a chunk holds.
+    let (mut block, mut steps) = (0, 0);
+    while block < 4 * ROOM {
+        match run.try_write(1, block) {
+            true => block += 1,
+            false => run.destage(1),
+        }
+        steps += 1;
+        assert!(steps < 2000, "block {block} of the volume that is attached waits for ever");
+    }
+    run.engine.check(true).unwrap();
+    // What the first one holds goes to its origin as soon as it is there.
+    run.attach(0, 64);
+    run.engine.volume_drain(0, true).unwrap();
+    run.engine.volume_drain(1, true).unwrap();
+    run.destage(500);
+    let left = [0, 1].map(|index| run.engine.volume_info(index).unwrap().pages);
+    assert_eq!(left, [0, 0]);
+    // And is the reserve again for who has chunks.
+    let got = (0..).take_while(|&block| run.try_write(0, block)).count() as u64;
+    assert_eq!(got, 5 * ROOM);
+}
+
 #[test]
 fn removed_it_gives_them_back() {
     let (mut run, _) = beside_a_detached_one();
