@@ -13,7 +13,7 @@ use super::model::workloads::{live_on, live_on_tree, new, Beside};
 use super::model::{log_of, Rng};
 use super::planted::{plant, Bug, OF_OTHERS};
 use super::{replay, tidy, ReplayOptions, Report, STAGING};
-use crate::record::{Entry, Kind, Record, SetAttr};
+use crate::record::{header, Entry, Kind, Record, Records, SetAttr, Time};
 use crate::tree::{New, RenameHow, Tree};
 
 /// What is in the tree by path, and its bytes.
@@ -338,6 +338,16 @@ fn a_staging_directory_of_anothers() -> Result<(), String> {
     }
 }
 
+/// The file that was written with these bytes.
+fn fid_of(log: &[Vec<u8>], byte: u8) -> u64 {
+    let records = log.iter().flat_map(|body| Entry::parse(body).unwrap().records());
+    let written = records.filter_map(|record| match record.unwrap() {
+        Record::Data { fid, bytes, .. } if bytes.first() == Some(&byte) => Some(fid),
+        _ => None,
+    });
+    written.last().unwrap()
+}
+
 /// Somebody has changed his own file after the crash, runs it, or holds it: what others have
 /// is restored, and what the log has of his is found.
 fn one_file_that_its_owner_keeps(busy: bool) -> Result<(), String> {
@@ -354,12 +364,18 @@ fn one_file_that_its_owner_keeps(busy: bool) -> Result<(), String> {
         false => tree.changed_at(5_000_000_000).changed_alone(his),
     };
     let before = tree.now();
-    let report = replay(&tree, &log(&bed), &ReplayOptions::default(), &mut |_, _| {});
-    let report = report.map_err(|e| format!("no replay: {e}"))?;
+    let mut log = log(&bed);
+    let mtime = Some(Time { seconds: 9, nanoseconds: 0 });
+    let set = SetAttr { mtime, ..SetAttr::default() };
+    let number = Entry::parse(log.last().unwrap()).unwrap().number + 1;
+    let body = Records::of(&Record::Attr { fid: fid_of(&log, 7), set });
+    log.push([&header(number, 1, 1)[..], body.bytes()].concat());
+    let report = replayed_on(&tree, &log)?;
     let end = tree.now();
     let other = files(&end).get("/other") == Some(&vec![8; 600]);
     let told = report.in_dispute().iter().any(|line| line.contains("his"));
-    match end.inodes[&his].data == before.inodes[&his].data
+    match (&end.inodes[&his].data, end.inodes[&his].mtime)
+        == (&before.inodes[&his].data, before.inodes[&his].mtime)
         && has_bytes_of(&end, 7)
         && other
         && told
@@ -375,6 +391,77 @@ fn a_file_that_its_owner_runs() -> Result<(), String> {
 
 fn a_file_that_its_owner_has_changed() -> Result<(), String> {
     one_file_that_its_owner_keeps(false)
+}
+
+/// Who may write to a directory renames another's file in it and back, after the crash: the log's
+/// content and attributes are there, and the attributes that they replace are told.
+fn a_file_that_somebody_renamed_and_back() -> Result<(), String> {
+    let bed = live_on(root_with(&["d"]));
+    bed.write("d/x", 5);
+    bed.sync();
+    bed.write("d/x", 7);
+    let x = bed.ino("d/x");
+    let mut log = log(&bed);
+    let mode = |fid, mode| {
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        Records::of(&Record::Attr { fid, set }).bytes().to_vec()
+    };
+    let fid = fid_of(&log, 7);
+    let number = Entry::parse(log.last().unwrap()).unwrap().number + 1;
+    // The one of the root is what it has.
+    let root = mode(1, bed.base.inodes[&ROOT_INO].mode);
+    for (body, number) in [mode(fid, 0o4600), root].iter().zip(number..) {
+        log.push([&header(number, 1, 1)[..], body].concat());
+    }
+    let tree = || SimTree::new(crashed(&bed, false)).touched_at(5_000_000_000);
+    let done = tree();
+    let report = replayed_on(&done, &log)?;
+    let end = done.now();
+    let is = &end.inodes[&x];
+    if is.data != [7; 600] || is.mode != 0o600 {
+        return Err(format!("{:?} {:o}: {report:?}", is.data.first(), is.mode));
+    }
+    let told = |report: &Report| {
+        let lines = report.in_dispute();
+        let has = |what: &str| lines.iter().filter(|line| line.contains(what)).count();
+        (has("d/x: mode"), has("4000 of the log's mode"), lines.len())
+    };
+    if told(&report) != (1, 1, 2) {
+        return Err(format!("{report:?}"));
+    }
+    // A replay that goes on where another was cut tells the same.
+    let mut disk = Disk::new(tree().now());
+    for event in &done.trace() {
+        disk.feed(event);
+        let tree = SimTree::new(disk.crash(disk.points() - 1, &mut || true));
+        let again = tree.touched_at(5_000_000_000);
+        let report = replayed_on(&again, &log)?;
+        let is = &again.now().inodes[&x];
+        let told = told(&report);
+        if is.data != [7; 600] || is.mode != 0o600 || told.0 != 1 || told.1 != 1 {
+            return Err(format!("cut at {event:?}: {told:?} {report:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// A first try of the replay, which found no space, changes the times of the root.
+fn a_root_that_the_replay_itself_has_changed() -> Result<(), String> {
+    let bed = live_on(root_with(&[]));
+    bed.write("x", 7);
+    let tree = SimTree::new(crashed(&bed, false));
+    let tree = tree.changed_at(5_000_000_000).changed_alone(ROOT_INO);
+    let mut log = log(&bed);
+    let mode = bed.base.inodes[&ROOT_INO].mode;
+    let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let number = Entry::parse(log.last().unwrap()).unwrap().number + 1;
+    let body = Records::of(&Record::Attr { fid: 1, set });
+    log.push([&header(number, 1, 1)[..], body.bytes()].concat());
+    let report = replayed_on(&tree, &log)?;
+    match report.in_dispute().is_empty() && files(&tree.now()).get("/x") == Some(&vec![7; 600]) {
+        true => Ok(()),
+        false => Err(format!("{report:?}")),
+    }
 }
 
 /// The lines of all reports.
@@ -447,6 +534,8 @@ fn shown_by(bug: Bug) -> Case {
         Bug::AnybodysTaken => anothers_file_at_the_name,
         Bug::ToldAtTheEnd => a_replay_that_is_cut_off,
         Bug::BusyStopsAll => a_file_that_its_owner_runs,
+        Bug::InodeTimeIsContent => a_file_that_somebody_renamed_and_back,
+        Bug::TimesOfOtherContent => a_file_that_its_owner_runs,
         Bug::ChangedStopsAll => a_file_that_its_owner_has_changed,
         Bug::DisplacedForgotten => a_file_without_a_certain_name_that_had_others,
         Bug::EmptyOfAnybody => anothers_empty_file_at_the_name,
@@ -458,7 +547,9 @@ fn shown_by(bug: Bug) -> Case {
 
 #[test]
 fn cases() {
-    let all: [Case; 14] = [
+    let all: [Case; 16] = [
+        a_file_that_somebody_renamed_and_back,
+        a_root_that_the_replay_itself_has_changed,
         a_replay_that_is_cut_off,
         a_file_that_its_owner_runs,
         a_file_that_its_owner_has_changed,

@@ -15,6 +15,7 @@
 mod flight;
 mod found;
 mod history;
+mod later;
 mod plan;
 pub(crate) mod planted;
 mod run;
@@ -107,9 +108,11 @@ pub struct Report {
     pub disputes: Vec<String>,
     /// What went where things are found, and as what.
     pub found: Vec<String>,
-    /// Files that something changed after the last entry.  They stay as they are; what the
-    /// log has of their content goes where things are found.
+    /// Files whose content something changed after the last entry.  It stays as it is; what the
+    /// log has of it goes where things are found.
     pub changed: Vec<String>,
+    /// Attributes that the log replaces, and that may have been changed after the last entry.
+    pub attributes: Vec<String>,
     /// Where the tree was, if it is elsewhere now.
     pub moved_from: Option<String>,
     /// Files that were written to the salvage directory.
@@ -148,7 +151,8 @@ impl Report {
         [
             all("the tree lacked ", &self.missing),
             all("something else was at ", &self.conflicts),
-            all("changed after the crash, and left as it is: ", &self.changed),
+            all("changed after the crash, and its content is left as it is: ", &self.changed),
+            all("", &self.attributes),
             all("changed beside the mount: ", &self.disputes),
         ]
         .concat()

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use rustix::io::Errno;
 
 use super::history::{Change, File, History, Place};
+use super::later;
 use super::planted::{planted, Bug};
 use super::staging::Staging;
 use super::within::{self, Walked};
@@ -60,9 +61,6 @@ impl Step<'_> {
     }
 }
 
-/// A change later than the last entry by this is not the mount's.
-const SLACK_NS: i128 = 5_000_000_000;
-
 pub struct Plan<'a, N> {
     pub history: History<'a>,
     pub staging: Staging<N>,
@@ -74,12 +72,16 @@ pub struct Plan<'a, N> {
     pub missing: BTreeSet<Fid>,
     /// Made from the log, and put where things are found.
     found: BTreeSet<Fid>,
-    /// Something else changed them after the crash: they stay as they are.
+    /// Something else changed their content after the crash: it stays as it is.
     pub changed_fids: BTreeSet<Fid>,
+    /// Something else changed their inode after the crash, and their content or not.
+    pub touched: BTreeSet<Fid>,
     /// Entries that remove directories that are not empty.
     pub not_empty: HashSet<u64>,
     conflicts: Vec<String>,
-    changed: Vec<String>,
+    pub changed: Vec<String>,
+    /// Attributes that the log replaces, and that may be of after the crash, in words.
+    pub attributes: Vec<String>,
     moved_from: Option<String>,
     entries: u64,
 }
@@ -119,9 +121,11 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             missing: BTreeSet::new(),
             found: BTreeSet::new(),
             changed_fids: BTreeSet::new(),
+            touched: BTreeSet::new(),
             not_empty: HashSet::new(),
             conflicts: Vec::new(),
             changed: Vec::new(),
+            attributes: Vec::new(),
             moved_from,
             entries: entries.len() as u64,
         };
@@ -140,7 +144,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         look.find_by_name()?;
         look.find_not_empty()?;
         look.find_missing();
-        look.find_changed()?;
+        later::find(tree, &mut look.plan)?;
         look.compare()?;
         look.steps()?;
         Ok(look.plan)
@@ -165,6 +169,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             missing: self.missing.iter().map(|fid| self.history.path(*fid)).collect(),
             conflicts: self.conflicts.clone(),
             changed: self.changed.clone(),
+            attributes: self.attributes.clone(),
             moved_from: self.moved_from.clone(),
             disputes: self.history.disputes.clone(),
             found: Vec::new(),
@@ -477,37 +482,6 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         self.there = there;
     }
 
-    /// What was changed by something else after the mount was gone.  Once a replay has
-    /// begun this cannot be told any more, but from its list.
-    fn find_changed(&mut self) -> Result<()> {
-        let mut changed = BTreeSet::new();
-        if self.plan.staging.resumed {
-            let kept = self.plan.staging.changed.iter().copied();
-            changed.extend(kept.filter(|fid| self.plan.nodes.contains_key(fid)));
-        } else {
-            let last = i128::from(self.plan.history.last_time_ns) + SLACK_NS;
-            for (fid, node) in &self.plan.nodes {
-                if !self.plan.history.files[fid].is_changed() {
-                    continue;
-                }
-                let attr = self.attr(node, *fid)?;
-                let ctime = (i128::from(attr.ctime.seconds), i128::from(attr.ctime.nanoseconds));
-                let at = ctime.0 * 1_000_000_000 + ctime.1;
-                // What a crash cut off of a truncation ext4 finishes when it is mounted again,
-                // and then the file has the time of that.
-                if at > last && !self.plan.history.files[fid].was_cut_to(attr.size) {
-                    changed.insert(*fid);
-                }
-            }
-            let mut paths: Vec<_> =
-                changed.iter().map(|fid| self.plan.history.path(*fid)).collect();
-            paths.sort();
-            self.plan.changed = paths;
-        }
-        self.plan.changed_fids = changed;
-        Ok(())
-    }
-
     fn compare(&mut self) -> Result<()> {
         let places: Vec<_> = self.plan.history.names.iter().map(|(p, n)| (*p, n.clone())).collect();
         for (place, name) in places {
@@ -571,7 +545,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let mut steps: Vec<_> = made.iter().map(|fid| Step::Make(*fid)).collect();
         self.plan.staged.extend(made.iter().map(|fid| (*fid, *fid)));
         let changed = self.changed_files()?;
-        steps.extend(changed.iter().filter(|f| self.has_content(f)).map(|f| Step::Content(*f)));
+        steps.extend(changed.iter().filter(|f| self.is_written(f)).map(|f| Step::Content(*f)));
         let (mut dirs, others): (Vec<_>, Vec<_>) =
             changed.into_iter().partition(|f| self.plan.history.files[f].kind == Kind::Directory);
         steps.extend(others.into_iter().map(Step::Attributes));
@@ -609,6 +583,10 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         all.filter(|fid| self.has_content(fid)).map(|fid| Step::Salvage(*fid)).collect()
     }
 
+    fn is_written(&self, fid: &Fid) -> bool {
+        self.has_content(fid) && !self.plan.changed_fids.contains(fid)
+    }
+
     fn has_content(&self, fid: &Fid) -> bool {
         !self.plan.history.files[fid].content.is_empty()
     }
@@ -617,8 +595,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
     fn changed_files(&self) -> Result<Vec<Fid>> {
         let mut changed = Vec::new();
         for (fid, file) in &self.plan.history.files {
-            let stays = self.plan.changed_fids.contains(fid);
-            if !file.is_changed() || !self.there.contains(fid) || stays {
+            if !file.is_changed() || !self.there.contains(fid) {
                 continue;
             }
             if let (true, Some(node)) = (file.names.is_empty(), self.plan.nodes.get(fid)) {

@@ -49,6 +49,8 @@ pub enum Bug {
     ChangedStopsAll,
     ToldAtTheEnd,
     WalkedAgain,
+    InodeTimeIsContent,
+    TimesOfOtherContent,
 }
 
 /// Of the replay, and of what is logged for it.
@@ -91,7 +93,7 @@ pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::
 
 /// Of what something beside the mount changes.
 #[cfg(test)]
-pub const OF_OTHERS: [Bug; 12] = [
+pub const OF_OTHERS: [Bug; 14] = [
     Bug::AnywhereTaken,
     Bug::BirthIgnored,
     Bug::AnybodysTaken,
@@ -104,6 +106,8 @@ pub const OF_OTHERS: [Bug; 12] = [
     Bug::BusyStopsAll,
     Bug::ChangedStopsAll,
     Bug::ToldAtTheEnd,
+    Bug::InodeTimeIsContent,
+    Bug::TimesOfOtherContent,
 ];
 
 #[cfg(test)]

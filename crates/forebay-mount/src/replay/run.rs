@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does what was planned.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 
 use super::found::Found;
 use super::history::{Change, File, Place};
+use super::later;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_mode};
@@ -31,6 +32,8 @@ struct Run<'p, 'a, T: Tree> {
     unlocked: BTreeMap<Fid, u32>,
     options: &'p ReplayOptions,
     found: Found<'p, T::Node>,
+    /// Their content could not be written: its times and rights would be wrong.
+    unwritten: BTreeSet<Fid>,
     /// What could not be as the log says, in words.
     disputes: Vec<String>,
 }
@@ -77,8 +80,8 @@ pub fn run<'a, T: Tree>(
     let files = &plan.history.files;
     let gone = files.iter().filter(|(fid, f)| f.handle.is_some() && !plan.nodes.contains_key(fid));
     let gone: Vec<Fid> = gone.map(|(fid, _)| *fid).collect();
-    let changed = plan.changed_fids.clone();
-    let staging = plan.staging.begin(tree, gone.into_iter(), &changed, entries)?;
+    let changed = (&plan.changed_fids, &plan.touched);
+    let staging = plan.staging.begin(tree, gone.into_iter(), changed, entries)?;
     progress(1, total);
     let mut run = Run {
         tree,
@@ -89,6 +92,7 @@ pub fn run<'a, T: Tree>(
         staging,
         options,
         found: Found::new(&options.found, Some(entries)),
+        unwritten: BTreeSet::new(),
         disputes: Vec::new(),
     };
     run.found.resume(tree, plan.staging.report.as_deref())?;
@@ -222,11 +226,19 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         if !costs_the_step {
             return Err(ReplayError::Tree { path, what, cause });
         }
-        let line = format!("{path}: cannot {what}: {cause}; it stays as it is");
-        self.found.tell(self.tree, &line)?;
-        self.disputes.push(line);
+        let stays = match step {
+            Step::Content(_) => "its content stays as it is",
+            _ => "it stays as it is",
+        };
+        self.dispute(format!("{path}: cannot {what}: {cause}; {stays}"))?;
         match *step {
-            Step::Content(fid) => self.salvage(fid),
+            Step::Content(fid) => {
+                self.unwritten.insert(fid);
+                let attr = failed(self.tree.attr(self.node(fid)), "look at", self.at(fid))?;
+                let lost = later::rights_lost(self.file(fid), &attr, &self.plan.history.path(fid));
+                lost.into_iter().try_for_each(|line| self.dispute(line))?;
+                self.salvage(fid)
+            }
             Step::Put(fid, _) => match self.find(fid) {
                 // It was not moved away either: it is where it was.
                 Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),
@@ -234,6 +246,13 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             },
             _ => Ok(()),
         }
+    }
+
+    /// Durable in the report when it returns.
+    fn dispute(&mut self, line: String) -> Result<()> {
+        self.found.tell(self.tree, &line)?;
+        self.disputes.push(line);
+        Ok(())
     }
 
     /// From the staging directory to where things are found.
@@ -357,7 +376,14 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             false => failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid)),
         };
         let a = file.attr;
-        let mode = a.mode.filter(|_| file.kind != Kind::Symlink);
+        let stays = self.unwritten.contains(&fid) || self.plan.changed_fids.contains(&fid);
+        let stays = stays && !planted(Bug::TimesOfOtherContent);
+        let content_of_others = stays || self.plan.touched.contains(&fid);
+        let mut mode = a.mode.filter(|_| file.kind != Kind::Symlink);
+        if let (true, Some(logged)) = (content_of_others, mode) {
+            let is = failed(self.tree.attr(node), "look at", self.at(fid))?;
+            mode = Some(later::rights_kept(file, &is, logged));
+        }
         set(SetAttr { uid: a.uid, gid: a.gid, ..SetAttr::default() })?;
         let set_xattr =
             |(name, value): (&&[u8], &Option<&[u8]>)| match self.tree.set_xattr(node, name, *value)
@@ -366,8 +392,13 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 done => failed(done, "set an extended attribute of", self.at(fid)),
             };
         // Of them only the ACL and the mode change each other, and the mode may forbid the rest.
-        let (acl, others): (Vec<_>, Vec<_>) =
-            file.xattrs.iter().partition(|(name, _)| **name == ACCESS_ACL);
+        let (acl, others): (Vec<_>, Vec<_>) = file
+            .xattrs
+            .iter()
+            .filter(|(name, value)| {
+                !(content_of_others && **name == later::CAPABILITY && value.is_some())
+            })
+            .partition(|(name, _)| **name == ACCESS_ACL);
         others.into_iter().try_for_each(set_xattr)?;
         if file.acl_last {
             set(SetAttr { mode, ..SetAttr::default() })?;
@@ -375,6 +406,9 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         acl.into_iter().try_for_each(set_xattr)?;
         if !file.acl_last {
             set(SetAttr { mode, ..SetAttr::default() })?;
+        }
+        if stays {
+            return Ok(());
         }
         let times = SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() };
         match set(times) {

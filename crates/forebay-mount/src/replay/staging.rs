@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
-//!                        something else has changed, the numbers of entries that are left
+//!                        something else has changed or only touched, the numbers of entries that are left
 //!                        out, the modes of what was made writable, and where the report is
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
@@ -43,6 +43,8 @@ pub struct Staging<N> {
     pub left_out: Vec<u64>,
     /// Files that something else had changed before it began.
     pub changed: BTreeSet<Fid>,
+    /// Whose inodes something else had changed.
+    pub touched: BTreeSet<Fid>,
     /// What it made writable, and the mode that it had.
     pub modes: BTreeMap<Fid, u32>,
     /// Where it says what it has put aside.
@@ -181,6 +183,7 @@ impl<N: Clone> Staging<N> {
             gone: HashSet::new(),
             left_out: Vec::new(),
             changed: BTreeSet::new(),
+            touched: BTreeSet::new(),
             modes: BTreeMap::new(),
             report: None,
             list_bytes: 0,
@@ -222,6 +225,7 @@ impl<N: Clone> Staging<N> {
             }
             staging.modes = list.modes;
             staging.changed = list.changed;
+            staging.touched = list.touched;
             staging.report = list.report;
             if !planted(Bug::StagingForgotten) {
                 staging.entries = inner;
@@ -236,7 +240,7 @@ impl<N: Clone> Staging<N> {
         &mut self,
         tree: &T,
         gone: impl Iterator<Item = Fid>,
-        changed: &BTreeSet<Fid>,
+        (changed, touched): (&BTreeSet<Fid>, &BTreeSet<Fid>),
         entries: &[Vec<u8>],
     ) -> Result<N> {
         if let (Some(node), true) = (&self.node, self.resumed) {
@@ -258,6 +262,7 @@ impl<N: Clone> Staging<N> {
         gone.for_each(|fid| text += &format!("{fid}\n"));
         text += ".\n";
         changed.iter().for_each(|fid| text += &format!("changed {fid}\n"));
+        touched.iter().for_each(|fid| text += &format!("touched {fid}\n"));
         failed(tree.truncate(&list, 0), "write", shown)?;
         failed(tree.write(&list, 0, text.as_bytes()), "write", shown)?;
         failed(tree.sync_all(), "sync", shown)?;
@@ -337,6 +342,7 @@ struct List {
     gone: HashSet<Fid>,
     left_out: Vec<u64>,
     changed: BTreeSet<Fid>,
+    touched: BTreeSet<Fid>,
     modes: BTreeMap<Fid, u32>,
     report: Option<String>,
     bytes: u64,
@@ -352,12 +358,17 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let dot = lines().position(|line| line == b".\n")?;
     let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
     let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
-    let changed = BTreeSet::new();
-    let mut list = List { gone, left_out, changed, modes, report: None, bytes };
+    let (changed, touched) = (BTreeSet::new(), BTreeSet::new());
+    let mut list = List { gone, left_out, changed, touched, modes, report: None, bytes };
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
         if let Some(fid) = line.strip_prefix(b"changed ").and_then(number) {
             list.changed.insert(fid);
+            list.bytes += line.len() as u64;
+            continue;
+        }
+        if let Some(fid) = line.strip_prefix(b"touched ").and_then(number) {
+            list.touched.insert(fid);
             list.bytes += line.len() as u64;
             continue;
         }

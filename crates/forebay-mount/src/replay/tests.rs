@@ -198,6 +198,15 @@ fn what_was_changed_after_the_crash_is_told_by_the_inode() {
     file.set_modified(std::time::UNIX_EPOCH).unwrap();
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     let report = plan(&tree, &log_of(1000, &bound, &[Record::Attr { fid: 4, set }])).unwrap();
+    assert_eq!((report.changed.len(), report.attributes.len()), (0, 1), "{report:?}");
+    let data = Record::Data { fid: 4, offset: 0, size: 3, mtime: time(1), bytes: b"log" };
+    let report = plan(&tree, &log_of(1000, &bound, &[data])).unwrap();
+    assert_eq!(report.changed.len(), 0, "{report:?}");
+    // Its size is none that the log explains.
+    file.set_len(2).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    let within = Record::Data { fid: 4, offset: 0, size: 3, mtime: time(1), bytes: b"l" };
+    let report = plan(&tree, &log_of(1000, &bound, &[within])).unwrap();
     assert_eq!(report.changed.len(), 1, "{report:?}");
     std::fs::remove_dir_all(&dir).unwrap();
 }

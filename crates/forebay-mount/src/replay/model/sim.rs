@@ -324,6 +324,8 @@ pub struct SimTree {
     folds: bool,
     /// When everything was changed.
     changed: Time,
+    /// Not its content.
+    inode_alone: bool,
     /// And nothing else was.
     changed_alone: Option<u64>,
     /// Its owner runs it.
@@ -340,6 +342,7 @@ impl SimTree {
             as_owner: false,
             folds: false,
             changed: Time::default(),
+            inode_alone: false,
             changed_alone: None,
             busy: None,
             listed: Arc::default(),
@@ -348,6 +351,11 @@ impl SimTree {
 
     pub fn changed_at(self, seconds: i64) -> SimTree {
         SimTree { changed: Time { seconds, nanoseconds: 0 }, ..self }
+    }
+
+    /// The inodes, and no content.
+    pub fn touched_at(self, seconds: i64) -> SimTree {
+        SimTree { inode_alone: true, ..self.changed_at(seconds) }
     }
 
     pub fn folding(self) -> SimTree {
@@ -368,6 +376,10 @@ impl SimTree {
 
     pub fn busy(self, ino: u64) -> SimTree {
         SimTree { busy: Some(ino), ..self }
+    }
+
+    fn is_changed(&self, ino: u64) -> bool {
+        self.changed_alone.is_none_or(|alone| alone == ino)
     }
 
     fn writable(&self, ino: u64) -> Result<()> {
@@ -532,11 +544,11 @@ impl Tree for SimTree {
             blocks: 0,
             block_size: 4096,
             atime: Time::default(),
-            mtime: Time { seconds: i.mtime, nanoseconds: 0 },
-            ctime: match self.changed_alone.is_none_or(|alone| alone == ino) {
-                true => self.changed,
-                false => Time::default(),
+            mtime: match self.is_changed(ino) && !self.inode_alone {
+                true => self.changed.max(Time { seconds: i.mtime, nanoseconds: 0 }),
+                false => Time { seconds: i.mtime, nanoseconds: 0 },
             },
+            ctime: if self.is_changed(ino) { self.changed } else { Time::default() },
         })
     }
     fn create(&self, dir: &u64, name: &[u8], new: &New<'_>) -> Result<u64> {

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What something else changed after the crash.
+//!
+//! 1. Content has changed if the time of its modification is later than the log's last entry, or
+//!    if the size is none that the log explains.  It stays, and the log's goes where things are
+//!    found.
+//! 2. The time of the inode alone says nothing of the content: a rename, a link and a change of
+//!    the owner move it, and whoever may write to the directory can rename.  The log's content is
+//!    written.
+//! 3. Logged attributes are set in either case, so nobody can undo an acknowledged change of a
+//!    mode.  What they replace may be somebody's later change, so the report names it.
+//! 4. A file that somebody may have written to gets no rights of its owner by that
+//!    ([`rights_kept`]).
+
+use std::collections::BTreeSet;
+
+use super::history::{Change, File};
+use super::plan::Plan;
+use super::planted::{planted, Bug};
+use super::{failed, printable, Result};
+use crate::record::{Allocate, Kind, Time};
+use crate::tree::{Attr, Tree, ACCESS_ACL};
+
+/// A change later than the last entry by this is not the mount's.
+const SLACK_NS: i128 = 5_000_000_000;
+
+/// Who runs a file with it has rights of its owner, or of root.
+pub const CAPABILITY: &[u8] = b"security.capability";
+const SET_ID: u32 = 0o6000;
+
+fn ns(time: Time) -> i128 {
+    i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
+}
+
+/// Once a replay has begun the times say nothing any more: then its list counts.
+pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
+    let last = i128::from(plan.history.last_time_ns) + SLACK_NS;
+    let (mut changed, mut touched) = (BTreeSet::new(), BTreeSet::new());
+    let mut lines = Vec::new();
+    for (fid, node) in &plan.nodes {
+        let file = &plan.history.files[fid];
+        if !file.is_changed() {
+            continue;
+        }
+        let path = || plan.history.path(*fid);
+        let attr = failed(tree.attr(node), "look at", path)?;
+        let (was_touched, was_changed) = match plan.staging.resumed {
+            true => {
+                let was_changed = plan.staging.changed.contains(fid);
+                (was_changed || plan.staging.touched.contains(fid), was_changed)
+            }
+            false => {
+                let later = ns(attr.ctime) > last;
+                (later, later && has_other_content(file, &attr, last))
+            }
+        };
+        if was_touched {
+            touched.insert(*fid);
+            let mode = plan.staging.modes.get(fid).copied().unwrap_or(attr.mode);
+            lines.extend(replaced(tree, node, file, &Attr { mode, ..attr }, &path()));
+        }
+        let loses = !file.content.is_empty() || file.attr.mtime.or(file.attr.atime).is_some();
+        if was_changed && loses && file.kind == Kind::File {
+            changed.insert(*fid);
+        }
+    }
+    plan.changed = changed.iter().map(|fid| plan.history.path(*fid)).collect();
+    plan.changed.sort();
+    lines.sort();
+    (plan.attributes, plan.changed_fids, plan.touched) = (lines, changed, touched);
+    Ok(())
+}
+
+/// Of a file whose inode was changed after the crash.
+fn has_other_content(file: &File<'_>, attr: &Attr, last: i128) -> bool {
+    if planted(Bug::InodeTimeIsContent) {
+        return !file.was_cut_to(attr.size);
+    }
+    let later = ns(attr.mtime) > last && file.attr.mtime != Some(attr.mtime);
+    // What a crash cut off of a truncation ext4 finishes when it is mounted again, and then the
+    // file has the time of that.
+    (later && !file.was_cut_to(attr.size)) || !explains_size(file, attr.size)
+}
+
+/// The disk may have any size between the smallest and the largest that the file had since the
+/// tree's last sync.
+fn explains_size(file: &File<'_>, size: u64) -> bool {
+    let new = file.made.is_some() && !file.synced;
+    let (mut least, mut most) = (0, if new { 0 } else { u64::MAX });
+    let mut known = new;
+    for change in &file.content {
+        let (from, to) = match *change {
+            Change::Allocate { mode: Allocate::Extend | Allocate::Zero, offset, length } => {
+                (u64::MAX, offset.saturating_add(length))
+            }
+            Change::Allocate { .. } => continue,
+            // It had this size before, unless the write made it larger.
+            Change::Write { offset, bytes, size } => {
+                let within = offset.saturating_add(bytes.len() as u64) < size;
+                if !known {
+                    (least, most) = (if within { size } else { 0 }, size);
+                }
+                (size, size)
+            }
+            Change::Truncate { size } => (size, size),
+        };
+        known = true;
+        (least, most) = (least.min(from), most.max(to));
+    }
+    (least..=most).contains(&size)
+}
+
+/// Attributes that the log replaces, in words.
+fn replaced<T: Tree>(
+    tree: &T,
+    node: &T::Node,
+    file: &File<'_>,
+    is: &Attr,
+    path: &str,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut replace = |what: &str, is: String, logged: String| {
+        if is != logged {
+            let why = "it may have been changed after the crash";
+            lines.push(format!("{path}: {what} {is} is replaced by the log's {logged}: {why}"));
+        }
+    };
+    let mut number = |what, is: u32, logged: Option<u32>| {
+        replace(what, is.to_string(), logged.unwrap_or(is).to_string());
+    };
+    number("user", is.uid, file.attr.uid);
+    number("group", is.gid, file.attr.gid);
+    // The mode and the ACL change each other: the last of them says what both are.
+    let acl = file.xattrs.contains_key(ACCESS_ACL);
+    let mode = file.attr.mode.filter(|_| file.kind != Kind::Symlink && !(acl && file.acl_last));
+    if let Some(mode) = mode {
+        let mode = rights_kept(file, is, mode);
+        replace("mode", format!("{:o}", is.mode), format!("{mode:o}"));
+    }
+    for (name, logged) in &file.xattrs {
+        let same = *name == ACCESS_ACL && mode == Some(is.mode);
+        if same || (*name == CAPABILITY && logged.is_some()) {
+            continue;
+        }
+        let now = tree.xattr(node, name).ok().flatten();
+        let shown = |value: Option<&[u8]>| value.map_or("(none)".into(), printable);
+        replace(&printable(name), shown(now.as_deref()), shown(*logged));
+    }
+    lines.extend(rights_lost(file, is, path));
+    lines
+}
+
+/// Logged rights of an owner that are not given to the file, in words.
+pub fn rights_lost(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
+    let why = "is not set: its content may be another's";
+    let without = file.attr.mode.map_or(0, |mode| mode & !rights_kept(file, is, mode));
+    let mode = (without != 0).then(|| format!("{path}: {without:o} of the log's mode {why}"));
+    let capability = file.xattrs.get(CAPABILITY).is_some_and(Option::is_some);
+    let capability = capability.then(|| format!("{path}: security.capability of the log {why}"));
+    mode.into_iter().chain(capability).collect()
+}
+
+/// What is set of a logged mode of a file that somebody may have written to: it may run with
+/// rights of its owner only if it did before.
+pub fn rights_kept(file: &File<'_>, is: &Attr, mode: u32) -> u32 {
+    if file.kind != Kind::File {
+        return mode;
+    }
+    let same = file.attr.uid.is_none_or(|uid| uid == is.uid)
+        && file.attr.gid.is_none_or(|gid| gid == is.gid);
+    mode & !(SET_ID & !(if same { is.mode } else { 0 }))
+}
