@@ -51,6 +51,7 @@ pub enum Bug {
     WalkedAgain,
     InodeTimeIsContent,
     TimesOfOtherContent,
+    LeaseNotAwaited,
 }
 
 /// Of the replay, and of what is logged for it.

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -34,6 +35,9 @@ struct Run<'p, 'a, T: Tree> {
     found: Found<'p, T::Node>,
     /// Their content could not be written: its times and rights would be wrong.
     unwritten: BTreeSet<Fid>,
+    /// Somebody holds a lease of them; until when they are tried again.
+    leased: BTreeSet<Fid>,
+    deadline: Option<Instant>,
     /// What could not be as the log says, in words.
     disputes: Vec<String>,
 }
@@ -54,6 +58,13 @@ fn is_of_the_file(cause: Errno) -> bool {
         Errno::PERM => geteuid().is_root(),
         _ => false,
     }
+}
+
+/// How long the kernel lets the holder of a lease keep it, and a little more.
+fn lease_time() -> Duration {
+    let told = fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
+    let seconds: u64 = told.and_then(|text| text.trim().parse().ok()).unwrap_or(45);
+    Duration::from_secs(seconds.saturating_add(2).min(60))
 }
 
 /// At which step, if at one.
@@ -93,6 +104,8 @@ pub fn run<'a, T: Tree>(
         options,
         found: Found::new(&options.found, Some(entries)),
         unwritten: BTreeSet::new(),
+        leased: BTreeSet::new(),
+        deadline: None,
         disputes: Vec::new(),
     };
     run.found.resume(tree, plan.staging.report.as_deref())?;
@@ -101,6 +114,7 @@ pub fn run<'a, T: Tree>(
         run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
         progress(i as u64 + 2, total);
     }
+    run.wait_for_leases()?;
     run.lock_again()?;
     let found = run.found;
     let told = Told { earlier: found.earlier, disputes: run.disputes, found: found.told };
@@ -189,10 +203,44 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(())
     }
 
+    /// Who holds the lease has been told by the step that failed, and gives it up, or the kernel
+    /// takes it.  Meanwhile other steps are done.
+    fn may_wait(&mut self, step: &Step<'a>) -> bool {
+        let now = Instant::now();
+        let deadline = *self.deadline.get_or_insert_with(|| now + lease_time());
+        match step {
+            Step::Content(fid) if now < deadline && !planted(Bug::LeaseNotAwaited) => {
+                self.leased.insert(*fid);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// All of them share one deadline, after which each is left as it is.
+    fn wait_for_leases(&mut self) -> std::result::Result<(), Failed<'a>> {
+        while !self.leased.is_empty() {
+            std::thread::sleep(Duration::from_millis(50));
+            for fid in std::mem::take(&mut self.leased) {
+                for step in [Step::Content(fid), Step::Attributes(fid)] {
+                    let done = self.step_or_dispute(&step);
+                    done.map_err(|error| Failed { step: Some(step), error })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Something beside the mount has put the tree, or a file, into a state in which the step
     /// cannot be done, whatever space and rights there are: it costs this step.
     fn step_or_dispute(&mut self, step: &Step<'a>) -> Result<()> {
+        if matches!(step, Step::Attributes(fid) if self.leased.contains(fid)) {
+            return Ok(());
+        }
         let (path, what, cause) = match self.step_as_owner(step) {
+            Err(ReplayError::Tree { cause: Errno::AGAIN, .. }) if self.may_wait(step) => {
+                return Ok(())
+            }
             Err(ReplayError::Tree { path, what, cause }) => (path, what, cause),
             done => return done,
         };

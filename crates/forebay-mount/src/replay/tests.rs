@@ -256,3 +256,28 @@ fn the_work_of_a_replay_grows_as_its_files() {
     assert!(steps[1] <= 20 * steps[0] + 100, "{steps:?}");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// Who holds a lease of a file gives it up when he is told: its content and its times are those
+/// of the log, and nothing is in dispute.
+#[test]
+fn a_lease_is_waited_for() {
+    use super::model::sim::{Disk, SimTree, State};
+    use super::model::{log_of, workloads};
+    let bed = workloads::live_on(State::empty().with_outside());
+    bed.write("x", 5);
+    bed.sync();
+    bed.write("x", 7);
+    let (x, log) = (bed.ino("x"), log_of(&bed.tree.trace()));
+    let replayed = || {
+        let mut disk = Disk::new(bed.base.clone());
+        bed.tree.trace().iter().for_each(|event| disk.feed(event));
+        let tree = SimTree::new(disk.crash(0, &mut || false)).leased(x, 3);
+        let report = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+        (report.in_dispute(), tree.now().inodes[&x].data == [7; 600])
+    };
+    assert_eq!(replayed(), (vec![], true));
+    planted::plant(Some(planted::Bug::LeaseNotAwaited));
+    let (told, written) = replayed();
+    planted::plant(None);
+    assert!(!told.is_empty() && !written, "{told:?}");
+}

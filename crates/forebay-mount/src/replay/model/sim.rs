@@ -330,6 +330,8 @@ pub struct SimTree {
     changed_alone: Option<u64>,
     /// Its owner runs it.
     busy: Option<u64>,
+    /// Somebody holds a lease of it, for so many tries.
+    lease: Arc<Mutex<(u64, u32)>>,
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
 }
@@ -345,6 +347,7 @@ impl SimTree {
             inode_alone: false,
             changed_alone: None,
             busy: None,
+            lease: Arc::default(),
             listed: Arc::default(),
         }
     }
@@ -382,7 +385,16 @@ impl SimTree {
         self.changed_alone.is_none_or(|alone| alone == ino)
     }
 
+    pub fn leased(self, ino: u64, tries: u32) -> SimTree {
+        SimTree { lease: Arc::new(Mutex::new((ino, tries))), ..self }
+    }
+
     fn writable(&self, ino: u64) -> Result<()> {
+        let mut lease = self.lease.lock().unwrap();
+        if lease.0 == ino && lease.1 > 0 {
+            lease.1 -= 1;
+            return Err(Errno::AGAIN);
+        }
         if self.busy == Some(ino) {
             return Err(Errno::TXTBSY);
         }
