@@ -156,6 +156,12 @@ pub enum MarkError {
     )]
     NoGroup,
     #[error(
+        "others may write to .forebay-group in it, so it does not prove that the tree is the one \
+         whose mark was renamed to .forebay-done. Take that right from them (chmod 644), or \
+         accept that (--accept)"
+    )]
+    GroupMode,
+    #[error(
         "names that differ in case are one in it: Forebay cannot keep a log of such a \
          directory. Use a tree without (chattr -F, mkfs without casefold), or a volume"
     )]
@@ -273,7 +279,7 @@ fn is_proved<T: Tree>(tree: &T, mark: &Mark) -> Result<bool> {
     if !mark.groups || planted(Bug::DoneUnproved) {
         return Ok(true);
     }
-    Ok(numbered(tree)?.is_some_and(|n| n.period == mark.period && n.done))
+    Ok(numbered(tree)?.is_some_and(|n| n.period == mark.period && n.done && !n.open))
 }
 
 /// The same, of a tree that is no part of one that is marked, as far as can be seen.
@@ -366,12 +372,14 @@ struct Numbered<N> {
     /// Where the file says that the period is done, and whether it does.
     end: u64,
     done: bool,
+    /// Others may write to it.
+    open: bool,
 }
 
-/// Nobody else can have written it.
+/// It was made by one who is trusted.  Its mode may have been changed since then.
 fn is_group<T: Tree>(tree: &T, attr: &Attr) -> Result<bool> {
     let root = tree.root();
-    if attr.kind != Kind::File || attr.mode & 0o022 != 0 {
+    if attr.kind != Kind::File {
         return Ok(false);
     }
     // Who made the mark may not be one of those that are trusted, and then made this, too.
@@ -380,7 +388,7 @@ fn is_group<T: Tree>(tree: &T, attr: &Attr) -> Result<bool> {
     Ok(by_mark || failed(is_trusted(tree, &root, attr), "look at")?)
 }
 
-/// `None`: there is no such file, or another may have written it.
+/// `None`: there is no such file, or another made it.
 fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
     let root = tree.root();
     let Some(node) = failed(tree.lookup(&root, GROUP), "look for")? else { return Ok(None) };
@@ -399,7 +407,7 @@ fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
     let Some((period, group)) = words else { return Ok(None) };
     let (Ok(period), Ok(group)) = (period.parse(), group.parse()) else { return Ok(None) };
     let (end, done) = (line.len() as u64, text[line.len()..read].starts_with(ALL));
-    Ok(Some(Numbered { node, period, group, end, done }))
+    Ok(Some(Numbered { node, period, group, end, done, open: attr.mode & 0o022 != 0 }))
 }
 
 /// What the tree bears of the period of its mark; `None`: the mark is of a version of Forebay
@@ -417,6 +425,10 @@ pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
 /// `synced` is the last group that the log of the mark's period has forgotten.
 pub fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
     let (Found::Marked(mark) | Found::Unproved(mark)) = found else { return Ok(()) };
+    let open = |n: Numbered<_>| n.open && n.period == mark.period;
+    if matches!(found, Found::Unproved(_)) && numbered(tree)?.is_some_and(open) {
+        return Err(MarkError::GroupMode);
+    }
     match group_of(tree, mark)? {
         _ if planted(Bug::GroupIgnored) => Ok(()),
         Some(tree) if tree < synced => Err(MarkError::OlderTree { tree, log: synced }),
@@ -495,7 +507,7 @@ fn done<T: Tree>(tree: &T) -> Result<()> {
 
 /// All of the tree is synced.  Without it the period is only replayed once more.
 fn say_done<T: Tree>(tree: &T) -> Result<()> {
-    let Some(of) = numbered(tree)?.filter(|of| !of.done) else { return Ok(()) };
+    let Some(of) = numbered(tree)?.filter(|of| !of.done && !of.open) else { return Ok(()) };
     match tree.write(&of.node, of.end, ALL) {
         Ok(()) => failed(tree.sync(&of.node), "sync"),
         Err(_) => Ok(()),

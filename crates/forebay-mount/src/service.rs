@@ -121,7 +121,8 @@ fn of_mark(cause: &MarkError) -> u8 {
         | MarkError::Unmarked
         | MarkError::OlderTree { .. }
         | MarkError::OlderPool { .. }
-        | MarkError::NoGroup => 11,
+        | MarkError::NoGroup
+        | MarkError::GroupMode => 11,
         MarkError::FoldsCase => 1,
         MarkError::Tree { cause, .. } => match forebay::io_exit_code(&(*cause).into()) {
             7 => 1,
