@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 
-use crate::front::{number_for_kernel, TreeLive};
+use crate::front::{kernel_waits, number_for_kernel, TreeLive};
 
 /// How long the tree's disk may take for what the kernel holds.
 pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
@@ -68,7 +68,7 @@ fn look_at_all(live: &TreeLive, kernel: &OnceLock<Notifier>) -> Result<(), Strin
 /// left, as far as programs that go on allow that.
 pub(crate) fn wait_for_queue(connection: u32) {
     const LONGEST: Duration = Duration::from_secs(10);
-    if !queues_pages() {
+    if kernel_waits() {
         return;
     }
     let begun = Instant::now();
@@ -77,30 +77,6 @@ pub(crate) fn wait_for_queue(connection: u32) {
         match fs::read_to_string(&path) {
             Ok(waiting) if waiting.trim() != "0" => thread::sleep(Duration::from_millis(1)),
             _ => return,
-        }
-    }
-}
-
-fn queues_pages() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease");
-    release.is_ok_and(|release| is_before(&release, (6, 16)))
-}
-
-fn is_before(release: &str, version: (u32, u32)) -> bool {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < version
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases_are_compared_by_number() {
-        for (release, before) in
-            [("6.1.0-13-amd64", true), ("6.15.9", true), ("6.16.0", false), ("7.0-rc1", false)]
-        {
-            assert_eq!(is_before(release, (6, 16)), before, "{release}");
         }
     }
 }

@@ -44,6 +44,7 @@ use crate::unix::UnixTree;
 use callers::caller;
 pub(crate) use helpers::Helpers;
 use helpers::{Class, Slots};
+pub(crate) use holes::kernel_waits;
 pub(crate) use served::number_for_kernel;
 use served::Served;
 use terms::time_or_now;

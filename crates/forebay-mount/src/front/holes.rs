@@ -114,7 +114,7 @@ pub(super) fn write_back(
 }
 
 /// A page is written back when the server has it, and not when it is on the way.
-pub(super) fn kernel_waits() -> bool {
+pub(crate) fn kernel_waits() -> bool {
     waits_by_release(&rustix::system::uname().release().to_string_lossy())
 }
 
@@ -235,10 +235,20 @@ mod tests {
 
     #[test]
     fn holes_are_certain_since_linux_6_16() {
-        for release in ["6.16.0", "6.16-rc1", "6.18.44-fc-v669", "7.2", "10.0.1"] {
+        for release in ["6.16.0", "6.16-rc1", "6.18.44-fc-v669", "7.0-rc1", "7.2", "10.0.1"] {
             assert!(waits_by_release(release), "{release}");
         }
-        for release in ["4.19.0-27-amd64", "5.8", "6.1.0-28-amd64", "6.15.11", "6", "x.y", ""] {
+        for release in [
+            "4.19.0-27-amd64",
+            "5.8",
+            "6.1.0-13-amd64",
+            "6.1.0-28-amd64",
+            "6.15.9",
+            "6.15.11",
+            "6",
+            "x.y",
+            "",
+        ] {
             assert!(!waits_by_release(release), "{release}");
         }
     }

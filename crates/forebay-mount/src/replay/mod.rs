@@ -140,9 +140,8 @@ impl Report {
             all("salvaged: ", &self.salvaged),
         ]
         .concat();
-        let known: HashSet<String> = now.iter().cloned().collect();
-        let put = |line: &String| self.found.contains(line) || known.contains(line);
-        now.extend(self.earlier.iter().filter(|line| !put(line)).cloned());
+        let known: HashSet<String> = now.iter().chain(&self.found).cloned().collect();
+        now.extend(self.earlier.iter().filter(|line| !known.contains(*line)).cloned());
         now
     }
 
