@@ -191,6 +191,19 @@ later! {
     sync() -> ();
 }
 
+/// A function of the C library that may be called before our constructor, found at its first call.
+/// The name ends with a zero byte.
+fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
+    debug_assert!(name.ends_with('\0'));
+    let mut p = found.load(Ordering::Acquire);
+    if p.is_null() {
+        // SAFETY: both callers end the name with a zero byte.
+        p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+        found.store(p, Ordering::Release);
+    }
+    p
+}
+
 /// Signals are handled before our constructor, too, and the kernel's struct is another one.
 macro_rules! whenever {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
@@ -201,14 +214,9 @@ macro_rules! whenever {
             /// As the C library's.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                // SAFETY: the name ends with a zero byte; the function has these arguments.
+                let p = late(&FOUND, concat!(stringify!($name), "\0"));
+                // SAFETY: the function has these arguments.
                 unsafe {
-                    let mut p = FOUND.load(Ordering::Acquire);
-                    if p.is_null() {
-                        let name = concat!(stringify!($name), "\0");
-                        p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
-                        FOUND.store(p, Ordering::Release);
-                    }
                     if p.is_null() {
                         return fail::<i8>(libc::ENOSYS) as $ret;
                     }
@@ -232,14 +240,9 @@ macro_rules! jumps {
         /// As longjmp(3).
         pub unsafe fn $name(set: *mut c_void, value: c_int) -> ! {
             static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            // SAFETY: the name ends with a zero byte; the function has these arguments.
+            let p = late(&FOUND, concat!(stringify!($name), "\0"));
+            // SAFETY: the function has these arguments.
             unsafe {
-                let mut p = FOUND.load(Ordering::Acquire);
-                if p.is_null() {
-                    let name = concat!(stringify!($name), "\0");
-                    p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
-                    FOUND.store(p, Ordering::Release);
-                }
                 if p.is_null() {
                     // Who calls it has it from a C library of another kind.
                     libc::abort();
