@@ -56,11 +56,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-# Debian's python3, for which scripts/need asks, whatever comes first in the PATH.
-if [ -x /usr/bin/python3 ] && [ "$(command -v python3)" != /usr/bin/python3 ]; then
-	mkdir "$work/bin" && ln -s /usr/bin/python3 "$work/bin/python3"
-	PATH=$work/bin:$PATH
-fi
+. "$root/scripts/debian-python"
 
 # listens NAME: the NBD server of another, which writes $work/NAME.pid when it listens (its socket
 # is there a moment before) and says what is wrong in $work/NAME.log.

@@ -86,24 +86,14 @@ def sqlite(d, *pragmas):
         db.execute("select n, v from t"))
 
 
-@store("sqlite-delete", "sqlite3")
-def sqlite_delete(d):
-    return sqlite(d, "journal_mode=delete")
-
-
-@store("sqlite-wal", "sqlite3")
-def sqlite_wal(d):
-    return sqlite(d, "journal_mode=wal")
-
-
-@store("sqlite-mmap", "sqlite3")
-def sqlite_mmap(d):
-    return sqlite(d, "journal_mode=wal", "mmap_size=268435456")
-
-
-@store("sqlite-truncate", "sqlite3")
-def sqlite_truncate(d):
-    return sqlite(d, "journal_mode=truncate")
+SQLITE = {
+    "sqlite-delete": ["journal_mode=delete"],
+    "sqlite-wal": ["journal_mode=wal"],
+    "sqlite-mmap": ["journal_mode=wal", "mmap_size=268435456"],
+    "sqlite-truncate": ["journal_mode=truncate"],
+}
+for of, how in SQLITE.items():
+    store(of, "sqlite3")(lambda d, pragmas=how: sqlite(d, *pragmas))
 
 
 @store("apsw", "apsw")
@@ -169,14 +159,8 @@ def rocks(d, module):
     return (lambda n: db.put(n, value(n), write_opt=how)), lambda: dict(db.items())
 
 
-@store("rocksdb", "rocksdict")
-def rocksdb(d):
-    return rocks(d, "rocksdict")
-
-
-@store("speedb", "speedict")
-def speedb(d):
-    return rocks(d, "speedict")
+for of, library in (("rocksdb", "rocksdict"), ("speedb", "speedict")):
+    store(of, library)(lambda d, module=library: rocks(d, module))
 
 
 @store("duckdb", "duckdb")
