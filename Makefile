@@ -82,7 +82,7 @@ check-all:
 	@scripts/need check
 	@$(CHECK) --all
 
-# What check-all has, and check has not.
+# check-rest runs the steps of check-all that check does not run.
 check-rest:
 	@scripts/need check
 	@$(CHECK) --rest

@@ -293,8 +293,8 @@ struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io
 void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io);
 void fbk_origin_send(struct fbk_pool *p);
 void fbk_origin_wait_idle(struct fbk_volume *v);
-/* Is it as large as the volume, and can any of some blocks be read?  -EINTR when the caller got a
- * signal.
+/* Is it as large as the volume, and can one of some blocks at its end be read?  -EINTR when the
+ * caller got a signal.
  */
 int fbk_origin_answers(struct fbk_volume *v);
 int fbk_origin_init(struct fbk_volume *v);

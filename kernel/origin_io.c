@@ -277,7 +277,7 @@ int fbk_origin_answers(struct fbk_volume *v)
 	for (i = 0; i < ARRAY_SIZE(before); i++) {
 		rc = ask(v, last - min_t(u64, before[i], last));
 		/* A disk that is away may take long for each answer. */
-		if (rc != -EIO && rc != -ENODATA)
+		if (rc != -EIO)
 			break;
 	}
 	return rc;

@@ -310,8 +310,8 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  * was taken away behind the pool's back from one that was never marked:
  *
  *	BEGIN	even: a first mark may be set from now on, with a number that was never there
- *	AGAIN	in place of a mark that is there another may be set, with a new number: odd as
- *		before; or even, if the mark that is there was to be taken away
+ *	AGAIN	another mark may replace the one that is there, with a new number: odd as
+ *		before; or even, if the present mark was to be taken away
  *	SET	odd: that mark is durable
  *	CLEARED	even: the origin lacks nothing, and the mark may be taken away
  *	GONE	even: it was taken away

@@ -78,9 +78,9 @@ pub enum Command {
     /// cannot be followed is refused with a message, and nothing is acknowledged that is not
     /// durable.  docs/manual/map-run.md says what that is.
     ///
-    /// Where `forebay serve` has the pool, any number of programs run at a time, each with
-    /// files of its own.  Otherwise one program at a time has the pool, and what a crash left is
-    /// written to its files first.
+    /// Any number of programs can use a pool that `forebay serve` has open, each with files of
+    /// its own.  One program at a time can use another pool; what a crash left there is written
+    /// to its files first.
     #[command(after_help = after!(
         "forebay map-run --pool /dev/pmem0 --files data.mdb -- slapd -d 0",
         "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' data.mdb -- ./server",

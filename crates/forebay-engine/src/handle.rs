@@ -18,7 +18,7 @@ const HANDLE_FID: c_int = 0x200;
 /// `_IOR(0x15, 0, struct fsuuid2)`, of linux/fs.h, Linux 6.9.
 const FS_IOC_GETFSUUID: Opcode = 2 << 30 | 17 << 16 | 0x15 << 8;
 
-/// Of Linux 6.5, with this number on all machines that it had then but alpha.
+/// cachestat(2), since Linux 6.5.  Its number is the same on all machines but alpha.
 const SYS_CACHESTAT: c_long = 451;
 
 /// `struct cachestat_range` of linux/mman.h.

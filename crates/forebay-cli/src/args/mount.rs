@@ -73,8 +73,8 @@ pub struct MountHow {
     /// How many bytes may be
     #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
-    /// Where the log holds something from before: go on though the tree is an older copy or in
-    /// another place; see forebay replay, which can tell before
+    /// Replay what the log holds although the tree is an older copy or in another place; forebay
+    /// replay can tell before
     #[arg(long)]
     pub accept: bool,
     /// Where to put the data that the log has of missing files, instead of .forebay-found in

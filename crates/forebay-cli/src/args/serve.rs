@@ -15,7 +15,7 @@ use super::{Json, MediaArgs};
 use crate::units;
 
 /// A volume that cannot be attached is left out, and named; the others are served.
-/// What a crash left in maps is written to its files first; what stays is named.
+/// The server first writes what a crash left in maps to its files, and names what stays.
 ///
 /// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
