@@ -187,11 +187,13 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 	struct fby_static *v = &p->statics.volume[volume];
 	u64 block[FBY_LOST_OF_SLOT];
 	struct fby_static_over over;
-	u32 n = 0, found, stop = fby_lost_stop(at, v->slots);
+	u32 n = 0, found, stop;
 
+	/* A pool without stripes has no memory for static volumes, whatever the records on the media say. */
 	at->ended = !p->statics.nstripes || !v->sound;
 	if (at->ended)
 		return 0;
+	stop = fby_lost_stop(at, v->slots);
 	if (at->page == 0)
 		at->found = fby_load(&v->found);
 	for (; at->page < stop; at->page++) {
