@@ -2,35 +2,34 @@
 /*
  * forebay.h - the contract between the engine and its hosts.
  *
- * The engine stores to persistent memory and asks its host for all else.  No
- * call blocks, allocates, or does I/O on an origin.  A call returns a decision
- * (enum fby_decision) or -FBY_E_x; the host acts on it in one switch:
+ * The engine stores to persistent memory and asks its host for everything else.  No call blocks,
+ * allocates, or does I/O on an origin.  A call returns a decision (enum fby_decision) or
+ * -FBY_E_x; the host acts on it in one switch:
  *
  *	DONE		it is done; a write is durable
  *	WAIT_BLOCK	another request holds the block: try again soon (about 1 us)
  *	WAIT_SLOT	all commit slots are busy: likewise
- *	WAIT_SPACE	the pool is full for this volume: try again when destage freed
+ *	WAIT_SPACE	the pool is full for this volume: try again when destage has freed
  *			space; others, which have less than they are entitled to, may go on
  *	ORIGIN		the host does the part named in the result on the origin
  *	AGAIN		progress was made or a lock was busy: call again
  *	CACHED		of fby_bypass_begin: write that part through the cache
  *	WAIT_FLUSH	a flush of the origin is in flight: try again when it ended
  *
- * A WAIT decision holds nothing; the caller starts over.  A host that wants to
- * sleep calls fby_wait_prepare(), tries once more, sleeps, and is woken by
- * whoever gets the matching bit in a wake mask (enum fby_wake).  WAIT_FLUSH needs
- * no announcement: whoever ends a flush has its bit.
+ * A WAIT decision holds nothing; the caller starts over.  A host that wants to sleep calls
+ * fby_wait_prepare(), tries once more, sleeps, and is woken by whoever gets the matching bit in a
+ * wake mask (enum fby_wake).  WAIT_FLUSH needs no announcement: whoever ends a flush has its bit.
  *
- * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush_*, the
- * info calls and fby_destage_complete may run in any number of threads;
- * fby_bypass_end, fby_flush_end and fby_destage_complete in interrupts, too.
- * Format, open, recovery and close are the host's to order; fby_recover_chunks may run in parallel on disjoint
- * ranges.  Volume add, remove, attach and detach and fby_destage_step exclude
- * each other (the host holds one mutex per pool around them); they run beside
- * I/O, but remove and detach not beside I/O on the same volume.
+ * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush_*, the info calls and
+ * fby_destage_complete may run in any number of threads; fby_bypass_end, fby_flush_end and
+ * fby_destage_complete in interrupts, too.  The host orders format, open, recovery and close;
+ * fby_recover_chunks may run in parallel on disjoint ranges.  Volume add, remove, attach and
+ * detach and fby_destage_step exclude each other (the host holds one mutex per pool around them);
+ * they may run concurrently with I/O, except that remove and detach exclude I/O on the same
+ * volume.
  *
- * Units: sector is 512 bytes, block and page 4 KiB, time nanoseconds of any
- * monotonic clock of the host's.
+ * Units: sector is 512 bytes, block and page 4 KiB, time nanoseconds of any monotonic clock of
+ * the host's.
  */
 #ifndef FOREBAY_H
 #define FOREBAY_H
@@ -71,12 +70,12 @@ struct fby_format {
 	u8 uuid[16];	/* of the new pool; random, from the host */
 	u32 chunk_size; /* bytes; a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
 	u32 nvolumes;	/* 1 to 64; 0: 64 */
-	u64 static_bytes; /* of it, at its end, for shares of static volumes; multiple of 64 KiB */
-	u64 map_bytes; /* behind these, for shares of maps; multiple of 2 MiB */
+	u64 static_bytes; /* bytes at the end of the media for shares of static volumes; multiple of 64 KiB */
+	u64 map_bytes; /* bytes after those, for shares of maps; multiple of 2 MiB */
 };
 
-/* Formats [0, size) of the media.  Whether that may be done is the host's to
- * decide, see fby_probe.  Superblocks last: cut short, there is no pool. */
+/* Formats [0, size) of the media.  The host decides whether that is allowed, see fby_probe.
+ * Superblocks are written last: an interrupted format leaves no pool. */
 int fby_format(struct fby_media *m, const struct fby_format *f);
 
 enum fby_probe_state {
@@ -104,7 +103,7 @@ enum fby_verify {
 	FBY_VERIFY_NEVER,
 };
 
-/* What to do about lost entries when a volume is attached. */
+/* How an attach treats lost entries. */
 enum fby_holes {
 	FBY_HOLES_FAIL = 0, /* refuse */
 	FBY_HOLES_ISOLATE,  /* go on: blocks that can be named answer EIO; refuse if some cannot be named */
@@ -136,7 +135,7 @@ u64 fby_pool_bytes(const struct fby_superblock *sb, u32 nslots);
 int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media *m,
 		  const struct fby_options *o);
 
-/* What recovery saw.  dropped and holes: the first few are named. */
+/* The result of recovery.  The first few dropped entries and holes are named. */
 #define FBY_REPORT_MAX 32
 struct fby_report_block {
 	u64 block; /* ~0: unknown */
@@ -183,11 +182,11 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o);
 
 struct fby_pool_info {
 	struct fby_superblock sb;
-	u64 memory_bytes; /* of the engine: mem of open */
+	u64 memory_bytes; /* the engine's memory: mem of open */
 	u32 nslots;
 	u32 chunks_free;
 	u32 chunks_open;
-	u32 chunks_used; /* with open ones */
+	u32 chunks_used; /* includes open ones */
 	u64 pages;	 /* data pages the pool can hold */
 	u64 pages_linked;
 	u64 seq; /* next */
@@ -205,19 +204,19 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out);
 
 /* Last damaged blocks found; returns how many of max were filled. */
 u32 fby_damaged_list(struct fby_pool *p, struct fby_report_block *out, u32 max);
-/* Blocks of a volume whose newest data is lost, as far as that is known: what a
- * drain cannot write.  Begins at *at, zeroed at first, and moves it on; returns how
- * many of max were filled, 0 at the end.  Of a static volume all its pages are verified
- * for that, and where it is not known which block was lost, each is listed that may be it;
- * max is at least 64, and of such ones no more are listed of a slot.  A page that destage
- * found damaged may read well by then, and is for the next drain: at->passed_over counts
- * such pages, of which a drain that has ended must not say that they are on the origin. */
+/* Lists blocks of a volume whose newest data is known to be lost: a drain cannot write them.  The
+ * list begins at *at, which the caller zeroes first, and advances it.  Returns how many of max
+ * were filled, 0 at the end.  All pages of a static volume are verified for the list.  If it is
+ * unknown which block was lost, each candidate is listed, up to 64 for a slot; max is at least
+ * 64.  A page that destage found damaged may be readable by then; the next drain takes it.
+ * at->passed_over counts such pages: a drain that has ended must not report them as being on the
+ * origin. */
 struct fby_lost_at {
 	u32 page; /* or slot */
 	u32 listed, passed_over;
-	u32 found; /* known to be lost when it began; the engine's own */
-	u32 most;  /* the caller's: slots or pages that one call looks at, or 0 for all */
-	u32 ended; /* set at the end; with most a call may return 0 before that */
+	u32 found; /* blocks known to be lost when the list began; private to the engine */
+	u32 most;  /* set by the caller: slots or pages that one call examines, or 0 for all */
+	u32 ended; /* set at the end; with most, a call may return 0 before that */
 };
 u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max);
 /* How many pages of the volume its origin has refused and lacks; *first: the lowest block of
@@ -237,8 +236,11 @@ struct fby_volume_spec {
 	u8 uuid[16];
 	u64 origin_sectors;
 	u32 block_size; /* 512 or 4096 */
-	u32 flush_us; /* of a static volume: so often all goes to the origin; 0: as max_age_ns says */
-	u64 static_bytes; /* a static volume: its share of the pool, multiple of 64 KiB; 0: it has chunks */
+	/* of a static volume: interval at which everything goes to the origin; 0: max_age_ns
+	 * decides */
+	u32 flush_us;
+	/* of a static volume: its share of the pool, multiple of 64 KiB; 0: the volume has chunks */
+	u64 static_bytes;
 };
 
 enum fby_destage_state {
@@ -251,10 +253,10 @@ enum fby_destage_state {
 
 struct fby_volume_info {
 	struct fby_volume_spec spec;
-	u64 watermark; /* of a static volume: the last pass of destage that has brought all home */
-	/* What was written up to this number is on the flushed origin, or was overwritten: the
-	 * watermark, and 0 while a copy that was made within the pool is above that.  To be compared
-	 * with what fby_volume_drain_upto gave, and with nothing else. */
+	u64 watermark; /* of a static volume: the last pass of destage that wrote back everything it had to */
+	/* Everything written up to this number is on the flushed origin, or was overwritten.  It
+	 * is the watermark, or 0 while a copy made within the pool is above the watermark.
+	 * Compare it only with the number that fby_volume_drain_upto returned. */
 	u64 home;
 	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */
@@ -277,19 +279,20 @@ struct fby_volume_info {
 	u64 rounds;
 	u64 throttle_ns; /* asked for by fby_write_delay, in all */
 	u32 intake_limit; /* pages a second that may be written now; 0: no limit */
-	u32 drain_rate;	  /* pages a second that are let go, by the last second or so */
+	u32 drain_rate;	  /* pages a second that destage frees, averaged over about a second */
 	u32 origin_depth; /* origin writes in flight that destage aims at */
 	u32 bypassing;	  /* bypassed writes in flight */
 	u64 bypasses, bypassed_sectors; /* since attach */
 	bool flush_owed;  /* the next flush goes to the origin */
-	/* Of a static volume; others are counted.  pages: those counted so far; lost_blocks:
-	 * those found since attach, or by the last whole fby_lost_list. */
-	u32 slots; /* 0: it is none */
-	bool counted; /* pages is all; else a crash has left it more, perhaps */
-	u64 passes; /* of destage that have begun */
-	u64 conflicts; /* writes that had to wait until another block was on the origin */
-	/* Eras used: at 100 it takes no write (-FBY_E_ERAS).  From 50 on it begins anew when it
-	 * is attached with nothing in it. */
+	/* The next fields are of a static volume; others are always counted.  pages: those
+	 * counted so far; lost_blocks: those found since attach, or by the last complete
+	 * fby_lost_list. */
+	u32 slots; /* 0: the volume is not static */
+	bool counted; /* pages is complete; false after a crash, until the survey ends */
+	u64 passes; /* passes of destage that have begun */
+	u64 conflicts; /* writes that waited until another block was on the origin */
+	/* Eras used: at 100 the volume takes no writes (-FBY_E_ERAS).  From 50 on, the eras begin
+	 * anew when the volume is attached empty. */
 	u32 eras_percent;
 };
 
@@ -298,16 +301,17 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
-/* What an attach would refuse whatever the origin is: before anything is changed for it. */
+/* Checks everything that would make an attach fail whatever the origin is, before anything is
+ * changed for the attach. */
 int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes holes);
 /* Records a new identity or a larger size for a detached volume. */
 int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 origin_sectors);
 
 /*
  * A host marks an origin before it acknowledges the first write that the origin lacks, and
- * takes the mark away when it lacks none.  The volume's record counts that, so that an
- * older copy of the pool is told from the one that made the mark, and an origin whose mark
- * was taken away behind the pool's back from one that was never marked:
+ * removes the mark when the origin lacks none.  The volume's record counts these steps.  The
+ * count distinguishes an older copy of the pool from the one that made the mark, and an origin
+ * whose mark was removed without the pool's knowledge from one that was never marked:
  *
  *	BEGIN	even: a first mark may be set from now on, with a number that was never there
  *	AGAIN	another mark may replace the one that is there, with a new number: odd as
@@ -316,9 +320,9 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  *	CLEARED	even: the origin lacks nothing, and the mark may be taken away
  *	GONE	even: it was taken away
  *
- * Odd: the origin bears a mark.  Even: it may bear none.  Every version of Forebay has counted so.
- * The number modulo 8 says more, of marks that say the last number (fby_mark_judge of
- * host/policy.h); earlier versions have left any number there.
+ * Odd: the origin bears a mark.  Even: it may bear none.  Every version of Forebay counts like
+ * this.  For marks that state the last number, the number modulo 8 says more (fby_mark_judge of
+ * host/policy.h).  Earlier versions left any number there.
  *
  *	mod 8	after			marks that may be there
  *	0	BEGIN			this number, or none
@@ -327,8 +331,8 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  *	3	AGAIN, from 1		this number - 3 or + 5
  *	4	CLEARED, from 3; AGAIN, from 2	this number - 4 or + 4, or none
  *	6	GONE			none
- * Durable when it returns, with the number as it is then.  One at a time with the other
- * calls for volumes and with fby_destage_step.
+ * The call is durable when it returns, and returns the new number.  It excludes the other calls
+ * for volumes and fby_destage_step.
  */
 enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED, FBY_MARK_AGAIN, FBY_MARK_GONE };
 /* The number that the mark says, after BEGIN, AGAIN and SET. */
@@ -352,8 +356,8 @@ struct fby_attach {
 	u32 buffer_bytes; /* largest origin write */
 };
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a);
-/* No request of the volume may be in flight, destage included: BUSY if so.
- * What is cached stays cached. */
+/* No request of the volume may be in flight, including destage: otherwise BUSY.  Cached pages
+ * stay cached. */
 int fby_volume_detach(struct fby_pool *p, u16 index);
 
 /* --- I/O ---------------------------------------------------------------- */
@@ -382,8 +386,8 @@ struct fby_write {
 	u8 npages;
 	u32 nsectors; /* result of begin: sectors this batch takes, from the first on */
 	u32 wake;     /* result of publish: enum fby_wake */
-	/* Likewise: 0, the batch is durable.  All media of today are memory and answer that; one
-	 * that commits in groups will say here what to wait for. */
+	/* Result of publish: 0, the batch is durable.  Today all media are memory and return 0.
+	 * A media that commits in groups will return here what to wait for. */
 	u32 ticket;
 	u32 slot;
 	u32 chunk;
@@ -475,41 +479,44 @@ int fby_range(struct fby_pool *p, u16 volume, enum fby_kind kind, u64 sector, u6
 	      struct fby_bypass *past, u32 *wake);
 
 /*
- * Flushes.  An origin tells only once, to whoever asks first, that it lost writes
- * of its cache.  So all flushes of an origin go by these calls, one at a time,
- * destage's included, and no other request to it may contain one.
+ * Flushes.  An origin reports only once, to the first flush, that it lost writes of its cache.
+ * So all flushes of an origin go through these calls, one at a time, including destage's, and no
+ * other request to the origin may contain a flush.
  *
- * A ticket is the memory of one flush that somebody waits for.  Zeroed, it stands
- * for all that was acknowledged before; after fby_flush_cover, for that bypassed
- * write or zeroing alone (call it after fby_bypass_end, for each part).
- * begin: DONE: all that the ticket stands for is durable, which is at once where
+ * A ticket is the memory of one flush that somebody waits for.  A zeroed ticket stands for
+ * everything acknowledged before.  After fby_flush_cover it stands for that bypassed write or
+ * zeroing alone (call it after fby_bypass_end, for each part).
+ * begin: DONE: everything that the ticket stands for is durable; immediately if
  *	nothing was bypassed.  (The first flush after an attach goes to the origin:
  *	a host that crashed may have left some.)  ORIGIN: the host flushes the
  *	origin, and calls end, once.  WAIT_FLUSH: call again with the same ticket
  *	after a wake.  -FBY_E_ORIGIN_IO: something that the ticket stands for may
  *	be lost.
- * end: error is that of the origin, 0 or an errno number; the result is that of
+ * end: error is the origin's result, 0 or an errno number; the call returns the result of
  *	the whole flush, DONE or -FBY_E_ORIGIN_IO.
- * later: of a ticket that covers a bypassed write, before that is acknowledged without
- *	being durable yet.  DONE: a later flush of all makes it so, or is told.
+ * later: for a ticket that covers a bypassed write, before that is acknowledged without
+ *	being durable.  DONE: a later flush of everything makes it so, or fails.
  *	-FBY_E_ORIGIN_IO: a flush failed since it began, and what it wrote may be lost.
- * When a flush fails, destage's or another's, every ticket is told that stands for
- * something which may be lost by it: those waiting at that moment, and then each for
- * all until one was told that began after all that may be lost was acknowledged.
- * Where a volume has several clients, that is once for each (as Linux tells each open
- * file): the host keeps told for each, from fby_flush_told on, and gives it to its tickets.
+ * A failed flush, destage's or another's, is reported to every ticket that stands for something
+ * which may be lost by it: to those waiting at that moment, and then to each ticket for
+ * everything, until one was told that began after all that may be lost was acknowledged.  If a
+ * volume has several clients, the failure is reported once to each (as Linux reports it to each
+ * open file).  The host keeps `told` for each client, starting with fby_flush_told, and copies it
+ * into the client's tickets.
  */
-struct fby_flush { /* private, but for told, client and aside */
+struct fby_flush { /* private, except told, client and aside */
 	u64 upto;
 	u32 seen;
-	u32 told; /* of a client: the failures that it was told of before, and then that it was told of by this */
+	u32 told; /* in: failures that the client was told of before; out: failures that it was told of by this */
 	u16 volume;
 	u8 state;
 	bool all;
-	bool aside; /* the host's own, not of who has written: what it is told, the next is told as well */
-	bool client; /* of one of several who are told each for itself */
+	/* the flush is the host's own, not a writer's: what it is told, the next ticket is told
+	 * as well */
+	bool aside;
+	bool client; /* the ticket is of one of several clients, each of which is told separately */
 };
-/* What a client that is new need not be told any more: as much as somebody was. */
+/* The failures that a new client need not be told of: as many as somebody was told of. */
 u32 fby_flush_told(struct fby_pool *p, u16 volume);
 int fby_flush_begin(struct fby_pool *p, u16 volume, struct fby_flush *t);
 int fby_flush_end(struct fby_pool *p, struct fby_flush *t, int error, u32 *wake);
@@ -559,13 +566,13 @@ void fby_destage_complete(struct fby_pool *p, u32 id, int error);
 /* Destage until nothing that was written before is left (drain), and so long
  * as on; ends by itself when clean.  Progress is in fby_volume_info. */
 int fby_volume_drain(struct fby_pool *p, u16 index, bool on);
-/* The same for somebody who waits: *upto is the number that home of fby_volume_info reaches when
- * all that was acknowledged before is on the flushed origin, as far as it is not lost.  The
- * numbers of a static volume are passes and those of others are writes, so no caller may make
- * one itself.  Hosts wait by host/drained.h. */
+/* Does the same for a caller who waits.  *upto is the number that home of fby_volume_info reaches
+ * when everything acknowledged before is on the flushed origin, unless it is lost.  The numbers
+ * of a static volume are passes and those of others are writes, so no caller may compute one.
+ * Hosts wait with host/drained.h. */
 int fby_volume_drain_upto(struct fby_pool *p, u16 index, u64 *upto);
 
-/* True when the volume has nothing to destage: all that is linked is lost. */
+/* True when the volume has nothing to destage: everything linked is lost. */
 bool fby_volume_clean(struct fby_pool *p, u16 index);
 
 /* --- looking into a pool (dump.c): for tools, on an open pool ------------- */
@@ -584,10 +591,10 @@ struct fby_static_way_info {
 };
 struct fby_static_slot_info {
 	u32 slot;
-	bool torn; /* what was written last was never acknowledged */
+	bool torn; /* the last write was never acknowledged */
 	struct fby_static_way_info way[2];
 };
-/* The slot in which the block of a static volume has its place; attached or not. */
+/* Looks at the slot that belongs to the block of a static volume, attached or not. */
 int fby_static_slot_info(struct fby_pool *p, u16 volume, u64 block, bool check_data, struct fby_static_slot_info *out);
 
 struct fby_chunk_info {
@@ -603,10 +610,10 @@ struct fby_chunk_info {
 int fby_chunk_info(struct fby_pool *p, u32 chunk, struct fby_chunk_info *out);
 
 struct fby_entry_info {
-	bool valid;  /* the line's checksum and fields */
-	bool current; /* of the chunk's epoch */
-	bool linked; /* the newest of its block */
-	bool data_ok; /* the data's checksum */
+	bool valid;  /* the line's checksum and fields are sound */
+	bool current; /* the line is of the chunk's epoch */
+	bool linked; /* the page is the newest of its block */
+	bool data_ok; /* the data has its checksum */
 	struct fby_page_line line; /* as read */
 };
 /* page: fby_first_page() up to the chunk's pages. */

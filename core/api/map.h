@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * map.h - maps, to hosts: files mapped onto memory of the pool.  A map has a share of the
- * pool with frames of 2 MiB, each of which holds one segment of a file.  Programs load and
- * store there; a sync makes durable, where it is, what they have stored; the file follows
- * when the host writes back what is dirty.  docs/design/map.md has the protocols.
+ * map.h - the hosts' interface to maps: files mapped onto memory of the pool.  A map has a share
+ * of the pool with frames of 2 MiB, each of which holds one segment of a file.  Programs load
+ * from and store to the frames.  A sync makes their stores durable in the frame; the host writes
+ * dirty pages back to the file later.  docs/design/map.md has the protocols.
  *
  *	bring in	fby_map_take, the host fills the memory from the file, fby_map_show
  *	sync		fby_frame_sync: durable when it returns
@@ -24,9 +24,9 @@
  *			fby_map_file_size; then for each frame in use: write back
  *			as above, up to the file's size, and fby_map_drop
  *
- * Threads: fby_frame_* in any number of threads and processes that have the memory; one
- * write back of a frame at a time.  All others exclude each other and the volume calls, by
- * the mutex that the host holds around those (forebay.h).
+ * Threads: fby_frame_* in any number of threads and processes that have the memory; one write
+ * back of a frame at a time.  All others exclude each other and the volume calls, by the mutex
+ * that the host holds around those (forebay.h).
  *
  * Errors that any call may return: -FBY_E_NO_MAP (no such map, frame or file),
  * -FBY_E_MAP_DAMAGED, and of those that write -FBY_E_READ_ONLY.
@@ -58,27 +58,27 @@ struct fby_frame {
 	u64 *words; /* of its descriptor */
 	u8 *memory; /* its pages */
 	const struct fby_frame_port *port;
-	void *host; /* of port */
+	void *host; /* argument for port */
 	u32 npages;
-	u32 limit; /* pages that the file has; those behind it cannot be synced */
+	u32 limit; /* pages that the file has; later ones cannot be synced */
 	u32 seed;
 };
 
 /*
- * What was stored to the pages is durable when it returns; by whomever it was stored
- * before.  ORIGIN: a page is behind the limit, nothing was done.  -FBY_E_MAP_DAMAGED: a
- * word is damaged, or of another use of the frame, and its pages are not promised to be
- * durable; the others are.  -FBY_E_NO_MAP: the frame was dropped, nothing is promised.
- * Costs two fences, however many pages.
+ * Makes all stores to the pages durable, whoever made them before the call.  ORIGIN: a page is
+ * past the limit, nothing was done.  -FBY_E_MAP_DAMAGED: a word is damaged, or of another use of
+ * the frame, and its pages may not be durable; the others are.  -FBY_E_NO_MAP: the frame was
+ * dropped, nothing is promised.  The call takes two fences, however many pages there are.
  */
 int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages);
-/* Which pages are dirty; returns how many.  unknown: those whose words are damaged. */
+/* Reports which pages are dirty; returns how many.  unknown: pages whose words are damaged. */
 u32 fby_frame_dirty(const struct fby_frame *f, struct fby_pages *dirty, struct fby_pages *unknown);
-/* Of pages those that are to be written to the file: dirty, within the limit.  They are
- * copied out only now.  Returns how many. */
+/* Leaves in pages those to be written to the file: dirty ones, within the limit.  The host copies
+ * them only after this call.  Returns how many. */
 u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages);
-/* What write_begin has told is in the file, which was fsynced.  Left in pages: those that
- * stay dirty, since they were synced meanwhile.  Durable. */
+/* Ends a write back: the pages of write_begin are in the file, which was fsynced.  The call
+ * leaves in pages those that stay dirty because they were synced meanwhile.  The result is
+ * durable. */
 u32 fby_frame_write_end(const struct fby_frame *f, struct fby_pages *pages);
 
 /* --- maps of a pool ------------------------------------------------------------------ */
@@ -122,21 +122,21 @@ struct fby_map_attach {
 	void *host;
 };
 
-/* What attach has found.  What it names stays as it is until the host acts on it. */
+/* The result of an attach.  Everything that it names stays as it is until the host acts on it. */
 struct fby_map_report {
 	u32 frames; /* in use: with pages that their files lack, or may lack */
 	u64 dirty; /* pages */
-	u64 unknown; /* pages of frames in use of which it is not known whether they are dirty */
-	u32 cut; /* files whose truncation is to be ended */
+	u64 unknown; /* pages of frames in use that may or may not be dirty */
+	u32 cut; /* files whose truncation must be completed */
 	u32 damaged_frames; /* it is not known whose they are, or whether anything is dirty there */
 	u32 damaged_files; /* records */
-	u32 stray; /* of the frames: their file is not known */
-	u32 repaired; /* damaged copies that were put right */
+	u32 stray; /* frames whose file is unknown */
+	u32 repaired; /* damaged copies that were repaired */
 };
 
-/* Looks at all descriptors and file records.  Frames in use without a dirty page are free
- * then: what they have may never have been made durable.  No process may have a frame of
- * this map in its memory.  -FBY_E_MAP_MEDIA: the media is no memory. */
+/* Reads all descriptors and file records.  Frames in use without a dirty page become free: their
+ * content may never have been made durable.  No process may have a frame of this map in its
+ * memory.  -FBY_E_MAP_MEDIA: the media is not memory. */
 int fby_map_attach(struct fby_pool *p, u16 map, const struct fby_map_attach *a, struct fby_map_report *report);
 int fby_map_detach(struct fby_pool *p, u16 map);
 
@@ -163,21 +163,22 @@ int fby_map_file_info(struct fby_pool *p, u16 map, u32 file, struct fby_map_file
  * promised any more.  Frames have a new limit: fby_map_frame.  -FBY_E_RANGE: it is smaller.
  * -FBY_E_BUSY: it is being truncated. */
 int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size);
-/* The host may make the file so long from now on, by zeroes alone, before that is promised or
- * durable: what recovery finds behind the size is then its own, if it is no longer than that,
- * and zero.  -FBY_E_BUSY as above; -FBY_E_RANGE: less than its size.  ORIGIN: the pool is of a
- * version that has no promises: fby_map_file_size. */
+/* Allows the host to extend the file to this size with zeroes, before the size is promised or
+ * durable.  Whatever recovery finds past the recorded size is then the host's own extension, if
+ * it is no longer than this and zero.  -FBY_E_BUSY as above; -FBY_E_RANGE: less than the file's
+ * size.  ORIGIN: the pool's version has no promises: use fby_map_file_size. */
 int fby_map_file_grows(struct fby_pool *p, u16 map, u32 file, u64 ahead);
-/* The size is this one, whatever becomes of the file in its file system, which has the blocks,
- * durable.  Durable when it returns.  As fby_map_file_grows; -FBY_E_RANGE: not between its size
- * and what that has told. */
+/* Sets the size, even if the file in its file system is still shorter; the file system has the
+ * blocks, durable.  The size is durable when the call returns.  Errors as for fby_map_file_grows;
+ * -FBY_E_RANGE: not between the file's size and that of fby_map_file_grows. */
 int fby_map_file_promise(struct fby_pool *p, u16 map, u32 file, u64 size);
 int fby_map_file_path(struct fby_pool *p, u16 map, u32 file, const char *path);
-/* What the host knows it by is something else now; up to FBY_MAP_IDENTITY_MAX, durable. */
+/* Replaces the identity by which the host knows the file; at most FBY_MAP_IDENTITY_MAX bytes,
+ * durable. */
 int fby_map_file_identity(struct fby_pool *p, u16 map, u32 file, const void *identity, u16 bytes);
-/* The truncation counts from the first on, whatever happens; the second forgets what is
- * dirty behind the end, and makes the rest of its last page zero.  -FBY_E_LOST: the media does
- * not give that page back; the truncation is under way still. */
+/* The truncation counts from the first call on, whatever happens.  The second call clears dirty
+ * bits past the new end and zeroes the rest of its last page.  -FBY_E_LOST: the media cannot read
+ * that page; the truncation is still under way. */
 int fby_map_file_cut(struct fby_pool *p, u16 map, u32 file, u64 size);
 int fby_map_file_cut_end(struct fby_pool *p, u16 map, u32 file);
 /* -FBY_E_BUSY: a frame refers to it. */
@@ -208,16 +209,16 @@ struct fby_frame_info {
 int fby_map_take(struct fby_pool *p, u16 map, u32 file, u64 segment, u32 *frame);
 /* It is filled, and in use from now on: durable. */
 int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
-/* Of a frame that is taken (its memory alone, for who fills it), in use, or found. */
+/* Describes a frame that is taken (only its memory, for the host to fill), in use, or found. */
 int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);
-/* Free again, durable; whoever still has it from before syncs nothing any more.
- * -FBY_E_MAP_DIRTY: its file lacks a page, or might, perhaps since a sync just now; with
- * discard it is free all the same, but for one of a forged number (-FBY_E_NUMBERS). */
+/* Frees the frame, durably; whoever still has it mapped can sync nothing to it any more.
+ * -FBY_E_MAP_DIRTY: its file lacks a page, or might, perhaps because of a sync that just ended;
+ * with discard the frame is freed all the same, unless its number is forged (-FBY_E_NUMBERS). */
 int fby_map_drop(struct fby_pool *p, u16 map, u32 frame, bool discard);
 int fby_map_frame_info(struct fby_pool *p, u16 map, u32 frame, struct fby_frame_info *out);
-/* Of a frame in use or found, as the media has it: dirty pages, and those of which that is
- * not known, since their words are damaged or cannot be read.  For who recovers: where
- * memory is bad, an error of the media is no fault of a load here. */
+/* Reports, for a frame in use or found, the dirty pages as the media has them, and the unknown
+ * ones, whose words are damaged or unreadable.  It is meant for recovery: a media error on bad
+ * memory is an error here and not a fault. */
 int fby_map_frame_dirty(struct fby_pool *p, u16 map, u32 frame, struct fby_pages *dirty, struct fby_pages *unknown);
 /* Copies a page for the file; -FBY_E_LOST: the media reported an error. */
 int fby_map_page_read(struct fby_pool *p, u16 map, u32 frame, u32 page, void *dst);

@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * bypass.c - what goes past the cache, straight to the origin: writes, and the
- * discards and zeroes of blocks that are not cached.
+ * bypass.c - requests that bypass the cache and go straight to the origin: writes, and discards
+ * and zeroes of blocks that are not cached.
  *
- * Only blocks that are not cached may.  A block stops being cached when a round
- * of destage lets go of its page, and then the origin has it and was flushed,
- * no origin write of it is in flight, and the watermark, durable, is above all
- * its entries.  So there is nothing to wait for, nothing that a start could
- * bring back, and no marker is needed.
+ * Only blocks that are not cached may bypass it.  A block stops being cached when a round of
+ * destage releases its page.  Then the origin has the page and was flushed, no origin write of
+ * the block is in flight, and the durable watermark is above all its entries.  So there is
+ * nothing to wait for, a restart cannot find an older entry, and no marker is needed.
  *
- * While the origin's write is in flight its blocks stand in a range that whoever
- * writes them through the cache waits for.  Else the older data, still on its way
- * to the origin, could arrive after the newer was destaged.  No lock is held
- * across the write, and the order of looks makes it exact: begin shows the range
- * and then takes each block's bucket for a moment; a writer takes the bucket and
- * then looks at the ranges.  Whoever had the bucket second has seen the other: a
- * writer the range, begin the page that was published.
+ * While the origin's write is in flight, its blocks are listed in a range; a writer through the
+ * cache waits for that range.  Otherwise the older data, still in flight to the origin, could
+ * arrive after the newer was destaged.  No lock is held across the write.  The order of the
+ * checks is sufficient: begin publishes the range and then takes each block's bucket briefly; a
+ * writer takes the bucket and then reads the ranges.  Whoever took the bucket second sees the
+ * other: the writer sees the range, or begin sees the published page.
  */
 #include "cache/index.h"
 #include "cache/placed.h"
 
 #define BYPASS_BLOCKS 2048u   /* of one range: 8 MiB */
-#define DISCARD_BLOCKS 65536u /* the same of a discard, which is quick: 256 MiB */
+#define DISCARD_BLOCKS 65536u /* blocks of one discard, which is quick: 256 MiB */
 
 bool fby_bypass_meets(const struct fby_cached *v, u64 block)
 {
@@ -128,7 +126,7 @@ int fby_past_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u8 kin
 		fby_fetch_add(&p->waits[FBY_WAIT_BLOCK], 1ull);
 		return FBY_WAIT_BLOCK;
 	}
-	/* What fails from now on may take it along. */
+	/* A flush that fails from now on may lose this write. */
 	b->seen = fby_load(&v->gate.lost);
 	stop = uncached_until(p, volume, first, end, &cached);
 	b->nsectors = sectors_until(stop, sector, nsectors);

@@ -22,10 +22,10 @@
 #define FBY_ES_COPY (1u << 27)	   /* made within the pool: as old as what it was made of */
 #define FBY_ES_REFUSED (1u << 28) /* the origin did not take it, nor what it was copied from */
 #define FBY_ES_COUNTED (0xff00u | FBY_ES_DAMAGED | FBY_ES_CLEAN) /* pages with one of these are counted */
-/* Of recovery alone, gone when it ends: what is to be written over the line. */
-#define FBY_ES_HOLE (1u << 23)	 /* it is lost, and stands for its block as lost; key ~0: block unknown */
-#define FBY_ES_VOID (1u << 24)	 /* nothing: a torn tail, or a lost line that is of no account */
-#define FBY_ES_REPAIR (1u << 25) /* the line put right */
+/* The next three are set only during recovery.  They say how to rewrite the line. */
+#define FBY_ES_HOLE (1u << 23)	 /* the page is lost and marks its block as lost; key ~0: block unknown */
+#define FBY_ES_VOID (1u << 24)	 /* write nothing valid: the line is a torn tail, or lost and irrelevant */
+#define FBY_ES_REPAIR (1u << 25) /* write the line with its bit error corrected */
 #define FBY_ES(kind, valid, lost) ((u32)(valid) | (u32)(lost) << 8 | (u32)(kind) << 16)
 
 /* One per page, guarded by its bucket's lock while linked; read without it. */
@@ -98,9 +98,11 @@ enum fby_page_result fby_page_read(struct fby_cache *p, u32 page, u64 key, u32 s
 				   bool verify);
 /* Seq that its line says, one wrong bit put right; unknown if it cannot be read. */
 u64 fby_page_seq(struct fby_cache *p, u32 page, u64 unknown);
-/* All that the line says is valid could be read, and has its checksum if it carries one. */
+/* True if all sectors that the line marks as valid can be read and match the line's checksum, if
+ * it has one. */
 bool fby_page_data_ok(struct fby_cache *p, u32 page, const struct fby_page_line *l);
-/* Notes that the page is damaged, if it still is the block's; needs the block, tries for it. */
+/* Marks the page as damaged, if it still is the block's.  Tries to lock the block; does nothing
+ * if that fails. */
 void fby_page_mark(struct fby_cache *p, u32 page, u64 key, u32 flag);
 
 /* --- write.c ----------------------------------------------------------------- */
@@ -110,10 +112,10 @@ int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kin
  * the block's.  DONE, *slot: where, or ~0; or WAIT. */
 int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *slot, u32 *wake);
 
-/* Appends what page holds once more, if it is still the block's, sound and whole: the
- * same bytes under a new seq, and its chunk is as old as the one that it comes from.
- * flags: of fby_begin_flags; which room it may take, and if it is a page that was refused.
- * DONE, *slot: where, or ~0; or WAIT. */
+/* Appends the page's content once more, if the page still is the block's, sound and whole: the
+ * same bytes under a new seq, and the new chunk counts as old as the page's.  flags: of enum
+ * fby_begin_flags; they say which room the copy may take, and whether the page was refused.
+ * DONE, *slot: the slot used, or ~0; or WAIT. */
 int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u32 *slot, u32 *wake);
 
 /* --- bypass.c ------------------------------------------------------------------- */
@@ -123,11 +125,11 @@ bool fby_bypass_meets(const struct fby_cached *v, u64 block);
 int fby_past_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u8 kind, u64 sector, u64 nsectors, u32 least);
 
 /* --- flush.c -------------------------------------------------------------------- */
-/* Free, and a flush is owed, since a host that crashed may have left writes; what failed
- * and was not told is still to be. */
+/* Resets the gate.  A flush is owed, because a host that crashed may have left unflushed writes.
+ * Failures that nobody was told of are still to be reported. */
 void fby_gate_attach(struct fby_cached *v);
-/* Takes the gate for destage.  False: a flush is in flight; whose end wakes destage,
- * and meanwhile no other gets in. */
+/* Takes the gate for destage.  False: a flush is in flight.  Its end wakes destage, and no other
+ * flush begins meanwhile. */
 bool fby_gate_destage(struct fby_cached *v);
 void fby_gate_destage_sends(struct fby_cached *v);
 /* Its flush is over; any context. */

@@ -4,7 +4,8 @@
  */
 #include "cache/cache.h"
 
-/* What is linked, whatever the order: at a clean close and at the next open. */
+/* Digest of all linked pages, independent of their order; taken at a clean close and compared at
+ * the next open. */
 u64 fby_digest(struct fby_cache *p, u64 *entries)
 {
 	u64 digest = 0, n = 0;

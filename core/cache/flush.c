@@ -137,7 +137,7 @@ int fby_cache_flush_later(struct fby_cache *p, struct fby_flush *t)
 		return FBY_DONE;
 	/* Once more: a flush of all that began before this stands for parts of it at most. */
 	fby_fetch_add(&g->ended, 1ull);
-	/* Likewise, so that the two are ordered; see gate_failed. */
+	/* A locked instruction as well, so that the two are ordered; see gate_failed. */
 	return fby_fetch_add(&g->lost, 0u) == t->seen ? FBY_DONE : -FBY_E_ORIGIN_IO;
 }
 
@@ -217,7 +217,8 @@ int fby_cache_flush_end(struct fby_cache *p, struct fby_flush *t, int error, u32
 	FBY_ASSERT(t->state == TICKET_SENT);
 	t->state = t->all ? TICKET_ALL : TICKET_PAST;
 	if (error) {
-		/* Of destage's blocks too, if all that it covers has been flushed since. */
+		/* The failed flush may also have lost destage's blocks, if everything it covers
+		 * has been flushed since. */
 		u32 lost = gate_failed(g);
 
 		decision = ticket_fails(g, t, lost);

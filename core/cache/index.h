@@ -60,7 +60,7 @@ static inline u32 fby_index_get_locked(const struct fby_cache *p, u32 b, u64 key
 	return page;
 }
 
-/* Bucket held: where the number of page stands in the chain. */
+/* Bucket held.  Returns the place in the chain that holds the number of page. */
 static inline u32 *fby_index_place_locked(struct fby_cache *p, u32 b, u32 page)
 {
 	u32 *at = &p->bucket[b], here;
@@ -100,12 +100,12 @@ static inline void fby_index_del_locked(struct fby_cache *p, u32 b, u32 page)
 }
 
 struct fby_found {
-	u32 page;  /* or none */
+	u32 page;  /* FBY_NO_PAGE: none */
 	u32 state; /* of its entry */
 	u64 epoch; /* of its chunk: the page was the block's while this is unchanged */
 };
 
-/* Without a lock.  False: raced, look again. */
+/* Lock-free lookup.  False: it raced with a change; look again. */
 static inline bool fby_index_find_once(struct fby_cache *p, u32 b, u64 key, struct fby_found *f)
 {
 	u64 opens = fby_load_acquire(&p->space->opens);

@@ -164,7 +164,7 @@ FBY_INLINE int begin_checked(struct fby_cache *p, struct fby_write *w, u16 volum
 	return begin(p, w, volume, FBY_KIND_DATA, sector, nsectors, 0);
 }
 
-/* Bytes [at, at + n) of the vector: where they lie, or gathered in scratch. */
+/* Returns bytes [at, at + n) of the vector: a pointer into it, or a copy gathered in scratch. */
 FBY_INLINE const u8 *vec_bytes(const struct fby_vec *vec, u32 nvec, u64 at, u32 n, u8 *scratch)
 {
 	u32 got = 0;
@@ -203,8 +203,8 @@ FBY_INLINE u32 store_runs(struct fby_cache *p, u32 page, u8 mask, u32 base, cons
 	return crc;
 }
 
-/* What of the cached page stays beside the sectors that are written.  True if
- * its data, now in scratch, has to be merged. */
+/* Keeps the sectors of the cached page that this write does not cover.  True if the page's data,
+ * now in scratch, has to be merged. */
 static bool merge_old(struct fby_cache *p, const struct fby_write *w, struct fby_wpage *g, u8 *scratch)
 {
 	const struct fby_entry *e = &p->entry[g->old];
@@ -320,7 +320,7 @@ static inline void count_write(struct fby_slot *s, const struct fby_write *w, bo
 /* Headers, which s->line holds, and the fence. */
 FBY_INLINE void commit_lines(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s, u8 flags, bool user)
 {
-	/* Without a checksum a header vouches for data that must be there already. */
+	/* Without a checksum the header vouches for the data, so the data must be durable first. */
 	if (flags && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
 		fby_fence_chunk(&p->space->store, w->chunk);
 	media_lines(p->space->store.media, fby_line_at(&p->space->store, w->chunk, w->first_page), s->line,
@@ -346,8 +346,8 @@ FBY_INLINE void commit(struct fby_cache *p, struct fby_write *w, bool user)
 	commit_lines(p, w, s, w->page[0].flags, user);
 }
 
-/* What the page that is replaced was, or the new one is, is counted: lost, or clean.  Not by
- * pointers to the batch, which need not be in memory. */
+/* Counts pages that become, or stop being, lost or clean.  It takes no pointers to the batch,
+ * which need not be in memory. */
 static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slot, u32 before, bool was_clean,
 			    bool now_lost, bool now_only)
 {
@@ -361,7 +361,7 @@ static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slo
 		fby_store_release(&by_slot->clean_replaced, by_slot->clean_replaced + 1);
 }
 
-#define COPIED 0x80u /* beside enum fby_page_flags, once the line is written */
+#define COPIED 0x80u /* a flag next to enum fby_page_flags, set once the line is written */
 
 FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s,
 			     const struct fby_wpage *g, u32 page)
@@ -425,7 +425,7 @@ int fby_cache_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, 
 
 void fby_cache_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
-	if (fby_unlikely(w->npages == 0)) /* of a static volume, and these are all its steps */
+	if (fby_unlikely(w->npages == 0)) /* of a static volume, which has no other steps */
 		fby_placed_write_copy(p, w, vec, nvec, skip);
 	else
 		copy(p, w, vec, nvec, skip);
@@ -466,8 +466,8 @@ static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsecto
 }
 
 /*
- * A whole block from one piece of memory, which most writes are: the same steps with
- * nothing to split, to gather or to merge, and so without a batch in memory.
+ * Writes a whole block from one piece of memory, as most writes do.  The steps are those above,
+ * with nothing to split, gather or merge, and so without a batch in memory.
  */
 FBY_INLINE int write_block(struct fby_cache *p, u16 volume, u64 block, const u8 *buf, u32 *wake)
 {
@@ -593,7 +593,7 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u3
 	g->lost = FBY_ES_LOST(state);
 	g->flags = 0;
 	g->data_crc = 0;
-	/* What is lost or damaged stays: destage and readers know how to deal with it. */
+	/* A lost or damaged page is not moved: destage and readers handle it. */
 	if ((state & FBY_ES_DAMAGED) || (g->lost && !(flags & FBY_BEGIN_REFUSED)) ||
 	    (w.kind == FBY_KIND_DATA && fby_page_read(p, page, fby_key(volume, g->block), state, g->valid, 0, data,
 						      !FBY_BUG(MOVE_UNVERIFIED)) != FBY_PAGE_OK)) {

@@ -107,7 +107,7 @@ static int volumes_step(struct fby_drain *p, struct fby_io *io, u32 *wake)
 
 		left &= ~(1ull << volume);
 		p->next_volume = (volume + 1u) % FBY_VOLUMES_MAX;
-		/* Before the look: what comes after it is for the next. */
+		/* Cleared before the check: whatever arrives later is for the next step. */
 		fby_fetch_and(&p->space->ready, ~(1ull << volume));
 		if (!p->space->owner[volume].attached)
 			continue;

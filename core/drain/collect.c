@@ -70,8 +70,8 @@ static u32 first_above(struct fby_drain *p, u32 c, u64 seq)
 	return from;
 }
 
-/* Dead pages between the watermark and the cut: what rounds before this have passed of a
- * chunk is counted already, and what is above the cut is for later ones. */
+/* Counts dead pages between the watermark and the cut.  Earlier rounds have counted those below
+ * the watermark; later rounds count those above the cut. */
 static u32 count_dead(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
 {
 	u64 watermark = p->space->owner[volume].rec.watermark;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * destage.c - cached pages to the origin, in rounds, one volume at a time each:
+ * destage.c - writes cached pages back to the origin, in rounds, each for one volume:
  *
  *	collect	choose the cut, a sequence number; list every linked page at or
- *		below it (what is superseded costs nothing), sorted by block
- *	plan	which of these are written, and which are kept (plan.c)
+ *		below it (superseded pages cost nothing), sorted by block
+ *	plan	choose which of these are written, and which are kept (plan.c)
  *	write	to the origin, neighbours merged into large requests; a neighbour
  *		above the cut is written along, and when the flush is done it is
- *		clean: a later round lets go of it without writing it
+ *		clean: a later round releases it without writing it
  *	flush	the origin
- *	carry	what is kept, and what is lost, goes forward as fresh entries, so that
- *		the cut can pass it; sealed.  What is kept does so while the origin is
- *		at work already
+ *	carry	append kept pages and lost blocks as fresh entries, so that
+ *		the cut can pass them, and seal these. Kept pages are appended while the origin
+ *		is still busy
  *	commit	the watermark, durable
  *	release	the pages
  *
- * A round writes each block once and the next begins when it has ended: never
+ * A round writes each block once, and the next round begins when it has ended: there are never
  * two origin writes for a block in flight.  Pages that the origin refuses are carried, too
- * (refused.c).  Where its flush fails, or it takes nothing, the round is given up and nothing
- * is released; a new one begins after a pause.
+ * (refused.c).  If the flush fails, or the origin takes nothing, destage abandons the round and
+ * releases nothing; a new one begins after a pause.
  */
 #include "cache/index.h"
 #include "cache/placed.h"
@@ -27,9 +27,9 @@
 
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
-#define RELEASE_STEP 256u /* pages let go in one step */
+#define RELEASE_STEP 256u /* pages released in one step */
 #define FORWARD_STEP 64u  /* pages copied in one step */
-#define AHEAD_STEP 16u	  /* the same while the origin may want the next request */
+#define AHEAD_STEP 16u	  /* pages copied in one step while the origin may need the next request */
 
 static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
 {
@@ -39,9 +39,8 @@ static void go_on_to(struct fby_drain *p, u16 volume, enum fby_phase next)
 
 /* --- carry ------------------------------------------------------------------- */
 
-/* No room for what is to go forward from page[pos] on: the cut goes below it, so that
- * what is older is let go, which may make room for the next round.  False: nothing is
- * older. */
+/* No room to carry the pages from page[pos] on: lowers the cut below them.  The older pages are
+ * released, which may make room for the next round.  False: nothing is older. */
 static bool carry_less(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -57,7 +56,7 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 	}
 	if (cut <= p->space->owner[volume].rec.watermark)
 		return false;
-	for (u32 i = 0; i < d->n; i++) /* what is above the cut stays until a later round */
+	for (u32 i = 0; i < d->n; i++) /* pages above the cut stay until a later round */
 		if (fby_page_seq(p->cache, d->page[i].page, FBY_NO_SEQ) <= cut)
 			d->page[n++] = d->page[i];
 	d->n = n;
@@ -65,8 +64,8 @@ static bool carry_less(struct fby_drain *p, u16 volume)
 	return true;
 }
 
-/* While copies of what was acknowledged long ago, or of what is lost, may pass for a torn
- * tail, no chunk that they come from is opened again. */
+/* While copies of acknowledged or lost pages may be mistaken for a torn tail, no chunk that they
+ * come from is opened again. */
 static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
 {
 	struct fby_owner *o = &p->space->owner[volume];
@@ -78,7 +77,7 @@ static void hold_chunks(struct fby_drain *p, u16 volume, bool held)
 	fby_unlock(&p->space->lock);
 }
 
-/* The page goes forward in the log: as it is, or what of it is lost. */
+/* Carries the page forward in the log: as it is, or only the mark that it is lost. */
 static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -90,8 +89,8 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 	if (r->keep || r->carry == FBY_CARRY_REFUSED) {
 		bool refused = !r->keep;
 
-		/* Whoever drains waits for the numbers given out when he began, and a copy has a
-		 * higher one: nothing is kept any more, as if there were no room. */
+		/* A drain waits for the numbers given out before it began, and a copy has a
+		 * higher one.  So nothing is kept any more, as if there were no room. */
 		if (!refused && fby_load(&d->drain) && !FBY_BUG(DRAIN_KEEPS))
 			return FBY_WAIT_SPACE;
 		decision = fby_move(p->cache, volume, r->k, r->page, !refused ? FBY_BEGIN_RELOCATE :
@@ -101,8 +100,8 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 			return decision;
 		if (slot != ~0u) {
 			d->copied_slots |= 1ull << slot;
-			/* It is tried again by and by whatever its age is, which would have all else
-			 * of the volume destaged at once. */
+			/* Its age must not count: it is retried anyway, and an old page would
+			 * make destage write the whole volume at once. */
 			fby_moved_note(p, volume, refused || FBY_BUG(KEPT_AGE_LOST) ? p->space->now_ns : since_ns);
 			if (refused)
 				d->refused.last = p->volume[volume].moved_last;
@@ -120,7 +119,7 @@ static int forward(struct fby_drain *p, u16 volume, struct fby_round_page *r, u3
 	return decision;
 }
 
-/* True: all that was copied is sealed, and chunks may be freed. */
+/* True: all copies are sealed, and chunks may be freed. */
 static bool seal_kept(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -133,7 +132,7 @@ static bool seal_kept(struct fby_drain *p, u16 volume)
 	return true;
 }
 
-/* Nothing in them is above the cut, so most are empty now. */
+/* These chunks hold nothing above the cut, so most are empty now. */
 static void release_chunks(struct fby_drain *p, u16 volume, u64 cut, u32 *wake)
 {
 	u32 c = FBY_NO_CHUNK;
@@ -175,11 +174,11 @@ static bool goes_forward(struct fby_drain *p, u16 volume, struct fby_round_page 
 }
 
 /*
- * While the origin is at work: what is kept, of blocks that no request of the round comes
- * to any more.  If the round fails, it has been relocated, no more; and not again in the
- * rounds that try once more, lest an origin that fails spread its pages over the pool.
- * Room is not asked for: carry_step knows what to do without, and where writers wait for it, none is taken.  True:
- * call again.
+ * Carries kept pages while the origin is busy, if no later request of the round can reach their
+ * blocks.  If the round fails, they were merely relocated.  Rounds that retry do not carry ahead
+ * again, so a failing origin does not spread its pages over the pool.  This takes only room that
+ * is free: carry_step handles the case without room, and none is taken while writers wait for it.
+ * True: call again.
  */
 static bool carry_ahead(struct fby_drain *p, u16 volume, u32 *wake)
 {
@@ -220,7 +219,9 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (decision == FBY_WAIT_SPACE) {
 			if (!seal_kept(p, volume))
 				return FBY_AGAIN;
-			if (held || d->ahead) { /* once more: what was held, or has gone ahead, gives room */
+			/* again: the chunks that were held, or the pages carried ahead, may give
+			 * room */
+			if (held || d->ahead) {
 				d->ahead = 0;
 				release_chunks(p, volume, d->cut, wake);
 				return FBY_AGAIN;
@@ -419,7 +420,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	/* Not of what no other volume could have: idle slots fill it. */
 	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > p->space->entitled;
 
-	/* What idle slots keep open for nothing, another volume may need. */
+	/* Another volume may need the chunks that idle slots keep open without use. */
 	if (fby_starved(p->space) && fby_drain_clean(p, volume))
 		close_open_chunks(p, volume, wake);
 	if (!fby_destage_wanted(p, volume) || fby_refused_waits(p, volume))
@@ -534,8 +535,8 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 
 	fby_flight_reap(p, volume);
 	fby_plan_took(p, volume);
-	/* Nothing of the round is behind copies that may pass for a torn tail, but for its
-	 * requests: what these were made of is held. */
+	/* No phase of the round may follow copies that may pass for a torn tail, except its
+	 * requests: the chunks that the copies came from are held. */
 	unsealed = d->copied_slots && !seal_kept(p, volume);
 	if (unsealed && (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING))
 		return FBY_AGAIN;

@@ -12,47 +12,51 @@ struct fby_round_page {
 	u64 k; /* seq while collecting, block after */
 	u32 page;
 	union {
-		struct { /* of one that is listed */
-			u8 carry; /* goes forward: lost or damaged, as a fresh entry; refused, as it is */
-			bool keep; /* not written: goes forward as it is */
-			u8 run; /* dirty blocks in a row that it is one of; 0: it is written in any case */
-			bool leads; /* first of these in the list */
+		struct { /* of a listed page */
+			u8 carry; /* the page is carried: lost or damaged, as a fresh entry; refused, as it is */
+			bool keep; /* not written: the page is carried as it is */
+			/* length of the run of dirty blocks that the page is in; 0: it is written
+			 * in any case */
+			u8 run;
+			bool leads; /* the page is the first of its run in the list */
 		};
-		u32 epoch; /* of one that is written along: its chunk's */
-		u32 stamp; /* of a static volume's (placed_round.c) */
+		u32 epoch; /* epoch of the chunk of a page that is written along */
+		u32 stamp; /* stamp of a static volume's page (placed_round.c) */
 	};
 };
 
-#define FBY_RUN_MOST 64u /* blocks: runs that are longer count as so long */
+#define FBY_RUN_MOST 64u /* blocks; longer runs count as this long */
 
-/* What a round keeps and what it writes; see plan.c. */
+/* Which pages a round keeps and which it writes; see plan.c. */
 struct fby_plan {
 	bool keeps; /* the round may keep pages */
-	bool no_room; /* the round before had none for what it was to keep */
-	bool few_kept; /* most of the list of the round before was to be written in any case */
-	u32 gained; /* pages found dead or clean in what the round passes */
-	u64 past; /* blocks below this are of runs that are measured */
+	bool no_room; /* the previous round had no room for the pages that it should keep */
+	bool few_kept; /* most pages on the previous round's list had to be written in any case */
+	u32 gained; /* pages found dead or clean in the range that the round passes */
+	u64 past; /* blocks below this belong to runs that are already measured */
 	u32 runs[FBY_RUN_MOST + 1]; /* of the list, by length; 0: single pages that are written in any case */
-	u32 listed[FBY_RUN_MOST + 1]; /* pages of the list in them */
-	u32 shares, shared; /* 64ths of requests that pages of the list would be, if all were written; of so many */
+	u32 listed[FBY_RUN_MOST + 1]; /* pages of the list in these runs */
+	/* shares: 64ths of requests that the listed pages would cause, if all were written;
+	 * shared: the pages that this counts */
+	u32 shares, shared;
 	/* from round to round */
-	u32 scale; /* pages listed for 16 that the round before last gained */
-	u32 request_ns; /* of the origin's time that a request takes; 0: not known */
-	u32 page_ns; /* the same for each page of the list, whatever became of it */
-	u32 written_ns; /* that all of a round's requests take; 0: not known */
-	u32 flush_ns; /* and its flush */
-	u64 all_ns; /* that all dirty pages would take, by their runs */
-	u32 requests; /* of this round */
-	u64 refused_ns; /* in which only those of it ended that were refused */
+	u32 scale; /* pages listed for each 16 that the round before the previous one gained */
+	u32 request_ns; /* time of the origin for one request; 0: unknown */
+	u32 page_ns; /* time for each page of the list, whatever its fate */
+	u32 written_ns; /* time of all requests of a round; 0: unknown */
+	u32 flush_ns; /* time of the round's flush */
+	u64 all_ns; /* time that all dirty pages would take, by their runs */
+	u32 requests; /* requests of this round */
+	u64 refused_ns; /* time in which only refused requests completed */
 	u64 began_ns;
-	u32 copy_ns; /* that a page takes which is kept; what it took lately */
-	bool copied; /* the step before kept pages */
-	u32 moved; /* pages of the volume copied before it; modulo 2^32 */
-	u64 copied_ns; /* when it began */
-	u32 appended, overwritten; /* when the round before was planned; modulo 2^32 */
-	u32 share; /* of 256 pages appended that overwrite a dirty one */
-	u64 asked_ns; /* that the requests of this round take, as they were planned; 0: it says nothing */
-	u32 judged; /* pages of the volume copied when the round before had ended; modulo 2^32 */
+	u32 copy_ns; /* recent time to copy one kept page */
+	bool copied; /* the previous step kept pages */
+	u32 moved; /* pages of the volume copied before that step; modulo 2^32 */
+	u64 copied_ns; /* when that step began */
+	u32 appended, overwritten; /* counts when the previous round was planned; modulo 2^32 */
+	u32 share; /* of 256 appended pages, how many overwrite a dirty one */
+	u64 asked_ns; /* planned time of this round's requests; 0: unknown */
+	u32 judged; /* pages of the volume copied when the previous round ended; modulo 2^32 */
 };
 
 enum fby_io_status { FBY_IOS_FREE = 0, FBY_IOS_BUSY, FBY_IOS_DONE };
@@ -61,10 +65,10 @@ struct fby_io_slot {
 	u32 status; /* enum fby_io_status */
 	int error;
 	u64 start_ns;
-	bool alone; /* nothing else was in flight when it was issued */
-	bool again; /* of a page that the origin refused before */
+	bool alone; /* nothing else was in flight when the request was issued */
+	bool again; /* the request is of a page that the origin refused before */
 	u64 sector, nsectors;
-	u32 pages;  /* of the ring, with what was left out at its end */
+	u32 pages;  /* pages of the ring, including those skipped at its end */
 	u8 *buf;
 };
 
@@ -89,28 +93,28 @@ struct fby_refused_streak {
 
 #define FBY_REFUSED_AREAS 16u
 
-/* What the origin has refused of a volume; see refused.c. */
+/* Requests and pages of a volume that the origin has refused; see refused.c. */
 struct fby_refused {
 	/* of a round */
-	bool trying; /* what was refused before is tried again */
-	bool doubt; /* nothing was taken since a request was refused: one in flight */
-	bool again_taken, again_failed; /* requests of what was refused before */
-	bool reserve; /* copies may take the reserve: as many pages at least are let go */
-	u32 failed; /* requests */
-	struct fby_refused_streak streak[2]; /* of the others; of what was refused before */
+	bool trying; /* this round retries refused pages */
+	bool doubt; /* nothing was taken since a request was refused: only one request is in flight */
+	bool again_taken, again_failed; /* outcome of requests for pages that were refused before */
+	bool reserve; /* copies may take the reserve: at least as many pages are released */
+	u32 failed; /* refused requests */
+	struct fby_refused_streak streak[2]; /* [0]: of first tries; [1]: of retries */
 	u32 held; /* pages of a static volume that are not tried */
 	/* from round to round */
 	u32 random;
-	bool narrow; /* the round before had no room for the copies */
-	bool cut_short; /* a round was, since one has ended: fby_refused_heals */
-	u32 asked; /* pages that the round was to list */
-	bool longer; /* these are more than twice what they would be but for behind */
-	u32 behind; /* so many more are to be listed: as many as were refused, and nothing else was found */
-	bool waits; /* for retry_ns, or, unless that is ~0, until it is written to */
+	bool narrow; /* the previous round had no room for the copies */
+	bool cut_short; /* a round was cut short since one has ended: fby_refused_heals */
+	u32 asked; /* pages that the round should list */
+	bool longer; /* asked is more than twice what it would be without behind */
+	u32 behind; /* additional pages to list: as many as were refused, if nothing else was found */
+	bool waits; /* wait until retry_ns, or, unless that is ~0, until the volume is written to */
 	u64 waits_writes;
-	u64 retry_ns, pause_ns; /* when it is tried again, and after how long */
-	u64 last; /* highest seq of what was refused; 0: nothing was, or all is home */
-	/* of a static volume, instead of a bit for each page: blocks of requests that were refused */
+	u64 retry_ns, pause_ns; /* when to retry, and after how long */
+	u64 last; /* highest seq of a refused page; 0: none was refused, or all are on the origin */
+	/* of a static volume, instead of a bit for each page: blocks of refused requests */
 	struct fby_refused_area {
 		u64 first, end;
 	} area[FBY_REFUSED_AREAS];
@@ -123,11 +127,11 @@ struct fby_destage {
 	struct fby_round_page *page; /* host memory of attach */
 	u32 cap, n, pos;
 	u32 pulled; /* neighbours written along, from the end of page[] down */
-	u32 ahead; /* what is kept of page[] before this has gone forward, while the origin is at work */
-	u64 issued; /* no block below this goes to the origin any more in this round */
+	u32 ahead; /* kept pages of page[] before this are carried already, while the origin is busy */
+	u64 issued; /* no request of this round will go to a block below this */
 	u32 run; /* next sector of page[pos] to look at */
 	u32 outstanding;
-	u64 heard_ns; /* a request ended, or the first went out */
+	u64 heard_ns; /* time when a request last ended, or the first was issued */
 	u64 cut;
 	u32 lost; /* gate.lost when the round began */
 	u64 retry_ns, backoff_ns;
@@ -155,19 +159,19 @@ struct fby_pace {
 	/* written by fby_destage_step and by who opens a chunk */
 	u64 read_ns FBY_ALIGNED; /* coarse time when an origin read that somebody waited for ended last */
 	u32 foreground; /* origin reads that somebody waits for */
-	u32 rate; /* pages a second that are let go */
+	u32 rate; /* pages a second that destage frees */
 	/* owned by fby_destage_step */
 	u32 depth; /* origin writes in flight */
-	bool measured; /* rate is more than a guess */
-	u32 base_ns, latency_ns; /* of one alone; of all */
+	bool measured; /* rate is measured, not a guess */
+	u32 base_ns, latency_ns; /* base_ns: of a request alone; latency_ns: of all */
 	u64 sample_ns, gone;
 };
 
-/* Of a volume; owned by fby_destage_step but for what pace shares. */
+/* A volume's destage; owned by fby_destage_step except what pace shares. */
 struct fby_drained {
 	u64 moved; /* pages copied within the pool */
-	/* How old the oldest of these is, of those moved since seq moved_since and of those
-	 * before; void when the watermark has passed moved_last, and moved_since. */
+	/* Age of the oldest moved page: of those moved since seq moved_since, and of those moved
+	 * before it.  These are void when the watermark has passed moved_last, and moved_since. */
 	u64 moved_ns, moved_before_ns, moved_since, moved_last;
 	struct fby_destage destage;
 	struct fby_pace pace;
@@ -202,10 +206,10 @@ void fby_flight_start(struct fby_destage *d, u8 *ring, u32 nrequests, u32 buffer
 bool fby_flight_room(struct fby_destage *d, u32 *id);
 /* The request is in flight, so many sectors of its buffer with it: 0, none of it. */
 void fby_flight_take(struct fby_destage *d, u32 id, u64 nsectors);
-/* Those that have ended are in flight no more; what an error fails is told. */
+/* Takes completed requests out of flight and reports the pages that an error concerns. */
 void fby_flight_reap(struct fby_drain *p, u16 volume);
 
-/* One step of the volume's round: as fby_destage_step, and *io then goes to issue. */
+/* Runs one step of the volume's round, like fby_destage_step; the caller passes *io to issue. */
 int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake);
 void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io);
 /* The flush of what a round has written, of a static volume's too: DONE, another's is under
@@ -226,7 +230,7 @@ static inline u32 fby_round_most(const struct fby_destage *d)
 int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
 /* A request of the round was refused. */
 void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
-void fby_placed_tick(struct fby_drain *p); /* from time to time: what was written so far is settled */
+void fby_placed_tick(struct fby_drain *p); /* periodically: everything written so far becomes settled */
 bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 
 /* --- demand.c ---- */
@@ -240,11 +244,11 @@ void fby_plan_start(struct fby_plan *plan);
 u32 fby_plan_pages(struct fby_drain *p, u16 volume);
 /* Measures runs of the list, and when all are, chooses: true, the round can begin. */
 bool fby_plan_step(struct fby_drain *p, u16 volume);
-/* A step begins: what the one before took, if it kept pages. */
+/* A step begins: measures the previous step, if it kept pages. */
 void fby_plan_took(struct fby_drain *p, u16 volume);
-/* All of the round's requests have ended. */
+/* Called when all of the round's requests have ended. */
 void fby_plan_written(struct fby_drain *p, u16 volume);
-/* And the flush, which was sent then. */
+/* Called when the flush, which was sent then, has ended. */
 void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns);
 
 /* --- relocate.c ---- */
@@ -252,11 +256,11 @@ void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns);
 bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots);
 /* A page was moved that is as old as this. */
 void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns);
-/* True: what was moved of the volume is sealed. */
+/* True: all moved pages of the volume are sealed. */
 bool fby_relocate_sealed(struct fby_drain *p, u16 volume);
-/* One chunk's worth of relocation, if there is cause; true: call again soon. */
+/* Relocates up to one chunk's worth, if there is cause; true: call again soon. */
 bool fby_relocate_step(struct fby_drain *p, u32 *wake);
-/* No slot has a chunk of the volume open. */
+/* Makes sure that no slot has a chunk of the volume open. */
 void fby_relocate_settle(struct fby_drain *p, u16 volume, u32 *wake);
 
 /* --- pace.c ------------------------------------------------------------------- */

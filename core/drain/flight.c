@@ -2,10 +2,10 @@
 /*
  * flight.c - the requests to the origin that a round has in flight, and their buffers.
  *
- * The buffers are a ring, of which a request takes as many pages as it is long: so the memory
- * of a few long requests does for many short ones, which an origin needs whose requests take
- * long, and hinder each other little.  What is taken is let go of in the order in which it was
- * taken, and each request finds room for the longest in one piece.
+ * The buffers are a ring; a request takes as many pages of it as it is long.  So the memory of a
+ * few long requests is enough for many short ones, which a slow but parallel origin needs.
+ * Buffers are released in the order in which they were taken, and each request finds room for the
+ * longest in one piece.
  */
 #include "cache/placed.h"
 #include "drain/planted_round.h"
@@ -58,7 +58,7 @@ void fby_flight_take(struct fby_destage *d, u32 id, u64 nsectors)
 	d->taken++;
 }
 
-/* A flush: what was written may be lost.  A request: its pages are not home. */
+/* A failed flush: writes may be lost.  A failed request: its pages are not on the origin. */
 static void failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io)
 {
 	struct fby_destage *d = &p->volume[volume].destage;

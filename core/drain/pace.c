@@ -2,17 +2,15 @@
 /*
  * pace.c - smooth behaviour when more is written than the origin takes.
  *
- * Throttle: between the high watermark and full, a volume's writes are spaced
- * so that what it takes in matches what it lets go: pages destaged, and pages
- * overwritten.  The lower half of that range takes a burst at full speed.  In the
- * middle of the upper half the two are equal, above it less is taken in than let
- * go, below it more; so the level settles there and a full pool is met only when
- * an origin has stopped.  Each volume is measured by
- * itself: one that cannot drain does not slow the others.
+ * Throttle: between the high watermark and full, a volume's writes are spaced so that its intake
+ * matches what it frees: pages destaged, and pages overwritten.  The lower half of that range
+ * takes a burst at full speed.  In the middle of the upper half the two are equal; above it the
+ * intake is lower, below it higher.  So the level settles there, and the pool becomes full only
+ * when an origin has stopped.  Each volume is measured separately: one that cannot drain does not
+ * slow the others.
  *
- * Depth: as many origin writes in flight as leave a request's latency below
- * about twice that of a request which finds the origin idle.  More would add
- * waiting and no throughput.
+ * Depth: as many origin writes in flight as leave a request's latency below about twice that of a
+ * request which finds the origin idle.  More would add waiting and no throughput.
  */
 #include "drain/drain.h"
 
@@ -35,8 +33,8 @@ static u32 intake(u32 rate, u32 level)
 {
 	u32 share = level < FBY_LEVEL_FULL ? 2 * (FBY_LEVEL_FULL - level) : 0;
 	u64 pages = (u64)rate * share >> 10;
-	/* In a pool of few chunks one more is most of the range: never much
-	 * slower than what is let go. */
+	/* In a pool of few chunks one more chunk is most of the range: the intake is never much
+	 * slower than the rate of freeing. */
 	u32 least = rate >> 4 > RATE_MIN ? rate >> 4 : RATE_MIN;
 
 	return pages > least ? (u32)pages : least;
@@ -60,7 +58,7 @@ u32 fby_pace_intake(const struct fby_drain *p, u16 volume)
 void fby_pace_tick(struct fby_drain *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
-	/* Dirty no more: overwritten, let go of, or clean. */
+	/* Pages that are no longer dirty: overwritten, released, or clean. */
 	u64 sum = fby_owner_dead(p->space, volume) - p->volume[volume].moved + fby_owner_clean(p->space, volume);
 	u64 gone = sum - pace->gone;
 	u64 ms = (p->space->now_ns - pace->sample_ns) >> 20; /* of 1.05 ms */
@@ -111,9 +109,9 @@ u64 fby_pace_delay(struct fby_drain *p, u16 volume, u32 nsectors, u64 now_ns)
 	return next;
 }
 
-/* Pages that are let go of in a quarter of a second, of which flushes take nothing: the rate
- * has them in it, and by it alone one that is slow would make rounds shorter, and they the
- * rate lower, down to a few pages a flush. */
+/* Pages freed in a quarter of a second, without the time of flushes.  The rate includes the
+ * flushes: with the rate alone a slow flush would shorten the rounds, and these lower the rate,
+ * down to a few pages per flush. */
 static u64 quarter(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_plan *plan = &p->volume[volume].destage.plan;
@@ -128,8 +126,8 @@ u32 fby_pace_round(const struct fby_drain *p, u16 volume, u32 cap)
 	const struct fby_pace *pace = &p->volume[volume].pace;
 	struct fby_span live = fby_throttled_span(p->space);
 	u64 pages = quarter(p, volume);
-	/* Let go in steps that are small beside what the throttle steers by, or
-	 * the level swings from one end to the other. */
+	/* Pages are released in steps that are small compared with the throttle's range;
+	 * otherwise the level swings from one end to the other. */
 	u64 step = live.top > live.start ? (live.top - live.start) / 8 : 0;
 
 	if (!pace->measured) /* somebody waits for the first of them */

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * placed_round.c - rounds of destage of static volumes, which have no index: a hand goes
- * over the groups of slots that may have something (a bit each), and reads their lines.
+ * placed_round.c - rounds of destage of static volumes.  They have no index: a hand moves over
+ * the groups of slots that may have dirty pages (one bit each), and reads their lines.
  *
- *	settle	if what the round is to list is not yet: the era ends.  No cut can tear what
- *		is listed from now on, so if a write to the origin is cut, too, the page
- *		still counts
- *	collect	where writers meet first, then what the hand finds
- *	write, flush	as other volumes' rounds
- *	release	each page by a store of its line, unless it was written again
+ *	settle	end the era, if the pages to list are not settled.  Afterwards no cut can tear a
+ *		listed page, so the page still counts if the cut also interrupts its write to
+ *		the origin
+ *	collect	first slots in which writers collide, then what the hand finds
+ *	write, flush	as in other volumes' rounds
+ *	release	free each page by a store of its line, unless it was written again
  *
- * A page that the origin refuses is not let go of, and its slot is for a later pass: it is tried
- * again after a pause, alone (refused.c).
+ * A page that the origin refuses is not released, and its slot is for a later pass, which tries
+ * it again after a pause, alone (refused.c).
  *
- * A pass of the hand is over all groups.  It begins when a pass is due: by age, when
- * nobody writes, by how much there is, by order.
+ * A pass of the hand covers all groups.  A pass is due by age, when nobody writes, by the amount
+ * of dirty pages, or by order.
  */
 #include "cache/placed.h"
 #include "drain/round.h"
@@ -119,7 +119,7 @@ static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_d
 			continue;
 		if (FBY_ST_ERA(t) > v->head.settled) {
 			again(p->statics, v, slot);
-			/* Where an era could not end in time, it may have been there before the pass. */
+			/* If an era could not end in time, the page may be older than the pass. */
 			v->gave_back |= FBY_ST_ERA(t) <= v->pass_era;
 			all = false;
 			continue;
@@ -139,7 +139,8 @@ static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby
 		for (u32 n = 0; n < d->n; n++)
 			if (entry_slot(&d->page[n]) == slot - 1)
 				slot = 0;
-		/* What cannot be listed yet is for the next round, unless others have asked since. */
+		/* A slot that cannot be listed yet is for the next round, unless others have
+		 * asked since. */
 		if (slot && !collect_slot(p, v, d, slot - 1, 0)) {
 			(void)fby_cmpxchg(&v->wanted[i], 0u, slot);
 			v->era_asked = true;
@@ -170,7 +171,7 @@ static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_d
 	}
 }
 
-/* The round ends without its pages being let go of. */
+/* The round ends without releasing its pages. */
 static void give_back(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
 {
 	for (; d->pos < d->n; d->pos++)
@@ -198,7 +199,7 @@ static void leave(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 	v->gave_back = true;
 	p->volume[volume].destage.refused.last = 1;
 	if (!FBY_BUG(STATIC_REFUSED_GOES))
-		r->stamp = ~0u; /* no page's: it is not let go of */
+		r->stamp = ~0u; /* matches no page: it is not released */
 }
 
 void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io)
@@ -287,7 +288,7 @@ static void pass_begin(struct fby_static *v)
 {
 	v->left = fby_static_groups(v);
 	v->passing = true;
-	/* What is written from now on is not of the pass, if its era has none so far. */
+	/* Later writes are not part of the pass, if their era has none so far. */
 	v->pass_era = fby_static_settled(v) ? v->head.settled : v->era;
 	v->gave_back = false;
 	fby_store(&v->passes, v->passes + 1);
@@ -315,7 +316,7 @@ struct placed_build {
 	u64 sector;
 	u32 n, max;
 	u8 *buf;
-	bool again; /* of a page that was refused before */
+	bool again; /* the request is of a page that was refused before */
 };
 
 static bool build_fits(struct placed_build *b, u8 op, u64 sector, u32 n)
@@ -341,7 +342,7 @@ static void page_bad(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 	fby_place_snapshot(p->statics, &p->statics->volume[volume], entry_slot(r), &s);
 	if (entry_is(r, &s))
 		fby_placed_lost(p->cache, volume, entry_block(r));
-	r->stamp = ~0u; /* no page's: it is not let go of */
+	r->stamp = ~0u; /* matches no page: it is not released */
 }
 
 /* Adds the next run of page[pos].  False: the request is full. */
@@ -360,7 +361,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 	t = &s.line.tag[entry_way(r)];
 	if (!entry_is(r, &s))
 		goto next;
-	if (FBY_ST_LOST(t)) { /* what of it is sound goes to the origin, and the page stays */
+	if (FBY_ST_LOST(t)) { /* its sound sectors go to the origin, and the page stays */
 		fby_placed_lost(p->cache, volume, entry_block(r));
 		if (!FBY_ST_VALID(t))
 			goto next;
@@ -404,7 +405,7 @@ next:
 	return true;
 }
 
-/* Where nobody waits for room, who reads from the origin goes first. */
+/* If nobody waits for room, readers of the origin have priority. */
 static u32 depth(struct fby_drain *p, u16 volume)
 {
 	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
@@ -573,7 +574,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 		fby_static_survey(p->statics, volume, SURVEY_STEP);
 		if (v->surveyed == before && *next_ns > p->space->now_ns + SURVEY_NS)
 			*next_ns = p->space->now_ns + SURVEY_NS; /* a writer has the slot */
-		/* What is in doubt is not for the origin: see settle, above. */
+		/* Doubtful pages must not go to the origin: see settle, above. */
 		if (v->nwindows || (!wanted && !d->drain))
 			return v->surveyed == before ? FBY_DONE : FBY_AGAIN;
 	}
@@ -605,7 +606,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 	if ((unsettled || (wanted && v->era_asked) || FBY_BUG(STATIC_ERA_EACH_STEP)) && !era_ended(p, volume)) {
 		if (v->settling)
 			return FBY_AGAIN;
-		/* What does not wait for it goes on. */
+		/* Slots that need no settled era continue. */
 		hand = v->left > 0 && !unsettled;
 		wanted = wanted && !v->era_asked;
 		if (!hand && !wanted) {

@@ -24,16 +24,18 @@
 #define WRITTEN_STEP 8u /* pages that are written in any case, of which one is measured */
 #define COPY_NS 1000u /* until it is known */
 #define COPY_NS_MOST 1000000u
-#define COPIES_TELL 8u /* so many in a step say what one takes */
-#define COPY_PARTS 2u /* of a round's time, copies take one */
-#define CHEAP_PARTS 8u /* the same, and all other copies, for a fuller pool; twice as much is dear */
-#define ROUND_NS 300000000u /* writers may wait for the end of it */
+#define COPIES_TELL 8u /* a step with at least so many copies gives a sample of copy_ns */
+#define COPY_PARTS 2u /* copies may take one part in so many of a round's time */
+/* likewise for keeping pages, and for all other copies, to run a fuller pool; twice as much is
+ * dear */
+#define CHEAP_PARTS 8u
+#define ROUND_NS 300000000u /* writers may have to wait for the end of a round */
 #define ROUND_REQUESTS 32u
 #define ROUND_LEAST 64u /* pages */
-#define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is to be soon */
-#define FLUSH_PARTS 16u /* of a round's requests, its flush is to take one */
+#define REQUEST_NS (ROUND_NS / ROUND_REQUESTS) /* until it is known, which is soon */
+#define FLUSH_PARTS 16u /* the flush may take one part in so many of the round's requests */
 #define SHARE_MOST 224u
-#define SHARE_HOT 160u /* what is written is mostly there already, and little depends on runs */
+#define SHARE_HOT 160u /* most writes overwrite cached pages, and runs matter little */
 #define STARVED_PAGES 256u
 #define SCALE_MOST (16u * 8u)
 
@@ -62,8 +64,8 @@ static bool may_keep(const struct fby_drain *p, u16 volume, u32 spare)
 	       2 * fby_load(&p->space->owner[volume].counted) >= fby_load(&p->space->share);
 }
 
-/* Of so many pages of room how many the next round lists: half of it, and more, up to three
- * quarters, where the flush is dear beside the requests of so short a round. */
+/* How many pages the next round lists, for so much room: half of it, or up to three quarters if
+ * the flush is dear compared with the requests of so short a round. */
 static u64 list_room(const struct fby_plan *plan, u64 room)
 {
 	u32 flush_ns = (u32)min_u64(plan->flush_ns, ~0u / FLUSH_PARTS);
@@ -118,7 +120,7 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	return f->asked;
 }
 
-/* Of 256 pages that writers append, how many overwrite a dirty one; since the round before. */
+/* Measures how many of 256 appended pages overwrite a dirty one, since the previous round. */
 static void measure_overwrites(struct fby_drain *p, u16 volume)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;
@@ -164,9 +166,9 @@ static u32 run_around(struct fby_drain *p, u16 volume, u64 block, u64 past, u64 
 
 enum fate {
 	FATE_GONE, /* overwritten, or clean: only its room counts */
-	FATE_WRITTEN, /* whatever lies beside it */
+	FATE_WRITTEN, /* whatever its neighbours are */
 	FATE_EITHER,
-	FATE_REFUSED, /* before, and it is not tried again yet */
+	FATE_REFUSED, /* refused before, and not tried again yet */
 };
 
 static enum fate fate_of(struct fby_drain *p, u16 volume, const struct fby_round_page *r)
@@ -210,8 +212,8 @@ static void note(struct fby_plan *plan, struct fby_round_page *r, enum fate fate
 	plan->runs[r->run] += r->leads;
 }
 
-/* Measures the run of page[pos], and goes on behind what of it is listed.  How many
- * blocks were looked up. */
+/* Measures the run of page[pos], and moves past the listed pages of it.  Returns how many blocks
+ * were looked up. */
 static u32 measure(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -241,11 +243,11 @@ static u32 measure(struct fby_drain *p, u16 volume)
 /* --- the choice ------------------------------------------------------------------------ */
 
 struct balance {
-	u64 written; /* pages that the round makes clean, or lets go of */
-	u64 gained; /* room that it gives back */
+	u64 written; /* pages that the round makes clean, or releases */
+	u64 gained; /* room that the round frees */
 	u64 kept, requests;
-	u64 weight; /* of 256: so much is to be written for what is gained */
-	u64 least; /* a round has to come to something */
+	u64 weight; /* of 256: weight of writing against room gained */
+	u64 least; /* the least that a round has to achieve */
 	u64 request_ns, copy_ns;
 };
 
@@ -332,8 +334,8 @@ bool fby_plan_step(struct fby_drain *p, u16 volume)
 	return true;
 }
 
-/* What relocation moved meanwhile counts as well.  A host that was preempted in between, or
- * served others, is not believed at once. */
+/* Pages moved by relocation meanwhile count as well.  A single slow step is not believed: the
+ * host may have been preempted, or have served others. */
 void fby_plan_took(struct fby_drain *p, u16 volume)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;
@@ -347,7 +349,7 @@ void fby_plan_took(struct fby_drain *p, u16 volume)
 	plan->copied_ns = p->space->now_ns;
 }
 
-/* What was known, and what it took this time; never 0, which is not known. */
+/* Combines the known value with the new sample.  Never 0, which means unknown. */
 static u32 smoothed(u32 known_ns, u32 ns)
 {
 	if (known_ns)
@@ -362,7 +364,7 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 	u32 ns = (u32)min_u64(p->space->now_ns - plan->began_ns - plan->refused_ns, ~0u); /* slow enough to say so */
 	u32 taken = plan->requests - d->refused.failed;
 
-	/* Where many were refused few were in flight. */
+	/* If many requests were refused, few were in flight. */
 	if (d->failed || taken == 0 || d->refused.failed > taken / 8)
 		return;
 	plan->written_ns = smoothed(plan->written_ns, ns);

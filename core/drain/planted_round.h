@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * planted_round.h - the planted bugs of a round of destage, at its seams, so that its state
- * machine (destage.c) reads without them: where it goes on to a phase, where a request of it
- * has failed, where a page of it is let go.  Without planted bugs all of it is nothing.
+ * planted_round.h - planted bugs of a round of destage.  They are placed at its seams, so that
+ * its state machine (destage.c) reads without them: where it enters a phase, where a request has
+ * failed, where a page is released.  Without planted bugs these functions do nothing.
  */
 #ifndef FBY_PLANTED_ROUND_H
 #define FBY_PLANTED_ROUND_H
@@ -38,7 +38,8 @@ static inline bool fby_planted_overlooked(struct fby_drain *p, u16 volume)
 	       (FBY_BUG(FLUSH_ERROR_IGNORED) && phase == FBY_PH_FLUSHING);
 }
 
-/* Bucket held: the page that is let go in the place of that of the list; none: it is that one. */
+/* Bucket held.  Returns the page to release in place of the listed one; FBY_NO_PAGE: the listed
+ * one. */
 static inline u32 fby_planted_release(struct fby_drain *p, u32 bucket, u64 key)
 {
 	return FBY_BUG(RELEASE_NEWER) ? fby_index_get_locked(p->cache, bucket, key) : FBY_NO_PAGE;

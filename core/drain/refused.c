@@ -3,21 +3,21 @@
  * refused.c - pages that the origin did not take.  docs/design/destage.md has the rules and why
  * they are safe.
  *
- * An origin with bad sectors refuses some requests and takes the others.  A round goes on
- * behind a request that was refused; what was taken is flushed and let go of, and the pages
- * that were refused are copied forward before the watermark passes them, as kept pages are.
- * Such a page carries FBY_ES_REFUSED, and its copies too, until its block is written anew.
- * It is tried again after a pause, alone, since others of its request may be sound.
+ * An origin with bad sectors refuses some requests and takes the others.  A round continues after
+ * a refused request.  Pages that were taken are flushed and released.  Refused pages are copied
+ * forward before the watermark passes them, as kept pages are.  Such a page and its copies carry
+ * FBY_ES_REFUSED until the block is written anew.  It is tried again after a pause, alone, since
+ * others of its request may be sound.
  *
- * Where nothing is taken the origin is taken to fail as a whole, and the round is given up.
+ * If the origin takes nothing, destage assumes that it fails as a whole and abandons the round.
  */
 #include "cache/index.h"
 #include "drain/round.h"
 
 #define PAUSE_MIN_NS 100000000ull
 #define PAUSE_MAX_NS 30000000000ull
-#define STREAK 4u /* requests that are refused one after the other: then pages are left out */
-#define COPIES_MOST 64u /* for a page that is let go, but in a round that tries them again */
+#define STREAK 4u /* requests refused in a row: from then on pages are left out */
+#define COPIES_MOST 64u /* copies for each released page, except in a round that retries refused pages */
 
 void fby_refused_begin(struct fby_drain *p, u16 volume)
 {
@@ -43,11 +43,11 @@ void fby_refused_taken(struct fby_destage *d, const struct fby_io_slot *io)
 }
 
 /*
- * Behind some requests that were refused others may be, too, and each may take an origin long.
- * So while none is taken there is one in flight, and before each a number of pages is left out,
- * of which the bound grows: a failing origin is asked some twenty times in a round, and
- * what lies behind a large bad area is reached.  By chance, lest the same ones are left out
- * in each round; and what was refused before does not count for what was not.
+ * After some refused requests others may be refused, too, and each may take the origin long.  So
+ * while none is taken, only one request is in flight, and before each a number of pages is left
+ * out, with a growing bound.  A failing origin is asked some twenty times in a round, and the
+ * round reaches the pages after a large bad area.  The number is random, so that rounds do not
+ * leave out the same pages.  Retries and first tries are counted separately.
  */
 static void streak_grows(struct fby_refused *f, struct fby_refused_streak *streak)
 {
@@ -133,10 +133,10 @@ void fby_refused_pause(struct fby_drain *p, struct fby_refused *f)
 }
 
 /*
- * While an origin took nothing the rounds became longer and longer, to look behind what it
- * refused.  When it takes a request it is well again, mostly, and writers are not to wait for as
- * long as all of such a list takes: the round is given up for one of the usual length.  But once
- * only until a round has ended, since it may be that nothing but what lies behind is sound.
+ * While an origin took nothing, the rounds became longer and longer, to reach past the refused
+ * pages.  When it takes a request, it has usually recovered, and writers should not wait for all
+ * of such a long list.  So the round is abandoned for one of the usual length.  That happens only
+ * once until a round has ended, since perhaps only the later pages are sound.
  */
 bool fby_refused_heals(const struct fby_destage *d)
 {
@@ -172,7 +172,7 @@ enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 			continue;
 		refused += r->carry == FBY_CARRY_REFUSED;
 		let_go += r->carry == FBY_CARRY_NO;
-		/* What of it is not lost was taken. */
+		/* The sectors that are not lost were taken. */
 		home += r->carry == FBY_CARRY_LOST && FBY_ES_VALID(fby_load(&p->cache->entry[r->page].state)) != 0;
 	}
 	home += let_go;
@@ -188,12 +188,13 @@ enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 		d->failed = true;
 		return FBY_PH_BACKOFF;
 	}
-	/* Without a request nothing has come of it.  What lies behind them in the log may be sound. */
+	/* The round made no request, so it achieved nothing.  Later pages in the log may be
+	 * sound. */
 	if (f->asked < fby_round_most(d) && refused > f->behind) {
 		f->behind = refused;
 		return FBY_PH_IDLE;
 	}
-	/* Until some are written, or it is time to try again, there is nothing else. */
+	/* There is nothing else to do until some are written, or it is time to retry. */
 	f->waits = true;
 	f->waits_writes = home ? FBY_NO_SEQ : writes_of(p, volume);
 	return FBY_PH_IDLE;

@@ -36,9 +36,8 @@ static bool hangs(const struct fby_drain *p, const struct fby_destage *d)
 	return d->backoff_ns || d->refused.waits || p->space->now_ns - d->heard_ns >= (most > SOON_NS ? most : SOON_NS);
 }
 
-/* Is destage about to let go of the chunk's pages?  Moved in a round that does, they
- * would stay, in room that was opened to carry what is lost: round after round, for
- * nothing. */
+/* Is destage about to release the chunk's pages?  If relocation moved them now, the copies would
+ * stay, in room that was opened to carry lost blocks: round after round, without use. */
 static bool let_go_soon(const struct fby_destage *d, const struct fby_chunk *ch)
 {
 	return d->phase >= FBY_PH_CARRY && d->phase <= FBY_PH_RELEASE && ch->seq_min <= d->cut;
@@ -108,10 +107,10 @@ static u32 choose(struct fby_drain *p)
 }
 
 /*
- * Moving a page must not reset its age.  When the watermark has passed all that was moved
- * before some time, each of these pages was written, or moved again and noted again: what
- * was noted before is void.  So of two spans of time the oldest are remembered, and a
- * volume is not taken for old for longer than it is.
+ * Moving a page must not reset its age.  When the watermark has passed all pages moved before
+ * some time, each of them was written, or moved again and noted again, so the older note is void.
+ * The oldest age is therefore kept for two spans of time, and a volume does not count as old for
+ * longer than it is.
  */
 void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns)
 {

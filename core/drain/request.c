@@ -49,7 +49,8 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 
 	if (!fby_round_listed(p, volume, r, d->cut))
 		goto next_page;
-	/* Kept, unless the request has come to it: what has become dirty since joins runs. */
+	/* The page stays kept, unless the request has reached it: pages that became dirty since
+	 * join runs. */
 	if (r->keep && (b->n == 0 || b->op != FBY_IO_WRITE || b->sector + b->n != r->k * FBY_PAGE_SECTORS))
 		goto next_page;
 	r->keep = false;
@@ -57,7 +58,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 		r->carry = FBY_CARRY_NO;
 		goto next_page;
 	}
-	if (r->carry == FBY_CARRY_REFUSED) /* of its first sectors */
+	if (r->carry == FBY_CARRY_REFUSED) /* the origin refused its first sectors */
 		goto next_page;
 	if (state & FBY_ES_DAMAGED)
 		r->carry = FBY_CARRY_DAMAGED;
@@ -101,9 +102,9 @@ next_page:
 	return true;
 }
 
-/* Is the block's page one to be written along?  Not in an open chunk: what is
- * written now is likely to be written again.  Nor where pages are clean for an origin of
- * before, since the bits could not be told apart: their own round writes them. */
+/* Should the block's page be written along?  Not if it is in an open chunk: a page written
+ * recently is likely to be written again.  Not if pages are clean for an earlier origin either,
+ * since the bits could not be distinguished: their own round writes them. */
 bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f)
 {
 	if (block >= p->cache->volume[volume].blocks)
@@ -191,8 +192,7 @@ void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b)
 		d->issued = (b->sector + b->n + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 }
 
-/* After the flush: what was written along need not be written again, if it is
- * still what it was. */
+/* After the flush, marks pages that were written along as clean, if they have not changed. */
 void fby_round_clean(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * round.h - a round of destage: what destage.c, its state machine, asks of the parts that
- * choose the pages (collect.c) and make requests of them (request.c).
+ * round.h - a round of destage.  destage.c, its state machine, calls these parts, which choose
+ * the pages (collect.c) and build requests from them (request.c).
  */
 #ifndef FBY_ROUND_H
 #define FBY_ROUND_H
@@ -18,7 +18,7 @@ struct fby_build {
 	u64 n;
 	u8 *buf;
 	u64 max;
-	bool again; /* of a page that was refused before */
+	bool again; /* the request is of a page that was refused before */
 };
 
 /* Chooses the cut and lists the pages: d->n of them, none if there is nothing to do. */
@@ -31,7 +31,7 @@ bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 sta
 bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f);
 /* The next request; b->n is 0 if there is none yet, or no more. */
 void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b);
-/* After the flush: what was written along is clean. */
+/* After the flush: pages that were written along become clean. */
 void fby_round_clean(struct fby_drain *p, u16 volume);
 
 /* First page of the list that is not before this key, or d->n. */
@@ -56,10 +56,10 @@ void fby_refused_begin(struct fby_drain *p, u16 volume); /* a round begins */
 void fby_refused_taken(struct fby_destage *d, const struct fby_io_slot *io);
 void fby_refused_note(struct fby_refused *f, const struct fby_io_slot *io);
 void fby_refused_failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
-/* Is a page of this state left out of the round, behind requests that were refused? */
+/* Is a page of this state left out of the round, after refused requests? */
 bool fby_refused_leaves(struct fby_refused *f, u32 state);
-/* The round is to be given up for a shorter one, as the origin is well again; when its requests
- * have ended it goes on to what fby_refused_cut_short returns. */
+/* Should the round be abandoned for a shorter one, as the origin has recovered?  When its
+ * requests have ended, it enters the phase that fby_refused_cut_short returns. */
 bool fby_refused_heals(const struct fby_destage *d);
 enum fby_phase fby_refused_cut_short(struct fby_drain *p, u16 volume);
 /* All requests have ended, and the round goes on to: FLUSH; BACKOFF, the origin took nothing;

@@ -64,27 +64,28 @@
 #define FBY_NUMBER_END (1ull << 63)
 #define FBY_NUMBER_START (1ull << 62)
 
-/* The first data page of a chunk of so many pages: as many hold the header array, which
- * has the chunk's own lines and one for each page behind it. */
+/* Returns the first data page of a chunk of so many pages.  The pages before it hold the header
+ * array: the chunk's own lines and one line for each data page. */
 static inline u32 fby_first_page(u32 chunk_pages)
 {
-	const u32 lines = FBY_PAGE / FBY_LINE; /* of a page */
+	const u32 lines = FBY_PAGE / FBY_LINE; /* lines in a page */
 
 	return (chunk_pages + FBY_CHUNK_LINES + lines) / (lines + 1);
 }
 
-/* Which line of the header array describes the page. */
+/* Returns the line of the header array that describes the page. */
 static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 {
 	return page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES;
 }
 
-/* Of features_incompat: there is room for static volumes behind the chunks.  Bits 0
- * and 1 said so while shares were otherwise (docs/design/format.md). */
+/* Bit of features_incompat: there is room for static volumes after the chunks.  Bits 0 and 1 had
+ * that meaning for earlier layouts of shares (docs/design/format.md). */
 #define FBY_FEATURE_STATIC 8ull
-/* Likewise: for maps, behind these. */
+/* Bit of features_incompat: there is room for maps, after the static volumes. */
 #define FBY_FEATURE_MAP 4ull
-/* Likewise: records of mapped files may promise a size that the file has not yet. */
+/* Bit of features_incompat: records of mapped files may promise a size that the file does not
+ * have yet. */
 #define FBY_FEATURE_MAP_GROWS 16ull
 #define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS)
 
@@ -113,15 +114,18 @@ struct fby_superblock {
 	u64 clean_entries; /* with CLEAN: linked pages at close */
 	u64 clean_digest;  /* with CLEAN: sum of a hash of each, order-free */
 	u64 clean_seq;	   /* with CLEAN: the next sequence number */
-	u64 static_bytes;  /* behind the chunks: shares of static volumes; with FBY_FEATURE_STATIC */
-	u64 map_bytes;	   /* behind these, at a multiple of 2 MiB: shares of maps; with FBY_FEATURE_MAP */
+	/* size of the area after the chunks for shares of static volumes; with FBY_FEATURE_STATIC */
+	u64 static_bytes;
+	/* size of the area after that, at a multiple of 2 MiB, for shares of maps; with
+	 * FBY_FEATURE_MAP */
+	u64 map_bytes;
 	u8 reserved[372];
 	u32 crc; /* of all before it */
 };
 
-/* Who an owner of chunks is.  One table has all sorts of them, so that one number names
- * any: in a chunk's lines, in each slot, in the engine's bit masks.  A record of a kind that is
- * not known here refuses the open. */
+/* The kind of an owner of chunks.  One table holds owners of all kinds, so one number names any
+ * of them: in a chunk's lines, in each slot, in the engine's bit masks.  A record of an unknown
+ * kind refuses the open. */
 enum fby_owner_kind {
 	FBY_OWNER_FREE = 0, /* nobody: the record is free */
 	FBY_OWNER_VOLUME = 1,
@@ -144,7 +148,9 @@ enum fby_volume_flags {
  * told from the truth.  The valid one with the higher counter counts. */
 struct fby_volume_record {
 	u64 counter;
-	u32 index; /* own place in the table; the same in a record of any kind, as are counter and crc */
+	/* the record's own place in the table; index, counter and crc are the same in records of
+	 * any kind */
+	u32 index;
 	u32 kind; /* enum fby_owner_kind */
 	u64 watermark; /* every entry with seq <= this is on the flushed origin */
 	u64 origin_sectors; /* size of the origin, 512-byte sectors */
@@ -160,8 +166,7 @@ struct fby_volume_record {
 #define FBY_OPEN_MAGIC 0x4e504f46u /* "FOPN" */
 #define FBY_SEAL_MAGIC 0x4c534f46u /* "FOSL" */
 
-/* What a chunk holds.  A whole open line of a kind that is not known here refuses the
- * open: it is no damage. */
+/* What a chunk holds.  An intact open line of an unknown kind is not damage; it refuses the open. */
 enum fby_chunk_kind {
 	FBY_CHUNK_FREE = 0, /* as formatted */
 	FBY_CHUNK_CACHE = 1, /* blocks of a volume */
@@ -200,7 +205,7 @@ struct fby_seal_line {
 	u32 chunk;
 	u16 owner; /* as in the open line; 0xffff in a chunk as formatted */
 	u16 kind; /* likewise; enum fby_chunk_kind */
-	u64 counter; /* of the valid ones of this epoch the highest is the newest */
+	u64 counter; /* of the valid seals of this epoch, the highest counter is the newest */
 	u64 epoch;
 	u64 seq_max; /* highest seq below fill */
 	u64 last_block; /* block of page fill-1, to name it if its line is lost */
@@ -226,17 +231,21 @@ struct fby_page_line {
 	u64 seq;
 	u64 block; /* 4 KiB units */
 	u64 epoch; /* of the chunk */
-	u64 prev_block; /* block of the page before in this chunk; ~0 for the first: names it if its line is lost */
-	u64 prev_seq; /* of the page before in this chunk; 0 for the first: dates it if its line is lost */
-	u16 batch_first; /* first page of the write this belongs to */
+	/* block of the previous page in this chunk; ~0 for the first: names that page if its line
+	 * is lost */
+	u64 prev_block;
+	/* seq of the previous page in this chunk; 0 for the first: dates that page if its line is
+	 * lost */
+	u64 prev_seq;
+	u16 batch_first; /* first page of the write that this page belongs to */
 	u8 batch_count; /* its pages, 1 to 16 */
 	u8 kind; /* enum fby_kind */
 	u8 valid; /* sectors held here, bit 0 first */
 	u8 lost;  /* sectors whose data was lost; disjoint from valid */
 	u8 flags; /* enum fby_page_flags */
 	u8 reserved;
-	/* From here on: what a tag that authenticates line and data would make needless.
-	 * The first three are where the line stands, so they can go into the tag's seed. */
+	/* A tag that authenticates line and data would make the following fields needless.  The
+	 * first three follow from the place of the line, so they can go into the tag's seed. */
 	u32 chunk;
 	u16 page; /* own place in the chunk */
 	u16 volume; /* the chunk's owner */

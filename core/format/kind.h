@@ -11,7 +11,7 @@
 
 struct fby_pool;
 
-/* What fby_check has found: "what: a x, b y". */
+/* The violation that fby_check found: "what: a x, b y". */
 struct fby_violation {
 	const char *what, *a, *b;
 	u64 x, y;
@@ -37,9 +37,9 @@ struct fby_chunk_kind_row {
 
 /* A kind of owner. */
 struct fby_owner_kind_row {
-	u8 chunk; /* enum fby_chunk_kind: what it fills */
-	bool (*sane)(const struct fby_volume_record *r); /* what holds of its records alone */
-	void (*open)(struct fby_pool *p, u16 owner); /* its record was read */
+	u8 chunk; /* enum fby_chunk_kind of the owner's chunks */
+	bool (*sane)(const struct fby_volume_record *r); /* checks that concern records of this kind alone */
+	void (*open)(struct fby_pool *p, u16 owner); /* called when its record was read */
 };
 
 extern const struct fby_chunk_kind_row fby_chunk_kinds[];

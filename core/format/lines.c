@@ -48,7 +48,7 @@ bool fby_line_crc_ok(const struct fby_store *st, const void *line)
  */
 static bool crc_single_bit(u32 diff, u32 n, u32 *bit)
 {
-	u32 s = CRC32C_POLY_REFLECTED; /* of the last bit of the last byte */
+	u32 s = CRC32C_POLY_REFLECTED; /* syndrome of an error in the last bit of the last byte */
 	u32 i = n * 8;
 
 	while (i-- > 0) {
@@ -136,7 +136,7 @@ bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *ep
 	return page_line_sane(st, c, i, out);
 }
 
-/* What is more of a line whose kind is known here. */
+/* Further checks of a line whose kind is known. */
 static bool open_line_sane(const struct fby_store *st, const struct fby_open_line *l)
 {
 	return (l->owner < st->sb.nvolumes || l->kind == FBY_CHUNK_FREE) && l->seq_min < FBY_NUMBER_END &&

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * log_entry.h - entries of a log on a pool's media: where they are, and what may be
- * taken for one.
+ * log_entry.h - entries of a log on a pool's media: where they are, and when bytes count as one.
  */
 #ifndef FBY_LOG_ENTRY_H
 #define FBY_LOG_ENTRY_H
@@ -21,7 +20,7 @@ static inline u64 fby_log_line_at(const struct fby_store *st, u32 c, u32 line)
 	return fby_chunk_at(st, c) + (u64)line * FBY_LINE;
 }
 
-/* The first line behind the entries of a chunk, and the same as a chunk's fill. */
+/* Converts between the first line after a chunk's entries and the chunk's fill. */
 static inline u32 fby_log_line_of(const struct fby_store *st, u32 fill)
 {
 	return fill - st->first_page + FBY_LOG_FIRST_LINE;
@@ -45,12 +44,12 @@ static inline u32 fby_entry_most(const struct fby_store *st)
 }
 
 void fby_log_entry_finish(const struct fby_store *st, struct fby_log_entry *e);
-/* Copies the header that begins at the line and judges it: of this place, of this epoch
- * or an earlier one.  False: there is none. */
+/* Copies the header that begins at the line and checks that it is of this place, and of this
+ * epoch or an earlier one.  False: there is none. */
 bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_log_entry *e);
-/* The open line that the chunk's first entry speaks of.  False: it has none. */
+/* Reads the open line that the chunk's first entry refers to.  False: the chunk has no entry. */
 bool fby_log_first(const struct fby_store *st, u32 c, struct fby_open_line *out);
-/* Is the body as its header says?  Copied to dst (whole lines), unless that is NULL. */
+/* Does the body match its header?  Copies it to dst (whole lines), unless dst is NULL. */
 bool fby_log_body_read(const struct fby_store *st, const struct fby_log_entry *e, void *dst);
 bool fby_log_header_sane(const struct fby_log_header *h);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * map_format.h - what a map has on the media: a record in the table, and a share of the
- * pool behind chunks and static volumes.  docs/design/map.md tells why it is so.
+ * map_format.h - the format of a map: a record in the table, and a share of the pool after chunks
+ * and static volumes.  docs/design/map.md explains why.
  *
  *	0	file records	two copies of 4 KiB each, one after the other
  *	...	descriptors	a page of 4 KiB a frame
@@ -14,8 +14,8 @@
  *	256	words, one of 8 bytes for 16 pages
  *	2048	copies of the first two lines
  *
- * A frame has the bytes of a file as programs see them, and nothing else: they store to it
- * without a call of ours, so no checksum of it could be right.
+ * A frame has the bytes of a file as programs see them, and nothing else.  Programs store to it
+ * without calling Forebay, so no checksum of it could be kept up to date.
  */
 #ifndef FBY_MAP_FORMAT_H
 #define FBY_MAP_FORMAT_H
@@ -40,7 +40,7 @@ struct fby_map_record {
 	u64 counter;
 	u32 index;
 	u32 kind; /* FBY_OWNER_MAP */
-	u32 first; /* where its share begins, in units from where shares of maps do */
+	u32 first; /* start of its share, in units from the start of the area for maps */
 	u32 units;
 	u32 frame_bytes; /* a power of two */
 	u32 nfiles;
@@ -64,21 +64,21 @@ struct fby_map_file_record {
 	u32 magic;
 	u32 id; /* own place */
 	u64 counter; /* one more at each write; the valid copy with the higher one counts */
-	u64 epoch; /* one more at each use of the place */
-	u64 size; /* of the file; without GROWS no more than what its file system has made durable */
+	u64 epoch; /* incremented at each use of the place */
+	u64 size; /* size of the file; without GROWS at most the size that its file system has made durable */
 	u32 flags; /* enum fby_map_file_flags */
 	u16 identity_bytes;
 	u16 path_bytes;
-	u64 made; /* with GROWS: so long the file is, durable */
-	u64 ahead; /* likewise: no longer than that the host makes it without a word here */
+	u64 made; /* with GROWS: the durable size of the file */
+	u64 ahead; /* with GROWS: the host extends the file up to this size without recording it here */
 	u8 reserved[8];
 	u8 identity[FBY_MAP_IDENTITY_MAX]; /* the host's */
 	char path[FBY_MAP_PATH_MAX + 1]; /* zero-terminated */
 	u32 crc; /* of all before it, from the map's seed */
 };
 
-/* Two lines by the parity of the epoch, so that a cut that tears one leaves the one before;
- * each in two copies, so that a damaged line is not taken for a torn one. */
+/* Two lines, chosen by the parity of the epoch, so that a cut that tears one leaves the previous
+ * one.  Each has two copies, so that a damaged line is not mistaken for a torn one. */
 struct fby_map_line {
 	u32 magic;
 	u32 frame; /* own place */
@@ -93,8 +93,8 @@ struct fby_map_line {
 /*
  * A word, of pages 16 i to 16 i + 15:
  *	bit 0 to 15	dirty: the page is durable here, and the file lacks it
- *	bit 16 to 31	writing: it is being written to the file, and was not synced since; only
- *			where it is dirty; all of them, and none dirty: the word is closed, that
+ *	bit 16 to 31	writing: it is being written to the file, and was not synced since; set only
+ *			for dirty pages; all set and none dirty: the word is closed, that
  *			is, clean, and no sync changes it any more
  *	bit 32 to 63	check: of the bits, from a seed of map, frame, epoch and i
  */

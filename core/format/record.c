@@ -73,7 +73,7 @@ bool fby_map_record_sane(const struct fby_volume_record *record)
 
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 {
-	/* What more has to hold of a kind that is not known here is not known either. */
+	/* Further rules for an unknown kind are unknown, too. */
 	return r->index == volume && r->counter < FBY_NUMBER_END &&
 	       (r->kind >= FBY_OWNER_KINDS || fby_owner_kinds[r->kind].sane(r));
 }

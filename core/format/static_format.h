@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * static_format.h - what a static volume has on the media: a record in the table, and a
- * share of the pool behind its chunks.  docs/design/static.md tells why it is so.
+ * static_format.h - the format of a static volume: a record in the table, and a share of the pool
+ * after its chunks.  docs/design/static.md explains why.
  *
  *	0	head		256 bytes, filled up to 4 KiB
  *	4096	lines		one of 64 bytes a slot, filled up to 256 bytes below the next 4 KiB
  *	...	head		its copy: a page that cannot be read has one of the two at most
  *	...	pages		two of 4 KiB a slot: the ways of a slot
  *
- * Block b has its place in slot b modulo slots, in either way.  A line is stored as a
- * whole, and a cut may tear it between any two of its words.  So what decides is one
- * word, the control word, which carries a check of its own: it is what it was, or what it
- * was to be, or damaged, and these three are told from each other.  It is there twice, the
- * second time with each bit the other way round, so that no line that is filled with one
- * byte passes for a slot's.
+ * Block b belongs to slot b modulo slots, in either way.  A line is stored as a whole, and a cut
+ * may tear it between any two of its words.  So one word decides, the control word, which carries
+ * its own check: it is the old one, the new one, or damaged, and the check distinguishes these.
+ * The line holds it twice, the second time with all bits inverted, so that a line filled with one
+ * byte value is never valid.
  */
 #ifndef FBY_STATIC_FORMAT_H
 #define FBY_STATIC_FORMAT_H
@@ -27,12 +26,12 @@
 #define FBY_STATIC_HEAD 256u /* bytes */
 #define FBY_STATIC_WINDOWS 10u
 
-/* The record in the pool's table: as that of a volume, but for what is of a share. */
+/* The record in the pool's table: like a volume's, except for the fields of the share. */
 struct fby_static_record {
 	u64 counter;
 	u32 index;
 	u32 kind; /* FBY_OWNER_STATIC */
-	u32 first; /* where its share begins, in units from where shares do */
+	u32 first; /* start of its share, in units from the start of the area for shares */
 	u32 slots;
 	u64 origin_sectors;
 	u8 uuid[16];
@@ -59,9 +58,9 @@ enum fby_static_head_flags {
 struct fby_static_head {
 	u32 magic;
 	u32 flags; /* enum fby_static_head_flags */
-	u64 counter; /* one more at each write; the valid copy with the higher one counts */
+	u64 counter; /* incremented at each write; the valid copy with the higher counter counts */
 	u8 uuid[16]; /* of the volume */
-	u64 settled; /* no write of this era, or of an earlier one, was under way, but in a window */
+	u64 settled; /* no write of this era or an earlier one was under way, except in a window */
 	u64 limit; /* no write has a later era */
 	u64 live; /* with COUNTED: pages that the origin lacks */
 	u32 slots;
@@ -72,9 +71,9 @@ struct fby_static_head {
 	u32 crc; /* of all before it, from the volume's seed */
 };
 
-/* What a page is.  crc starts from the volume's seed and the page's place. */
+/* The tag that describes a page.  crc starts from the volume's seed and the page's place. */
 struct fby_static_tag {
-	u64 block; /* 48 bits; sectors that are valid << 48; that are lost << 56 */
+	u64 block; /* 48 bits; valid sectors << 48; lost sectors << 56 */
 	u64 stamp; /* enum fby_kind; the write's number in its slot << 4; its era << 24 */
 	u32 data_crc; /* CRC32C of the valid sectors, in order */
 	u32 crc;
@@ -83,7 +82,7 @@ struct fby_static_tag {
 /*
  * The control word:
  *	bit 0, 1	live: the page of way 0, 1 is one that the origin lacks
- *	bit 2		newest: which way was written last
+ *	bit 2		newest: the way that was written last
  *	bit 3		sole: the other way has an older page of the same block
  *	bit 4		over: the newest was written over a page that is lost
  *	bit 5 to 11	number of the newest write of the slot
@@ -107,8 +106,9 @@ struct fby_static_line {
 #define FBY_SC_ERA_OF(c) ((c) >> 12 & FBY_ERA_MAX)
 #define FBY_SC_CHECK_SHIFT 52
 #define FBY_ERA_MAX ((1ull << 40) - 1)
-#define FBY_ERA_LAST (FBY_ERA_MAX - (1u << 20)) /* of a write: those behind it are for attaches, and for what destage ends */
-#define FBY_ERA_HALF (FBY_ERA_MAX / 2) /* from here on a share that is attached empty begins anew */
+/* last era of a write: later ones are for attaches, and for eras that destage ends */
+#define FBY_ERA_LAST (FBY_ERA_MAX - (1u << 20))
+#define FBY_ERA_HALF (FBY_ERA_MAX / 2) /* from this era on, a share that is attached empty begins anew */
 
 #define FBY_ST_NUMBERS 0x100000u
 #define FBY_ST_STAMP(era, n, kind) ((u64)(era) << 24 | (u64)((n) & (FBY_ST_NUMBERS - 1)) << 4 | (u64)(kind))

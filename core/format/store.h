@@ -59,8 +59,8 @@ void fby_sb_write(struct fby_store *st, bool clean);
 /* --- record.c ------------------------------------------------------------------- */
 bool fby_text_ends(const char *s, u32 n);
 bool fby_record_sane(u32 volume, const struct fby_volume_record *r);
-/* What holds of those of one kind: of a volume or nobody, of a log, of a static volume, of
- * a map. */
+/* Checks that concern records of one kind: of a volume or a free record, of a log, of a static
+ * volume, of a map. */
 bool fby_volume_record_sane(const struct fby_volume_record *r);
 bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_static_record_sane(const struct fby_volume_record *r);
@@ -87,7 +87,7 @@ static inline u64 fby_maps_at(const struct fby_store *st)
 	return fby_round_up(fby_shares_at(st) + st->sb.static_bytes, FBY_MAP_UNIT);
 }
 
-/* What one cut tears at the end of a chunk lies within so many pages: a batch. */
+/* A cut tears at most this many pages at the end of a chunk: a batch. */
 static inline u32 fby_group_pages(const struct fby_store *st)
 {
 	return st->sb.group_pages;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * superblock.c - the superblock and its copy: what is valid, and which one counts.
+ * superblock.c - the superblock and its copy: when one is valid, and which one counts.
  */
 #include "format/static_format.h"
 #include "format/store.h"

@@ -11,11 +11,11 @@
 
 struct fby_map_frame {
 	u64 epoch; /* of the newest line */
-	u64 segment; /* in use, or taken */
-	u32 file; /* likewise */
-	u32 next; /* of the free list, of a used one for a check to list them; FBY_NO_FRAME: the last */
+	u64 segment; /* if in use, or taken */
+	u32 file; /* if in use, or taken */
+	u32 next; /* next of the free list, or of a used list that a check builds; FBY_NO_FRAME: the last */
 	u8 state; /* enum fby_frame_state */
-	bool stray; /* its file is not known */
+	bool stray; /* its file is unknown */
 };
 
 enum fby_file_state { FBY_FILE_FREE = 0, FBY_FILE_USED, FBY_FILE_DAMAGED };
@@ -46,7 +46,7 @@ struct fby_map {
 	u32 files, damaged_files;
 };
 
-/* What the layer knows of the pool. */
+/* The layer's view of the pool. */
 struct fby_maps {
 	struct fby_store *store;
 	struct fby_map *map; /* by owner; NULL: the pool has no room for maps */
@@ -64,8 +64,8 @@ void fby_frame_forget(const struct fby_frame *f, u32 from);
 bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown, bool discard);
 
 /* --- map_share.c: where it lies --------------------------------------------------------- */
-u32 fby_map_frames(u64 bytes, u32 nfiles, u32 frame_bytes); /* of a share so large */
-/* The places that follow from the record. */
+u32 fby_map_frames(u64 bytes, u32 nfiles, u32 frame_bytes); /* frames in a share of this size */
+/* Computes the places from the record. */
 void fby_map_locate(const struct fby_maps *p, struct fby_map *m, const struct fby_map_record *r);
 void fby_map_format(const struct fby_maps *p, const struct fby_map *m);
 u64 fby_map_memory(const struct fby_map *m);
@@ -83,10 +83,11 @@ void fby_descriptor_look(const struct fby_maps *p, const struct fby_map *m, u32 
 void fby_descriptor_write(const struct fby_maps *p, const struct fby_map *m, u32 frame, struct fby_map_line *l);
 /* All words of the epoch, clean; durable. */
 void fby_descriptor_clean(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch);
-/* Of a frame in use: dirty pages, as the media has them, and those of which it is not known. */
+/* For a frame in use: the dirty pages according to the media, and those that cannot be
+ * determined. */
 void fby_descriptor_pages(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch,
 			  struct fby_pages *dirty, struct fby_pages *unknown);
-/* How many. */
+/* Counts them. */
 u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch, u32 *unknown);
 
 /* --- map_files.c: file records ------------------------------------------------------------- */

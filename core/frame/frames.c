@@ -73,7 +73,7 @@ static void drop(const struct fby_maps *p, struct fby_map *m, u32 frame)
 	struct fby_map_line l;
 
 	fby_zero(&l, sizeof(l));
-	f->epoch += f->epoch & 1 ? 1 : 2; /* of a damaged one: of whatever it was, none is newer */
+	f->epoch += f->epoch & 1 ? 1 : 2; /* a damaged one: whatever its epoch was, none is newer */
 	l.epoch = f->epoch;
 	if (!FBY_BUG(MAP_DROP_NOT_RECORDED))
 		fby_descriptor_write(p, m, frame, &l);
@@ -105,8 +105,8 @@ int fby_frames_drop(const struct fby_maps *p, struct fby_map *m, u32 frame, bool
 		if (f->epoch >= FBY_NUMBER_START)
 			return -FBY_E_NUMBERS;
 		m->ndamaged--;
-		/* Its words may be of any epoch: of the next use none is dirty, and who has the frame
-		 * from before syncs nothing more. */
+		/* Its words may be of any epoch.  In the next use none is dirty, and a process
+		 * that still has the frame from before syncs nothing more. */
 		fby_descriptor_clean(p, m, frame, (f->epoch | 1) + 2);
 		drop(p, m, frame);
 		free_push(m, frame);
@@ -144,7 +144,7 @@ int fby_frames_get(const struct fby_maps *p, const struct fby_map *m, u32 frame,
 	if (f->state == FBY_FRAME_TAKEN)
 		out->words = NULL; /* none yet, and nothing to sync */
 	if (f->state == FBY_FRAME_TAKEN || f->stray)
-		return FBY_DONE; /* of no file: no page is within it */
+		return FBY_DONE; /* the frame has no file, so no page is within it */
 	begin = f->segment * m->frame_bytes;
 	end = fby_round_up(m->file[f->file].size, FBY_PAGE);
 	if (end > begin)

@@ -207,7 +207,7 @@ int fby_files_identity(const struct fby_maps *p, struct fby_map *m, u32 file, co
 
 /* --- sizes --------------------------------------------------------------------------------------- */
 
-/* Of m->record; flags: beside USED. */
+/* Writes m->record; flags: in addition to USED. */
 static void write_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size, u32 flags)
 {
 	put_size(m->record, size, FBY_MAP_FILE_USED | flags);
@@ -276,7 +276,7 @@ int fby_files_promise(const struct fby_maps *p, struct fby_map *m, u32 file, u64
 	return FBY_DONE;
 }
 
-/* From here on recovery ends it: what is dirty behind the new end is not written any more,
+/* From here on recovery completes the cut: dirty pages past the new end are not written any more,
  * whether or not the file has been truncated yet. */
 int fby_files_cut(const struct fby_maps *p, struct fby_map *m, u32 file, u64 size)
 {
@@ -361,7 +361,7 @@ int fby_files_cut_end(const struct fby_maps *p, struct fby_map *m, u32 file)
 	return FBY_DONE;
 }
 
-/* Of a damaged one: none refers to it any more, so nothing is lost with it. */
+/* A damaged record may be removed: no frame refers to it any more, so nothing is lost with it. */
 int fby_files_remove(const struct fby_maps *p, struct fby_map *m, u32 file)
 {
 	struct fby_map_known *k = &m->file[file];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * map_share.c - the share of a map: where what of it lies, and an empty one.
+ * map_share.c - the share of a map: its layout, and how an empty one is formatted.
  */
 #include "frame/frame.h"
 

@@ -193,7 +193,7 @@ u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages)
 		u32 of = pages_of(pages, i) & within(f, i);
 		u64 word, now;
 
-		/* Nor is a word touched of which nobody asks: its memory may be bad. */
+		/* A word that nobody asks for is not touched: its memory may be bad. */
 		if (!of) {
 			pages_put(pages, i, 0);
 			continue;
@@ -211,7 +211,7 @@ u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages)
 	return n;
 }
 
-/* Of the pages of word i those that nobody synced meanwhile are clean.  Returns the others. */
+/* Marks those pages of word i as clean that nobody synced meanwhile.  Returns the others. */
 static u32 clear(const struct fby_frame *f, u32 i, u32 pages)
 {
 	u32 done;
@@ -254,8 +254,8 @@ u32 fby_frame_write_end(const struct fby_frame *f, struct fby_pages *pages)
 
 /* --- truncation --------------------------------------------------------------------------- */
 
-/* Every word behind is written back, also one that has no bit to clear: who has cleared it
- * may not have come to the fence. */
+/* Writes back every later word, even one without a bit to clear: the thread that cleared it may
+ * not have reached its fence. */
 void fby_frame_forget(const struct fby_frame *f, u32 from)
 {
 	u32 first = from / 16;
@@ -285,9 +285,10 @@ static void reopen(const struct fby_frame *f, u32 end)
 }
 
 /*
- * Each word goes from clean to closed in one step, so a sync either comes before that, and the
- * page is dirty, or is refused.  Not made durable: what is closed is clean, so it counts no
- * more and no less after a cut, and whoever drops the frame writes its line next.
+ * Each word changes from clean to closed in one step.  So a sync either comes before that, and
+ * the page is dirty, or it is refused.  The change is not made durable: a closed word means
+ * clean, so it counts the same after a cut, and the caller that drops the frame writes the
+ * frame's line next.
  */
 bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown, bool discard)
 {

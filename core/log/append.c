@@ -4,9 +4,8 @@
  * fence.  Body and header are stored in any order; the checksums of both tell recovery
  * whether all of it arrived.
  *
- * An entry has its place in the log before its first store to the media: a locked
- * instruction waits for all stores before it, so behind those of the body it would be a
- * second fence.
+ * An entry gets its place in the log before its first store to the media.  A locked instruction
+ * waits for all earlier stores, so after those of the body it would act as a second fence.
  */
 #include "log/logs.h"
 #include "space/slot.h"
@@ -27,7 +26,7 @@ bool fby_logs_in_flight(const struct fby_logs *p, u16 log)
 	return false;
 }
 
-/* Before a slot is taken: what is refused opens no chunk, and waits for none. */
+/* Called before a slot is taken: a refused append opens no chunk, and waits for none. */
 static int append_check(const struct fby_logs *p, u16 log, u64 txg, u64 length)
 {
 	const struct fby_log *l;
@@ -80,8 +79,8 @@ static void append_release(struct fby_logs *p, struct fby_slot *s, u32 *wake)
 	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
 }
 
-/* Of a log that has ended the slot leaves no chunk open: who ended it has looked, and the
- * next to have its place in the table may be a volume. */
+/* After the log has ended, the slot must leave no chunk open: the thread that ended it has
+ * already checked, and the next owner of this place in the table may be a volume. */
 static void refuse(struct fby_logs *p, struct fby_slot *s, u16 log, u32 *wake)
 {
 	fby_slot_close(p->space, s, log, wake);
@@ -97,8 +96,8 @@ static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u
 		*decision = FBY_WAIT_SLOT;
 		return NULL;
 	}
-	/* Where chunks are few, the one that another slot has open is handed over, which
-	 * may be as full. */
+	/* If chunks are scarce, the chunk that another slot has open is handed over; it may be as
+	 * full. */
 	for (u32 i = 0; i < 3; i++) {
 		if (s->volume[log].open == FBY_NO_CHUNK) {
 			s = fby_slot_open(p->space, s, log, 0, wake, decision);
@@ -155,7 +154,7 @@ static u32 store_body(const struct fby_store *st, u64 at, const struct fby_vec *
 	return crc;
 }
 
-/* Generation gen ends: what slots have counted of it counts for the next. */
+/* Generation gen ends: entries that slots have counted in it count for the next one. */
 static void next_generation(struct fby_logs *p, u16 log)
 {
 	struct fby_log *l = &p->log[log];
@@ -192,8 +191,8 @@ static int begin_generation(struct fby_logs *p, u16 log, struct fby_slot *s, boo
 	if (!(fby_load(&l->gate) & FBY_GATE_OPEN)) {
 		decision = -FBY_E_LOG_STATE;
 	} else if (new_generation || (fby_load(&l->gate) & FBY_GATE_NEXT)) {
-		/* Whoever comes from now on comes here, and the first to find none in flight
-		 * begins it: nobody depends on who wanted it. */
+		/* Whoever comes from now on takes this branch, and the first to find no entry in
+		 * flight begins the generation: nobody depends on the one who wanted it. */
 		fby_fetch_or(&l->gate, (u32)FBY_GATE_NEXT);
 		fby_mb_after_atomic();
 		if (fby_logs_in_flight(p, log) && !FBY_BUG(GENERATION_NOT_WAITED))

@@ -65,7 +65,7 @@ static bool header_stale(const struct fby_logs *p, u16 log, const struct fby_log
 	return !ended || (r->home & FBY_LOG_STORED) || traces(p, log, r->guid);
 }
 
-/* Of a log whose header is with its consumer only a claim tells which chunks are of periods
+/* For a log whose header is with its consumer, only a claim shows which chunks are of periods
  * that have ended. */
 static void free_earlier(struct fby_logs *p, u16 log)
 {
@@ -101,7 +101,7 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 		return rc;
 	if (l->claimed)
 		return -FBY_E_LOG_STATE;
-	if (synced >= FBY_NUMBER_START) /* of an embedded log, too: it would be in the record */
+	if (synced >= FBY_NUMBER_START) /* for an embedded log, too: synced would be stored in the record */
 		return -FBY_E_NUMBERS;
 	consumer = p->space->owner[log].log.home & FBY_LOG_CONSUMER;
 	if (consumer) {
@@ -201,7 +201,7 @@ int fby_logs_replay(struct fby_logs *p, u16 log, struct fby_log_node *node, u64 
 	return FBY_DONE;
 }
 
-/* The header is read again: what was there at the claim may not be there now. */
+/* Reads the header again: the media may return something else than at the claim. */
 int fby_logs_read(struct fby_logs *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length)
 {
 	const struct fby_store *st = &p->space->store;

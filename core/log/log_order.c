@@ -203,7 +203,7 @@ static bool follow(const struct fby_log_position *at, const struct fby_log_node 
 	       count_of(&next->live, e->txg) < FBY_NUMBER_END; /* else the position is forged */
 }
 
-/* To be replayed at all?  Counts why not. */
+/* Should the node be replayed at all?  Counts the reason if not. */
 static bool wanted(const struct fby_log_position *at, const struct fby_log_node *node, u64 n, u64 i,
 		   struct fby_log_result *r)
 {
@@ -228,7 +228,7 @@ static void witness_seal(const struct fby_log_position *at, struct fby_log_resul
 	r->witness.before = at->seal;
 }
 
-/* Of node[i..): those that would have come. */
+/* Counts the nodes of node[i..)  that would have been replayed. */
 static u64 count_wanted(const struct fby_log_position *at, const struct fby_log_node *node, u64 n, u64 i,
 			struct fby_log_result *r)
 {

@@ -3,9 +3,9 @@
  * logs.h - logs in the pool.  Entries are appended to chunks of the log by the commit
  * slots; order.h says what entries are to each other.
  *
- * Writers of a generation share nothing that they store to: each slot counts the entries
- * that it has appended to a log (fby_log_part), and numbers them by itself.  Who begins a
- * generation waits until none is in flight, and adds these up.
+ * Writers of a generation share no memory that they store to: each slot counts the entries that
+ * it has appended to a log (fby_log_part), and numbers them on its own.  The thread that begins a
+ * generation waits until no entry is in flight, and adds these up.
  *
  *	an append			who begins a generation, or ends the log
  *	slot.log = the log (locked)	gate: NEXT set, or OPEN cleared (locked)
@@ -13,8 +13,8 @@
  *	... its entry, the fence	adds up, gate: NEXT cleared
  *	slot.log = none (release)
  *
- * So of the two one sees the other.  fby_log.lock, below slot in rank, keeps those apart
- * who begin a generation.
+ * So one of the two sees the other.  fby_log.lock, below slot in rank, serialises the threads
+ * that begin a generation.
  */
 #ifndef FBY_LOGS_H
 #define FBY_LOGS_H
@@ -40,10 +40,11 @@ struct fby_log {
 	/* under the lock */
 	struct fby_log_counters live FBY_ALIGNED; /* all entries, as of the beginning of gen */
 	struct fby_lock lock;
-	struct fby_log_header header; /* as it is kept; of position only synced while it is open */
+	/* as it is stored; of position only synced is maintained while the log is open */
+	struct fby_log_header header;
 };
 
-/* A slot's part of the generation that it has last appended to. */
+/* A slot's part of the last generation that it has appended to. */
 struct fby_log_part {
 	u64 gen FBY_ALIGNED;
 	u64 entries;
@@ -51,14 +52,14 @@ struct fby_log_part {
 };
 
 /*
- * What logs keep of a chunk, beside fby_chunk, where to them fill counts lines, seq_last
- * and seq_max are the highest txg, and last_block is the number of entries.  So these are
- * what a seal says.
+ * The state of a log's chunk in addition to fby_chunk.  For logs, fill of fby_chunk counts lines,
+ * seq_last and seq_max are the highest txg, and last_block is the number of entries.  A seal
+ * stores these.
  */
 struct fby_log_chunk {
 	u32 last_line; /* where the last entry begins; 0: there is none */
-	u32 found; /* entries that recovery has found */
-	u32 missing; /* how many at least it has not */
+	u32 found; /* entries that recovery found */
+	u32 missing; /* lower bound of the entries that it did not find */
 };
 
 struct fby_logs {
@@ -87,9 +88,9 @@ bool fby_logs_in_flight(const struct fby_logs *p, u16 log);
 /* A walk over the entries of a chunk's epoch, in [line, end). */
 struct fby_log_walk {
 	u32 c, end;
-	u32 line; /* where it goes on */
+	u32 line; /* where the walk continues */
 	u32 last; /* where the last entry found begins; 0: none yet */
-	bool gap; /* before the last entry found, lines were passed over */
+	bool gap; /* lines before the last entry found were skipped */
 };
 
 static inline struct fby_log_walk fby_log_walk(u32 c, u32 end)
@@ -97,22 +98,22 @@ static inline struct fby_log_walk fby_log_walk(u32 c, u32 end)
 	return (struct fby_log_walk){ .c = c, .end = end, .line = FBY_LOG_FIRST_LINE };
 }
 
-/* Recovery: what the chunk holds.  seal: the newest of its epoch, if there is one. */
+/* Recovery: reads the chunk's entries.  seal: the newest of its epoch, if there is one. */
 void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal);
-/* After it: are the chunk's entries of a period that has ended?  All entries of a chunk are
- * of one period, since the end of a period closes all chunks of its log.  False where no
- * entry can be read. */
+/* After recovery: are the chunk's entries of a period that has ended?  All entries of a chunk are
+ * of one period, since the end of a period closes all chunks of its log.  False if no entry can
+ * be read. */
 bool fby_logs_earlier(const struct fby_logs *p, u32 c);
-/* Likewise: is there anything in the chunk that a claim may want? */
+/* After recovery: is there anything in the chunk that a claim may need? */
 bool fby_logs_held(const struct fby_logs *p, u32 c);
 bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e);
-/* fby_check: is what is known of the chunk as its entries have it? */
+/* fby_check: does the state of the chunk match its entries? */
 bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation *v);
 
 /* --- period.c: what happens to a log as a whole -------------------------------------- */
-/* -FBY_E_x, unless it is one whose record can be read, in a pool that is open. */
+/* 0 for a log whose record can be read, in an open pool; otherwise -FBY_E_x. */
 int fby_logs_check(const struct fby_logs *p, u16 log);
-/* Why a log that is not open takes no entries: before the claim only the consumer knows in which
+/* Why a log that is not open takes no entries.  Before the claim only the consumer knows in which
  * state its log was left. */
 int fby_logs_shut(const struct fby_logs *p, u16 log);
 void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
@@ -126,7 +127,7 @@ bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
 void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs);
 /* Gives back the closed chunks that have nothing above txg. */
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake);
-/* Now and then: of logs whose consumers have fallen silent, where chunks are few. */
+/* Periodically frees chunks of logs whose consumers have fallen silent, if chunks are scarce. */
 void fby_logs_tick(struct fby_logs *p, u32 *wake);
 int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header,
 		    u32 *wake);

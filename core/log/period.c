@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * period.c - a log from its creation to its end: what changes its header, and which of
- * its chunks are given back.  Always first the header, durable, then the chunks: else a
- * crash between the two leaves a header that waits for entries which are gone.
+ * period.c - a log from its creation to its end: changes of its header, and freeing of its
+ * chunks.  The header is always made durable before the chunks are freed: otherwise a crash in
+ * between leaves a header that waits for entries which are gone.
  */
 #include "log/logs.h"
 #include "space/slot.h"
@@ -183,7 +183,7 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 	struct fby_log *l = &p->log[log];
 	struct fby_log_record *r = &p->space->owner[log].log;
 	struct fby_log_header h = { .state = FBY_LOG_LOGGING, .at.synced = synced };
-	int rc = fby_logs_release(p, log, wake); /* what was left of the last one */
+	int rc = fby_logs_release(p, log, wake); /* chunks left of the last period */
 
 	if (rc)
 		return rc;
@@ -193,7 +193,7 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 		return -FBY_E_NUMBERS;
 	fby_copy(h.guid, guid, 16);
 	fby_logs_header(l, &h);
-	/* What of the last period could not be read is of no concern to this one. */
+	/* Unreadable entries of the last period do not concern this one. */
 	r->flags = 0;
 	header_to_record(&h, r);
 	r->home &= ~(u32)FBY_LOG_STORED;
@@ -267,8 +267,8 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 	busy = fby_logs_in_flight(p, log);
 	fby_unlock(&l->lock);
 	if (busy)
-		return FBY_WAIT_SLOT; /* nobody begins any more: call again */
-	l->claimed = true; /* of a consumer's log, too, whose state nobody has told */
+		return FBY_WAIT_SLOT; /* nobody can begin an append any more: call again */
+	l->claimed = true; /* for a consumer's log, too, whose state is unknown */
 	if (l->header.state != FBY_LOG_NONE) {
 		fby_copy(none.guid, l->header.guid, 16);
 		fby_logs_header(l, &none);

@@ -6,10 +6,9 @@
 #include "log/logs.h"
 
 /*
- * The next entry follows the last one, and says so; where that place has none, it is
- * searched for, line by line.  A header of a later line may then lie in the body of the
- * one that cannot be read, if the consumer put it there; but one that was written as a
- * header names an entry before it that lies in the gap.
+ * The next entry follows the last one, and says so.  If that place has none, the walk searches
+ * line by line.  A header found there may be part of the body of an unreadable entry, if the
+ * consumer wrote such bytes; but a real header names a previous entry that lies in the gap.
  */
 static bool fits(const struct fby_space *p, const struct fby_log_walk *w, u32 line, const struct fby_log_entry *e)
 {
@@ -47,9 +46,8 @@ static u32 unsettled(const struct fby_store *st, const struct fby_seal_line *sea
 }
 
 /*
- * What is sealed was complete.  Behind it only the last entry can be torn by a crash, since
- * each was fenced before the next began: where its body did not arrive it was never
- * acknowledged.
+ * Sealed entries are complete.  After the seal a crash can tear only the last entry, since each
+ * was fenced before the next began.  If its body did not arrive, it was never acknowledged.
  */
 void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
 {

@@ -24,7 +24,7 @@ static inline void media_lines(struct fby_media *m, u64 at, const void *src, u32
 	fby_port_write(m, at, src, bytes);
 }
 
-/* What this thread stored before is durable when it returns. */
+/* Makes durable what this thread stored before. */
 static inline void media_fence(struct fby_media *m, u64 at, u64 bytes)
 {
 	fby_port_fence(m, at, bytes);
@@ -36,7 +36,7 @@ static inline bool media_read(struct fby_media *m, void *dst, u64 at, u32 bytes)
 	return fby_port_read(m, dst, at, bytes) == 0;
 }
 
-/* The same, and their CRC continued. */
+/* Reads, and continues their CRC. */
 static inline bool media_read_crc(struct fby_media *m, void *dst, u64 at, u32 bytes, u32 *crc)
 {
 	return fby_port_read_crc(m, dst, at, bytes, crc) == 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * port.h - all that the engine needs of its world, a counted list.  Each world
- * has one header, in port/, that supplies it: port/posix.h for user space (the
- * simulator is user space with another table of media operations), and
- * port/linux.h for the kernel.
+ * port.h - all that the engine needs from its environment, a counted list.  Each environment has
+ * one header in port/ that supplies it: port/posix.h for user space (the simulator is user space
+ * with another table of media operations), and port/linux.h for the kernel.
  *
  *  types and compiler
  *   1 u8 u16 u32 u64	fixed-width unsigned types; bool, size_t, NULL

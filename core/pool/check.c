@@ -235,7 +235,7 @@ static bool check_index(struct check *k)
 
 /* --- chunks and lines ----------------------------------------------------------------- */
 
-/* Above the watermark, or about to be let go by the round that moved it. */
+/* Is the page above the watermark, or about to be released by the round that moved it? */
 static bool above_watermark(const struct fby_pool *p, const struct fby_page_line *l)
 {
 	const struct fby_owner *owner = &p->space.owner[l->volume];

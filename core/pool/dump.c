@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * dump.c - looking into a pool, for tools: what a chunk is, what a line says,
- * whether its data is whole.  Reads only.
+ * dump.c - examines a pool for tools: the state of a chunk, the content of a line, whether its
+ * data is sound.  It only reads.
  */
 #include "pool/parts.h"
 

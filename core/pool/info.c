@@ -157,7 +157,8 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	}
 	if (owner->rec.kind == FBY_OWNER_STATIC)
 		fby_pool_static_info(p, index, out);
-	/* moved_last after the watermark: what was below that and is moved now is in it. */
+	/* moved_last is read after the watermark: pages that were below the watermark and have
+	 * been moved are included. */
 	out->home = fby_load(&dv->moved_last) <= out->watermark || FBY_BUG(COPIES_NOT_TOLD) ? out->watermark : 0;
 	return FBY_DONE;
 }

@@ -52,7 +52,8 @@ static void log_open(struct fby_pool *p, u16 owner)
 	fby_entitle(&p->space, &p->space.owner[owner], true);
 }
 
-/* What its head says is known from now on; an attach refuses one that says nothing. */
+/* The content of the head is known from now on; an attach refuses a volume whose head is
+ * unreadable. */
 static void static_open(struct fby_pool *p, u16 owner)
 {
 	(void)fby_static_open(&p->statics, owner);

@@ -18,7 +18,8 @@ static bool names_known(const struct fby_pool *p)
 	return true;
 }
 
-/* Of who has this place in the table next, or had it.  Nobody appends or writes here now. */
+/* Resets the counts of the next or the last user of this place in the table.  Nobody appends or
+ * writes there now. */
 static void count_anew(struct fby_pool *p, u32 place)
 {
 	for (u32 i = 0; i < p->space.opt.nslots; i++) {

@@ -234,7 +234,7 @@ static bool earlier_segment(const struct fby_map *m, u32 a, u32 b)
 	return x->file != y->file ? x->file < y->file : x->segment < y->segment;
 }
 
-/* Of two lists of frames in the order of their segments, one. */
+/* Merges two lists of frames, both in the order of their segments. */
 static u32 merged(const struct fby_map *m, u32 a, u32 b)
 {
 	u32 first, *end = &first;

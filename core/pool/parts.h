@@ -23,7 +23,7 @@ struct fby_pool {
 };
 
 /* --- static_calls.c: what the pool does for static volumes --------------------------- */
-/* A volume of any kind has this record (enum fby_owner_kind)? */
+/* Is a record of this kind (enum fby_owner_kind) a volume of some sort? */
 static inline bool fby_is_volume(u32 kind)
 {
 	return kind == FBY_OWNER_VOLUME || kind == FBY_OWNER_STATIC;
@@ -40,16 +40,16 @@ static inline u32 fby_lost_stop(const struct fby_lost_at *at, u32 end)
 /* fby_lost_list; at->page is a slot. */
 u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out,
 			 u32 max);
-/* What fby_check has to say of it; false: see v. */
+/* The checks of fby_check; false: see v. */
 bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v);
 
 /* --- map_calls.c ---------------------------------------------------------------------- */
-bool fby_pool_map_check(struct fby_pool *p, u16 map, struct fby_violation *v); /* likewise */
+bool fby_pool_map_check(struct fby_pool *p, u16 map, struct fby_violation *v); /* false: see v */
 
-/* --- table.c: of texts that end ---------------------------------------------------- */
+/* --- table.c: zero-terminated texts ---------------------------------------------------- */
 bool fby_name_equal(const char *a, const char *b);
 bool fby_name_ok(const char *name);
-/* Who has this name, of a kind (enum fby_owner_kind), or of any (FBY_OWNER_KINDS). */
+/* Finds the owner of this name, of one kind (enum fby_owner_kind) or of any (FBY_OWNER_KINDS). */
 bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *index);
 u32 fby_table_place(const struct fby_pool *p); /* the first that is free; nvolumes: none */
 int fby_table_writable(const struct fby_pool *p); /* DONE or -FBY_E_x */

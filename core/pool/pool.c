@@ -81,7 +81,7 @@ static int options_normalize(struct fby_options *o)
 	return FBY_DONE;
 }
 
-/* Of its host. */
+/* Features that the host knows. */
 static u64 known_features(const struct fby_options *o)
 {
 	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0);

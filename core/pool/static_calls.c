@@ -33,7 +33,7 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 	return FBY_DONE;
 }
 
-/* Without a division of 64 bits. */
+/* Avoids a division of 64 bits. */
 static u32 percent_of(u64 era)
 {
 	return (u32)(era >> 20) / (u32)((FBY_ERA_LAST >> 20) / 100);
@@ -117,7 +117,7 @@ static bool check_slot(struct fby_pool *p, u16 index, u32 slot, u64 *live, bool 
 			continue;
 		if (FBY_ST_ERA(t) > st->era)
 			return violated(v, "a page is of an era to come", index, slot, "era", FBY_ST_ERA(t));
-		/* What is lost stays where it is, and is not looked for. */
+		/* A lost page stays where it is, and destage does not look for it. */
 		if (!found && !FBY_ST_LOST(t) && fby_place_read(&p->statics, st, slot, way, t, 0, 0, NULL))
 			return violated(v, "destage would not find a page", index, slot, "live", s.live);
 	}

@@ -84,7 +84,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	}
 	owner->rec = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
-	fby_zero(&cv->gate, sizeof(cv->gate)); /* of the volume before it */
+	fby_zero(&cv->gate, sizeof(cv->gate)); /* discard the gate of the previous volume */
 	forget_counts(p, (u16)i);
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
@@ -109,7 +109,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
 		u32 end = fby_page_number(&p->space, c + 1, 0);
 
-		if (fby_chunk_kinds[p->space.chunk[c].kind].whole) { /* of whoever had this damaged record */
+		if (fby_chunk_kinds[p->space.chunk[c].kind].whole) { /* a log's chunk under this damaged record */
 			fby_chunk_give_back(&p->space, c);
 			continue;
 		}
@@ -331,7 +331,8 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	if (rc)
 		return rc;
 	attach_memory(dv, a);
-	fby_owner_attach(&p->space, index); /* what was written along before is clean for another origin */
+	/* pages that were written along before are not clean for another origin */
+	fby_owner_attach(&p->space, index);
 	fby_zero(&dv->pace, sizeof(dv->pace));
 	fby_pace_start(&dv->pace, a->nrequests);
 	dv->last_error = 0;

@@ -14,7 +14,7 @@ static void unknown_loss(struct fby_recovery *p, u16 volume)
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_recovered *v = &p->volume[volume];
 
-	/* What static volumes and maps have is in no chunk. */
+	/* Static volumes and maps have no chunks. */
 	if (o->rec.kind == FBY_OWNER_VOLUME || o->rec.kind == FBY_OWNER_LOG || o->damaged)
 		v->holes_unknown++;
 }
@@ -60,7 +60,7 @@ static bool uncounted(const struct fby_recovery *p, u16 owner)
 	return owner != FBY_NO_OWNER && fby_chunk_kinds[p->space->owner[owner].chunk_kind].whole;
 }
 
-/* only: of owners that a clean close does not count. */
+/* only: consider only owners that a clean close does not count. */
 static void any_loss(struct fby_recovery *p, bool only)
 {
 	bool any = !only;
@@ -96,7 +96,7 @@ static void find_losses(struct fby_recovery *p)
 	bool doubt = false, countable = p->report.clean;
 
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
-		if (p->space->owner[v].damaged) /* what it has released is not known any more */
+		if (p->space->owner[v].damaged) /* its watermark is unknown */
 			countable = false;
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		if (p->scanned[c].found & (CR_LOST | CR_DOUBT))
@@ -146,7 +146,7 @@ static void last_line(struct fby_recovery *p, u32 c, struct fby_page_line *l)
 		l->kind = 0;
 }
 
-/* What is to stand at (c, i).  False: nothing is to be written. */
+/* Computes the line to write at (c, i).  False: nothing is to be written. */
 static bool new_line(struct fby_recovery *p, u32 c, u32 i, const struct fby_page_line *last, struct fby_page_line *l)
 {
 	struct fby_entry *e = &p->cache->entry[fby_page_number(p->space, c, i)];
@@ -307,7 +307,7 @@ static void finish_media(struct fby_recovery *p)
 
 /* --- finish: memory -------------------------------------------------------------------- */
 
-/* Of a chunk that has lost all: above any epoch that can be in it. */
+/* For a chunk that has lost everything: chooses an epoch above any that can be in it. */
 static void settle_epoch(struct fby_recovery *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];

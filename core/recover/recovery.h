@@ -19,27 +19,27 @@ enum {
 	CR_LOST = 1u << 6,   /* the same, and of which volume is not known either */
 };
 
-/* What the scan notes of a chunk for the finish.  Not in struct fby_chunk, where it would lie
- * beside what each write reads; 8 bytes a chunk in an array of its own. */
+/* What the scan notes about a chunk for the finish.  It is not in struct fby_chunk, where it
+ * would share cache lines with fields that each write reads; 8 bytes a chunk in a separate array. */
 struct fby_scanned {
 	u32 linked; /* pages of it, counted by all threads */
-	u8 found; /* the above */
+	u8 found; /* the CR_ bits above */
 };
 
 struct fby_recovered {
 	u32 holes, holes_unknown; /* of a volume */
 };
 
-/* Counters are added to by all its threads. */
+/* All threads add to the counters. */
 struct fby_recovery {
 	struct fby_pool *pool; /* for the rows of kinds */
 	struct fby_space *space;
 	struct fby_cache *cache;
 	struct fby_recovered *volume;
-	struct fby_scanned *scanned; /* by chunk; of no meaning when recovery has ended */
+	struct fby_scanned *scanned; /* by chunk; meaningless after recovery */
 	struct fby_recovery_report report FBY_ALIGNED;
 	u64 max_epoch, max_seq;
-	int unknown; /* -FBY_E_x: something is of a kind that is not known here; see the report */
+	int unknown; /* -FBY_E_x: a record or chunk is of an unknown kind; see the report */
 };
 
 /* --- what hosts call; forebay.h says what each does ------------------------------- */

@@ -46,7 +46,7 @@ struct scan {
 	u64 watermark;
 	u64 blocks;
 	u16 volume;
-	bool known;  /* seq_min and volume are those of the epoch */
+	bool known;  /* seq_min and volume belong to the epoch */
 	bool ignore; /* the volume is gone */
 	u8 class[FBY_CHUNK_PAGES_MAX];
 };
@@ -101,8 +101,8 @@ static bool scan_open(struct fby_recovery *p, struct scan *s)
 	return true;
 }
 
-/* Where an open line is lost it may have been the newest: what is first in the chunk says
- * so, of a kind that is whole.  (What lies at its place was never anybody's data.) */
+/* If an open line is lost, it may have been the newest.  Then the first entry of the chunk says
+ * so, if its kind owns whole chunks.  (Bytes at its place were never anybody's data.) */
 static void scan_first(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -120,8 +120,8 @@ static void scan_first(struct fby_recovery *p, struct scan *s)
 	}
 }
 
-/* The newest of the valid seals; where its epoch is above the chunk's, the open
- * line of that one is lost. */
+/* Finds the newest valid seal.  If its epoch is above the chunk's, the open line of that epoch is
+ * lost. */
 static bool scan_seals(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -208,9 +208,9 @@ static void scan_lines(struct fby_recovery *p, struct scan *s)
 }
 
 /*
- * A crash leaves at least two seal lines valid.  With fewer the chunk is damaged, and
- * what it held beyond its readable lines is not known: of its volume, where both open
- * lines or an entry say which one that is, else of any.
+ * A crash leaves at least two seal lines valid.  With fewer the chunk is damaged, and its content
+ * beyond its readable lines is unknown.  It counts against its volume, if both open lines or an
+ * entry name one, otherwise against all volumes.
  */
 static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 {
@@ -294,8 +294,8 @@ static enum place place_of(const struct scan *s, u32 i)
 
 /* --- linking ------------------------------------------------------------------ */
 
-/* Of a lost line at place i, no seq in it was above this: lines of a chunk ascend,
- * and each says the seq of the one before it. */
+/* Upper bound of the seq of a lost line at place i: lines of a chunk ascend, and each states the
+ * seq of the one before it. */
 static u64 seq_before(const struct fby_page_line *next, u32 i)
 {
 	u64 last = next->prev_seq ? next->prev_seq : next->seq - 1;
@@ -319,12 +319,12 @@ static u32 settled_end(const struct fby_recovery *p, u32 c)
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
-	/* What a cut left beyond the end is no line, even if it can be put right: a bound from
-	 * there would be above all that is written next. */
+	/* Bytes that a cut left past the end are no line, even if they can be repaired: a bound
+	 * from there would be above all that is written next. */
 	u32 end = FBY_BUG(HOLE_SEQ_BEYOND) ? p->space->store.chunk_pages : ch->fill;
 	u32 settled = FBY_BUG(HOLE_SEQ_BEYOND) ? end : settled_end(p, c);
 	struct fby_page_line l;
-	bool repaired; /* as the scan reads it: its bound is to be the same */
+	bool repaired; /* a repaired line counts, as in the scan: both must find the same bound */
 
 	for (u32 n = i + 1; n < end; n++) {
 		if (fby_page_line_read(p->space, c, n, &l, n < settled ? &repaired : NULL) && l.epoch == ch->epoch)
@@ -511,7 +511,7 @@ static void scan_entries(struct fby_recovery *p, struct scan *s)
 	gap(p, s, from, end, prev, NULL);
 }
 
-/* Of a kind that is not known here: it has no entries, for who may only read. */
+/* A chunk of an unknown kind has no entries for a pool that is opened read-only. */
 static void scan_nothing(struct fby_recovery *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];

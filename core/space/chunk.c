@@ -14,10 +14,9 @@
  */
 #include "space/slot.h"
 
-/* Chunks that the hand moves over when one is opened: behind by at most one in
- * so many of the pool. */
+/* When a chunk is opened, the hand moves over at most one chunk in this many of the pool. */
 #define SWEEP_OPEN 16u
-/* Counts of dead pages that are looked at under one lock: 3 us. */
+/* Counts of dead pages that are read under one lock: 3 us. */
 #define SWEEP_COUNTS 4096u
 
 void fby_slot_retire(struct fby_slot *s)
@@ -279,7 +278,7 @@ static bool one_by_one(const struct fby_space *p, u16 owner)
 	       (fby_short(p) && fby_load(&p->owner[owner].nchunks) <= 2 * p->entitled);
 }
 
-/* Where the volume gets no chunk there may be room in that of another slot. */
+/* If the volume gets no chunk, there may be room in that of another slot. */
 struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake,
 			       int *decision)
 {

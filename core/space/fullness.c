@@ -22,8 +22,8 @@
  */
 
 #define ENTITLED_CHUNKS 2u
-/* Of chunks of 64 KiB two hold 30 pages, which a light volume fills while its origin
- * takes a round of them. */
+/* Two chunks of 64 KiB hold 30 pages, which a light volume fills while its origin takes a round
+ * of them. */
 #define ENTITLED_PAGES 64u
 
 u32 fby_entitled(const struct fby_store *st)
@@ -90,10 +90,10 @@ u32 fby_spare(const struct fby_space *p)
 }
 
 /*
- * Free chunks that a volume's first one leaves.  It may come from what is kept for relocation:
- * what volumes that are not attached hold never becomes free, and it would wait for ever.  A
- * pool that keeps none for relocation has but the last one for that, which carries what is
- * lost.  While nobody who is entitled to a chunk has any, no round needs that.
+ * Free chunks that must remain after a volume opens its first one.  It may come from the chunks
+ * reserved for relocation: those of detached volumes never become free, and the volume would wait
+ * for ever.  A pool that reserves none for relocation has only the last chunk, which carries lost
+ * blocks.  No round needs that one while no entitled volume has any chunk.
  */
 static u32 first_leaves(const struct fby_space *p)
 {
@@ -198,10 +198,10 @@ static u32 part_of(u32 n, u32 parts, u32 of)
 }
 
 /*
- * Where writes are spaced, of the chunks that are owed to nobody else.  Dirty pages have
- * all of them but those that the planner keeps free; and a part of these is dead or clean,
- * or it would copy without end: the fuller, the more copies it takes to have a chunk back.
- * Where these are cheap the range lies closer to full (tight).
+ * The range of fullness in which writes are spaced, of the chunks that are owed to nobody else.
+ * Dirty pages may use all of them, except those that the planner keeps free.  A part of the used
+ * pages must be dead or clean, or relocation would copy without end: the fuller the pool, the
+ * more copies a freed chunk costs.  If copies are cheap, the range lies closer to full (tight).
  */
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
@@ -285,7 +285,7 @@ static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 	return above < level ? above : level;
 }
 
-/* Where copying falls behind, chunks in use.  For those who use them. */
+/* Level by chunks in use, if copying falls behind.  It applies to volumes that use them. */
 static u32 level_by_use(const struct fby_space *p, const struct fby_owner *v)
 {
 	u32 n = p->store.sb.nchunks, last = last_chunks(p), spare = fby_spare(p), reserve = fby_reserve(p);
@@ -313,10 +313,10 @@ static u32 tight_most(const struct fby_space *p)
 }
 
 /*
- * From where the range is now, so that nobody asks for more and more while another volume
- * holds it back, or while dirty pages have not followed it: in a large pool they need many
- * rounds.  And no further while chunks are what is short: many are open, or their pages belong
- * to a volume that cannot let go of them.
+ * Moves the range step by step from its present place.  So nobody asks for more and more while
+ * another volume holds it back, or while dirty pages have not followed it: in a large pool they
+ * need many rounds.  It moves no further while chunks are scarce: many are open, or their pages
+ * belong to a volume that cannot release them.
  */
 void fby_fullness_judge(struct fby_space *p, u16 owner, enum fby_copies copies)
 {

@@ -35,7 +35,7 @@ static u32 clean_replaced(const struct fby_space *p, u16 owner)
 	return n;
 }
 
-/* Those that were replaced first: each became clean before. */
+/* Reads the replaced pages first: each of them became clean before. */
 u64 fby_owner_clean(const struct fby_space *p, u16 owner)
 {
 	u32 replaced = clean_replaced(p, owner);
@@ -59,7 +59,7 @@ void fby_owner_count(struct fby_space *p, u16 owner)
 	pages = fby_chunk_kinds[v->chunk_kind].whole ?
 			(u64)v->nchunks * (p->store.chunk_pages - p->store.first_page) :
 			fby_owner_pages(p, owner);
-	clean = fby_owner_clean(p, owner); /* of a moment later, and never more than are linked */
+	clean = fby_owner_clean(p, owner); /* read a moment later, and never more than are linked */
 	pages -= clean < pages ? clean : pages;
 	fby_store(&p->live, p->live + pages - v->counted);
 	fby_store(&v->counted, pages);

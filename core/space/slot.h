@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * slot.h - what each write does with its slot and with the chunk of the page it
- * replaces.  Inline, because a call's saved registers are stores that queue
- * behind the fence of the write before; chunk.c has what is done seldom.
+ * slot.h - operations of each write on its slot and on the chunk of the page it replaces.  They
+ * are inline, because a call's saved registers are stores that queue after the previous write's
+ * fence; chunk.c has the rare ones.
  */
 #ifndef FBY_SLOT_H
 #define FBY_SLOT_H

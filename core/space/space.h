@@ -31,8 +31,8 @@ struct fby_chunk {
 	u64 seq_min; /* no entry of this epoch is lower; ascending along a volume's list */
 	u64 seq_last; /* last one used */
 	u64 last_block; /* of page fill-1 */
-	u64 opened_ns; /* pool's coarse clock; nothing that waits for destage is older, but for copies */
-	u64 copies_ns; /* and the oldest of these was written then; ~0: there is none */
+	u64 opened_ns; /* pool's coarse clock; nothing that waits for destage is older, except copies */
+	u64 copies_ns; /* when the oldest of these copies was written; ~0: there is none */
 	u64 seal_counter; /* of the last seal */
 	u32 fill; /* first page not written */
 	u32 sealed; /* fill of the seal on the media */
@@ -47,7 +47,7 @@ struct fby_chunk {
 	u64 seq_max; /* highest seq in it; ~0 while open */
 	u16 dead_base; /* sum of its dead counts when it was opened */
 	u8 kind; /* enum fby_chunk_kind, by its open line */
-	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Of destage */
+	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Owned by destage */
 };
 
 struct fby_slot_volume {
@@ -63,20 +63,19 @@ struct fby_slot_volume {
 };
 
 /*
- * Pages die in counts that have one writer each: a slot's own, by chunk (ever,
- * modulo 2^16) and by volume, and destage's.  So unlinking one costs no locked
- * instruction and shares no line with other writers; what is left of a chunk is
- * its fill less the sum of its counts, and a hand that sweeps over the chunks
- * finds those that have become empty.
+ * Pages die in counts that have one writer each: a slot's own, by chunk (ever, modulo 2^16) and
+ * by volume, and destage's.  So unlinking a page takes no locked instruction and shares no line
+ * with other writers.  The live pages of a chunk are its fill less the sum of its counts, and a
+ * hand that sweeps over the chunks finds those that have become empty.
  */
 
 /* One writer at a time.  Lives as long as the pool. */
 struct fby_slot {
 	u32 busy FBY_ALIGNED;
-	/* guarded by busy, but floor is read by destage */
+	/* guarded by busy, except floor, which destage reads */
 	u64 floor; /* no lower seq will be published by this slot; ~0: it holds none */
 	u64 seq_next, seq_end;
-	u32 log; /* of which an entry is in flight; FBY_NO_VOLUME: of none */
+	u32 log; /* log whose entry is in flight; FBY_NO_VOLUME: none */
 	u64 commits, media_bytes, merges, ranges[6], flushes;
 	u16 *dead; /* by chunk: pages unlinked */
 	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
@@ -84,7 +83,7 @@ struct fby_slot {
 	u8 scratch[FBY_PAGE] FBY_ALIGNED;
 };
 
-/* Whose a chunk is, and what it has of the pool: of any kind, today a volume. */
+/* The owner of chunks, of any kind, and its share of the pool. */
 struct fby_owner {
 	union { /* as on the media */
 		struct fby_volume_record rec;
@@ -94,19 +93,19 @@ struct fby_owner {
 	};
 	bool damaged; /* its record cannot be read */
 	bool attached;
-	u8 chunk_kind; /* of the chunks that are opened for it */
+	u8 chunk_kind; /* kind of the chunks that are opened for it */
 	bool active; /* an attached volume, or a log: entitled to chunks */
-	u32 level; /* how full the pool is for it; fby_level_update */
-	u32 tight; /* what space.tight is to be for it; fby_fullness_judge */
+	u32 level; /* how full the pool is for this owner; fby_level_update */
+	u32 tight; /* the value of space.tight that suits this owner; fby_fullness_judge */
 	/* guarded by the pool lock */
 	u32 first, last; /* its chunks, oldest first */
 	u32 nchunks;
-	u64 counted; /* its dirty pages when they were counted last; the sum is space.live */
+	u64 counted; /* its dirty pages at the last count; the sum is space.live */
 	u64 recovered; /* pages linked by recovery */
 	bool held; /* copies of its pages are not sealed yet: none of its chunks is freed */
 	u64 dead FBY_ALIGNED; /* unlinked by destage and removal, who take turns */
 	u32 cleaned; /* pages that became clean, less those that they unlinked since; modulo 2^32 */
-	u32 attachment; /* attached so many times since the pool was opened; of attach */
+	u32 attachment; /* how often it was attached since the pool was opened; owned by attach */
 };
 
 struct fby_space {
@@ -129,9 +128,9 @@ struct fby_space {
 	/* guarded by lock; nfree, owed and live are read without it */
 	struct fby_lock lock FBY_ALIGNED;
 	u32 free_first, free_last, nfree;
-	u32 owed; /* what attached volumes have less than they are entitled to, in all */
-	u32 owed_first; /* those that have none */
-	u64 live; /* dirty pages, as of the last count of each volume; of a log its chunks' */
+	u32 owed; /* chunks that attached volumes lack of their entitlement, in total */
+	u32 owed_first; /* those of volumes that have none */
+	u64 live; /* dirty pages, as of the last count of each volume; of a log, those of its chunks */
 	u32 hand; /* next chunk that the sweep looks at */
 	u64 chunks_opened;
 
@@ -145,12 +144,12 @@ struct fby_space {
 	bool pressure;
 };
 
-/* What a chunk is wanted for. */
+/* The purpose of a wanted chunk. */
 enum fby_begin_flags {
 	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
 	FBY_BEGIN_RESERVE = 1u << 1, /* destage: may take the reserve */
 	FBY_BEGIN_RELOCATE = 1u << 2, /* relocation: all of it but one */
-	FBY_BEGIN_REFUSED = 1u << 3, /* fby_move: with what is lost of it, and as if it were new */
+	FBY_BEGIN_REFUSED = 1u << 3, /* fby_move: include the page's lost sectors, and count it as new */
 };
 
 /* --- fullness.c ---------------------------------------------------------------- */
@@ -158,11 +157,11 @@ enum fby_begin_flags {
 u32 fby_reserve(const struct fby_space *p);
 /* Chunks that are kept for volumes which have fewer than they are entitled to. */
 u32 fby_owed(const struct fby_space *p);
-/* Free chunks besides these. */
+/* Free chunks that are not owed. */
 u32 fby_spare(const struct fby_space *p);
-/* Free chunks, besides what is owed, that the planner aims at. */
+/* Number of free chunks, besides owed ones, that the planner aims at. */
 u32 fby_spare_wanted(const struct fby_space *p);
-/* Chunks of each attached volume that others leave it, in a pool of this geometry. */
+/* Chunks that others leave to each attached volume, in a pool of this geometry. */
 u32 fby_entitled(const struct fby_store *st);
 u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v);
 /* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
@@ -170,12 +169,12 @@ u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v);
 void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add);
 /* The volume is attached or detached: it is, or was, entitled to chunks. */
 void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
-/* Pool lock held: free chunks that the volume has to leave, the reserve and what
- * others are entitled to.  flags: of enum fby_begin_flags. */
+/* Pool lock held: free chunks that the volume must leave: the reserve and the entitlement of
+ * others.  flags: of enum fby_begin_flags. */
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags);
-/* Is a single free chunk one for a volume that has none?  As of the last tick, or about so. */
+/* May a volume that has no chunk take the last free one?  Approximately as of the last tick. */
 bool fby_last_serves(const struct fby_space *p);
-bool fby_starved(const struct fby_space *p); /* writers get no chunk, but for what they are entitled to */
+bool fby_starved(const struct fby_space *p); /* writers get no chunk, except entitled ones */
 bool fby_short(const struct fby_space *p); /* so few chunks are free that relocation begins */
 bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */
 void fby_pressure_update(struct fby_space *p); /* is too much of the pool live? */
@@ -190,34 +189,34 @@ void fby_share_update(struct fby_space *p); /* works out space.share and .tight;
  * its middle. */
 enum fby_copies { FBY_COPIES_CHEAP, FBY_COPIES_FAIR, FBY_COPIES_DEAR };
 void fby_fullness_judge(struct fby_space *p, u16 owner, enum fby_copies copies);
-void fby_fullness_start(struct fby_space *p); /* after recovery: where the range was, by what is dirty */
-/* Works out the volume's level, how full the pool is for it: 0, below where throttling
- * begins, to FBY_LEVEL_FULL.  Any thread. */
+void fby_fullness_start(struct fby_space *p); /* after recovery: restores the range from the dirty pages */
+/* Computes the volume's level, how full the pool is for it: from 0, below the start of
+ * throttling, to FBY_LEVEL_FULL.  Any thread. */
 #define FBY_LEVEL_FULL 1024u
 void fby_level_update(struct fby_space *p, u16 owner);
 
 /* --- chunk.c: slots, chunks, sequence numbers ------------------------------ */
-/* A slot with an open chunk of the volume: s, which is held and has none, one being
- * opened, or another, and s is released.  NULL: *decision, and nothing is held.
- * flags: of enum fby_begin_flags, for what is kept in reserve. */
+/* Returns a slot with an open chunk of the volume: s, which is held and has none, after opening
+ * one; or another, and s is released.  NULL: *decision, and nothing is held.  flags: of enum
+ * fby_begin_flags, for the reserve. */
 struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake,
 			       int *decision);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
-/* Says twice, with one fence, that the pages below fill are complete. */
+/* Stores a seal twice, with one fence: the pages below fill are complete. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
 /* Slot held: seals its open chunk of the volume, if any, unless all is sealed that it has,
  * or that it had at the last call that was for this (before). */
 void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before);
-/* Slot held: if all of its open chunk of the volume is at or below the watermark, its age
- * counts from now on.  One that fills slowly is as old as what it has besides.  Where the
- * volume has a newer chunk it is closed instead: max_age looks at the first of them, and none
- * behind it may be older. */
+/* Slot held: if everything in its open chunk of the volume is at or below the watermark, the
+ * chunk's age counts from now on.  A chunk that fills slowly counts as old as its remaining
+ * pages.  If the volume has a newer chunk, the chunk is closed instead: max_age reads the first
+ * chunk, and no later one may be older. */
 void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Slot held: closes its open chunk of the volume, if any. */
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
-/* Linked pages of the chunk.  Exact when it is closed and they are none; else what
- * it is or was a moment ago.  Pool lock held, or all is quiet. */
+/* Linked pages of the chunk.  Exact when it is closed and has none; otherwise the present number
+ * or that of a moment ago.  Pool lock held, or all is quiet. */
 u32 fby_chunk_live(const struct fby_space *p, u32 c);
 /* Pages unlinked by slot s, or by destage if it is NULL. */
 u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s);
@@ -238,10 +237,10 @@ void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake);
 void fby_owner_write(struct fby_space *p, u16 owner); /* its record, counted on; durable */
 u64 fby_owner_pages(const struct fby_space *p, u16 owner); /* linked; never fewer than stay linked meanwhile */
 u64 fby_owner_dead(const struct fby_space *p, u16 owner); /* unlinked since open */
-/* Linked pages that the origin has, too: a round lets go of them without writing them. */
+/* Linked pages that the origin has, too: a round releases them without writing them. */
 u64 fby_owner_clean(const struct fby_space *p, u16 owner);
-/* Another origin is attached, or the same one again: no page is clean any more.  Nobody
- * writes the volume. */
+/* Another origin is attached, or the same one again: no page is clean any more.  The caller makes
+ * sure that nobody writes the volume. */
 void fby_owner_attach(struct fby_space *p, u16 owner);
 /* Counts the volume's dirty pages into space.live. */
 void fby_owner_count(struct fby_space *p, u16 owner);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * place.c - pages of a static volume: read, written, let go of.
+ * place.c - reading, writing and releasing pages of a static volume.
  *
- * A write goes to the way of its slot that is of no account, as the three cases of First
- * Responder have it:
+ * A write goes to the way of its slot that is not needed, by the three cases of First Responder:
  *
  *	1  both ways are free: either
  *	2  one has the newest page of a block, the other is free, or has an older one of the
  *	   same block: that other one.  If the block is the same, the line says that one has
  *	   taken the place of the other (sole)
- *	3  both have the newest page of a block: the writer waits until destage has let go
- *	   of one
+ *	3  both have the newest page of a block: the writer waits until destage has released
+ *	   one
  *
- * The page and the line are stored in any order, and then there is one fence: the tag has
- * the data's checksum, the control word names the tag.  What a cut leaves is in slot_line.c.
+ * The page and the line are stored in any order, followed by one fence: the tag has the data's
+ * checksum, and the control word selects the tag.  slot_line.c explains the states after a cut.
  */
 #include "static/static.h"
 
@@ -69,7 +68,7 @@ void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v,
 	} while (!stripe_same(stripe, word));
 }
 
-/* Of one look; void if the stripe's word is another afterwards. */
+/* Reads once; the result is void if the stripe's word has changed afterwards. */
 static int get_once(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
 		    u8 *origin, u8 *lost)
 {
@@ -173,7 +172,7 @@ u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 
 
 /* --- writing ---------------------------------------------------------------------------- */
 
-/* Can destage let go of it? */
+/* Can destage release the page? */
 static bool destageable(const struct fby_statics *p, const struct fby_static *v, const struct fby_static_view *s,
 			u32 way)
 {
@@ -225,7 +224,7 @@ int fby_place_choose(struct fby_statics *p, struct fby_static *v, struct fby_pla
 	else
 		w->way = way;
 	other = !w->way;
-	/* What is lost of an unknown block is this one's where no other has the slot. */
+	/* A lost page of an unknown block is this block's, if no other block uses the slot. */
 	w->sole = fby_static_counts(&w->s, other) && !FBY_BUG(STATIC_SOLE_FORGOTTEN) &&
 		  ((has == FBY_HAS_PAGE && way == other) || (has == FBY_HAS_LOST && fby_static_alone(v, w->slot)));
 	return FBY_DONE;
@@ -283,8 +282,8 @@ static u32 put_data(const struct fby_statics *p, const struct fby_static *v, con
 	return crc;
 }
 
-/* Before the data: a locked instruction behind it would wait for it as the fence does, and
- * the next write's loads with it. */
+/* Counts before the data is stored: a later locked instruction would wait for the data as the
+ * fence does, and the next write's loads would wait with it. */
 static inline void put_count(struct fby_static *v, const struct fby_place *w, u32 sectors)
 {
 	struct fby_static_count *c = &v->count[fby_cpu() % FBY_STATIC_COUNTS];
@@ -330,7 +329,7 @@ void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby
 	fby_static_dirty_set(p, v, w->slot / FBY_GROUP_SLOTS);
 }
 
-/* --- letting go ------------------------------------------------------------------------------ */
+/* --- release ---------------------------------------------------------------------------------- */
 
 bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u32 way, u64 block, u64 stamp)
 {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * share.c - the share of a static volume: where it lies, its head, and the eras.
+ * share.c - the share of a static volume: its layout, its head, and the eras.
  *
- * A page that fails its checksum is damaged, or a write that a cut has torn, which nobody
- * was told of.  What tells them apart is the era that its tag has: the head says which eras
- * are settled, so that none of their writes can be torn.  The era in which a pool was killed
- * is not; it stays a window until all slots were looked at (the survey), and torn pages are
- * away.  So nothing has to be looked at before a volume is used.
+ * A page that fails its checksum is damaged, or a torn write that was never acknowledged.  The
+ * era in its tag distinguishes them: the head says which eras are settled, so that none of their
+ * writes can be torn.  The era in which a pool was killed is not settled.  It remains a window
+ * until all slots were examined (the survey) and torn pages are removed.  So nothing has to be
+ * examined before a volume is used.
  */
 #include "static/static.h"
 
@@ -211,7 +211,7 @@ u64 fby_static_live(const struct fby_static *v)
 
 	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
 		n += fby_load(&v->count[i].live);
-	/* Of a count that is doubtful, or that moves while it is added up. */
+	/* The count is doubtful, or changed while it was added up. */
 	return n >> 63 ? 0 : n;
 }
 
@@ -270,7 +270,7 @@ bool fby_static_settle(struct fby_statics *p, u16 volume)
 	return true;
 }
 
-/* A volume that was attached when the pool was killed: what it wrote last is in doubt. */
+/* For a volume that was attached when the pool was killed: its last writes are in doubt. */
 static void add_window(struct fby_static *v)
 {
 	struct fby_static_window *w = &v->window[v->nwindows];
@@ -328,8 +328,9 @@ bool fby_static_open(struct fby_statics *p, u16 volume)
 	return true;
 }
 
-/* Where the numbers are half used up, and the origin has all: from the first era again.  The
- * lines first, and under the old head still: they hold nothing, whatever it says. */
+/* If half of the numbers are used up and the origin has everything, eras begin at the first
+ * again.  The lines are cleared first, while the old head is still valid: they hold nothing under
+ * either head. */
 static void begin_anew(struct fby_statics *p, struct fby_static *v)
 {
 	bool empty = (v->head.flags & FBY_STATIC_COUNTED) && !v->nwindows &&
@@ -445,7 +446,7 @@ static bool recount_begins(struct fby_statics *p, struct fby_static *v)
 		fby_stripe_release(stripe);
 	}
 	for (u32 i = 0; i < FBY_STATIC_COUNTS; i++)
-		fby_store_release(&v->count[i].live, 0ull); /* behind recounts */
+		fby_store_release(&v->count[i].live, 0ull); /* ordered after recounts */
 	v->told = false;
 	v->recounting = false;
 	fby_store_release(&v->miscounted, false);
@@ -484,7 +485,7 @@ bool fby_static_any(struct fby_statics *p, u16 volume)
 		return v->head.live != 0;
 	for (u32 slot = 0; slot < v->slots; slot++) {
 		fby_static_look(p, v, slot, &s);
-		if (s.live) /* what a cut has torn is none */
+		if (s.live) /* torn pages do not count */
 			return true;
 		if (slot % BREATH_SLOTS == 0)
 			fby_breathe();

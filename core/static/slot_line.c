@@ -60,7 +60,7 @@ static bool tag_ok(const struct fby_static *v, u32 slot, u32 way, const struct f
 	       fby_static_slot(v, FBY_ST_BLOCK(t)) == slot && masks_sane(t);
 }
 
-/* Of two control words that are sound and differ, as a cut may leave them: is a newer? */
+/* Of two sound control words that differ, as a cut may leave them: is a newer? */
 static bool newer(u64 a, u64 b)
 {
 	if (FBY_SC_ERA_OF(a) != FBY_SC_ERA_OF(b))
@@ -85,10 +85,10 @@ static bool says_empty(u64 c)
 	return !(c >> newest & 1) && (!(c >> !newest & 1) || (c & FBY_SC_SOLE));
 }
 
-/* The control word that counts; false: both are damaged.  A check of 12 bits lets one word in
- * 4,096 pass that is anything.  What says that the slot is empty, so that the origin answers,
- * has no tag that bears it out.  So beside a damaged word it counts only if that one has
- * said the same. */
+/* Finds the control word that counts; false: both are damaged.  A check of 12 bits accepts one
+ * random word in 4,096.  A word that says that the slot is empty, so that the origin answers, has
+ * no tag that confirms it.  So, if the other word is damaged, it counts only if that one said the
+ * same. */
 static bool control_of(const struct fby_static *v, u32 slot, const struct fby_static_line *l, u64 *control)
 {
 	u64 copy = ~l->copy;

@@ -35,30 +35,30 @@ struct fby_static {
 	u64 bytes; /* of the share */
 	u64 blocks; /* of the volume */
 	u32 slots, seed;
-	u32 bit; /* of its first group */
-	u32 stripe; /* of its first slot */
+	u32 bit; /* bit of its first group */
+	u32 stripe; /* stripe of its first slot */
 	u8 tail; /* sectors that the last block has */
 	bool placed; /* attached */
-	bool told; /* how much it held when it was attached is by what its head said */
-	bool sound; /* head is what the media has, or is to have */
-	/* of attach, detach and fby_destage_step */
+	bool told; /* the count at attach came from the head, not from a survey */
+	bool sound; /* head is what the media has, or is about to have */
+	/* owned by attach, detach and fby_destage_step */
 	struct fby_static_head head;
 	u32 hand; /* next group of the pass */
 	u32 left; /* groups that the pass has yet to look at */
-	bool settling; /* the era has moved on, and somebody may still be in the one before */
-	u32 settling_at; /* stripes below it were seen without one */
-	u64 settling_word; /* of the stripe there, when it was seen first; 0: it was not */
-	u64 settled_writes; /* so many when it moved on */
-	u64 era_ns; /* when destage last had it move on */
-	bool era_asked; /* a slot in which writers meet has what is not settled */
+	bool settling; /* the era has advanced, and a writer may still be in the previous one */
+	u32 settling_at; /* stripes below it were seen without such a writer */
+	u64 settling_word; /* word of the stripe there when it was first seen; 0: not seen yet */
+	u64 settled_writes; /* number of writes when the era advanced */
+	u64 era_ns; /* when destage last advanced the era */
+	bool era_asked; /* a slot in which writers collide has unsettled pages */
 	u64 pass_ns; /* when the last pass began */
-	u64 passes, passes_done; /* that have begun; the last that has brought home all it was to */
-	u32 collects; /* rounds that have begun; moves on before they take anything */
-	u64 pass_era; /* the last of what was there when it began */
-	bool passing, gave_back; /* one is on; and has left something */
-	bool crowded; /* where writers meet has left the hand no room in the last round */
+	u64 passes, passes_done; /* passes: begun; passes_done: the last that wrote back everything it had to */
+	u32 collects; /* rounds that have begun; incremented before they take anything */
+	u64 pass_era; /* the last era that existed when the pass began */
+	bool passing, gave_back; /* passing: a pass is running; gave_back: it has left a page */
+	bool crowded; /* slots in which writers collide left the hand no room in the last round */
 	bool pressure;
-	/* likewise, and read by writers */
+	/* owned likewise, and read by writers */
 	u64 era FBY_ALIGNED;
 	u32 nwindows;
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
@@ -84,34 +84,34 @@ struct fby_statics {
 	u64 *dirty; /* by group */
 };
 
-/* What a slot holds. */
+/* The content of a slot. */
 struct fby_static_view {
 	struct fby_static_line line;
 	u32 slot, number; /* number: of the newest write */
 	u64 era;
-	u8 live; /* ways, by bit; without what a cut has torn */
-	u8 unknown; /* of these: lost, and of which block is not known */
+	u8 live; /* ways, by bit; without torn pages */
+	u8 unknown; /* ways of these that are lost, and whose block is unknown */
 	u8 newest;
 	bool sole; /* the other way has an older page of the newest's block */
 	bool over;
-	bool torn; /* the newest on the media is one that a cut has torn */
-	bool gone; /* nothing of the line can be read */
+	bool torn; /* the newest page on the media is torn */
+	bool gone; /* nothing of the line is readable */
 };
 
 enum fby_static_has { FBY_HAS_NOTHING = 0, FBY_HAS_PAGE, FBY_HAS_LOST };
 
 /* --- share.c: the share, its head, eras ---------------------------------------------- */
-u32 fby_static_slots(u64 bytes); /* of a share so large */
-/* Has the pool so much room for a share?  Its first unit. */
+u32 fby_static_slots(u64 bytes); /* slots in a share of this size */
+/* Has the pool room for a share of this size?  *first: its first unit. */
 bool fby_share_find(const struct fby_statics *p, u64 bytes, u32 *first);
-/* An empty share, before its record is written. */
+/* Formats an empty share, before its record is written. */
 void fby_share_format(struct fby_statics *p, const struct fby_static_record *r, u32 flush_us);
-/* Where it lies, and what its head says.  False: neither is known. */
+/* Computes the layout and reads the head.  False: neither is known. */
 bool fby_static_open(struct fby_statics *p, u16 volume);
 int fby_static_attach(struct fby_statics *p, u16 volume);
 void fby_static_detach(struct fby_statics *p, u16 volume);
-/* Ends the era, if anything was written in it.  True: writes of the era before, and all if
- * there were none since the last call, are settled: no cut can tear them. */
+/* Ends the era, if anything was written in it.  True: the writes of the previous era are settled,
+ * or all writes if there were none since the last call: no cut can tear them. */
 bool fby_static_settle(struct fby_statics *p, u16 volume);
 bool fby_static_settled(const struct fby_static *v); /* is all, so that it would end none? */
 /* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
@@ -130,7 +130,7 @@ bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of i
 
 /* --- slot_line.c: what a line says ------------------------------------------------------ */
 u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits);
-/* Both words of the line. */
+/* Sets both words of the line. */
 static inline void fby_static_say(const struct fby_static *v, u32 slot, u64 bits, struct fby_static_line *l)
 {
 	l->control = fby_static_control(v, slot, bits);
@@ -139,9 +139,9 @@ static inline void fby_static_say(const struct fby_static *v, u32 slot, u64 bits
 /* The line as it is; whoever has no lock looks at the stripe before and after. */
 void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *out);
 void fby_static_tag_finish(const struct fby_static *v, u32 slot, u32 way, struct fby_static_tag *t);
-/* What of the view is the block's; *way, if it is a page. */
+/* Finds the block in the view; *way, if it has a page. */
 enum fby_static_has fby_static_find(const struct fby_static_view *s, u64 block, u32 *way);
-/* Is the way a page that the origin lacks, and not an older one? */
+/* Is the way a page that the origin lacks, and the newest of its block? */
 static inline bool fby_static_counts(const struct fby_static_view *s, u32 way)
 {
 	return (s->live >> way & 1) && (way == s->newest || !s->sole);
@@ -152,9 +152,9 @@ static inline bool fby_static_counts(const struct fby_static_view *s, u32 way)
  * false: its checksum is wrong.  dst NULL: is it sound? */
 bool fby_place_read(const struct fby_statics *p, const struct fby_static *v, u32 slot, u32 way,
 		    const struct fby_static_tag *t, u8 want, u32 base, u8 *dst);
-/* What a lookup found, without a lock; the view is one that was there. */
+/* The result of a lock-free lookup; the view existed at some moment. */
 void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *s);
-/* Reads of one block what the pool has of want. */
+/* Reads the sectors of want that the pool has of one block. */
 int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
 		  u8 *origin, u8 *lost);
 
@@ -167,7 +167,7 @@ struct fby_static_over {
 u32 fby_place_lost(const struct fby_statics *p, const struct fby_static *v, u32 slot, u64 *block, u32 max,
 		   struct fby_static_over *over);
 
-/* Of a write. */
+/* A write in progress. */
 struct fby_place {
 	u64 block;
 	u32 slot, way;
@@ -176,13 +176,14 @@ struct fby_place {
 	bool sole, over;
 	struct fby_static_view s;
 };
-/* Stripe held: where may the block's next page go?  WAIT_SPACE: nowhere, until another
- * block is on the origin; -FBY_E_LOST: nowhere, and destage cannot help. */
+/* Stripe held: chooses the way for the block's next page.  WAIT_SPACE: none is free until another
+ * block is on the origin; -FBY_E_LOST: none, and destage cannot help. */
 int fby_place_choose(struct fby_statics *p, struct fby_static *v, struct fby_place *w, u8 mask, u32 *wake);
-/* What the pool has of the block beside mask goes along, to scratch: valid and lost. */
+/* Merges the sectors that the pool has of the block and that are not in mask, into scratch: valid
+ * and lost. */
 bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, struct fby_place *w, u8 mask,
 		     u8 *scratch);
-/* Stores sectors of valid from src, which has them from sector base on, and the line; durable. */
+/* Stores sectors of valid from src, which begins at sector base, and the line; durable. */
 void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby_place *w, const u8 *src, u32 base,
 		   u32 sectors);
 /* The page with this stamp is on the flushed origin.  False: the stripe is held. */
