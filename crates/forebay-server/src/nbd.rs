@@ -47,6 +47,7 @@ const MEMORY: Bounds = Bounds {
     export: 192 << 20,
     export_least: REQUEST_MAX_BYTES as usize,
     client: 64 << 20,
+    watch: Duration::from_secs(5),
 };
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
@@ -250,10 +251,79 @@ pub fn converse_over(
 ) -> io::Result<()> {
     if let Some(chosen) = handshake::negotiate(&mut input, &mut output, exports)? {
         let most = REQUEST_MAX_BYTES as usize;
-        let memory = Memory::new(Bounds { all: most, export: most, export_least: 0, client: most });
+        let bounds = Bounds { all: most, export: most, export_least: 0, client: most, ..MEMORY };
+        let memory = Memory::new(bounds);
         let client = Client::new(0, address(chosen.export));
         let place = Place { client, memory: &memory, cut: &|_| {} };
         Connection::new(chosen, 1, place, input, output, &|| {}).run();
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[path = "../../forebay/tests/host/common.rs"]
+#[allow(dead_code)]
+mod common;
+
+#[cfg(test)]
+mod tests {
+    use super::common::*;
+    use super::*;
+    use forebay::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Connections that had large requests and are idle now hold no memory that a connection of
+    /// their volume needs while other volumes hang.
+    #[test]
+    fn an_idle_connection_keeps_no_memory_from_others() {
+        let dir = Dir::new("nbd-idle");
+        let pool = open(&dir.pool(24));
+        let volume = attach(&pool, "a", &MemOrigin::new(4 * MIB).unwrap());
+        let exports: &'static [Export] = vec![Export { volume, read_only: false }].leak();
+        // As much for a volume in any case as an idle connection would keep.
+        let bounds =
+            Bounds { all: 8 * MIB, export: 4 * MIB, export_least: MIB, client: 2 * MIB, ..MEMORY };
+        let memory: &'static Memory = Box::leak(Box::new(Memory::new(bounds)));
+        // Answers a read of 1 MiB for each byte that it is sent.
+        let connect = |number| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+            let serve = move || {
+                let mut old = 3u32.to_be_bytes().to_vec();
+                old.extend([&b"IHAVEOPT"[..], &1u32.to_be_bytes(), &0u32.to_be_bytes()].concat());
+                let mut hello = Vec::new();
+                let chosen = handshake::negotiate(&mut &old[..], &mut hello, exports);
+                let chosen = chosen.unwrap().unwrap();
+                let place = Place { client: Client::new(number, 1), memory, cut: &|_| {} };
+                Connection::new(chosen, 1, place, &theirs, &theirs, &|| {}).run();
+            };
+            std::thread::spawn(serve);
+            ours
+        };
+        let read = |mut stream: &UnixStream| {
+            let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+            bytes.extend([[0; 20].as_slice(), &(MIB as u32).to_be_bytes()].concat());
+            stream.write_all(&bytes)?;
+            stream.read_exact(&mut vec![0; 16 + MIB])
+        };
+        let idle: Vec<_> = (1..=2).map(connect).collect();
+        idle.iter().for_each(|stream| read(stream).unwrap());
+        // Volumes whose origins hang hold all that there is.
+        let others: Vec<_> = (0..4).map(|n| Client::new(10 + n, 10 + n as usize)).collect();
+        let hang: Vec<_> = others.iter().map(|c| hold_in_time(memory, c, 2 * MIB)).collect();
+        let third = connect(3);
+        let answered = read(&third);
+        drop((idle, third, hang));
+        answered.expect("a connection waits for memory that idle ones keep");
+    }
+
+    /// What is held or, where there is no room, waits in a thread of its own.
+    fn hold_in_time(memory: &'static Memory, client: &Client, bytes: usize) -> Option<Hold> {
+        let (client, (tell, told)) = (client.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || tell.send(memory.hold(&client, bytes, &|_| {})));
+        told.recv_timeout(Duration::from_millis(500)).ok()
+    }
+
+    type Hold = memory::Held<'static>;
 }

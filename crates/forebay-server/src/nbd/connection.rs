@@ -20,15 +20,13 @@ use std::thread::Scope;
 use forebay::Flusher;
 
 use super::handshake::Chosen;
-use super::memory::{Client, Held, Memory, SMALL_BYTES, UNIT_BYTES};
+use super::memory::{Client, Held, Memory, SMALL_BYTES};
 use super::protocol::{
     self as nbd, chunk, command, error, flag, Request, DATA_HEAD_BYTES, REQUEST_BYTES,
 };
 use super::{Export, REQUEST_MAX_BYTES};
 use crate::warn;
 
-/// A buffer that grew beyond this is given back after its request.
-const KEPT_BYTES: usize = UNIT_BYTES;
 /// Data of a large request is received and sent in pieces of so many bytes, so that the
 /// memory that it takes follows what its client does.
 const PIECE_BYTES: usize = 256 << 10;
@@ -63,7 +61,9 @@ impl<'c> Buffer<'c> {
             return;
         }
         self.clear();
-        self.held = Some(place.memory.hold(&place.client, data, place.cut));
+        let mut held = place.memory.hold(&place.client, data, place.cut);
+        self.bytes = held.buffer();
+        self.held = Some(held);
     }
 
     fn grow(&mut self, data: usize) {
@@ -72,12 +72,11 @@ impl<'c> Buffer<'c> {
         }
     }
 
-    /// What is large is kept for the next request where nobody else may need it.
-    fn done(&mut self, place: &Place<'c>) {
-        let Some(held) = &self.held else { return };
-        match held.bytes() <= KEPT_BYTES && place.memory.is_roomy(&place.client) {
-            true => held.waits_for_client(false),
-            false => self.clear(),
+    /// Between two requests nothing is held: whether the next one is large is not known, and
+    /// the client may be idle.
+    fn done(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.end(std::mem::take(&mut self.bytes));
         }
     }
 
@@ -144,6 +143,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
     /// Until the client is done and all is answered.
     pub fn run(&self) {
         std::thread::scope(|scope| self.work(scope));
+        self.place.memory.forget(&self.place.client);
     }
 
     fn work<'s>(&'s self, scope: &'s Scope<'s, '_>) {
@@ -151,7 +151,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
         while let Some(request) = self.next(&mut buffer, scope) {
             let error = self.carry_out(&request, &mut buffer);
             self.answer(&request, error, &mut buffer);
-            buffer.done(&self.place);
+            buffer.done();
             self.idle.fetch_add(1, SeqCst);
         }
     }

@@ -12,7 +12,10 @@
 //!    whatever the other volumes hold.
 //! 2. A request that waits for the bound of its volume or connection is passed by those of others.
 //! 3. A client that holds some and neither sends its data nor takes its answers at
-//!    [`SLOWEST_BYTES`] a second, while others wait for what it holds, is cut off.
+//!    [`SLOWEST_BYTES`] a second, while others wait for what it holds, is cut off. No client is
+//!    cut off unless a waiter gets its turn by that.
+//! 4. Between two requests a thread holds nothing. The memory itself is kept for the same
+//!    connection's next request, as a spare buffer, until anybody asks for room.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -21,13 +24,13 @@ use std::time::{Duration, Instant};
 
 /// A thread of a connection has so much without asking.
 pub(crate) const SMALL_BYTES: usize = 64 << 10;
-/// Least that is held: a thread keeps it from one request to the next.
-pub(crate) const UNIT_BYTES: usize = 1 << 20;
-/// How long a client is watched by those who wait for its memory.
-const WATCH: Duration = Duration::from_secs(5);
-/// What it has to send or take meanwhile, in a second.
+/// Least that is held.
+const UNIT_BYTES: usize = 1 << 20;
+/// The memory of a request is kept for the next one up to this size.
+const KEPT_BYTES: usize = UNIT_BYTES + SMALL_BYTES;
+/// What a client has to send or take in a second, while others wait for its memory.
 const SLOWEST_BYTES: u64 = 1 << 20;
-/// How often a waiter looks for such clients.
+/// How often one of the waiters looks for such clients.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// How much is held at once, at most.
@@ -41,6 +44,8 @@ pub(crate) struct Bounds {
     pub export_least: usize,
     /// By the requests of one connection, and so by one request.
     pub client: usize,
+    /// How long a client is watched by those who wait for its memory.
+    pub watch: Duration,
 }
 
 /// Who asks, and for which volume.
@@ -87,17 +92,27 @@ struct Watched {
     cut: bool,
 }
 
-#[derive(Debug, Default)]
-struct State {
+/// What is held: by all, by volume, and by connection.
+#[derive(Clone, Debug, Default)]
+struct Account {
     used: usize,
-    /// By volume, and by connection.
     of_export: HashMap<usize, usize>,
     of_client: HashMap<u64, usize>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    account: Account,
     holders: HashMap<u64, Holder>,
     /// The first one is served first, as far as its bounds allow.
     waiting: VecDeque<Waiter>,
     watched: HashMap<u64, Watched>,
+    /// When a waiter last looked for clients that are too slow.
+    looked: Option<Instant>,
     next: u64,
+    /// Buffers of connections that hold nothing with them, and their bytes together.
+    spares: HashMap<u64, Vec<Vec<u8>>>,
+    spare: usize,
 }
 
 /// What a request waits for.
@@ -123,7 +138,7 @@ fn give_back<K: std::hash::Hash + Eq>(of: &mut HashMap<K, usize>, key: K, bytes:
     }
 }
 
-impl State {
+impl Account {
     fn lacks(&self, bounds: &Bounds, client: &Client, bytes: usize) -> Lacks {
         let of_export = held_by(&self.of_export, &client.export) + bytes;
         match () {
@@ -136,14 +151,24 @@ impl State {
         }
     }
 
-    /// Those who wait and may go on hold what they asked for. One that has to wait is passed by
-    /// none that waits for the same.
-    fn admit(&mut self, bounds: &Bounds) -> bool {
+    fn take(&mut self, client: &Client, bytes: usize) {
+        self.used += bytes;
+        *self.of_export.entry(client.export).or_default() += bytes;
+        *self.of_client.entry(client.number).or_default() += bytes;
+    }
+
+    fn release(&mut self, client: &Client, bytes: usize) {
+        self.used -= bytes;
+        give_back(&mut self.of_export, client.export, bytes);
+        give_back(&mut self.of_client, client.number, bytes);
+    }
+
+    /// What each of those who wait lacks. Those that lack nothing have what they asked for then.
+    /// One that has to wait is passed by none that waits for the same.
+    fn turns(&mut self, bounds: &Bounds, waiting: &VecDeque<Waiter>) -> Vec<Lacks> {
         let (mut clients, mut exports, mut all) = (HashSet::new(), HashSet::new(), false);
-        let mut admitted = false;
-        for waiter in std::mem::take(&mut self.waiting) {
-            let Waiter { id, client, bytes } = waiter;
-            let mut lacks = self.lacks(bounds, &client, bytes);
+        let turn = |Waiter { client, bytes, .. }: &Waiter| {
+            let mut lacks = self.lacks(bounds, client, *bytes);
             if clients.contains(&client.number) {
                 lacks = Lacks::OfClient;
             } else if exports.contains(&client.export) {
@@ -155,11 +180,7 @@ impl State {
                 lacks = Lacks::OfAll;
             }
             match lacks {
-                Lacks::Nothing => {
-                    self.take(id, client, bytes);
-                    admitted = true;
-                    continue;
-                }
+                Lacks::Nothing => self.take(client, *bytes),
                 Lacks::OfClient => drop(clients.insert(client.number)),
                 Lacks::OfExport => drop(exports.insert(client.export)),
                 Lacks::OfAll => {
@@ -167,53 +188,149 @@ impl State {
                     exports.insert(client.export);
                 }
             }
-            self.waiting.push_back(Waiter { id, client, bytes });
+            lacks
+        };
+        waiting.iter().map(turn).collect()
+    }
+}
+
+impl State {
+    /// Those who wait and may go on hold what they asked for.
+    fn admit(&mut self, bounds: &Bounds) -> bool {
+        let lacks = self.account.turns(bounds, &self.waiting);
+        let mut admitted = false;
+        for (waiter, lacks) in std::mem::take(&mut self.waiting).into_iter().zip(lacks) {
+            if lacks == Lacks::Nothing {
+                let Waiter { id, client, bytes } = waiter;
+                self.holders.insert(id, Holder { client, bytes, waits: false });
+                admitted = true;
+            } else {
+                self.waiting.push_back(waiter);
+            }
         }
         admitted
     }
 
-    fn take(&mut self, id: u64, client: Client, bytes: usize) {
-        self.used += bytes;
-        *self.of_export.entry(client.export).or_default() += bytes;
-        *self.of_client.entry(client.number).or_default() += bytes;
-        self.holders.insert(id, Holder { client, bytes, waits: false });
-    }
-
     fn release(&mut self, id: u64) {
         let Some(Holder { client, bytes, .. }) = self.holders.remove(&id) else { return };
-        self.used -= bytes;
-        give_back(&mut self.of_export, client.export, bytes);
-        give_back(&mut self.of_client, client.number, bytes);
-        if !self.of_client.contains_key(&client.number) {
+        self.account.release(&client, bytes);
+        if !self.account.of_client.contains_key(&client.number) {
             self.watched.remove(&client.number);
         }
     }
 
-    /// Clients that hold what a waiter of this volume lacks, and have moved too little since
-    /// they are watched.
-    fn too_slow(&mut self, lacks: Lacks, export: usize) -> Vec<u64> {
-        let (mut late, now) = (Vec::new(), Instant::now());
-        let mut waited_for = HashSet::new();
-        for h in self.holders.values().filter(|h| h.waits) {
-            let holds_it = match lacks {
-                Lacks::OfAll => true,
-                Lacks::OfExport => h.client.export == export,
-                Lacks::OfClient | Lacks::Nothing => false,
-            };
-            if !holds_it || !waited_for.insert(h.client.number) {
-                continue;
+    /// Spare buffers give way to what is held. The caller frees them without the lock.
+    fn make_room(&mut self, bounds: &Bounds) -> Vec<Vec<u8>> {
+        let mut freed = Vec::new();
+        while self.spare > 0 && self.account.used + self.spare > bounds.all {
+            let Some(&client) = self.spares.keys().next() else { break };
+            freed.extend(self.take_spare(client));
+        }
+        freed
+    }
+
+    fn take_spare(&mut self, client: u64) -> Option<Vec<u8>> {
+        let of_client = self.spares.get_mut(&client)?;
+        let buffer = of_client.pop();
+        if of_client.is_empty() {
+            self.spares.remove(&client);
+        }
+        self.spare -= buffer.as_ref().map_or(0, Vec::capacity);
+        buffer
+    }
+
+    /// The buffer is kept, or comes back to be freed.
+    fn keep_spare(&mut self, bounds: &Bounds, client: u64, buffer: Vec<u8>) -> Option<Vec<u8>> {
+        let bytes = buffer.capacity();
+        if bytes > KEPT_BYTES
+            || self.spare + bytes > bounds.all / 2
+            || self.account.used + self.spare + bytes > bounds.all
+        {
+            return Some(buffer);
+        }
+        if bytes > 0 {
+            self.spares.entry(client).or_default().push(buffer);
+            self.spare += bytes;
+        }
+        None
+    }
+
+    /// Clients that a thread of ours waits for, while somebody lacks what they hold.
+    fn waited_for(&self, bounds: &Bounds) -> HashMap<u64, Client> {
+        let (mut exports, mut all) = (HashSet::new(), false);
+        for Waiter { client, bytes, .. } in &self.waiting {
+            match self.account.lacks(bounds, client, *bytes) {
+                Lacks::OfAll => all = true,
+                Lacks::OfExport => drop(exports.insert(client.export)),
+                // One that lacks nothing waits for one before it.
+                Lacks::OfClient | Lacks::Nothing => {}
             }
-            let moved = h.client.moved.load(Relaxed);
+        }
+        let holds_it = |h: &&Holder| h.waits && (all || exports.contains(&h.client.export));
+        let clients = self.holders.values().filter(holds_it);
+        clients.map(|h| (h.client.number, h.client.clone())).collect()
+    }
+
+    /// What would be held if these clients were gone. Requests that are being carried out end
+    /// no sooner by that.
+    fn without(&self, clients: &[u64]) -> Account {
+        let mut account = self.account.clone();
+        for h in self.holders.values().filter(|h| h.waits && clients.contains(&h.client.number)) {
+            account.release(&h.client, h.bytes);
+        }
+        account
+    }
+
+    /// Whether somebody who waits gets a turn when these clients are gone.
+    fn lets_in(&self, bounds: &Bounds, clients: &[u64]) -> bool {
+        self.without(clients).turns(bounds, &self.waiting).contains(&Lacks::Nothing)
+    }
+
+    /// Clients that have moved too little since they are watched, no more of them than it
+    /// takes to let a waiter in.
+    fn too_slow(&mut self, bounds: &Bounds) -> Vec<u64> {
+        let now = Instant::now();
+        let waited_for = self.waited_for(bounds);
+        self.watched.retain(|number, w| w.cut || waited_for.contains_key(number));
+        let mut late = Vec::new();
+        for (number, client) in waited_for {
+            let moved = client.moved.load(Relaxed);
             let new = Watched { since: now, moved, cut: false };
-            let watched = self.watched.entry(h.client.number).or_insert(new);
-            if watched.cut || now.duration_since(watched.since) < WATCH {
+            let watched = self.watched.entry(number).or_insert(new);
+            if watched.cut || now.duration_since(watched.since) < bounds.watch {
                 continue;
             }
-            if moved - watched.moved < SLOWEST_BYTES * WATCH.as_secs() {
-                watched.cut = true;
-                late.push(h.client.number);
+            if moved - watched.moved < SLOWEST_BYTES * bounds.watch.as_millis() as u64 / 1000 {
+                late.push(number);
             } else {
                 (watched.since, watched.moved) = (now, moved);
+            }
+        }
+        let mut gone: Vec<u64> =
+            self.watched.iter().filter(|(_, w)| w.cut).map(|(number, _)| *number).collect();
+        let before = gone.len();
+        late.sort_by_key(|number| {
+            (std::cmp::Reverse(held_by(&self.account.of_client, number)), *number)
+        });
+        while !self.lets_in(bounds, &gone) {
+            if late.is_empty() {
+                return Vec::new();
+            }
+            gone.push(late.remove(0));
+        }
+        // The last one let somebody in; not all of those before it had to go for that.
+        let mut at = before;
+        while at + 1 < gone.len() {
+            let number = gone.remove(at);
+            if !self.lets_in(bounds, &gone) {
+                gone.insert(at, number);
+                at += 1;
+            }
+        }
+        let late = gone.split_off(before);
+        for number in &late {
+            if let Some(watched) = self.watched.get_mut(number) {
+                watched.cut = true;
             }
         }
         late
@@ -252,38 +369,41 @@ impl Memory {
         state.next += 1;
         state.waiting.push_back(Waiter { id, client: client.clone(), bytes });
         self.admit(&mut state);
-        let mut looked = Instant::now();
         while !state.holders.contains_key(&id) {
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if looked.elapsed() < LOOK || state.holders.contains_key(&id) {
+            // One looks for all.
+            if state.looked.is_some_and(|at| at.elapsed() < LOOK) || state.holders.contains_key(&id)
+            {
                 continue;
             }
-            looked = Instant::now();
-            // One that lacks nothing waits for one before it, which looks by itself.
-            let lacks = state.lacks(&self.bounds, client, bytes);
-            let late = state.too_slow(lacks, client.export);
+            state.looked = Some(Instant::now());
+            let late = state.too_slow(&self.bounds);
             if !late.is_empty() {
                 drop(state);
                 late.into_iter().for_each(cut);
                 state = self.state();
             }
         }
-        Held { memory: self, id, bytes, client: client.clone() }
+        let spare = state.take_spare(client.number).unwrap_or_default();
+        let freed = state.make_room(&self.bounds);
+        drop(state);
+        drop(freed);
+        Held { memory: self, id, bytes, spare, client: client.clone() }
     }
 
     fn admit(&self, state: &mut State) {
-        if state.admit(&self.bounds) {
+        if !state.waiting.is_empty() && state.admit(&self.bounds) {
             self.changed.notify_all();
         }
     }
 
-    /// So little is used that what this client keeps for later requests keeps nobody waiting.
-    pub fn is_roomy(&self, client: &Client) -> bool {
-        let (state, bounds) = (self.state(), &self.bounds);
-        state.used <= bounds.all / 2
-            && held_by(&state.of_export, &client.export) <= bounds.export / 2
-            && held_by(&state.of_client, &client.number) <= bounds.client / 2
+    /// The connection has ended.
+    pub fn forget(&self, client: &Client) {
+        let mut state = self.state();
+        let spares = state.spares.remove(&client.number).unwrap_or_default();
+        state.spare -= spares.iter().map(Vec::capacity).sum::<usize>();
+        drop(state);
     }
 }
 
@@ -293,12 +413,23 @@ pub(crate) struct Held<'m> {
     memory: &'m Memory,
     id: u64,
     bytes: usize,
+    spare: Vec<u8>,
     client: Client,
 }
 
 impl Held<'_> {
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A buffer of an earlier request of this connection, or an empty one.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.spare)
+    }
+
+    /// The request has ended; the buffer may serve the connection's next one.
+    pub fn end(mut self, buffer: Vec<u8>) {
+        self.spare = buffer;
     }
 
     /// Whether the next step is the client's.
@@ -318,6 +449,10 @@ impl Drop for Held<'_> {
         let mut state = self.memory.state();
         state.release(self.id);
         self.memory.admit(&mut state);
+        let buffer = std::mem::take(&mut self.spare);
+        let freed = state.keep_spare(&self.memory.bounds, self.client.number, buffer);
+        drop(state);
+        drop(freed);
     }
 }
 
@@ -326,8 +461,13 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1 << 20;
-    const BOUNDS: Bounds =
-        Bounds { all: 8 * MIB, export: 4 * MIB, export_least: MIB, client: 2 * MIB };
+    const BOUNDS: Bounds = Bounds {
+        all: 8 * MIB,
+        export: 4 * MIB,
+        export_least: MIB,
+        client: 2 * MIB,
+        watch: Duration::from_secs(1),
+    };
 
     /// Nobody is to be cut off.
     fn none(number: u64) {
@@ -359,9 +499,9 @@ mod tests {
                         let held = memory.hold(&client, bytes, &none);
                         assert!(held.bytes() == bytes);
                         let state = memory.state();
-                        most.fetch_max(state.used as u64, Relaxed);
-                        assert!(held_by(&state.of_client, &client.number) <= BOUNDS.client);
-                        assert!(held_by(&state.of_export, &client.export) <= BOUNDS.export);
+                        most.fetch_max(state.account.used as u64, Relaxed);
+                        assert!(held_by(&state.account.of_client, &client.number) <= BOUNDS.client);
+                        assert!(held_by(&state.account.of_export, &client.export) <= BOUNDS.export);
                     }
                 });
             }
@@ -369,7 +509,8 @@ mod tests {
         // Two volumes may have theirs beside a third that has its least.
         assert!(most.load(Relaxed) <= (BOUNDS.all + BOUNDS.export_least) as u64);
         let state = memory.state();
-        assert!(state.used == 0 && state.of_client.is_empty() && state.of_export.is_empty());
+        let Account { used, of_export, of_client } = &state.account;
+        assert!(*used == 0 && of_client.is_empty() && of_export.is_empty());
     }
 
     /// As many volumes as there are whose origins hang, each with all that it can have.
@@ -393,7 +534,7 @@ mod tests {
         while memory.state().waiting.len() < 8 {
             std::thread::yield_now();
         }
-        assert!(memory.state().used >= BOUNDS.all);
+        assert!(memory.state().account.used >= BOUNDS.all);
         assert!(
             ends(limit, move || drop(memory.hold(&Client::new(50, 50), MIB, &none))),
             "a volume that is well waits for those that hang"
@@ -442,11 +583,96 @@ mod tests {
             };
             let held = memory.hold(&third, MIB, &cut);
             stop.store(1, Relaxed);
-            assert!(start.elapsed() >= WATCH && slot.lock().unwrap().is_none());
+            assert!(start.elapsed() >= BOUNDS.watch && slot.lock().unwrap().is_none());
             drop(held);
         });
         drop((of_busy, of_working));
         let state = memory.state();
-        assert!(state.used == 0 && state.watched.is_empty());
+        assert!(state.account.used == 0 && state.watched.is_empty());
+    }
+
+    /// Who holds what while its client is slow, who holds what for an origin that hangs, who
+    /// waits, and who is cut off: each that holds or waits as (client, volume, MiB).
+    #[test]
+    fn nobody_is_cut_off_where_that_lets_nobody_in() {
+        type Part<'a> = &'a [(u64, usize, usize)];
+        let mib = |all| Bounds { all: all * MIB, watch: Duration::from_millis(400), ..BOUNDS };
+        type Row = (
+            &'static str,
+            Bounds,
+            Part<'static>,
+            Part<'static>,
+            (u64, usize, usize),
+            &'static [u64],
+        );
+        #[rustfmt::skip]
+        let table: [Row; 8] = [
+            ("nobody lacks anything", mib(8), &[(1, 1, 1)], &[], (9, 2, 2), &[]),
+            ("it holds what the waiter lacks", mib(4), &[(1, 1, 2)], &[(2, 2, 2)], (9, 3, 2), &[1]),
+            ("it holds too little", mib(4), &[(1, 1, 1)], &[(2, 2, 2), (3, 2, 1)], (9, 3, 2), &[]),
+            ("both together hold enough", mib(4), &[(1, 1, 1), (2, 1, 1)], &[(3, 2, 2)], (9, 3, 2), &[1, 2]),
+            ("one of two is enough", mib(4), &[(1, 1, 1), (2, 1, 2)], &[(3, 2, 1)], (9, 3, 2), &[2]),
+            ("the waiter's volume is full, it is of another", mib(16),
+                &[(1, 1, 2)], &[(2, 2, 2), (3, 2, 2)], (9, 2, 2), &[]),
+            ("it holds of the waiter's volume", mib(16), &[(1, 2, 2)], &[(3, 2, 2)], (9, 2, 2), &[1]),
+            ("the waiter has enough itself", mib(16), &[(1, 1, 1)], &[(9, 2, 2)], (9, 2, 2), &[]),
+        ];
+        let one = |(what, bounds, slow, hang, (number, export, waits), wanted): Row| {
+            let memory = Memory::new(bounds);
+            let hold = |&(number, export, mib)| {
+                (number, memory.hold(&Client::new(number, export), mib * MIB, &none))
+            };
+            let held = Mutex::new(slow.iter().map(hold).collect::<Vec<_>>());
+            held.lock().unwrap().iter().for_each(|(_, h)| h.waits_for_client(true));
+            let hang: Vec<_> = hang.iter().map(hold).collect();
+            let (cut, done) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let client = Client::new(number, export);
+                    let end = |number| {
+                        cut.lock().unwrap().push(number);
+                        held.lock().unwrap().retain(|(n, _)| *n != number);
+                    };
+                    drop(memory.hold(&client, waits * MIB, &end));
+                    done.store(1, Relaxed);
+                });
+                let start = Instant::now();
+                while done.load(Relaxed) == 0 && start.elapsed() < 4 * bounds.watch {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let mut cut = cut.lock().unwrap().clone();
+                cut.sort_unstable();
+                drop(hang);
+                held.lock().unwrap().clear();
+                assert_eq!(cut, wanted, "{what}");
+            });
+        };
+        std::thread::scope(|scope| {
+            let rows = table.map(|row| scope.spawn(move || one(row)));
+            rows.into_iter().for_each(|row| row.join().unwrap());
+        });
+    }
+
+    /// What is kept gives way to what is held, and is gone with its connection.
+    #[test]
+    fn a_spare_buffer_keeps_nobody_waiting() {
+        let memory = Memory::new(BOUNDS);
+        let clients: Vec<_> = (1..=4).map(|n| Client::new(n, 1)).collect();
+        let held: Vec<_> = clients.iter().map(|c| memory.hold(c, MIB, &none)).collect();
+        held.into_iter().for_each(|h| h.end(Vec::with_capacity(MIB)));
+        assert_eq!(memory.state().spare, 4 * MIB);
+        // Of the same connection it is used again.
+        let mut again = memory.hold(&clients[0], MIB, &none);
+        assert_eq!(again.buffer().capacity(), MIB);
+        drop(again);
+        let others: Vec<_> = (0..4).map(|n| Client::new(10 + n, 2 + n as usize)).collect();
+        let held: Vec<_> = others.iter().map(|c| memory.hold(c, 2 * MIB, &none)).collect();
+        assert_eq!(memory.state().spare, 0, "all is held, and more is kept");
+        drop(held);
+        memory.hold(&clients[1], MIB, &none).end(Vec::with_capacity(MIB));
+        memory.hold(&clients[1], MIB, &none).end(Vec::with_capacity(2 * MIB));
+        clients.iter().for_each(|c| memory.forget(c));
+        let state = memory.state();
+        assert!(state.spare == 0 && state.spares.is_empty());
     }
 }
