@@ -112,8 +112,8 @@ static int ask_runs(struct fby_request *r)
 	return FBY_NEXT_ORIGIN;
 }
 
-/* The runs were read, or sent.  What lies between them is cached, and its state on the
- * origin must not matter: where a read of several fails, each is read by itself. */
+/* The runs were read, or sent.  The sectors between them are cached, and their state on the
+ * origin must not matter: if one read of several runs fails, each run is read separately. */
 static int runs_read(struct fby_request *r, int result)
 {
 	FBY_ASSERT(result != FBY_SENT || r->io.nruns == 1);
@@ -196,8 +196,8 @@ static int read_block(struct fby_request *r)
 	return block_read(r, rc, at, n, origin);
 }
 
-/* What is cached first, and each of the other sectors from the origin after that: while a
- * request looks at the origin, a block may come to the cache and leave it for there. */
+/* Reads cached sectors first, and after that each of the other sectors from the origin: while a
+ * request reads the origin, a block may enter the cache and leave it for the origin. */
 static int read_on(struct fby_request *r)
 {
 	for (;;) {
@@ -255,7 +255,7 @@ static NOINLINE int copy_pieces(struct fby_request *r, u64 want)
 	return FBY_DONE;
 }
 
-/* The same, a step at a time. */
+/* Copies one step at a time. */
 static NOINLINE int copy_step(struct fby_request *r, u64 want)
 {
 	struct fby_write *w = r->steps;
@@ -359,8 +359,8 @@ static NOINLINE bool nearly_clean(const struct fby_request *r)
 
 enum held { HELD_NOTHING, HELD_LOST, HELD_DATA };
 
-/* What the pool has of n sectors of a block: nothing, lost sectors, or what destage can
- * write. */
+/* Returns what the pool has of n sectors of a block: nothing, lost sectors, or data that destage
+ * can write. */
 static NOINLINE int held(const struct fby_request *r, u64 sector, u32 n)
 {
 	u8 data[FBY_SECTOR] fby_uninitialized;
@@ -409,7 +409,7 @@ static int past_cached(struct fby_request *r)
 		has = held(r, at - at % FBY_PAGE_SECTORS, FBY_PAGE_SECTORS);
 	if (has < 0)
 		return has;
-	if (has == HELD_NOTHING) { /* let go of, or it was too little before a block that is cached */
+	if (has == HELD_NOTHING) { /* released, or the part before a cached block was too small */
 		r->least = 1;
 		return FBY_DONE;
 	}
@@ -420,9 +420,9 @@ static int past_cached(struct fby_request *r)
 	return FBY_DONE;
 }
 
-/* Until nothing of the request is cached but what is lost, since a block is let go of only when
- * the origin has it, flushed.  That destage has passed a write would not be enough, as the
- * block may have been written again meanwhile, and that is what is destaged. */
+/* Waits until only lost blocks of the request are cached.  Destage releases a block only when the
+ * flushed origin has it.  A number that destage has passed would not be enough: the block may
+ * have been written again meanwhile, and the newer data is destaged. */
 static int settle_on(struct fby_request *r)
 {
 	while (r->settled < r->nsectors && !FBY_BUG(REQUEST_UNSETTLED)) {
@@ -497,7 +497,7 @@ static bool is_write_through(const struct fby_request *r)
 	return fby_load(&r->policy->mode) == FBY_MODE_WRITE_THROUGH;
 }
 
-/* What went past the cache is made durable by a later flush, or now. */
+/* A later flush makes the bypassed writes durable, if true; otherwise they are flushed now. */
 static bool flushed_later(const struct fby_request *r)
 {
 	return r->op == FBY_OP_WRITE && !(r->flags & FBY_REQ_DURABLE) && !fby_load(&r->policy->durable) &&
@@ -526,7 +526,7 @@ static int flush_ended(struct fby_request *r, int error)
 	return rc;
 }
 
-/* What the throttle counts of it. */
+/* Sectors of the request that the throttle counts. */
 static u64 taken(const struct fby_request *r)
 {
 	if (r->op == FBY_OP_WRITE)
@@ -535,9 +535,9 @@ static u64 taken(const struct fby_request *r)
 }
 
 /*
- * All of it is in the cache or on the origin; the throttle only holds the caller.  What a
- * later flush is to make durable comes behind it: a flush that fails while the caller is
- * held may have lost it, and who was told of that was told before this is acknowledged.
+ * The whole request is in the cache or on the origin; the throttle only delays the caller.  Data
+ * for a later flush is checked after the delay: a flush that fails meanwhile may have lost it,
+ * and that failure was reported before this request is acknowledged.
  */
 static int taken_in(struct fby_request *r)
 {

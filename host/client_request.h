@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * client_request.h - a client's request, as a state machine that blocks nowhere.
+ * client_request.h - a client's request, as a state machine that never blocks.
  *
- * The engine's calls decide about one block, one batch or one part.  What becomes of a
- * whole request - which parts go through the cache and which past it, what is read from
- * the origin in one piece, when its flush is due, what it waits for, how long the
- * throttle holds it - is decided here, once for all hosts.  A host does what it is asked
- * and resumes the request with the result, on any thread, one call at a time.  It needs no
- * thread for each request, and no memory but struct fby_request.
+ * The engine's calls decide about one block, one batch or one part.  This file decides about a
+ * whole request, once for all hosts: which parts go through the cache and which past it, which
+ * sectors are read from the origin in one piece, when the flush is due, what the request waits
+ * for, and how long the throttle delays it.  A host does what it is asked and resumes the request
+ * with the result, on any thread, one call at a time.  It needs no thread for each request, and
+ * no memory except struct fby_request.
  *
  *	r->pool ... r->flags are set;		 the host's memory, for as long as it lasts
  *	next = fby_request_begin(r);
@@ -32,8 +32,8 @@
  *		sector r->lost; the rest is read yet	0
  * STEP		looks at its clock			0, at once, over the same memory
  *
- * WAIT, DATA, DRAIN, LOST and THROTTLE hold nothing in the engine: a host may also give the
- * request up there, by fby_request_end.  So it may while ORIGIN is asked for, which
+ * WAIT, DATA, DRAIN, LOST and THROTTLE hold nothing in the engine: a host may also abandon the
+ * request there, with fby_request_end.  It may do so while ORIGIN is asked for, too; that request
  * then counts as failed.
  *
  * docs/design/architecture.md has the table of states.
@@ -54,9 +54,10 @@ enum fby_request_op {
 enum fby_request_flags {
 	FBY_REQ_DURABLE = 1,  /* writes: durable when it is done, in any case */
 	FBY_REQ_METADATA = 2, /* writes: of a file system's metadata */
-	FBY_REQ_NOWAIT = 4,   /* writes: never past the cache, so only to volumes that are written back;
-			       * the host ends it where it would wait */
-	FBY_REQ_BEHIND = 8,   /* writes: others wait for space already, so begin takes none */
+	/* writes: never past the cache, so only for write-back volumes; the host ends the request
+	 * where it would wait */
+	FBY_REQ_NOWAIT = 4,
+	FBY_REQ_BEHIND = 8,   /* writes: others already wait for space, so begin takes none */
 	FBY_REQ_ASIDE = 16,   /* flushes: see struct fby_flush */
 	FBY_REQ_CLIENT = 32,  /* flushes: likewise; told is set before */
 };
@@ -83,11 +84,10 @@ struct fby_run {
 };
 
 /*
- * What the origin is asked for.  A READ has one run, which is all of [sector, sector +
- * nsectors) and goes to its place in the client's memory; or several, r->runs[0, nruns),
- * with sectors between them that are cached: the host reads the whole to memory of its own
- * and copies the runs, and nothing else, to their places.  Where that fails, it is asked
- * for the runs one by one.
+ * A request to the origin.  A READ has one run, which is all of [sector, sector + nsectors) and
+ * goes to its place in the client's memory; or several, r->runs[0, nruns), with cached sectors
+ * between them: the host reads the whole into its own memory and copies only the runs to their
+ * places.  If that read fails, the host is asked for the runs one by one.
  */
 struct fby_asked {
 	u8 op; /* enum fby_request_op */
@@ -128,19 +128,19 @@ struct fby_request {
 
 	/* Private. */
 	u8 state;
-	u8 asked; /* enum fby_next: what resume has the result of */
+	u8 asked; /* enum fby_next: the request whose result resume expects */
 	bool covered; /* the ticket stands for something */
-	bool watching; /* failures is of before it waited for destage */
-	bool gave_up; /* destage will not do it */
+	bool watching; /* failures was taken before the request waited for destage */
+	bool gave_up; /* destage will not do it: the wait was abandoned */
 	bool any_lost;
 	bool alone; /* the runs are read one by one */
 	u8 missing; /* sectors of a block that are yet to be put in runs */
 	u32 base;   /* that block's first sector, from the request's first: may be "negative" */
 	u32 nruns;
 	u32 run;
-	u32 least; /* of a write past the cache */
+	u32 least; /* least sectors of a write past the cache */
 	u32 looks;
-	u64 through; /* up to here a write goes through the cache */
+	u64 through; /* a write goes through the cache up to here */
 	u64 settled;
 	u64 failures;
 	struct fby_bypass past;
@@ -154,7 +154,7 @@ static inline void fby_request_data(struct fby_request *r, const struct fby_vec 
 	r->skip = 0;
 }
 
-/* So that fby_request_end may come in any case, and done is read before begin. */
+/* Makes fby_request_end valid before begin, and done readable. */
 static inline void fby_request_unbegun(struct fby_request *r)
 {
 	r->step = 0;

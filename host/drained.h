@@ -19,32 +19,32 @@ struct fby_drain_wait {
 	u16 volume;
 	u64 upto;   /* of fby_volume_drain_upto */
 	u64 errors; /* of the origin, when it began */
-	u32 again;  /* times that it began anew for pages that were passed over */
-	bool anew;  /* it has to begin anew, says fby_drained_lost */
+	u32 again;  /* how often it began anew for pages that were passed over */
+	bool anew;  /* fby_drained_lost found that it has to begin anew */
 	struct fby_lost_at lost; /* of fby_drained_lost */
 	int origin; /* with -FBY_E_ORIGIN_IO: the origin's errno number */
 };
 
-/* again is 0 at first.  *info is the host's memory.  In order with fby_destage_step, as is all
- * that begins or ends a drain. */
+/* again is 0 at first.  *info is the host's memory.  Excludes fby_destage_step, as does every
+ * call that begins or ends a drain. */
 int fby_drained_begin(struct fby_drain_wait *d, struct fby_pool *p, u16 volume, struct fby_volume_info *info);
 /*
- * DONE: what was acknowledged before is on the flushed origin, was overwritten, or is lost.
- * AGAIN: destage goes on; look again in a while.  -FBY_E_ORIGIN_IO: the origin has failed
- * since it began.  *info is what is known of the volume now.  In order with fby_destage_step.
+ * DONE: everything acknowledged before is on the flushed origin, was overwritten, or is lost.
+ * AGAIN: destage continues; call again later.  -FBY_E_ORIGIN_IO: the origin has failed since the
+ * drain began.  *info: the present state of the volume.  Excludes fby_destage_step.
  */
 int fby_drained_look(struct fby_drain_wait *d, struct fby_volume_info *info);
 /*
- * After DONE, where info says that blocks are lost: are they?  Those of a static volume may
- * have been overwritten since, or read well again.  blocks: memory for max of them, at least
- * 64.  Each call reads a part of the volume: AGAIN until all is read.  It may run beside
- * anything, and the host can release its locks between two calls.  DONE:
- * info->lost_blocks is right; with d->anew some blocks read well and are not on the origin,
- * and the drain has to begin anew, by fby_drained_begin.
+ * Called after DONE, if info says that blocks are lost: verifies that they are.  Those of a
+ * static volume may have been overwritten since, or be readable again.  blocks: memory for max
+ * blocks, at least 64.  Each call reads a part of the volume: AGAIN until everything is read.  It
+ * may run concurrently with any other call, and the host can release its locks between two calls.
+ * DONE: info->lost_blocks is right; with d->anew some blocks are readable and not on the origin,
+ * and the drain has to begin anew, with fby_drained_begin.
  */
 int fby_drained_lost(struct fby_drain_wait *d, struct fby_volume_info *info, struct fby_report_block *blocks, u32 max);
 
-/* X(name, what it says of the origin) - the first that holds, from the top. */
+/* X(name, message about the origin) - the first that applies counts, from the top. */
 #define FBY_COMPLETENESS(X) \
 	X(RECORD_DAMAGED, "both copies of the volume's record are damaged") \
 	X(ORIGIN_CHANGED, "the origin does not answer, or is not what it was when it was attached") \
@@ -63,19 +63,20 @@ enum fby_completeness {
 	FBY_COMPLETENESS_COUNT
 };
 
-/* All that decides it. */
+/* The facts that decide it. */
 struct fby_complete {
 	bool damaged;	     /* the volume's record */
-	bool origin_changed; /* or it does not answer, or is smaller than the volume */
+	bool origin_changed; /* or it does not answer, or it is smaller than the volume */
 	bool attached;
-	bool failing;	     /* the origin's last error is not over */
+	bool failing;	     /* the origin's last error persists */
 	bool counted;	     /* pages_left is all */
 	u64 lost_entries;    /* that nobody accepted */
 	u64 lost_blocks;
-	u64 pages_left;	     /* of what the question is about */
+	u64 pages_left;	     /* of those that the question concerns */
 };
 
-/* drained: all that the question is about was drained and flushed; what the pool holds is newer. */
+/* drained: everything that the question concerns was drained and flushed; the pool's content is
+ * newer. */
 void fby_complete_of(struct fby_complete *c, const struct fby_volume_info *v, bool drained);
 enum fby_completeness fby_complete_judge(const struct fby_complete *c);
 const char *fby_complete_text(enum fby_completeness c);

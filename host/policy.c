@@ -21,7 +21,7 @@ u64 fby_policy_delay(struct fby_pool *p, u16 volume, u64 nsectors, u64 now_ns)
 
 /* --- origins --------------------------------------------------------------------- */
 
-/* What follows prefix in the text, or NULL if it does not begin with it. */
+/* Returns the text after prefix, or NULL if it does not begin with prefix. */
 static const char *after(const char *text, const char *prefix)
 {
 	while (*prefix)

@@ -46,28 +46,28 @@ enum fby_default {
 
 /* --- what goes past the cache ----------------------------------------------------- */
 
-/* What a volume uses the pool for. */
+/* How a volume uses the pool. */
 enum fby_mode {
 	FBY_MODE_WRITE_BACK = 0,
 	FBY_MODE_WRITE_THROUGH, /* a write is acknowledged when the origin has it, flushed */
-	FBY_MODE_CLEANER,	/* nothing new comes to the pool but what overwrites it */
+	FBY_MODE_CLEANER,	/* nothing new enters the pool, except data that overwrites its content */
 };
 
-/* Of an attached volume; the host's memory.  Each field may change at any time, by
- * fby_store. */
+/* The policy of an attached volume, in the host's memory.  Each field may change at any time,
+ * with fby_store. */
 struct fby_policy {
-	u32 bypass_sectors; /* writes of so many and more go past the cache; 0: none */
+	u32 bypass_sectors; /* writes of at least so many sectors bypass the cache; 0: none */
 	u8 mode;	    /* enum fby_mode */
-	u8 full_bypasses;   /* writes that find no space do */
-	u8 metadata_only;   /* so do all that are not marked as metadata */
+	u8 full_bypasses;   /* writes that find no space bypass it, too */
+	u8 metadata_only;   /* so do all requests that are not marked as metadata */
 	u8 durable;	    /* the host's clients send no flushes: each write past the cache is flushed */
 };
 
-/* So many bytes as sectors, up: what a limit of them means. */
+/* Converts bytes to sectors, rounding up: the meaning of a limit in bytes. */
 u32 fby_policy_limit(u64 bytes);
 
-/* Does a write of so many sectors go past the cache, as far as it may?  Then from how
- * many sectors between cached blocks on; 0: it goes through. */
+/* Does a write of so many sectors bypass the cache, as far as it may?  If so, returns the least
+ * number of sectors between cached blocks that bypasses it; 0: the write goes through the cache. */
 static inline u32 fby_policy_past(const struct fby_policy *y, u64 nsectors, bool metadata)
 {
 	u32 limit = fby_load(&y->bypass_sectors);
@@ -94,12 +94,12 @@ u64 fby_policy_delay(struct fby_pool *p, u16 volume, u64 nsectors, u64 now_ns);
  * version 0.1 a name was recorded without asking, as "blk:" and the name.
  */
 
-/* What the host found where it was told to look. */
+/* The origin that the host found at the given path. */
 struct fby_origin_found {
-	const char *id;	  /* without a path, zero-terminated; "name:..." where nothing better is known */
+	const char *id;	  /* without a path, zero-terminated; "name:..." if nothing better is known */
 	u64 sectors;
 	u32 logical_block; /* bytes */
-	bool accept_changed; /* by an order: another id, or a larger size */
+	bool accept_changed; /* ordered by the user: another id, or a larger size, is accepted */
 	bool by_name;	     /* by an order: the name will do */
 	bool cannot_see_ids; /* the host knows names alone, so that id is one says nothing of the device */
 	bool same_path;	     /* the recorded path leads to it */
@@ -124,9 +124,9 @@ enum fby_origin_verdict {
 
 enum fby_origin_verdict fby_origin_judge(const struct fby_volume_spec *recorded, const struct fby_origin_found *found);
 const char *fby_origin_cause(enum fby_origin_verdict v);
-/* What the system calls a device, and no more than that. */
+/* Is the id only the system's name of a device? */
 bool fby_origin_is_name(const char *id);
-/* The recorded id is the same name, but nobody was asked whether a name will do. */
+/* The recorded id is the same name, but nobody confirmed that a name is acceptable. */
 bool fby_origin_is_unasked_name(const char *recorded, const char *id);
 /* Sectors of a whole number of the volume's blocks. */
 u64 fby_origin_usable(u32 block_size, u64 sectors);
@@ -159,17 +159,17 @@ struct fby_mark_found {
 	u8 uuid[16]; /* of the volume */
 };
 
-/* The pool holds what the origin lacks, or may. */
+/* The pool holds data that the origin lacks, or may lack. */
 bool fby_volume_holds(const struct fby_volume_info *v);
-/* For whoever attaches the volume, and for whoever takes the mark away. */
+/* For callers that attach the volume, and for callers that remove the mark. */
 enum fby_mark_verdict fby_mark_judge(const struct fby_volume_info *v, const struct fby_mark_found *found);
 const char *fby_mark_cause(enum fby_mark_verdict v);
 
 /* --- exit codes --------------------------------------------------------------------------- */
 
-/* Of a command that fails with this error of the engine's (negative). */
+/* Exit code of a command that fails with this (negative) error of the engine. */
 u32 fby_error_exit(int error);
-/* The same of an error of the system: a positive errno number. */
+/* Exit code for an error of the system: a positive errno number. */
 u32 fby_errno_exit(int error);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * fbk.h - the module: pools that several devices share, their volumes, and the
- * way of a bio through them.  The engine (core/api/forebay.h) decides; this does
- * what it asks for.
+ * fbk.h - the module: pools that several devices share, their volumes, and the path of a bio
+ * through them.  The engine (core/api/forebay.h) decides; the module does what the engine asks
+ * for.
  *
  *	target.c	the device-mapper target
  *	native.c	the native block device, and its control device
@@ -49,18 +49,18 @@ struct file;
 /* The cache device, ours alone from claim to release. */
 struct fbk_claim {
 	struct list_head list; /* claims lock */
-	void (*gone)(struct fbk_claim *c); /* the device is being taken away: use it no more */
+	void (*gone)(struct fbk_claim *c); /* the device is being removed: stop using it */
 	struct block_device *bdev;
-	struct file *file; /* its opening; NULL where the kernel has none */
+	struct file *file; /* its opening; NULL on kernels without such a file */
 	struct dax_device *dax;
-	bool vmapped; /* base is a mapping of our own */
-	struct dev_pagemap **held; /* what the memory belongs to, kept from going */
+	bool vmapped; /* the module made the mapping at base */
+	struct dev_pagemap **held; /* references to the memory's owners, so that they stay */
 	u32 nheld;
-	u64 start_sector; /* of the device, where the media begins */
+	u64 start_sector; /* sector of the device at which the media begins */
 	struct fby_media media;
 };
 
-/* Opens a block device for reading and writing, and for holder alone. */
+/* Opens a block device for reading and writing, exclusively for holder. */
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
 void fbk_bdev_close(struct file *file, struct block_device *bdev);
 /* All from start_sector on, a whole number of pages; ->gone is the caller's to set.
@@ -121,11 +121,11 @@ int fbk_pool_enter(struct fbk_pool *p);
 
 struct fbk_open {
 	bool create; /* format if the media is blank; never otherwise */
-	u64 start_sector; /* of the cache device, where the pool begins */
+	u64 start_sector; /* sector of the cache device at which the pool begins */
 	struct fby_options options;
 };
 
-/* A reference to the pool on the device; options count for the first. */
+/* Returns a reference to the pool on the device; only the first caller's options count. */
 struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text);
 void fbk_pool_put(struct fbk_pool *p);
 
@@ -135,28 +135,28 @@ struct fbk_volume {
 	u16 index;
 	char name[FBY_NAME_MAX + 1];
 	struct block_device *origin;
-	char identity[FBY_IDENTITY_MAX + 1]; /* of the origin, as it was recorded when this was prepared */
+	char identity[FBY_IDENTITY_MAX + 1]; /* identity of the origin as recorded when the volume was prepared */
 	u64 sectors;
 	u32 block_size;
-	const void *owner; /* whose device: tells a reload from a second user */
+	const void *owner; /* owner of the device: distinguishes a reload from a second user */
 	u32 nrequests, buffer_bytes, round_pages;
 	enum fby_holes holes;
-	bool by_name;  /* what the origin is called may be its id */
-	bool marked;   /* the command has marked the origin; else nobody does */
-	struct fby_mark_found mark; /* that it bore before */
+	bool by_name;  /* the origin's name may serve as its id */
+	bool marked;   /* the command has marked the origin; otherwise nobody does */
+	struct fby_mark_found mark; /* the mark that it had before */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
-	struct fby_policy policy; /* what goes past the cache */
+	struct fby_policy policy; /* which requests bypass the cache */
 	bool stopping; /* requests of destage fail at once */
-	bool requeue;  /* waiting bios go back to whence they came */
+	bool requeue;  /* waiting bios return to their queue */
 	bool started;
 	void *mem; /* the engine's, for destage */
 	u64 mem_bytes;
 	atomic_t in_flight; /* requests of destage */
-	struct bio flush_bio; /* of whoever the engine lets in */
+	struct bio flush_bio; /* belongs to the flush that the engine admits */
 	u32 drainers; /* fbk_pool.lock */
 
-	/* Its own, so that an origin that hangs holds up nobody else. */
-	struct workqueue_struct *wq;	   /* the waiting, and what goes to the origin */
+	/* Each volume has its own queues, so that a hanging origin delays no other volume. */
+	struct workqueue_struct *wq;	   /* waiting requests, and requests to the origin */
 	struct workqueue_struct *range_wq; /* discards and zeroes */
 	mempool_t ios;
 	struct bio_set clones;	 /* of clients' bios */
@@ -164,7 +164,7 @@ struct fbk_volume {
 
 	struct list_head list; /* fbk_pool.started */
 	struct delayed_work retry;
-	unsigned int busy_tries; /* in a row that got nowhere; the work's */
+	unsigned int busy_tries; /* futile tries in a row; owned by the work */
 	spinlock_t wait_lock;
 	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
 	struct list_head wait_space; /* wait_lock */
@@ -187,14 +187,14 @@ void fbk_volume_stop(struct fbk_volume *v);
  * answers.  -ENODATA: but for what is lost.  -EINTR: the caller got a signal.  text: why not.
  */
 int fbk_volume_drain(struct fbk_volume *v, char **text);
-/* What is known of the origin.  drained: of what was written before that. */
+/* Judges the state of the origin.  drained: for writes before the drain. */
 enum fby_completeness fbk_volume_judge(struct fbk_volume *v, struct fby_volume_info *info, bool drained);
-/* Destage is to go on, for somebody who looks again in a while. */
+/* Keeps destage going for a caller who looks again later. */
 int fbk_drain_on(struct fbk_volume *v);
-/* Its policy was changed: what is in the pool is drained all the time, or no more. */
+/* The policy was changed: starts or stops draining the pool all the time. */
 void fbk_mode_set(struct fbk_volume *v);
 void fbk_kick_destage(struct fbk_pool *p);
-/* Does what a wake mask says. */
+/* Wakes everybody that a wake mask names. */
 void fbk_wake(struct fbk_pool *p, u32 wake);
 /* A (negative) error of the engine as a negative errno. */
 int fbk_errno(int error);
@@ -232,27 +232,27 @@ int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv, char 
 
 enum fbk_memory {
 	FBK_IO_OWNED = 0, /* the device has memory for each bio */
-	FBK_IO_STACK,	  /* of who submits: moved to the pool when that returns before the end */
+	FBK_IO_STACK,	  /* the submitter's stack: moved to the pool if the submitter returns before the end */
 	FBK_IO_POOLED,
 };
 
-/* A bio on its way. */
+/* A bio in progress. */
 struct fbk_io {
 	struct fbk_volume *volume;
 	struct bio *bio;
 	u64 sector; /* of the volume */
-	struct fby_request request; /* of all of the bio but what was written at once */
-	struct fby_run run;	    /* its */
-	struct bvec_iter iter;	    /* the memory of its sectors from at on */
+	struct fby_request request; /* all of the bio, except what was written at once */
+	struct fby_run run;	    /* the request's run */
+	struct bvec_iter iter;	    /* iterator over the memory of its sectors from at on */
 	u32 at;
 	u8 memory;	/* enum fbk_memory */
 	bool remapped;	/* see FBK_REMAP */
 	atomic_t parts; /* reads: one for the request, one for each part sent to the origin */
-	blk_status_t status; /* of what was asked of the origin */
+	blk_status_t status; /* status of the requests to the origin */
 	struct work_struct work;
-	struct list_head node; /* in a list of those that wait */
-	u64 due_ns;	       /* when it may end */
-	unsigned long began;   /* of the accounting, or 0 */
+	struct list_head node; /* in a list of waiting requests */
+	u64 due_ns;	       /* earliest end of the request */
+	unsigned long began;   /* start for the accounting, or 0 */
 };
 
 enum fbk_map {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * media_dax.c - the cache device: claimed for us alone, and mapped.
+ * media_dax.c - claims the cache device exclusively and maps it.
  *
- * The pool opens the device itself, not through the device mapper, because it
- * may serve several mapped devices and outlives each of them; and the mapper's
- * claim would let any other of its devices in beside us.
+ * The pool opens the device itself, not through the device mapper, because the pool may serve
+ * several mapped devices and outlives each of them.  The mapper's claim would also let any other
+ * mapped device share the cache device.
  *
- * The memory must not go while the pool is open.  Whoever unbinds a pmem device tells its
- * holder, which is us where the pool lies on it.  Where it lies on a mapped device over
- * that, the mapper is told nothing, and tells nobody.  So the memory itself is held, by
- * the count that its users have: unbinding waits for that, and a look at it each second
- * finds that somebody waits.
+ * The memory must not disappear while the pool is open.  Unbinding a pmem device notifies its
+ * holder, which is this module if the pool is directly on the device.  If the pool is on a mapped
+ * device above it, the mapper is not notified, and notifies nobody.  So the module holds the
+ * memory itself through its users' reference count: unbinding waits for that count, and a check
+ * each second notices the wait.
  */
 #include <linux/dax.h>
 #include <linux/memremap.h>
@@ -320,7 +320,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	if (!dax_synchronous(c->dax))
 		goto no_map;
 	*text = "Mapping the cache device";
-	/* What others wrote through the page cache is on the media first. */
+	/* Data that others wrote through the page cache must be on the media first. */
 	rc = sync_blockdev(c->bdev);
 	if (rc)
 		goto no_map;

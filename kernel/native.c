@@ -51,9 +51,8 @@ struct native {
 	struct fbk_setup setup;
 };
 
-/* The list and its devices; let go while anything is done that waits for an origin.  What
- * is in the list has an open setup.
- */
+/* Guards the list and its devices; released during anything that waits for an origin.  Each entry
+ * of the list has an open setup. */
 static DEFINE_MUTEX(fbk_native_lock);
 static LIST_HEAD(fbk_natives);
 static DEFINE_IDA(fbk_numbers);
@@ -90,14 +89,12 @@ static const struct block_device_operations native_fops = {
 	.open = native_open,
 };
 
-/* Of the origin's limits those that count for what goes there as it comes, by name: whatever
- * else an origin can do is not for the volume to promise, and a limit that a newer kernel knows
- * is not passed on by chance.  The rest is ours: bios
- * of any size are taken, no volatile cache is announced since what is acknowledged is
- * durable, and a request that may not wait is only sent there if the origin can do that.
- * Nor is I/O accounted for unless somebody turns queue/iostats on, as on the bare device:
- * that is a thirtieth of a write.
- */
+/* Copies, by name, the origin's limits that matter for requests passed on unchanged.  The volume
+ * does not promise anything else that an origin can do, and does not pass on limits of newer
+ * kernels by chance.  The other limits are the volume's own: it takes bios of any size, and
+ * announces no volatile cache, since an acknowledged write is durable.  A request that may not
+ * wait goes to the origin only if the origin supports that.  I/O is not accounted unless somebody
+ * turns queue/iostats on, as on the bare device: accounting takes a thirtieth of a write. */
 static void set_limits(const struct native *n, const struct queue_limits *origin, struct queue_limits *limits)
 {
 	limits->logical_block_size = n->setup.volume.block_size;
@@ -120,7 +117,7 @@ static void set_limits(const struct native *n, const struct queue_limits *origin
 #ifdef BLK_FEAT_STABLE_WRITES
 static struct gendisk *alloc_disk(const struct native *n)
 {
-	struct queue_limits origin, limits = {}; /* what is 0 is the kernel's default */
+	struct queue_limits origin, limits = {}; /* 0 means the kernel's default */
 
 	blk_set_stacking_limits(&origin);
 	queue_limits_stack_bdev(&origin, n->origin, 0, "forebay");
@@ -391,8 +388,8 @@ static struct native *native_find(const char *name, char **error)
 /* --- the control device ------------------------------------------------------------------ */
 
 struct control {
-	struct mutex lock; /* what follows */
-	size_t room, bytes, at; /* of the answer: its memory; its length; read so far */
+	struct mutex lock; /* guards the fields below */
+	size_t room, bytes, at; /* of the answer: allocated bytes; its length; bytes read so far */
 	char *answer;
 };
 
@@ -473,7 +470,8 @@ static int run_setup_command(struct native *n, unsigned int argc, char **argv, c
 	return rc;
 }
 
-/* Lock held, and let go by those that wait.  argv: what to do, with which device, and how. */
+/* Called with the lock held; commands that wait release it.  argv: the command, the device, and
+ * the options. */
 static int run_on_device(struct control *c, unsigned int argc, char **argv, char **error)
 {
 	struct native *n = native_find(argv[1], error);

@@ -12,12 +12,12 @@
 
 #include "fbk.h"
 
-#define RESERVE 2u /* beside one for each of destage */
-#define STROKE 8u  /* requests given to the origin at once */
+#define RESERVE 2u /* in addition to one for each request of destage */
+#define STROKE 8u  /* requests submitted to the origin at once */
 
 enum means {
 	AS_ASKED,
-	ZEROES_WRITTEN, /* for which the origin has no operation */
+	ZEROES_WRITTEN, /* zeroes are written, if the origin has no operation for them */
 	ADVICE,		/* a discard of what reads as zeroes: that it fails is no error */
 };
 
@@ -29,7 +29,7 @@ struct request {
 	struct bio bio; /* last */
 };
 
-/* Of the module's life, so that the last completion may still ring it. */
+/* Lives as long as the module, so that the last completion may still wake it. */
 static DECLARE_WAIT_QUEUE_HEAD(fbk_idle);
 
 /* The volume and the pool may be gone after this. */
@@ -121,9 +121,8 @@ static void request_submit(struct request *r)
 	submit_bio_noacct(bio);
 }
 
-/* Where an origin has no room for more requests this sleeps, and holds up only its
- * own volume.  What is there goes to the device at once: a doorbell for all of it.
- */
+/* If an origin has no room for more requests, this sleeps, and delays only its own volume.  All
+ * queued requests go to the device at once: one doorbell for all of them. */
 static void send_work(struct work_struct *work)
 {
 	struct fbk_volume *v = container_of(work, struct fbk_volume, send_work);
@@ -195,7 +194,7 @@ void fbk_origin_send(struct fbk_pool *p)
 
 /* --- does it answer? --------------------------------------------------------------- */
 
-/* Of two: who asks, who may go before there is an answer, and the answer. */
+/* Shared by two: the caller, who may leave before there is an answer, and the answer. */
 struct question {
 	refcount_t refs;
 	struct fbk_volume *volume; /* counted in its in_flight */

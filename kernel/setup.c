@@ -53,7 +53,7 @@ static int parse_pool_option(struct fby_options *o, const char *name, const char
 	return rc;
 }
 
-/* What goes past the cache; 1: not one of them. */
+/* Parses the options that decide which requests bypass the cache; 1: not one of them. */
 static int parse_bypass_option(struct fbk_volume *v, const char *name, const char *value)
 {
 	u64 bytes;
@@ -291,7 +291,7 @@ static unsigned int emit_ratio(char *result, unsigned int maxlen, unsigned int s
 	return sz;
 }
 
-/* What `forebay status` has of a volume that is served, by the same names. */
+/* The fields that `forebay status` shows of a served volume, by the same names. */
 static unsigned int emit_origin_use(char *result, unsigned int maxlen, unsigned int sz, const struct fbk_baseline *b,
 				    const struct fbk_baseline *z)
 {

@@ -12,9 +12,9 @@
 
 #include "fbk.h"
 
-#define STEPS_AT_ONCE 1024u /* of destage, before others get the CPU */
+#define STEPS_AT_ONCE 1024u /* steps of destage before others get the CPU */
 #define RECOVER_STEP 16u    /* chunks */
-#define RECOVER_HELPERS 15u /* more would wait for the media */
+#define RECOVER_HELPERS 15u /* more threads would only wait for the media */
 
 static DEFINE_MUTEX(fbk_pools_lock);
 static LIST_HEAD(fbk_pools);
@@ -85,7 +85,7 @@ static void pool_gone(struct fbk_claim *c)
 	wake_volumes(p, true, true);
 }
 
-/* Where new data goes past the cache, what is in it is drained again and again. */
+/* If new data bypasses the cache, the pool's content is drained again and again. */
 static void rearm_drains(struct fbk_pool *p)
 {
 	u32 i;
@@ -203,8 +203,8 @@ static void report_recovery(struct fbk_pool *p, u64 began)
 struct recovery {
 	struct fby_pool *engine;
 	u32 nchunks;
-	atomic_t next; /* chunk */
-	int error;     /* of the engine's, the last */
+	atomic_t next; /* next chunk */
+	int error;     /* the last error of the engine */
 };
 
 struct recovery_work {
@@ -487,7 +487,7 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
-/* When nobody refuses any more: what is cached then goes to this origin, and to no other. */
+/* Called when all checks have passed: cached data then goes to this origin, and to no other. */
 static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
 	int rc = identity_of(v, origin_id, v->identity, sizeof(v->identity), text);
@@ -677,9 +677,8 @@ int fbk_volume_start(struct fbk_volume *v)
 	return 0;
 }
 
-/* What destage has in flight ends, what it asks for from now on fails, so the
- * round is given up: nothing is lost by that, the pool still holds it all.
- */
+/* Destage's requests in flight end, later ones fail, so the round is abandoned.  Nothing is lost
+ * by that: the pool still holds everything. */
 void fbk_volume_stop(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;

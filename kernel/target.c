@@ -4,8 +4,8 @@
  *
  *	START LEN forebay ORIGIN CACHE VOLUME [#ARGS [OPTION [VALUE]]...]
  *
- * The volume is attached from resume to suspend, so that a table can be
- * replaced while the device is in use: the old one lets go before the new takes.
+ * The volume is attached from resume to suspend, so that a table can be replaced while the device
+ * is in use: the old one detaches before the new one attaches.
  */
 #include <linux/device-mapper.h>
 #include <linux/module.h>
@@ -71,7 +71,7 @@ static int forebay_ctr(struct dm_target *ti, unsigned int argc, char **argv)
 	}
 	ti->private = t;
 	ti->per_io_data_size = sizeof(struct fbk_io);
-	ti->num_flush_bios = 0; /* what is acknowledged is durable: there is nothing to flush */
+	ti->num_flush_bios = 0; /* an acknowledged write is durable: there is nothing to flush */
 	ti->num_discard_bios = 1;
 	ti->num_write_zeroes_bios = 1;
 	return 0;

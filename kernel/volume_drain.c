@@ -88,7 +88,7 @@ static int wait_drained(struct fbk_volume *v, struct fby_drain_wait *d, struct f
 	return rc;
 }
 
-/* What went past the cache before a crash is on the origin, but may not be durable there. */
+/* Writes that bypassed the cache before a crash are on the origin, but may not be durable there. */
 static int flush_owed(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;
@@ -143,7 +143,8 @@ static int look_for_lost(struct fbk_volume *v, struct fby_drain_wait *d, struct 
 	return rc;
 }
 
-/* All that a drain can bring to the origin is there, durable, and the origin answers. */
+/* Drains: everything that a drain can write back is on the origin, durable, and the origin
+ * answers. */
 static int drain(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info, char **text)
 {
 	int rc;

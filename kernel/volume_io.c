@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * volume_io.c - the way of a bio through a volume.
+ * volume_io.c - the path of a bio through a volume.
  *
- * What becomes of a bio is decided by host/client_request.c, which asks for one thing
- * after the other; this does them.  A request begins in the caller's context, and mostly
- * ends there: no allocation, no queue, nothing to wait for but a full pool.  What is asked
- * of the origin is a clone of the bio, a flush, or a discard; a read goes on while
- * its parts are on their way, all else is resumed by a work when the origin has ended.
+ * host/client_request.c decides what happens to a bio and asks for one step after the other; this
+ * file executes them.  A request begins in the caller's context, and mostly ends there: it
+ * allocates nothing, uses no queue, and waits only for a full pool.  A request to the origin is a
+ * clone of the bio, a flush, or a discard.  A read continues while its parts are in flight; a
+ * work resumes all other requests when the origin has completed.
  *
- * The shortest way stands beside that: a write in one piece, of a volume that caches all
- * and holds nobody back, is one call of the engine.
+ * There is a shorter path as well: a write in one piece, to a volume that caches everything and
+ * throttles nobody, is one call of the engine.
  *
- * Acknowledged is durable, so the devices announce no volatile write cache and
- * get no flushes; one that comes all the same is answered at once.
+ * Acknowledged is durable, so the devices announce no volatile write cache and get no flushes; a
+ * flush that arrives all the same completes at once.
  */
 #include <linux/mempool.h>
 #include <linux/slab.h>
@@ -42,9 +42,8 @@ static __always_inline void end_status(struct fbk_io *io, blk_status_t status)
 	bio_endio(bio);
 }
 
-/* What the request holds of the engine goes first: when its bios have ended, the volume may
- * be stopped.
- */
+/* Releases the engine's state first: when the request's bios have ended, the volume may be
+ * stopped. */
 static __always_inline void release(struct fbk_io *io)
 {
 	u32 wake = 0;
@@ -60,7 +59,7 @@ void fbk_end_status(struct fbk_io *io, blk_status_t status)
 	end_status(io, status);
 }
 
-/* Of a read: one for the request, and one for each part that was sent to the origin. */
+/* Ends one part of a read: the request itself, or a part sent to the origin. */
 static void part_done(struct fbk_io *io, blk_status_t status)
 {
 	if (status)
@@ -122,7 +121,7 @@ static __always_inline u32 show(struct fbk_io *io, struct fby_vec *vec)
 	return bytes;
 }
 
-/* To be asked again at once: who holds a block or a slot soon lets go of it. */
+/* Should the request be retried at once?  The holder of a block or a slot releases it soon. */
 static bool again(const struct fby_request *r, int next, u32 *spins)
 {
 	if (next == FBY_NEXT_DATA || next == FBY_NEXT_LOST)
@@ -133,11 +132,10 @@ static bool again(const struct fby_request *r, int next, u32 *spins)
 	return (*spins)++ < FBY_DEFAULT_WAIT_SPINS;
 }
 
-/* Begins the request or resumes it.  Where the engine may not be called any more it ends
- * with an error, and what it holds is let go of by fby_request_end; but reads go on when an
- * assertion has failed, as long as the media is there.  The list is not
- * initialized: the kernel would clear it for each bio.
- */
+/* Begins the request or resumes it.  If the engine may not be called any more, the request ends
+ * with an error, and fby_request_end releases what it holds.  Reads continue after a failed
+ * assertion as long as the media is there.  The list is not initialized: the kernel would clear
+ * it for each bio. */
 static __always_inline int step(struct fbk_io *io, bool begin, int result)
 {
 	struct fbk_pool *p = io->volume->pool;
@@ -371,7 +369,7 @@ void fbk_go_on(struct fbk_io *io, int next)
 
 /* --- the beginning -------------------------------------------------------------------------- */
 
-/* Of all but the first done sectors. */
+/* Prepares a request for all but the first done sectors. */
 static __always_inline void prepare(struct fbk_io *io, enum fby_request_op op, u32 done)
 {
 	struct fby_request *r = &io->request;
@@ -517,7 +515,7 @@ int fbk_io_volume_init(struct fbk_volume *v)
 	return v->wq && v->range_wq ? 0 : -ENOMEM;
 }
 
-/* Of one that was never initialized, too. */
+/* Also accepts a volume that was never initialized. */
 void fbk_io_volume_exit(struct fbk_volume *v)
 {
 	if (v->range_wq)

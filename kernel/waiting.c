@@ -2,23 +2,21 @@
 /*
  * waiting.c - requests that wait: before, between two steps, or after the last.
  *
- * Each volume has its own lists and its own works: what waits for one origin holds
- * up no other volume.
+ * Each volume has its own lists and its own works: a wait for one origin delays no other volume.
  *
- * Whoever holds a block or a slot never sleeps with it nor loses its CPU, so those
- * are tried again at once by a work, or soon where that gets nowhere: what goes past
- * the cache holds blocks for as long as the origin takes, and so does what waits for destage.
- * Space comes from destage, or from a write that empties a chunk; the end of a flush
- * lets the next one in.  The engine tells of both by a wake mask, and no wake is lost: a
- * request is put on its list and the work queued, the work announces that it waits and
- * only then tries, and a wake after that queues the work again; one that is queued while
- * it runs runs once more.  The timer is only a safety net, but for those that look at what
- * destage has let go of: nobody tells them.
+ * The holder of a block or a slot neither sleeps nor loses its CPU meanwhile, so a work retries
+ * requests that wait for one at once.  If that fails, it retries soon: bypassing requests hold
+ * blocks for as long as the origin takes, and so do requests that wait for destage.  Space comes
+ * from destage, or from a write that empties a chunk; the end of a flush admits the next one.
+ * The engine reports both in a wake mask, and no wake is lost: a request is put on its list and
+ * the work is queued; the work announces that it waits and only then tries.  A later wake queues
+ * the work again; a work that is queued while it runs, runs once more.  The timer is only a
+ * safety net, except for requests that check what destage has released: nobody wakes them.
  */
 #include "fbk.h"
 
 #define SPACE_RETRY nsecs_to_jiffies(FBY_DEFAULT_SPACE_RETRY_NS)
-#define AT_ONCE 8u /* tries in a row that get nowhere, before there is a jiffy between them */
+#define AT_ONCE 8u /* futile tries in a row before the work waits a jiffy between them */
 
 enum awaited { NOTHING, BUSY, DESTAGE, SPACE, FLUSH };
 
@@ -64,7 +62,7 @@ void fbk_wait(struct fbk_io *io, int next)
 		fbk_kick_destage(v->pool);
 }
 
-/* What it waits for now, if it waits. */
+/* Retries the request; returns what it waits for now, if it waits. */
 static enum awaited retry(struct fbk_io *io)
 {
 	enum awaited what;
@@ -81,17 +79,16 @@ static enum awaited retry(struct fbk_io *io)
 	return what;
 }
 
-/* What a pass over those that wait has come to. */
+/* The result of a pass over waiting requests. */
 struct pass {
-	bool any;   /* one got on */
+	bool any;   /* one made progress */
 	bool busy;  /* some wait for a block or a slot */
-	bool looks; /* some look again, when a while has passed */
+	bool looks; /* some check again after a while */
 	bool space;
 };
 
-/* Those that wait for a block or a slot, once each, and those that look at what destage
- * has let go of, if it is time.
- */
+/* Retries each request that waits for a block or a slot once, and those that check what destage
+ * has released, if it is time. */
 static void retry_busy(struct fbk_volume *v, struct pass *pass)
 {
 	struct fbk_io *io, *next;
@@ -120,9 +117,8 @@ static void retry_busy(struct fbk_volume *v, struct pass *pass)
 	spin_unlock(&v->wait_lock);
 }
 
-/* Those that wait for space stay in order, and behind the first that finds none, or whose
- * block somebody has.
- */
+/* Requests that wait for space stay in order.  They stop at the first that finds none, or whose
+ * block is held. */
 static void retry_space(struct fbk_volume *v, struct pass *pass)
 {
 	enum awaited what;

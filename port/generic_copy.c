@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * generic_copy.c - the copy kernel of any CPU: 8-byte words, CRC a line at a
- * time.  It has no non-temporal stores; where the persist method asks for them
- * it stores through the caches and flushes, which is as durable.
+ * generic_copy.c - the copy kernel of any CPU: 8-byte words, CRC a line at a time.  It has no
+ * non-temporal stores.  If the persist method asks for them, it stores through the caches and
+ * flushes, which is as durable.
  */
 #include "posix_copy.h"
 

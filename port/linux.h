@@ -73,7 +73,7 @@ static inline bool fby_asserts_hold(void)
  * Raw, because it is taken while pinned: with PREEMPT_RT the other kind sleeps.
  */
 struct fby_lock {
-	raw_spinlock_t lock; /* what the engine says */
+	raw_spinlock_t lock; /* a spinlock, as the engine asks for */
 };
 
 #define fby_lock_init(l) raw_spin_lock_init(&(l)->lock)

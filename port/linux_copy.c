@@ -2,15 +2,13 @@
 /*
  * linux_copy.c - copying to and from the media in the kernel, with CRC32C.
  *
- * Vector registers would cost saving and restoring them at each request, so x86
- * goes by the general ones: movnti past the caches, loads that survive a machine
- * check, and the crc32 instruction.
- * That has a latency of 3 cycles and a throughput of 1, so a page is summed in
- * three lanes at once, joined by a table: multiplying a CRC by x^(8 * LANE) is
- * linear, one lookup for each of its bytes.  An emulator goes through that
- * instruction bit by bit: where a table is measured to be faster it is used instead.
- * Elsewhere: the kernel's own copy and checksum, in pieces that stay in the first
- * cache.
+ * Vector registers would have to be saved and restored at each request, so x86 uses the general
+ * ones: movnti past the caches, loads that survive a machine check, and the crc32 instruction.
+ * That has a latency of 3 cycles and a throughput of 1, so a page is summed in three lanes at
+ * once, joined by a table: multiplying a CRC by x^(8 * LANE) is linear, one lookup for each of
+ * its bytes.  An emulator executes that instruction bit by bit: a table is used instead if it is
+ * measured to be faster.  Other CPUs use the kernel's own copy and checksum, in pieces that stay
+ * in the first-level cache.
  *
  * The kernel's crc32c() leaves both inversions to its caller; "raw" below means
  * that form.  fby_crc32c() is the standard one.
@@ -43,7 +41,7 @@ static u32 shift_lane[4][256]; /* [3 - i]: of byte i of a CRC and LANE zero byte
 static u32 crc_table[8][256];  /* [i]: of a byte and i zero bytes after it */
 static bool by_table;
 
-/* What a word's four bytes add; the first of the tables is its last byte's. */
+/* Returns the contribution of a word's four bytes; the first of the tables is for its last byte. */
 static __always_inline u32 look_up(const u32 (*table)[256], u32 word)
 {
 	return table[3][word & 255] ^ table[2][word >> 8 & 255] ^ table[1][word >> 16 & 255] ^ table[0][word >> 24];
@@ -138,9 +136,8 @@ static size_t read_lines(void *dst, const void *src, size_t n)
 	return n;
 }
 
-/* One line: to the media, unless dst is NULL, and into the CRC.  Each word is
- * read once: what is summed is what is stored, whatever others do to it.
- */
+/* Adds one line to the CRC and, unless dst is NULL, stores it to the media.  Each word is read
+ * once: the CRC covers exactly the stored bytes, even if others change the source. */
 static __always_inline u64 line_crc(u64 *dst, const u64 *src, u64 crc, bool table)
 {
 	u32 i;
@@ -271,7 +268,7 @@ static u32 raw_bytes(const u8 *p, size_t n, u32 raw)
 	return crc32c(raw, p, n);
 }
 
-/* What is summed is what is stored, whatever others do to the source. */
+/* The CRC covers exactly the stored bytes, even if others change the source. */
 static u32 write_lines_crc(u8 *dst, const u8 *src, size_t n, u32 raw)
 {
 	u8 piece[PIECE] __aligned(8) __uninitialized;

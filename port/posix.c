@@ -3,15 +3,15 @@
  * posix.c - the port for user space: assertions, locks, fences and flushes, the
  * CRC of lines, and the choice of a copy kernel (posix_copy.h) for a media.
  *
- * When data is durable, by persist method:
+ * When data becomes durable, by persist method:
  *
  *	NT	non-temporal stores; the fence waits until they have left the
  *		write-combining buffers for the memory controller, which is in
  *		the power-fail domain (ADR)
  *	CLWB	cached stores, each line written back right after; the fence as
- *		above.  clwb, or clflushopt, or clflush: what the CPU has
+ *		above. clwb, clflushopt, or clflush, as the CPU supports
  *	EADR	cached stores; the caches are in the power-fail domain.  The
- *		fence orders them before whatever tells that they are done
+ *		fence orders them before the acknowledgement
  *	MSYNC	cached stores to the page cache; the fence is msync(2)
  *
  * On x86 sfence is the fence of the first three: it makes all stores before it

@@ -29,8 +29,8 @@ _Noreturn void fby_assert_failed(const char *cond, const char *file, int line);
 #define fby_unlikely(x) __builtin_expect(!!(x), 0)
 #define fby_prefetch(p) __builtin_prefetch((p), 0, 3)
 #if defined(__x86_64__)
-/* The builtin only asks to read, unless it is told that the CPU has PREFETCHW;
- * where that is missing it does nothing. */
+/* The builtin only prefetches for reading, unless the compiler knows that the CPU has PREFETCHW.
+ * On CPUs without it the instruction does nothing. */
 #define fby_prefetchw(p) __asm__ volatile("prefetchw %0" : : "m"(*(const char *)(p)))
 #else
 #define fby_prefetchw(p) __builtin_prefetch((p), 1, 3)
@@ -94,7 +94,7 @@ unsigned int fby_cpu(void);
 
 u32 fby_crc32c(u32 crc, const void *p, size_t n);
 
-/* What a kind of media does for each of the port's names; see core/medium/port.h. */
+/* The implementation of the port's names for one kind of media; see core/medium/port.h. */
 struct fby_media;
 struct fby_media_ops {
 	void (*write)(struct fby_media *m, u64 at, const void *src, size_t n);
@@ -117,7 +117,7 @@ struct fby_media {
 #define fby_port_write_crc(m, at, src, n, crc) ((m)->ops->write_crc((m), (at), (src), (n), (crc)))
 #define fby_port_fence(m, at, n) ((m)->ops->fence((m), (at), (n)))
 #define fby_port_read_crc(m, dst, at, n, crc) ((m)->ops->read_crc((m), (dst), (at), (n), (crc)))
-/* The sum costs nothing beside the copy here. */
+/* The checksum costs nothing in addition to the copy here. */
 #define fby_port_read(m, dst, at, n) fby_port_read_crc((m), (dst), (at), (n), &(u32){ 0 })
 #ifndef fby_breathe /* a test counts them */
 #define fby_breathe() ((void)0)
@@ -146,8 +146,8 @@ const struct fby_media_ops *fby_posix_media_ops(enum fby_persist persist, const 
 int fby_posix_watch(const void *base, u64 size, const char *name);
 void fby_posix_unwatch(int place);
 
-/* What core/api/map.h asks of a process for memory that it has: of struct fby_frame_port,
- * whose host is the persist method, as (void *)(uintptr_t). */
+/* A process's implementation of struct fby_frame_port of core/api/map.h.  host is the persist
+ * method, as (void *)(uintptr_t). */
 void fby_posix_frame_flush(void *persist, const void *p, size_t n);
 void fby_posix_frame_fence(void *persist);
 

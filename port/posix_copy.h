@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * posix_copy.h - the copy kernels behind the media operations of posix.c.  A
- * kernel is one way to move cache lines and to compute their CRC32C in the
- * same pass, for one family of CPUs.
+ * posix_copy.h - the copy kernels of the media operations of posix.c.  A kernel moves cache lines
+ * and computes their CRC32C in the same pass, for one family of CPUs.
  *
- * Every kernel reads each byte of its source once, and what it stores is what
- * it added to the CRC: a source that another thread changes meanwhile gives
- * data that is one or the other, and never a checksum that does not fit.
+ * Every kernel reads each byte of its source once, and its CRC covers exactly the bytes that it
+ * stores.  If another thread changes the source meanwhile, the data is the old or the new, and
+ * its checksum always fits.
  *
  * n is a multiple of 64.  dst of stream and store, and src of load, are 64-byte
  * aligned (the media); the other side has any alignment.  Lines are stored
@@ -25,7 +24,7 @@ struct fby_media_kernel {
 	struct fby_media_ops nt, clwb, eadr, msync;
 };
 
-/* Of posix.c, for the kernels' tables. */
+/* Functions of posix.c for the kernels' tables. */
 void fby_posix_fence_store(struct fby_media *m, u64 at, size_t n);
 void fby_posix_fence_msync(struct fby_media *m, u64 at, size_t n);
 /* Writes back the cache lines of [start, start+n); ordered by fence_store. */
@@ -34,7 +33,7 @@ void fby_posix_flush(const void *start, size_t n);
 /* CRC32C by table, 8 bytes a step; the tables are built before main. */
 u32 fby_crc32c_table(u32 crc, const void *p, size_t n);
 
-/* Where a fault in watched media (posix_fault.c) during a read of it goes on. */
+/* Where execution continues after a fault in watched media (posix_fault.c) during a read of it. */
 extern _Thread_local jmp_buf *volatile fby_posix_read_guard;
 
 /* Best first. */

@@ -3,14 +3,13 @@
  * posix_fault.c - faults in mapped media: SIGBUS where memory is poisoned, a file
  * was cut short, or a file system has no room for a hole.
  *
- * A load during a read of the media goes back to the read, which reports an error
- * of the media: the engine knows what to do about it.  A store, or any other
- * access, has nobody to report to.  Nothing may be acknowledged that it was to be a
- * part of, so the process ends there, with a message: what was acknowledged before
- * is in the pool, and the write at hand passes for a torn one.
+ * A load during a read of the media returns to the read, which reports an error of the media; the
+ * engine handles that.  A store, or any other access, has nobody to report to.  A write with such
+ * a store must not be acknowledged, so the process ends at once, with a message.  Everything
+ * acknowledged before is in the pool, and the current write counts as torn.
  *
- * The handler belongs to the whole process: what is not ours goes to the handler
- * that was there before.
+ * The handler belongs to the whole process: it passes faults outside watched media to the
+ * previous handler.
  */
 #define _GNU_SOURCE
 #include <pthread.h>

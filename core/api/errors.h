@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * errors.h - every error the engine can return, once: name, parent errno,
- * message.  A function returns 0 or a positive fby_decision when all is well
- * and -FBY_E_x otherwise; hosts translate in one place with fby_error_errno()
- * and fby_error_message().
+ * errors.h - every error that the engine can return: name, parent errno, message.  A function
+ * returns 0 or a positive fby_decision on success and -FBY_E_x otherwise; hosts translate in one
+ * place with fby_error_errno() and fby_error_message().
  */
 #ifndef FBY_ERRORS_H
 #define FBY_ERRORS_H

@@ -57,7 +57,7 @@ enum fby_wake {
 	FBY_WAKE_SLOT = 1u << FBY_WAIT_SLOT,
 	FBY_WAKE_SPACE = 1u << FBY_WAIT_SPACE,
 	FBY_WAKE_DESTAGE = 1u << 7, /* call fby_destage_step */
-	FBY_WAKE_FLUSH = 1u << 8,   /* those whom fby_flush_begin told to wait */
+	FBY_WAKE_FLUSH = 1u << 8,   /* callers that fby_flush_begin told to wait */
 };
 
 int fby_error_errno(int error); /* error: a (negative) return value; a positive errno number */
@@ -92,7 +92,7 @@ struct fby_probe {
 	struct fby_superblock sb; /* the one that counts, if state is POOL */
 };
 
-/* Looks, writes nothing. */
+/* Only reads. */
 void fby_probe(struct fby_media *m, struct fby_probe *out);
 
 /* --- pool (pool.c, recovery.c) ------------------------------------------ */
@@ -106,25 +106,26 @@ enum fby_verify {
 /* How an attach treats lost entries. */
 enum fby_holes {
 	FBY_HOLES_FAIL = 0, /* refuse */
-	FBY_HOLES_ISOLATE,  /* go on: blocks that can be named answer EIO; refuse if some cannot be named */
-	FBY_HOLES_ACCEPT,   /* go on: those that cannot be named may show older data */
+	FBY_HOLES_ISOLATE,  /* continue: blocks that can be named answer EIO; refuse if some cannot be named */
+	FBY_HOLES_ACCEPT,   /* continue: those that cannot be named may show older data */
 };
 
 #define FBY_SLOTS_MAX 64u
 #define FBY_HIGH_WATERMARK 60u
-#define FBY_WATERMARK_GAP 10u /* so much less than the high one is the low one */
+#define FBY_WATERMARK_GAP 10u /* the low watermark is this much below the high one */
 
 struct fby_options {
 	u32 nslots;	  /* commit slots, 1 to FBY_SLOTS_MAX; 0: 4 */
 	bool read_only;	  /* nothing is written to the media */
-	bool no_checksums; /* data of new writes carries none; two fences then.  Not of static volumes */
+	/* new writes carry no data checksum and need two fences; does not apply to static volumes */
+	bool no_checksums;
 	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
 	bool maps; /* likewise maps */
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
 	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */
-	u64 max_age_ns;	    /* destage what is older; 0: no limit */
-	u64 idle_ns;	    /* destage a volume not written for so long; 0: never */
+	u64 max_age_ns;	    /* destage older entries; 0: no limit */
+	u64 idle_ns;	    /* destage a volume that was not written for this long; 0: never */
 };
 
 /* Bytes of zeroed, 64-byte aligned memory that fby_pool_open needs. */
@@ -149,9 +150,9 @@ struct fby_recovery_report {
 	u64 entries; /* valid, above their watermark */
 	u64 blocks;  /* linked: the newest of each block */
 	u64 dropped; /* torn tail pages of writes never acknowledged */
-	u64 damaged; /* entries whose data failed its checksum where it cannot be torn */
+	u64 damaged; /* entries whose data failed its checksum and that cannot be torn */
 	u64 holes;   /* entries lost */
-	u64 lines_repaired; /* single-bit errors in lines, put right */
+	u64 lines_repaired; /* single-bit errors in lines, corrected */
 	u64 chunk_headers_lost; /* open or seal lines found damaged */
 	u32 unknown_at; /* with -FBY_E_CHUNK_KIND the chunk, with -FBY_E_OWNER_KIND the record: the first */
 	u32 unknown_kind; /* ... and its kind */
@@ -161,14 +162,14 @@ struct fby_recovery_report {
 	struct fby_report_block holes_named[FBY_REPORT_MAX];
 };
 
-/* Scan chunks [first, first+n); each chunk exactly once, in any order, from
- * any number of threads.  Writes nothing. */
+/* Scans chunks [first, first+n); each chunk exactly once, in any order, from any number of
+ * threads.  Writes nothing. */
 int fby_recover_chunks(struct fby_pool *p, u32 first, u32 n);
 
-/* After all chunks: decides, then voids dropped entries and closes chunks (if
- * not read-only).  Then the pool is usable.  With -FBY_E_CHUNK_KIND and -FBY_E_OWNER_KIND
- * the report says which one, and nothing was written; opened read-only, the pool shows
- * what is of kinds that are known. */
+/* Finishes recovery after all chunks were scanned: decides, then voids dropped entries and closes
+ * chunks (unless read-only).  After that the pool is usable.  With -FBY_E_CHUNK_KIND and
+ * -FBY_E_OWNER_KIND the report names the chunk or record, and nothing was written; a pool opened
+ * read-only shows the content of known kinds. */
 int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
 
 /* Closes every chunk and, if all went well, marks the pool clean.  No request
@@ -176,8 +177,8 @@ int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
 int fby_pool_close(struct fby_pool *p);
 
 void fby_pool_options(struct fby_pool *p, struct fby_options *out);
-/* Changes what may change while open: verify, watermarks, ages, no_checksums.  Requests may
- * be under way; calls of volumes, of options and of destage may not. */
+/* Changes the options that may change while the pool is open: verify, watermarks, ages,
+ * no_checksums.  Requests may be under way; calls for volumes, options and destage may not. */
 int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o);
 
 struct fby_pool_info {
@@ -219,13 +220,14 @@ struct fby_lost_at {
 	u32 ended; /* set at the end; with most, a call may return 0 before that */
 };
 u32 fby_lost_list(struct fby_pool *p, u16 volume, struct fby_lost_at *at, struct fby_report_block *out, u32 max);
-/* How many pages of the volume its origin has refused and lacks; *first: the lowest block of
- * these.  Looks at all pages of the pool.  0 of a static volume, whose pages are not known so. */
+/* Returns how many pages of the volume its origin has refused and lacks; *first: the lowest block
+ * of these.  Examines all pages of the pool.  Returns 0 for a static volume, whose refused pages
+ * are not marked. */
 u32 fby_refused_pages(struct fby_pool *p, u16 volume, u64 *first);
 
-/* Verifies the invariants that check.c lists, on the whole pool; no
- * request may be in flight unless quiet is false, when only what holds at any
- * moment is verified.  0 or -FBY_E_INVARIANT, and text says which and where. */
+/* Verifies the invariants that check.c lists, on the whole pool.  No request may be in flight,
+ * unless quiet is false; then only those that hold at any moment are verified.  0 or
+ * -FBY_E_INVARIANT; text names the invariant and the place. */
 int fby_check(struct fby_pool *p, bool quiet, char *text, u32 text_bytes);
 
 /* --- volumes (volume.c) ------------------------------------------------- */
@@ -268,16 +270,16 @@ struct fby_volume_info {
 	u32 chunks;
 	enum fby_destage_state destage;
 	bool draining;
-	int last_error;	   /* errno number of the origin's last failure, 0 when well */
+	int last_error;	   /* errno number of the origin's last failure, 0 after a success */
 	u64 origin_errors; /* since attach */
 	u64 origin_writes; /* requests: data, discards, zeroes */
 	u64 origin_sectors_written; /* data that the origin has taken */
 	u64 origin_flushes;
 	u64 pages_destaged; /* entries whose data went to the origin */
-	u64 pages_relocated; /* copied within the pool: kept by destage, or of mostly dead chunks */
+	u64 pages_relocated; /* copied within the pool: kept by destage, or moved out of mostly dead chunks */
 	u64 writes, written_sectors;
 	u64 rounds;
-	u64 throttle_ns; /* asked for by fby_write_delay, in all */
+	u64 throttle_ns; /* total delay requested by fby_write_delay */
 	u32 intake_limit; /* pages a second that may be written now; 0: no limit */
 	u32 drain_rate;	  /* pages a second that destage frees, averaged over about a second */
 	u32 origin_depth; /* origin writes in flight that destage aims at */
@@ -297,7 +299,7 @@ struct fby_volume_info {
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
-/* Refused while attached; and while it holds data, unless discard. */
+/* Refused while the volume is attached, and while it holds data, unless discard is set. */
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
@@ -335,7 +337,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
  * for volumes and fby_destage_step.
  */
 enum fby_mark_step { FBY_MARK_BEGIN, FBY_MARK_SET, FBY_MARK_CLEARED, FBY_MARK_AGAIN, FBY_MARK_GONE };
-/* The number that the mark says, after BEGIN, AGAIN and SET. */
+/* The number that a mark carries after BEGIN, AGAIN and SET. */
 u32 fby_mark_number(u32 marks);
 
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks);
@@ -378,8 +380,8 @@ struct fby_wpage { /* private to write.c */
 	u8 flags; /* enum fby_page_flags */
 };
 
-/* A write in flight, the caller's memory; fields are the engine's but for the
- * results.  A request longer than 64 KiB takes several. */
+/* A write in flight, in the caller's memory.  All fields except the results belong to the engine.
+ * A request longer than 64 KiB takes several writes. */
 struct fby_write {
 	u16 volume;
 	u8 kind; /* enum fby_kind */
@@ -411,19 +413,17 @@ void fby_write_copy(struct fby_pool *p, struct fby_write *w, const struct fby_ve
 void fby_write_commit(struct fby_pool *p, struct fby_write *w);
 void fby_write_publish(struct fby_pool *p, struct fby_write *w);
 
-/* Writes nsectors from buf.  *done counts the sectors written so far and says
- * where to go on: zero it first, call again with the same arguments after a
- * WAIT.  *wake collects wake bits. */
+/* Writes nsectors from buf.  *done counts the sectors written so far, where the next call
+ * continues: zero it first, and call again with the same arguments after a WAIT.  *wake collects
+ * wake bits. */
 int fby_write(struct fby_pool *p, u16 volume, u64 sector, u32 nsectors, const void *buf, u32 *done,
 	      u32 *wake);
 
 /*
- * Reads of one block the sectors [first, first+n), n >= 1, within the block,
- * into dst (n * 512 bytes).  Those cached are copied and verified; *origin is
- * the mask of sectors (bit 0: sector 0 of the block) that the caller reads
- * from the origin, after this call and without touching the others; *lost the
- * mask of those that are lost.  DONE; ORIGIN if *origin is not empty;
- * -FBY_E_LOST if *lost is not.
+ * Reads sectors [first, first+n), n >= 1, of one block into dst (n * 512 bytes).  Cached sectors
+ * are copied and verified.  *origin is the mask of sectors (bit 0: sector 0 of the block) that
+ * the caller reads from the origin, after this call and without touching the others; *lost is the
+ * mask of lost sectors.  DONE; ORIGIN if *origin is not empty; -FBY_E_LOST if *lost is not.
  */
 int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, void *dst, u8 *origin,
 		   u8 *lost);
@@ -435,10 +435,10 @@ int fby_read_block(struct fby_pool *p, u16 volume, u64 block, u32 first, u32 n, 
  * fby_destage_step.  The write itself is durable already.
  */
 u64 fby_write_delay(struct fby_pool *p, u16 volume, u32 nsectors, u64 now_ns);
-/* False: it would be 0; spares a host the look at its clock. */
+/* False: fby_write_delay would return 0; the host need not read its clock. */
 bool fby_write_throttled(const struct fby_pool *p, u16 volume);
 
-/* Brackets a read of the origin that somebody waits for: destage leaves it room. */
+/* Brackets a read of the origin that somebody waits for, so that destage leaves room for it. */
 void fby_origin_foreground(struct fby_pool *p, u16 volume, bool begin);
 
 /*
@@ -531,8 +531,8 @@ void fby_wait_prepare(struct fby_pool *p, enum fby_decision d);
 enum fby_io_op {
 	FBY_IO_WRITE = 1,
 	FBY_IO_ZERO,
-	/* It reads as zeroes afterwards, as with ZERO; and then, if the origin can, it
-	 * may be given back, which is advice: that this fails is no error. */
+	/* The sectors read as zeroes afterwards, as with ZERO.  Then the origin may discard them
+	 * if it can; a failure of that is no error. */
 	FBY_IO_DISCARD,
 	FBY_IO_FLUSH,
 };
@@ -549,22 +549,22 @@ struct fby_io {
 };
 
 /*
- * One step.  ORIGIN: *io is a request to start; call again.  AGAIN: call
- * again, soon.  DONE: nothing to do until a completion, a WAKE_DESTAGE, or
- * *next_ns (~0: never).  *wake: whom to wake.
+ * Runs one step.  ORIGIN: *io is a request to start; call again.  AGAIN: call again soon.  DONE:
+ * nothing to do until a completion, a WAKE_DESTAGE, or *next_ns (~0: never).  *wake: whom to
+ * wake.
  */
 int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *next_ns, u32 *wake);
 
-/* An error of a request that the host gave up before the origin had it, as for a detach:
- * ECANCELED.  Of a flush nothing is lost by that, and it is owed as before. */
+/* The error of a request that the host abandoned before the origin had it, for instance for a
+ * detach: ECANCELED.  An abandoned flush loses nothing, and is owed as before. */
 #define FBY_NOT_SENT 125
 
-/* error: 0 or an errno number.  Notes it, and whoever is to be told of a flush that
- * failed is told from now on. */
+/* error: 0 or an errno number.  Records the result; from now on a failed flush is reported to the
+ * tickets that it concerns. */
 void fby_destage_complete(struct fby_pool *p, u32 id, int error);
 
-/* Destage until nothing that was written before is left (drain), and so long
- * as on; ends by itself when clean.  Progress is in fby_volume_info. */
+/* Destages until nothing remains of what was written before (drain), and as long as on is set;
+ * ends when the volume is clean.  Progress is in fby_volume_info. */
 int fby_volume_drain(struct fby_pool *p, u16 index, bool on);
 /* Does the same for a caller who waits.  *upto is the number that home of fby_volume_info reaches
  * when everything acknowledged before is on the flushed origin, unless it is lost.  The numbers
@@ -578,11 +578,11 @@ bool fby_volume_clean(struct fby_pool *p, u16 index);
 /* --- looking into a pool (dump.c): for tools, on an open pool ------------- */
 
 struct fby_static_way_info {
-	bool live; /* its page is one that the origin lacks */
-	bool lost; /* ... and of which block it is is not known */
-	bool superseded; /* ... and the other way has the block's newer one */
+	bool live; /* the origin lacks its page */
+	bool lost; /* ... and the page's block is unknown */
+	bool superseded; /* ... and the other way has the newer page of the block */
 	bool newest; /* written last */
-	bool data_ok; /* live, and its checksum is right, if that was asked for */
+	bool data_ok; /* live, and its checksum is right, if check_data asked for that */
 	u8 valid, lost_sectors; /* by bit */
 	u32 kind; /* enum fby_kind */
 	u32 number; /* of the write within the slot */
@@ -599,7 +599,7 @@ int fby_static_slot_info(struct fby_pool *p, u16 volume, u64 block, bool check_d
 
 struct fby_chunk_info {
 	u32 number;
-	u16 kind; /* enum fby_chunk_kind; of a free chunk what it held */
+	u16 kind; /* enum fby_chunk_kind; of a free chunk its last kind */
 	u16 volume; /* 0xffff: none */
 	u8 state;   /* 0 free, 1 open, 2 closed */
 	u64 epoch;

@@ -39,10 +39,10 @@
  * and logs have one name space), -FBY_E_VOLUME_TABLE_FULL.  -FBY_E_VOLUME_DAMAGED: the
  * record of one cannot be read, which may be a log of this name, with entries. */
 int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log);
-/* -FBY_E_LOG_STATE while it is not in state none, -FBY_E_LOG_UNCLAIMED where its consumer
- * may know it in another; with discard it is removed all the same, and its entries are
- * gone.  WAIT_SLOT: an entry is being appended; it has ended (fby_log_destroy), call
- * again.  (Where its record is damaged, nobody knows that it was one: fby_volume_remove.) */
+/* -FBY_E_LOG_STATE if the log is not in state none, -FBY_E_LOG_UNCLAIMED if its consumer may know
+ * it in another; with discard the log is removed all the same, and its entries are gone.
+ * WAIT_SLOT: an entry is being appended; the log has ended (fby_log_destroy), call again.  (A
+ * damaged record may be anything's: use fby_volume_remove.) */
 int fby_log_remove(struct fby_pool *p, u16 log, bool discard);
 int fby_log_find(struct fby_pool *p, const char *name, u16 *log);
 
@@ -121,7 +121,7 @@ enum fby_log_verdict {
 	FBY_LOG_REPLAYED = 0, /* the effect is durable; for a consumer's log, together with the new position */
 	FBY_LOG_DAMAGED,      /* the entry cannot be read: it counts as missing */
 	FBY_LOG_STOP,	      /* not replayed; the position is as before the call */
-	FBY_LOG_APPLIED,      /* replayed, but not durable yet: cut off now, it is to come again */
+	FBY_LOG_APPLIED,      /* replayed, but not durable yet: after a cut it is replayed again */
 };
 
 /* next: the position once the entry is replayed. */
@@ -129,9 +129,9 @@ typedef enum fby_log_verdict fby_log_replay_fn(void *arg, const struct fby_log_n
 					       const struct fby_log_position *next);
 
 enum fby_log_end {
-	FBY_LOG_COMPLETE = 0, /* all that was there at the claim is replayed */
+	FBY_LOG_COMPLETE = 0, /* everything that existed at the claim is replayed */
 	FBY_LOG_MISSING,      /* an entry before the witness is missing or damaged */
-	FBY_LOG_STOPPED,      /* by the callback */
+	FBY_LOG_STOPPED,      /* the callback returned FBY_LOG_STOP */
 };
 
 struct fby_log_result {
@@ -139,7 +139,7 @@ struct fby_log_result {
 	u64 replayed;
 	u64 obsolete; /* of synced txgs */
 	u64 earlier;  /* replayed before, or appeared before the position */
-	u64 twins;    /* two entries of one generation and id: neither is taken */
+	u64 twins;    /* two entries of one generation and id: neither is used */
 	u64 damaged;
 	u64 left;     /* not replayed: entries from the witness or the stop on */
 	struct fby_log_node witness; /* gen 0: none; at seal_gen with id 0: the seal */
@@ -181,17 +181,17 @@ int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header
 int fby_log_replay(struct fby_pool *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay, void *arg,
 		   struct fby_log_result *result);
 
-/* Copies the body of a claimed entry to dst, which has room for its bytes rounded up to
- * 64: verified, header and body, as it lies there now.  -FBY_E_LOG_ENTRY: it is not what
- * it was at the claim, or cannot be read; dst may be written.  -FBY_E_NO_MEMORY: room is
- * not enough, as fby_log_info.most, rounded up, is for any. */
+/* Copies the body of a claimed entry to dst, which has room for its bytes rounded up to 64;
+ * verifies header and body as they are on the media now.  -FBY_E_LOG_ENTRY: the entry has changed
+ * since the claim, or cannot be read; dst may be written.  -FBY_E_NO_MEMORY: not enough room;
+ * fby_log_info.most, rounded up, is enough for any entry. */
 int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length);
 
-/* From any state to none: all entries are obsolete, or given up, claimed or not.  Embedded:
- * their chunks are free.  A consumer's: they are when it has stored the header and calls
- * fby_log_release.  WAIT_SLOT: an entry is being appended, or a slot that has a chunk open
- * is busy; appends are refused from now on, and the log may have ended: call again until
- * it is DONE. */
+/* Changes the log from any state to none: all entries are obsolete or discarded, claimed or not.
+ * Embedded: their chunks are free.  A consumer's chunks become free when it has stored the header
+ * and calls fby_log_release.  WAIT_SLOT: an entry is being appended, or a slot that has a chunk
+ * open is busy; appends are refused from now on, and the log may have ended: call again until it
+ * is DONE. */
 int fby_log_destroy(struct fby_pool *p, u16 log, struct fby_log_header *header, u32 *wake);
 /* Frees the log's chunks; the log must be in state none.  A consumer has stored the header that
  * says so: any header of its other periods is refused from now on.  Otherwise -FBY_E_LOG_STATE,
@@ -204,9 +204,9 @@ struct fby_log_info {
 	bool used;    /* the record is a log's */
 	bool damaged; /* both copies of the record are */
 	bool consumer;
-	bool claimed; /* since open; or created */
+	bool claimed; /* since the open, or by its creation */
 	bool incomplete; /* entries of chunks of this log cannot be read */
-	struct fby_log_header header; /* as the engine has it */
+	struct fby_log_header header; /* as the engine knows it */
 	u32 chunks;
 	u32 most; /* bytes of the largest entry */
 	u64 found; /* entries that recovery found in its chunks, including obsolete ones */
@@ -233,8 +233,8 @@ struct fby_log_entry_info {
 	struct fby_log_node node;
 	struct fby_log_entry entry;
 };
-/* The next one.  -FBY_E_NO_LOG: the chunk is not a log's.  -FBY_E_GEOMETRY: there is no
- * such chunk.  A chunk that is given back meanwhile may show entries of two uses, or end
+/* Finds the next entry.  -FBY_E_NO_LOG: the chunk is not a log's.  -FBY_E_GEOMETRY: there is no
+ * such chunk.  If the chunk is freed meanwhile, the walk may show entries of two uses, or end
  * early. */
 int fby_log_entry_info(struct fby_pool *p, u32 chunk, struct fby_log_cursor *at, bool check_data,
 		       struct fby_log_entry_info *out);

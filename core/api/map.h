@@ -39,21 +39,21 @@
 
 /* --- frames: for processes that have their memory; no pool is needed ------------- */
 
-/* How a process makes durable what is in its memory.  flush: [p, p + n) is on its way;
- * fence: all that this thread flushed is durable.  Where caches are in the power-fail
- * domain flush does nothing. */
+/* How a process makes stores to its memory durable.  flush: begins to write [p, p + n) back;
+ * fence: everything that this thread flushed is durable.  If caches are in the power-fail domain,
+ * flush does nothing. */
 struct fby_frame_port {
 	void (*flush)(void *host, const void *p, size_t n);
 	void (*fence)(void *host);
 };
 
-/* One bit a page of a frame, the first page's the lowest of the first. */
+/* One bit for each page of a frame; the first page is the lowest bit of the first word. */
 struct fby_pages {
 	u64 bit[FBY_FRAME_MAX / FBY_PAGE / 64];
 };
 
-/* A frame in use, as a process sees it.  It may be copied, and sent to a process that has
- * the memory elsewhere, which then sets words, memory, port and host. */
+/* A frame in use, as a process sees it.  It may be copied, and sent to a process that has the
+ * memory at another address, which then sets words, memory, port and host. */
 struct fby_frame {
 	u64 *words; /* of its descriptor */
 	u8 *memory; /* its pages */
@@ -87,13 +87,13 @@ struct fby_map_spec {
 	char name[FBY_NAME_MAX + 1];
 	u8 uuid[16]; /* random */
 	u64 bytes; /* its share, a multiple of 2 MiB */
-	u32 frame_bytes; /* a power of two, 64 KiB to 2 MiB; 0: 2 MiB */
+	u32 frame_bytes; /* most files that the map can have; 0: derived from its size */
 	u32 nfiles; /* that it can have; 0: as its size suggests */
 };
 
 struct fby_map_info {
 	struct fby_map_spec spec;
-	bool damaged; /* its record, or where it says that the share is */
+	bool damaged; /* the record is, or the place of the share */
 	bool attached;
 	u32 nframes;
 	/* attached: */
@@ -106,8 +106,8 @@ struct fby_map_info {
  * -FBY_E_VOLUME_EXISTS, -FBY_E_VOLUME_TABLE_FULL, -FBY_E_VOLUME_DAMAGED,
  * -FBY_E_GEOMETRY as of volumes and logs. */
 int fby_map_add(struct fby_pool *p, const struct fby_map_spec *s, u16 *map);
-/* -FBY_E_VOLUME_BUSY while it is attached; without discard -FBY_E_MAP_DIRTY where a file
- * lacks something, or might. */
+/* -FBY_E_VOLUME_BUSY while it is attached; without discard -FBY_E_MAP_DIRTY if a file lacks data,
+ * or might. */
 int fby_map_remove(struct fby_pool *p, u16 map, bool discard);
 int fby_map_find(struct fby_pool *p, const char *name, u16 *map);
 int fby_map_info(struct fby_pool *p, u16 map, struct fby_map_info *out);
@@ -128,7 +128,7 @@ struct fby_map_report {
 	u64 dirty; /* pages */
 	u64 unknown; /* pages of frames in use that may or may not be dirty */
 	u32 cut; /* files whose truncation must be completed */
-	u32 damaged_frames; /* it is not known whose they are, or whether anything is dirty there */
+	u32 damaged_frames; /* frames whose owner is unknown, or that may or may not be dirty */
 	u32 damaged_files; /* records */
 	u32 stray; /* frames whose file is unknown */
 	u32 repaired; /* damaged copies that were repaired */
@@ -143,8 +143,8 @@ int fby_map_detach(struct fby_pool *p, u16 map);
 /* --- files ----------------------------------------------------------------------------- */
 
 struct fby_map_file {
-	/* Its blocks are durable in the file system, and so is the size, but for a file that grows:
-	 * that is at least `made` long, durable, and no longer than `ahead` by its host. */
+	/* The file's blocks are durable in the file system, and so is the size.  A file that
+	 * grows is at least `made` long, durable, and its host makes it no longer than `ahead`. */
 	u64 size, made, ahead;
 	u16 identity_bytes;
 	bool used, damaged;
@@ -155,13 +155,13 @@ struct fby_map_file {
 	char path[FBY_MAP_PATH_MAX + 1];
 };
 
-/* Durable when it returns; only size, identity and path are looked at.  -FBY_E_NAME: the
- * path or the identity is too long.  -FBY_E_MAP_FULL: no record is free. */
+/* Durable when it returns; only size, identity and path are used.  -FBY_E_NAME: the path or the
+ * identity is too long.  -FBY_E_MAP_FULL: no record is free. */
 int fby_map_file_add(struct fby_pool *p, u16 map, const struct fby_map_file *f, u32 *file);
 int fby_map_file_info(struct fby_pool *p, u16 map, u32 file, struct fby_map_file *out);
-/* The file has that size, and that is durable; so is this, when it returns: nothing is
- * promised any more.  Frames have a new limit: fby_map_frame.  -FBY_E_RANGE: it is smaller.
- * -FBY_E_BUSY: it is being truncated. */
+/* Records that the file has this size, durable in its file system.  The record is durable when
+ * the call returns, and no promise is left.  Frames have a new limit: fby_map_frame.
+ * -FBY_E_RANGE: the size is smaller.  -FBY_E_BUSY: the file is being truncated. */
 int fby_map_file_size(struct fby_pool *p, u16 map, u32 file, u64 size);
 /* Allows the host to extend the file to this size with zeroes, before the size is promised or
  * durable.  Whatever recovery finds past the recorded size is then the host's own extension, if
@@ -188,9 +188,9 @@ int fby_map_file_remove(struct fby_pool *p, u16 map, u32 file);
 
 enum fby_frame_state {
 	FBY_FRAME_FREE = 0,
-	FBY_FRAME_TAKEN, /* to be filled; the media knows nothing of it */
+	FBY_FRAME_TAKEN, /* being filled; the media does not list it */
 	FBY_FRAME_USED,
-	FBY_FRAME_FOUND, /* by attach, in use: only what is dirty there is sound */
+	FBY_FRAME_FOUND, /* found in use by attach: only its dirty pages are sound */
 	FBY_FRAME_DAMAGED, /* neither known to be free nor whose it is */
 };
 
@@ -204,10 +204,10 @@ struct fby_frame_info {
 	u64 descriptor_at;
 };
 
-/* A free frame for a segment of the file.  The host sees to it that no other one has that
+/* Takes a free frame for a segment of the file.  The host makes sure that no other frame has that
  * segment.  -FBY_E_MAP_FULL: none is free. */
 int fby_map_take(struct fby_pool *p, u16 map, u32 file, u64 segment, u32 *frame);
-/* It is filled, and in use from now on: durable. */
+/* The host has filled the frame: from now on it is in use, durably. */
 int fby_map_show(struct fby_pool *p, u16 map, u32 frame);
 /* Describes a frame that is taken (only its memory, for the host to fill), in use, or found. */
 int fby_map_frame(struct fby_pool *p, u16 map, u32 frame, struct fby_frame *out);

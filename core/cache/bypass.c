@@ -36,8 +36,8 @@ bool fby_bypass_meets(const struct fby_cached *v, u64 block)
 	return false;
 }
 
-/* Shows [first, *end), less from where another range begins.  False: the first
- * block is in another, or too many are in use. */
+/* Publishes [first, *end), shortened where another range begins.  False: the first block is in
+ * another range, or too many are in use. */
 static bool range_claim(struct fby_cache *p, struct fby_cached *v, u64 first, u64 *end, u16 *place)
 {
 	u32 busy, others;
@@ -162,7 +162,7 @@ void fby_cache_bypass_end(struct fby_cache *p, struct fby_bypass *b, int error, 
 		fby_fetch_add(&v->bypasses, 1ull);
 		fby_fetch_add(&v->bypassed_sectors, (u64)b->nsectors);
 	}
-	/* One that failed may have come to a part.  A discard need not be durable. */
+	/* A failed request may have changed part of it.  A discard need not be durable. */
 	if (b->kind != FBY_KIND_DISCARD)
 		fby_fetch_add(&v->gate.ended, 1ull);
 	if (!FBY_BUG(RANGE_UNCLAIMED) || b->kind == FBY_KIND_DATA)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * cache.h - blocks of volumes in the pool: the index, reading, writing, and what goes past
- * the cache.
+ * cache.h - blocks of volumes in the pool: the index, reads, writes, and requests that bypass the
+ * cache.
  */
 #ifndef FBY_CACHE_H
 #define FBY_CACHE_H
@@ -11,16 +11,16 @@
 #define FBY_DAMAGED_RING 64u
 #define FBY_BUCKET_LOCK (1u << 31)
 
-/* Entry state: what the linked page holds. */
+/* The state of an entry: the content of the linked page. */
 #define FBY_ES_VALID(s) ((u8)(s))
 #define FBY_ES_LOST(s) ((u8)((s) >> 8))
 #define FBY_ES_KIND(s) (((s) >> 16) & 15u)
 #define FBY_ES_LINKED (1u << 20)
-#define FBY_ES_VERIFIED (1u << 21) /* checksum seen good since open */
-#define FBY_ES_DAMAGED (1u << 22)  /* checksum seen bad: its valid sectors are lost */
+#define FBY_ES_VERIFIED (1u << 21) /* the checksum was right at some read since open */
+#define FBY_ES_DAMAGED (1u << 22)  /* the checksum was wrong: its valid sectors are lost */
 #define FBY_ES_CLEAN (1u << 26)	   /* on the flushed origin too: destage need not write it */
-#define FBY_ES_COPY (1u << 27)	   /* made within the pool: as old as what it was made of */
-#define FBY_ES_REFUSED (1u << 28) /* the origin did not take it, nor what it was copied from */
+#define FBY_ES_COPY (1u << 27)	   /* copied within the pool: counts as old as its source */
+#define FBY_ES_REFUSED (1u << 28) /* the origin refused it, or the page that it was copied from */
 #define FBY_ES_COUNTED (0xff00u | FBY_ES_DAMAGED | FBY_ES_CLEAN) /* pages with one of these are counted */
 /* The next three are set only during recovery.  They say how to rewrite the line. */
 #define FBY_ES_HOLE (1u << 23)	 /* the page is lost and marks its block as lost; key ~0: block unknown */
@@ -35,18 +35,18 @@ struct fby_entry {
 	u32 state;
 };
 
-/* Flushes of the origin, one at a time; see flush.c.  All but held outlives a detach: it
- * is as old as the volume, or the open pool. */
+/* State of the flushes of an origin, one at a time; see flush.c.  All fields except held outlive
+ * a detach: they live as long as the volume, or the open pool. */
 #define FBY_GATE_HELD 1u
 #define FBY_GATE_DESTAGE 2u /* destage waits, and is next */
 struct fby_gate {
-	u32 held; /* by whose flush is in flight */
-	u32 lost; /* failures that may have lost what went past the cache, or destage's blocks */
-	u32 told; /* so many of them need not be told any more to a flush of all that was written */
-	u64 lost_upto; /* so many requests had ended at the last one; ~0: not known yet */
-	u64 ended; /* requests past the cache, and parts of them, that ended so far, and one */
-	u64 flushed; /* so many of them had ended when a flush began that succeeded */
-	u64 upto; /* ended, when the flush in flight began; its holder's */
+	u32 held; /* who has the flush in flight */
+	u32 lost; /* failures that may have lost bypassed writes, or destage's blocks */
+	u32 told; /* number of failures that a flush of everything need not report any more */
+	u64 lost_upto; /* requests that had ended at the last failure; ~0: unknown yet */
+	u64 ended; /* bypassing requests, and parts of them, that have ended, plus one */
+	u64 flushed; /* value of ended when the last successful flush began */
+	u64 upto; /* value of ended when the flush in flight began; owned by its holder */
 };
 
 /* Blocks that are being written past the cache; see bypass.c. */
@@ -59,7 +59,7 @@ struct fby_cached {
 	/* writers look at it each time */
 	u32 bypassing; /* those of range[] that are in use, by bit; set under the pool lock */
 	u32 lost_blocks; /* linked pages with lost sectors, or damaged */
-	u32 lost_only;	 /* linked pages that hold nothing else: never destaged */
+	u32 lost_only;	 /* linked pages without any other sectors: never destaged */
 	u64 blocks; /* 4 KiB units, rounded up */
 	struct fby_bypass_range range[FBY_BYPASS_MAX] FBY_ALIGNED;
 	struct fby_gate gate FBY_ALIGNED;
@@ -96,7 +96,8 @@ enum fby_page_result { FBY_PAGE_OK = 0, FBY_PAGE_DAMAGED };
 /* Copies the sectors in want (subset of valid) to dst, sector s at dst + (s - base) * 512; verifies all. */
 enum fby_page_result fby_page_read(struct fby_cache *p, u32 page, u64 key, u32 state, u8 want, u32 base, u8 *dst,
 				   bool verify);
-/* Seq that its line says, one wrong bit put right; unknown if it cannot be read. */
+/* Returns the seq of the page's line, after correcting one wrong bit; unknown if it cannot be
+ * read. */
 u64 fby_page_seq(struct fby_cache *p, u32 page, u64 unknown);
 /* True if all sectors that the line marks as valid can be read and match the line's checksum, if
  * it has one. */
@@ -108,8 +109,8 @@ void fby_page_mark(struct fby_cache *p, u32 page, u64 key, u32 flag);
 /* --- write.c ----------------------------------------------------------------- */
 int fby_begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum fby_kind kind, u64 sector, u32 nsectors,
 	      u32 flags);
-/* Appends an entry of what is lost of the page's block, in its place, if it still is
- * the block's.  DONE, *slot: where, or ~0; or WAIT. */
+/* Replaces the block's page with an entry that lists its lost sectors, if the page still is the
+ * block's.  DONE, *slot: the slot used, or ~0; or WAIT. */
 int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged, u32 *slot, u32 *wake);
 
 /* Appends the page's content once more, if the page still is the block's, sound and whole: the
@@ -132,9 +133,9 @@ void fby_gate_attach(struct fby_cached *v);
  * flush begins meanwhile. */
 bool fby_gate_destage(struct fby_cached *v);
 void fby_gate_destage_sends(struct fby_cached *v);
-/* Its flush is over; any context. */
+/* Destage's flush is over; any context. */
 void fby_gate_destage_ends(struct fby_cache *p, struct fby_cached *v, int error);
-/* It failed, and what went past the cache may be lost with it. */
+/* The flush failed, and bypassed writes may be lost with it. */
 void fby_gate_destage_failed(struct fby_cached *v);
 /* The gate is not needed after all. */
 void fby_gate_destage_leaves(struct fby_cached *v, u32 *wake);
@@ -152,7 +153,7 @@ static inline u64 fby_key_block(u64 key)
 	return key & ((1ull << FBY_BLOCK_BITS) - 1);
 }
 
-/* The linked page is not older than this; one of a chunk that was recovered: 0. */
+/* The linked page is not older than this; 0 for one of a recovered chunk. */
 static inline u64 fby_page_since(const struct fby_cache *p, u32 page)
 {
 	const struct fby_chunk *ch = fby_chunk_of(p->space, page);
@@ -161,13 +162,13 @@ static inline u64 fby_page_since(const struct fby_cache *p, u32 page)
 	return (fby_load(&p->entry[page].state) & FBY_ES_COPY) && copies_ns < opened_ns ? copies_ns : opened_ns;
 }
 
-/* Is the linked page on the flushed origin, that which is attached? */
+/* Is the linked page on the flushed origin that is attached now? */
 static inline bool fby_page_is_clean(const struct fby_cache *p, u16 volume, u32 page, u32 state)
 {
 	return (state & FBY_ES_CLEAN) && fby_may_be_clean(p->space, volume, page);
 }
 
-/* Does an entry of this state hold nothing but the news that its block is lost? */
+/* Does an entry of this state only say that its block is lost? */
 static inline bool fby_lost_only(u32 state)
 {
 	return (state & FBY_ES_LINKED) && FBY_ES_VALID(state) == 0 && FBY_ES_LOST(state) != 0;

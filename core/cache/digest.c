@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * digest.c - what is linked as one number, to compare a clean close with the next open.
+ * digest.c - a digest of all linked pages, to compare a clean close with the next open.
  */
 #include "cache/cache.h"
 

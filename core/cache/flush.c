@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * flush.c - the gate through which every flush of an origin goes, destage's and
- * the hosts', and who is told when one fails.
+ * flush.c - the gate through which every flush of an origin goes, destage's and the hosts', and
+ * the reports of a failed one.
  *
- * An origin may tell only once, to whoever asks first, that it lost writes of its
- * cache: the flush after a failed one succeeds.  So at most one flush of a volume
- * is in flight, and it holds the gate until the engine knows its result.  Then
+ * An origin may report only once, to the first flush, that it lost writes of its cache: the flush
+ * after a failed one succeeds.  So at most one flush of a volume is in flight, and it holds the
+ * gate until the engine knows its result.  Then
  *
  *	- whoever waits at the gate, or has a flush to begin, sees the failure
  *	  before it can get a success;
@@ -37,17 +37,17 @@ static void gate_release(struct fby_gate *g)
 	fby_fetch_and(&g->held, ~FBY_GATE_HELD);
 }
 
-/* Something may be lost that went past the cache, and whoever waits for it has to
- * be told.  What is on its way may be lost too: the origin may have had it before.
- * In this order: a request counts as ended before its range is released. */
+/* Bypassed data may be lost, and whoever waits for it has to be told.  Requests in flight may be
+ * lost, too: the origin may have had them before.  The order matters: a request counts as ended
+ * before its range is released. */
 static bool gate_owes(const struct fby_cached *v)
 {
 	return fby_load_acquire(&v->bypassing) || fby_load(&v->gate.flushed) < fby_load(&v->gate.ended);
 }
 
-/* The flush that holds the gate failed.  Who sees the failure sees for how many requests
- * it has to stand, or that this is not known yet.  And a request that is acknowledged
- * meanwhile is one of them, or finds the failure: see fby_flush_later. */
+/* The flush that holds the gate failed.  Whoever sees the failure also sees for how many requests
+ * it stands, or that this is unknown yet.  A request that is acknowledged meanwhile is one of
+ * them, or finds the failure: see fby_flush_later. */
 static u32 gate_failed(struct fby_gate *g)
 {
 	u32 lost;
@@ -82,7 +82,7 @@ void fby_gate_attach(struct fby_cached *v)
 
 bool fby_gate_destage(struct fby_cached *v)
 {
-	/* First: whoever ends a flush after this leaves the gate to destage. */
+	/* First this: whoever ends a flush afterwards leaves the gate to destage. */
 	fby_fetch_or(&v->gate.held, FBY_GATE_DESTAGE);
 	return fby_cmpxchg(&v->gate.held, FBY_GATE_DESTAGE, FBY_GATE_HELD);
 }
@@ -135,7 +135,8 @@ int fby_cache_flush_later(struct fby_cache *p, struct fby_flush *t)
 	FBY_ASSERT(t->state == TICKET_PAST);
 	if (FBY_BUG(FLUSH_TELLS_FOR_LATER))
 		return FBY_DONE;
-	/* Once more: a flush of all that began before this stands for parts of it at most. */
+	/* Counted once more: a flush of everything that began before covers only parts of the
+	 * request. */
 	fby_fetch_add(&g->ended, 1ull);
 	/* A locked instruction as well, so that the two are ordered; see gate_failed. */
 	return fby_fetch_add(&g->lost, 0u) == t->seen ? FBY_DONE : -FBY_E_ORIGIN_IO;
@@ -153,8 +154,8 @@ static void ticket_new(struct fby_cache *p, struct fby_flush *t, u16 volume)
 	fby_fetch_add(&p->space->slot[fby_cpu() % p->space->opt.nslots].flushes, 1ull);
 }
 
-/* The caller is told of all failures so far.  The next need not be, if this one stands
- * for all that may be lost. */
+/* The caller is told of all failures so far.  The next caller need not be told, if this ticket
+ * stands for everything that may be lost. */
 static int ticket_fails(struct fby_gate *g, struct fby_flush *t, u32 lost)
 {
 	if (t->all && !t->aside && (t->upto >= fby_load(&g->lost_upto) || FBY_BUG(FLUSH_TELLS_FOR_LATER)))
@@ -168,8 +169,8 @@ u32 fby_cache_flush_told(struct fby_cache *p, u16 volume)
 	return fby_load(&p->volume[volume].gate.told);
 }
 
-/* DONE, an error, or ORIGIN: neither yet.  In this order: the success of a flush
- * must not hide that one before it failed. */
+/* DONE, an error, or ORIGIN: neither yet.  The order matters: the success of a flush must not
+ * hide that an earlier one failed. */
 static int ticket_look(struct fby_gate *g, struct fby_flush *t)
 {
 	bool flushed = fby_load_acquire(&g->flushed) >= t->upto;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * index.h - from (volume, block) to its linked page: buckets of chained page
- * numbers, fixed in size.  Blocks next to each other share a line of buckets.
+ * index.h - finds the linked page of (volume, block): buckets of chained page numbers, fixed in
+ * size.  Adjacent blocks share a line of buckets.
  *
- * Writers hold the bucket (bit 31 of its head).  Readers take nothing:
- * fby_index_find may follow an entry that is recycled under it, which it
- * notices because recycling needs a chunk to be opened, and pool.opens moves
- * before any entry does.  A block that is replaced keeps its place in the
- * chain, so a reader that misses was not raced by a replacement.
+ * Writers hold the bucket (bit 31 of its head).  Readers take no lock: fby_index_find may follow
+ * an entry that is recycled meanwhile.  It notices that, because recycling needs a chunk to be
+ * opened, and pool.opens changes before any entry does.  A block that is replaced keeps its place
+ * in the chain, so a reader that misses was not raced by a replacement.
  */
 #ifndef FBY_INDEX_H
 #define FBY_INDEX_H
@@ -102,7 +101,7 @@ static inline void fby_index_del_locked(struct fby_cache *p, u32 b, u32 page)
 struct fby_found {
 	u32 page;  /* FBY_NO_PAGE: none */
 	u32 state; /* of its entry */
-	u64 epoch; /* of its chunk: the page was the block's while this is unchanged */
+	u64 epoch; /* of the page's chunk: the page was the block's as long as this is unchanged */
 };
 
 /* Lock-free lookup.  False: it raced with a change; look again. */

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * placed.c - requests on static volumes, from the branches by which those on others are
- * refused: so what is refused there as detached is done here.
+ * placed.c - requests on static volumes.  They come from the branches that refuse requests on
+ * detached volumes.
  *
- * A request is a block at a time.  As in the cache, the block is held first, and then the
- * ranges are looked at that are being written past it (bypass.c).
+ * A request is a block at a time.  As in the cache, the code takes the block first, and then
+ * checks the ranges that are being written past the cache (bypass.c).
  */
 #include "cache/placed.h"
 #include "cache/index.h"
@@ -37,7 +37,7 @@ static int wait_for(struct fby_cache *p, int decision)
 	return decision;
 }
 
-/* Holds the block's stripe, and knows where the block's next page goes. */
+/* Takes the block's stripe and chooses the place of its next page. */
 FBY_INLINE int place_take(struct fby_cache *p, u16 volume, struct fby_static *v, struct fby_place *w, u64 block, u8 mask,
 		    u64 stores, u32 *wake)
 {
@@ -84,7 +84,7 @@ static int write_whole(struct fby_cache *p, u16 volume, struct fby_static *v, u6
 	return FBY_DONE;
 }
 
-/* n sectors of a block, from first on. */
+/* Writes n sectors of a block, from first on. */
 static int write_part(struct fby_cache *p, u16 volume, struct fby_static *v, u64 block, u32 first, u32 n,
 		      const u8 *buf, u32 *wake)
 {
@@ -122,7 +122,7 @@ static int write_block(struct fby_cache *p, u16 volume, struct fby_static *v, u6
 	return write_part(p, volume, v, block, sector % FBY_PAGE_SECTORS, n, buf, wake);
 }
 
-/* Sectors of the block in which sector is, from there on, left at most. */
+/* Sectors of sector's block from sector on, at most left. */
 static u32 of_block(u64 sector, u64 left)
 {
 	u32 n = FBY_PAGE_SECTORS - sector % FBY_PAGE_SECTORS;
@@ -280,7 +280,7 @@ void fby_placed_lost(struct fby_cache *p, u16 volume, u64 block)
 
 /* --- discards and zeroes ------------------------------------------------------------------------ */
 
-/* Has the pool something of the block, be it that it is lost? */
+/* Has the pool anything of the block, even if only that it is lost? */
 static bool has(const struct fby_cache *p, const struct fby_static *v, u64 block)
 {
 	struct fby_static_view s;
@@ -290,7 +290,7 @@ static bool has(const struct fby_cache *p, const struct fby_static *v, u64 block
 	return fby_static_find(&s, block, &way) != FBY_HAS_NOTHING && !FBY_BUG(STATIC_PAST_CACHED);
 }
 
-/* A whole block.  ORIGIN: only if it is cached, which it is not. */
+/* Discards or zeroes a whole block.  ORIGIN: only for a cached block, and this one is not. */
 static int range_block(struct fby_cache *p, u16 volume, struct fby_static *v, enum fby_kind kind, u64 block,
 		       bool cached, u32 *wake)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * placed.h - what the cache's calls do for a static volume.
+ * placed.h - the implementation of the cache's calls for a static volume.
  */
 #ifndef FBY_PLACED_H
 #define FBY_PLACED_H
@@ -18,7 +18,7 @@ int fby_placed_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 se
 		     struct fby_bypass *past, u32 *wake);
 int fby_placed_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors,
 			    u32 least);
-/* As those of bypass.c. */
+/* Like those of bypass.c. */
 u64 fby_placed_uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 end, bool *cached);
 u64 fby_placed_cached_until(struct fby_cache *p, u16 volume, u64 block, u64 end);
 /* The block was found to be lost. */

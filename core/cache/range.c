@@ -2,18 +2,17 @@
 /*
  * range.c - discard and write-zeroes.
  *
- * A cached block gets an entry that says so, since replay would otherwise
- * bring its older data back; the entry lives until the watermark passes it.  A
- * block that is not cached has all its entries below the watermark, so the
- * host can go to the origin for it, past the cache (bypass.c).  Write-zeroes of
- * up to 64 KiB are entries either way: that is durable at once.
+ * A cached block gets an entry for the discard or zeroing, since recovery would otherwise find
+ * its older data; the entry lives until the watermark passes it.  A block that is not cached has
+ * all its entries below the watermark, so the host can go to the origin for it, past the cache
+ * (bypass.c).  Write-zeroes of up to 64 KiB always become entries, which are durable at once.
  */
 #include "cache/index.h"
 #include "cache/placed.h"
 
 static const u8 zero_block[FBY_PAGE];
 
-/* Part of a block: zeroes are data; a discard is advice, and not taken. */
+/* Part of a block: zeroes are written as data; a discard is advice, and ignored. */
 static int range_part(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sector, u32 n, u64 *done, u32 *wake)
 {
 	u32 written = 0;
@@ -76,7 +75,8 @@ int fby_cache_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sec
 		if (decision == FBY_DONE)
 			continue;
 		decision = fby_past_begin(p, past, volume, kind, at, left - left % FBY_PAGE_SECTORS, 1);
-		if (decision != FBY_CACHED) /* else cached since: an entry after all */
+		/* otherwise the block was cached meanwhile and gets an entry after all */
+		if (decision != FBY_CACHED)
 			return decision == FBY_DONE ? FBY_ORIGIN : decision;
 	}
 	return FBY_DONE;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * read.c - reads take no lock: find the page, copy it, then make sure that it
- * was the block's page all the while, else look again.
+ * read.c - reads take no lock: they find the page, copy it, and then verify that it was the
+ * block's page all the while; otherwise they look again.
  *
- * Cached sectors are copied first and the origin is read after that, by the
- * host.  That order needs no second look: a sector that was not cached when we
- * looked is on the origin, and what is on the origin only gets newer.
+ * Cached sectors are copied first, and the host reads the origin after that.  This order needs no
+ * second lookup: a sector that was not cached at the lookup is on the origin, and the origin's
+ * data only gets newer.
  */
 #include "cache/index.h"
 #include "cache/placed.h"

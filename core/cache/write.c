@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
  * write.c - the write path.  From top to bottom: begin, copy, commit, publish;
- * docs/design/write-path.md says what a crash leaves at each point.
+ * docs/design/write-path.md describes the state after a crash at each point.
  *
  * The commit is one fence (ZIL-PMEM needs two, or a checksum as here): data and
  * headers are stored in any order, and the data's checksum in the header tells
@@ -15,9 +15,9 @@
 #define FBY_OLD_UNKNOWN (~0u) /* fby_wpage.old: not looked up yet */
 
 /*
- * The page that the block has now.  Looked up as late as it can be: after the
- * data's stores were issued, which the CPU is busy with for longer than the
- * lookup's cache misses take.  Begin asks for the lines only.
+ * Finds the block's present page.  The lookup comes as late as possible, after the data's stores
+ * were issued: these keep the CPU busy for longer than the lookup's cache misses take.  Begin
+ * only prefetches the lines.
  */
 FBY_INLINE void find_old(struct fby_cache *p, const struct fby_write *w, struct fby_wpage *g)
 {
@@ -28,8 +28,8 @@ FBY_INLINE void find_old(struct fby_cache *p, const struct fby_write *w, struct 
 		fby_prefetch(&fby_chunk_of(p->space, g->old)->epoch);
 }
 
-/* The first page of the bucket is most likely the one that is replaced: ask for
- * its entry and its chunk's highest seq now. */
+/* The first page of the bucket is most likely the one to be replaced: prefetches its entry and
+ * its chunk's highest seq. */
 static inline void begin_prefetch(struct fby_cache *p, u32 page)
 {
 	if (page == FBY_NO_PAGE)
@@ -73,7 +73,7 @@ FBY_INLINE int begin_lock(struct fby_cache *p, struct fby_write *w, u64 sector, 
 	return FBY_DONE;
 }
 
-/* Keeps the first n blocks of the batch, releases the others. */
+/* Keeps the first n blocks of the batch and releases the others. */
 FBY_INLINE void begin_shrink(struct fby_cache *p, struct fby_write *w, u32 n)
 {
 	while (w->npages > n) {
@@ -84,7 +84,7 @@ FBY_INLINE void begin_shrink(struct fby_cache *p, struct fby_write *w, u32 n)
 	}
 }
 
-/* The batch ends before the first block that is being written past the cache. */
+/* Ends the batch before the first block that is being written past the cache. */
 static void begin_bypassing(struct fby_cache *p, struct fby_write *w)
 {
 	u32 n = 0;
@@ -232,7 +232,7 @@ static bool merge_old(struct fby_cache *p, const struct fby_write *w, struct fby
 FBY_INLINE void copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	struct fby_slot *s = &p->space->slot[w->slot];
-	/* Once a batch: the option may change before the commit. */
+	/* Read once for the batch: the option may change before the commit. */
 	bool checksum = !fby_load(&p->space->opt.no_checksums);
 
 	for (u32 i = 0; i < w->npages; i++) {
@@ -266,9 +266,9 @@ FBY_INLINE void copy(struct fby_cache *p, struct fby_write *w, const struct fby_
 	}
 }
 
-/* Must the sequence numbers be above all given out?  Yes if the page that is
- * replaced may have a higher one than the slot's next: then the order of seq
- * would not be that of publishing, and recovery would bring the old one back. */
+/* Must the sequence numbers be above all those given out?  Yes if the replaced page may have a
+ * higher one than the slot's next: otherwise the order of seq would differ from the order of
+ * publishing, and recovery would choose the old page. */
 FBY_INLINE bool commit_fresh(const struct fby_cache *p, const struct fby_slot *s, u32 chunk, u32 old)
 {
 	u32 c = fby_page_chunk(&p->space->store, old);
@@ -305,8 +305,8 @@ FBY_INLINE void commit_line(struct fby_cache *p, const struct fby_write *w, cons
 	ch->last_block = g->block;
 }
 
-/* Before the fence: its wait hides these stores.  Behind it they would hold up the
- * next write's data, 4 % of a write. */
+/* Counted before the fence: its wait hides these stores.  After the fence they would delay the
+ * next write's data by 4 % of a write. */
 static inline void count_write(struct fby_slot *s, const struct fby_write *w, bool user)
 {
 	fby_count(&s->commits, 1);
@@ -317,7 +317,7 @@ static inline void count_write(struct fby_slot *s, const struct fby_write *w, bo
 	}
 }
 
-/* Headers, which s->line holds, and the fence. */
+/* Stores the headers from s->line, and fences. */
 FBY_INLINE void commit_lines(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s, u8 flags, bool user)
 {
 	/* Without a checksum the header vouches for the data, so the data must be durable first. */
@@ -506,12 +506,12 @@ int fby_cache_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, c
 {
 	int decision;
 
-	/* Before any store, which would wait for the last write's fence. */
+	/* Issued before any store: stores would wait for the last write's fence. */
 	fby_prefetchw(&p->bucket[fby_index_bucket(p, fby_key(volume, sector / FBY_PAGE_SECTORS))]);
 	if (fby_unlikely(nsectors != FBY_PAGE_SECTORS || sector % FBY_PAGE_SECTORS != 0))
 		return write_batches(p, volume, sector, nsectors, buf, done, wake);
 	decision = fby_request_check(p, volume, sector, nsectors, 1);
-	if (fby_unlikely(decision != FBY_DONE)) /* refused, or of a static volume: again, there */
+	if (fby_unlikely(decision != FBY_DONE)) /* refused, or a static volume: try again there */
 		return write_batches(p, volume, sector, nsectors, buf, done, wake);
 	decision = write_block(p, volume, sector / FBY_PAGE_SECTORS, buf, wake);
 	if (fby_likely(decision == FBY_DONE))
@@ -519,8 +519,8 @@ int fby_cache_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, c
 	return decision;
 }
 
-/* Begins an entry of the engine's own in the place of page, which was the block's.
- * DONE with no page in w: it is no longer. */
+/* Begins an entry of the engine's own that replaces page.  DONE with no page in w: page is not
+ * the block's any more. */
 static int begin_again(struct fby_cache *p, struct fby_write *w, u16 volume, u64 block, u32 page, u32 flags,
 		       u32 *wake)
 {

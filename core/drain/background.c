@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * background.c - what fby_destage_step does for the pool: the tick (seals, counts,
- * rates), chunks that have become empty, relocation, and a turn of each volume at which
- * destage is to look.
+ * background.c - the work of fby_destage_step for the pool: the tick (seals, counts, rates),
+ * freeing of empty chunks, relocation, and a turn for each volume that may have something to
+ * destage.
  */
 #include "drain/drain.h"
 #include "space/slot.h"
@@ -10,8 +10,8 @@
 #define TICK_NS 100000000ull
 #define SWEEP_NS 10000000ull /* between two rounds of the hand while no chunk is free */
 
-/* Seals what was there at the tick before, so that later damage to it is told from
- * a torn tail.  Nobody appends to a chunk meanwhile, so its age can be looked at, too. */
+/* Seals the entries that existed at the previous tick, so that later damage to them is not
+ * mistaken for a torn tail.  Nobody appends to the chunk meanwhile, so its age can be read, too. */
 static void tick(struct fby_drain *p, u32 *wake)
 {
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
@@ -34,8 +34,8 @@ static void tick(struct fby_drain *p, u32 *wake)
 			fby_pace_tick(p, (u16)v);
 }
 
-/* While writers wait for space: chunks that others have overwritten whole.  True:
- * the hand has not come round. */
+/* Frees chunks whose pages were all overwritten, while writers wait for space.  True: the hand
+ * has not come round. */
 static bool sweep_step(struct fby_drain *p, u64 *next_ns, u32 *wake)
 {
 	u32 n = fby_sweep_most(p->space);
@@ -57,10 +57,10 @@ static bool sweep_step(struct fby_drain *p, u64 *next_ns, u32 *wake)
 }
 
 /*
- * All volumes are to be looked at: at each tick, when too much of the pool has become
- * live, and when one's time has come to try its origin again.  Else only those of which
- * something has come: a completion, a chunk opened or wanted, a drain.  So what a
- * request costs does not grow with the number of volumes.
+ * Destage looks at all volumes at each tick, when too much of the pool has become live, and when
+ * it is time to retry an origin.  Otherwise it looks only at volumes with an event: a completion,
+ * a chunk opened or wanted, a drain.  So the cost of a request does not grow with the number of
+ * volumes.
  */
 static void look_at_all(struct fby_drain *p)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * collect.c - what a round of destage is of: the cut, and every linked page at or below
- * it, sorted by block.
+ * collect.c - the content of a round of destage: the cut, and every linked page at or below it,
+ * sorted by block.
  */
 #include "drain/round.h"
 #include "drain/sort.h"
 #include "space/slot.h"
 
-/* Every seq at or below the result is published or will never be used.  Seals on
- * the way what idle slots have written for the volume. */
+/* Every seq at or below the result is published or will never be used.  Also seals the volume's
+ * entries in idle slots. */
 static u64 cut_below_in_flight(struct fby_drain *p, u16 volume)
 {
 	u64 cut = fby_load_acquire(&p->space->seq) - 1;
@@ -30,8 +30,8 @@ static u64 cut_below_in_flight(struct fby_drain *p, u16 volume)
 	return cut;
 }
 
-/* *low: no page from here on in this chunk has a lower seq.  A page whose line
- * is damaged is taken for that: early enough in any case. */
+/* *low: no later page of this chunk has a lower seq.  A page whose line is damaged counts as that
+ * low, which is early enough. */
 static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u32 page, u64 *low, u64 *evicted)
 {
 	struct fby_round_page r = { .k = *low, .page = page };
@@ -54,7 +54,7 @@ static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u3
 		*evicted = out;
 }
 
-/* First page of the chunk that is above seq; lines that cannot be read are taken to be below. */
+/* First page of the chunk that is above seq; unreadable lines count as below. */
 static u32 first_above(struct fby_drain *p, u32 c, u64 seq)
 {
 	u32 from = p->space->store.first_page, to = fby_load(&p->space->chunk[c].fill);
@@ -113,21 +113,21 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 		if (seq_min > d->cut)
 			break; /* and so are all after it */
 		if (d->n == cap && seq_min > d->page[0].k) {
-			if (seq_min < evicted) /* the round is full: its pages fall out unseen */
+			if (seq_min < evicted) /* the round is full: pages of this chunk fall out unseen */
 				evicted = seq_min;
 			break;
 		}
 		for (u32 i = p->space->store.first_page; i < sealed; i++)
 			collect_page(p, d, cap, fby_page_number(p->space, c, i), &low, &evicted);
-		/* Not what is unsealed: a write to the origin may be torn, and
-		 * then damage to the page here must not pass for a torn tail. */
+		/* Unsealed pages are not listed: a write to the origin may be torn, and then
+		 * damage to the page here must not be mistaken for a torn tail. */
 		if (fby_load(&p->space->chunk[c].fill) > sealed && low < evicted)
 			evicted = low;
 	}
 	fby_chunk_walk_end(p->space, c, wake);
 	if (evicted <= d->cut)
 		d->cut = evicted - 1;
-	for (u32 i = 0; i < d->n;) { /* a tie with what fell out must fall out too */
+	for (u32 i = 0; i < d->n;) { /* pages that tie with the one that fell out must fall out, too */
 		if (d->page[i].k > d->cut) {
 			d->page[i] = d->page[--d->n];
 			continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * demand.c - when a volume's pages are to go to the origin: when too much of the
- * pool is live, when entries grow old, when nobody writes, or on demand.
+ * demand.c - when a volume's pages go to the origin: when too much of the pool is live, when
+ * entries grow old, when nobody writes, or on request.
  */
 #include "cache/placed.h"
 #include "drain/round.h"
@@ -57,8 +57,8 @@ static bool idle_long(struct fby_drain *p, u16 volume)
 	return p->space->now_ns - d->idle_since_ns >= idle_ns;
 }
 
-/* Would the blocks that are lost, and nothing else, fit in fewer chunks?  By a single
- * round: several would leave chunks half full between them, and never end. */
+/* Would the lost blocks alone fit in fewer chunks?  Only a single round may pack them: several
+ * would leave half-full chunks between them, and never end. */
 static bool worth_packing(struct fby_drain *p, u16 volume)
 {
 	u32 room = p->space->store.chunk_pages - p->space->store.first_page, n = fby_load(&p->space->owner[volume].nchunks);
@@ -78,8 +78,8 @@ bool fby_destage_wanted(struct fby_drain *p, u16 volume)
 	if (!fby_drain_clean(p, volume))
 		return true;
 	fby_store(&v->destage.drain, false);
-	if (v->destage.refused.last) /* it was written anew, and that is home */
+	if (v->destage.refused.last) /* the refused pages were overwritten, and the new ones are on the origin */
 		fby_refused_passed(p, volume, FBY_NO_SEQ);
-	/* only lost blocks are left: carried forward again just for space */
+	/* only lost blocks are left: carrying them forward again only gains space */
 	return fby_starved(p->space) && (worth_packing(p, volume) || FBY_BUG(PACKED_FOR_EVER));
 }

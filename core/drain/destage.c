@@ -157,7 +157,7 @@ static int no_room(struct fby_drain *p, u16 volume, const struct fby_round_page 
 	}
 	if (r->carry == FBY_CARRY_REFUSED)
 		d->refused.narrow = true;
-	else /* more is lost than the reserve holds */
+	else /* more pages are lost than the reserve holds */
 		fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
 	d->failed = true;
 	go_on_to(p, volume, FBY_PH_BACKOFF);
@@ -235,7 +235,7 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		if (decision != FBY_DONE)
 			return FBY_AGAIN;
 	}
-	/* Relocation's copies, too: the watermark may pass what they were made of. */
+	/* Relocation's copies must be sealed, too: the watermark may pass their sources. */
 	if (seal_kept(p, volume) && d->pos == d->n && fby_relocate_sealed(p, volume))
 		go_on_to(p, volume, FBY_PH_COMMIT);
 	return FBY_AGAIN;
@@ -286,10 +286,10 @@ int fby_round_flush(struct fby_drain *p, u16 volume, struct fby_io *io)
 	if (!d->gate && !fby_gate_destage(cv))
 		return FBY_DONE;
 	d->gate = true;
-	/* With the gate held from the start, so that this happens to a round but once. */
+	/* The gate is held from the start, so that this happens only once in a round. */
 	if (fby_load_acquire(&cv->gate.lost) != d->lost && !FBY_BUG(HOST_FAILURE_IGNORED))
 		return FBY_AGAIN;
-	d->gate = false; /* the request has it */
+	d->gate = false; /* the request owns the gate now */
 	fby_gate_destage_sends(cv);
 	io->op = FBY_IO_FLUSH;
 	io->id = volume * 64u;
@@ -313,7 +313,7 @@ static void commit(struct fby_drain *p, u16 volume)
 	struct fby_drained *v = &p->volume[volume];
 
 	if (v->destage.cut > o->rec.watermark) {
-		fby_store_release(&o->rec.watermark, v->destage.cut); /* after what was moved until then */
+		fby_store_release(&o->rec.watermark, v->destage.cut); /* ordered after the last move */
 		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
 			fby_owner_write(p->space, volume);
 	}
@@ -417,7 +417,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 
-	/* Not of what no other volume could have: idle slots fill it. */
+	/* This excludes chunks that no other volume could have: idle slots fill them. */
 	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > p->space->entitled;
 
 	/* Another volume may need the chunks that idle slots keep open without use. */

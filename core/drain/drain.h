@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * drain.h - what goes to the origin, when, and how fast; and the pool's housekeeping.
+ * drain.h - which pages go to the origin, when, and how fast; and the pool's housekeeping.
  */
 #ifndef FBY_DRAIN_H
 #define FBY_DRAIN_H
@@ -84,11 +84,11 @@ enum fby_phase {
 	FBY_PH_BACKOFF,
 };
 
-/* Requests that were refused one after the other. */
+/* Requests that were refused in a row. */
 struct fby_refused_streak {
 	u32 failed;
 	u32 leave; /* pages are still to be left out */
-	u32 most; /* so many at most were to be */
+	u32 most; /* bound of pages to leave out */
 };
 
 #define FBY_REFUSED_AREAS 16u
@@ -126,7 +126,7 @@ struct fby_destage {
 	enum fby_phase phase;
 	struct fby_round_page *page; /* host memory of attach */
 	u32 cap, n, pos;
-	u32 pulled; /* neighbours written along, from the end of page[] down */
+	u32 pulled; /* neighbours written along, listed from the end of page[] down */
 	u32 ahead; /* kept pages of page[] before this are carried already, while the origin is busy */
 	u64 issued; /* no request of this round will go to a block below this */
 	u32 run; /* next sector of page[pos] to look at */
@@ -136,14 +136,14 @@ struct fby_destage {
 	u32 lost; /* gate.lost when the round began */
 	u64 retry_ns, backoff_ns;
 	bool failed;
-	bool gate; /* the round holds the gate already */
+	bool gate; /* the round already holds the gate */
 	bool drain;
-	bool forced; /* all that is listed is to be written: a drain, or it is old, or nobody writes */
+	bool forced; /* the whole list is to be written: a drain, or it is old, or nobody writes */
 	u64 idle_since_ns, idle_writes;
 	struct fby_plan plan;
 	struct fby_refused refused;
-	u64 copied_slots; /* those that kept pages went to and that are not sealed since, by bit */
-	/* flight.c: from io[oldest] on so many are taken, around the end of nrequests */
+	u64 copied_slots; /* slots with unsealed copies of kept pages, by bit */
+	/* flight.c: a ring; taken requests begin at io[oldest] */
 	u32 nrequests, oldest, taken;
 	u8 *ring;
 	u32 ring_pages, ring_head, ring_used; /* pages */
@@ -151,13 +151,13 @@ struct fby_destage {
 	struct fby_io_slot io[64];
 };
 
-/* How fast a volume takes in and how hard its origin is worked; see pace.c. */
+/* How fast a volume takes in data and how hard destage drives its origin; see pace.c. */
 struct fby_pace {
 	/* shared by writers, while they are throttled */
 	u64 next_ns FBY_ALIGNED; /* when the next page may be taken in */
 	u64 delay_ns; /* waited in all */
 	/* written by fby_destage_step and by who opens a chunk */
-	u64 read_ns FBY_ALIGNED; /* coarse time when an origin read that somebody waited for ended last */
+	u64 read_ns FBY_ALIGNED; /* coarse time when a foreground read of the origin last ended */
 	u32 foreground; /* origin reads that somebody waits for */
 	u32 rate; /* pages a second that destage frees */
 	/* owned by fby_destage_step */
@@ -188,23 +188,23 @@ struct fby_drain {
 	u64 tick_ns, sweep_ns;
 	u32 sweep_left; /* chunks until the hand has come round */
 	u32 look, look_left; /* relocation: next chunk to look at, and how many until all were */
-	u64 look_again_ns; /* chunks of a round that was under way were left alone: look anew then; 0: none were */
-	u64 retry_ns; /* when a volume whose origin failed is to be tried again */
-	u32 moved_from; /* pinned until what was moved out of it is sealed */
-	u64 moved_slots; /* those that it was moved through, by bit */
+	u64 look_again_ns; /* when to look again, after chunks of a running round were left alone; 0: none were */
+	u64 retry_ns; /* when to retry a volume whose origin failed */
+	u32 moved_from; /* pinned until the copies of its pages are sealed */
+	u64 moved_slots; /* slots that hold these copies, by bit */
 	u32 next_volume, next_placed;
-	bool turn_placed; /* a static volume has the next request, if it has one */
+	bool turn_placed; /* a static volume gets the next request, if it has one */
 };
 
-/* How many buffers of the longest request so many requests have together. */
+/* Number of buffers of the longest request for so many requests together. */
 static inline u32 fby_flight_buffers(u32 nrequests)
 {
 	return nrequests < 16 ? nrequests : 16;
 }
 void fby_flight_start(struct fby_destage *d, u8 *ring, u32 nrequests, u32 buffer_bytes);
-/* True: io[*id].buf has room for the longest request.  Nothing is taken by that. */
+/* True: io[*id].buf has room for the longest request.  Takes nothing. */
 bool fby_flight_room(struct fby_destage *d, u32 *id);
-/* The request is in flight, so many sectors of its buffer with it: 0, none of it. */
+/* Puts the request in flight, with the buffer space of so many sectors; 0: none. */
 void fby_flight_take(struct fby_destage *d, u32 id, u64 nsectors);
 /* Takes completed requests out of flight and reports the pages that an error concerns. */
 void fby_flight_reap(struct fby_drain *p, u16 volume);
@@ -212,21 +212,21 @@ void fby_flight_reap(struct fby_drain *p, u16 volume);
 /* Runs one step of the volume's round, like fby_destage_step; the caller passes *io to issue. */
 int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake);
 void fby_destage_issue(struct fby_drain *p, u16 volume, struct fby_io *io);
-/* The flush of what a round has written, of a static volume's too: DONE, another's is under
- * way, and its end wakes destage; AGAIN, the origin told somebody that it lost something,
- * perhaps of this round; ORIGIN, *io. */
+/* Flushes a round's writes, also for static volumes: DONE, another flush is under way, and its
+ * end wakes destage; AGAIN, the origin reported a loss, perhaps of this round's writes; ORIGIN,
+ * *io. */
 int fby_round_flush(struct fby_drain *p, u16 volume, struct fby_io *io);
-/* Lets go of what a round at its end has yet to release; no other I/O on the volume. */
+/* Releases the pages of a round that has reached its end; no other I/O on the volume. */
 void fby_destage_settle(struct fby_drain *p, u16 volume);
 
-/* Pages that a round lists at most; the rest is for those that it writes along. */
+/* Most pages that a round lists; the rest of page[] is for pages written along. */
 static inline u32 fby_round_most(const struct fby_destage *d)
 {
 	return d->cap - d->cap / 4;
 }
 
 /* --- placed_round.c: static volumes ---- */
-/* One step of those whose turn it is: as fby_destage_step. */
+/* One step of the static volume whose turn it is, like fby_destage_step. */
 int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
 /* A request of the round was refused. */
 void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
@@ -234,15 +234,15 @@ void fby_placed_tick(struct fby_drain *p); /* periodically: everything written s
 bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 
 /* --- demand.c ---- */
-/* Has the volume an entry that max_age wants on the origin?  Pool lock held. */
+/* Has the volume an entry that exceeds max_age?  Pool lock held. */
 bool fby_volume_aged(const struct fby_drain *p, u16 volume);
 bool fby_destage_wanted(struct fby_drain *p, u16 volume); /* now? */
 
 /* --- plan.c ---- */
 void fby_plan_start(struct fby_plan *plan);
-/* How many pages the next round is to list. */
+/* How many pages the next round should list. */
 u32 fby_plan_pages(struct fby_drain *p, u16 volume);
-/* Measures runs of the list, and when all are, chooses: true, the round can begin. */
+/* Measures runs of the list, and chooses when all are measured: true, the round can begin. */
 bool fby_plan_step(struct fby_drain *p, u16 volume);
 /* A step begins: measures the previous step, if it kept pages. */
 void fby_plan_took(struct fby_drain *p, u16 volume);
@@ -252,9 +252,10 @@ void fby_plan_written(struct fby_drain *p, u16 volume);
 void fby_plan_flushed(struct fby_drain *p, u16 volume, u64 began_ns);
 
 /* --- relocate.c ---- */
-/* Seals what these slots, by bit, hold of the volume, and takes them out.  True: all. */
+/* Seals the volume's entries in these slots, by bit, and removes the slots from the set.  True:
+ * all. */
 bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots);
-/* A page was moved that is as old as this. */
+/* Notes that a page of this age was moved. */
 void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns);
 /* True: all moved pages of the volume are sealed. */
 bool fby_relocate_sealed(struct fby_drain *p, u16 volume);

@@ -86,12 +86,13 @@ void fby_flight_reap(struct fby_drain *p, u16 volume)
 			fby_count(&v->origin_errors, 1);
 			if (!fby_planted_overlooked(p, volume))
 				failed(p, volume, io);
-			/* A disk may try for seconds; that says nothing of the requests that it takes. */
+			/* A disk may retry for seconds; such a time says nothing about requests
+			 * that it takes. */
 			if (d->phase == FBY_PH_WRITE)
 				d->plan.refused_ns += p->space->now_ns - d->heard_ns;
 		} else if (d->phase == FBY_PH_WRITE) {
 			fby_refused_taken(d, io);
-			if (io->pages) /* data: not what was sent only */
+			if (io->pages) /* data: pages are counted, not the request alone */
 				fby_count(&v->origin_sectors, io->nsectors);
 			if (p->space->now_ns - io->start_ns < 1ull << 31)
 				fby_pace_latency(&v->pace, (u32)(p->space->now_ns - io->start_ns), io->alone);

@@ -28,7 +28,7 @@ void fby_pace_start(struct fby_pace *pace, u32 nrequests)
 	pace->depth = nrequests < 4 ? nrequests : 4;
 }
 
-/* Pages a second that may be taken in at this level. */
+/* Pages a second that the volume may take in at this level. */
 static u32 intake(u32 rate, u32 level)
 {
 	u32 share = level < FBY_LEVEL_FULL ? 2 * (FBY_LEVEL_FULL - level) : 0;
@@ -40,7 +40,7 @@ static u32 intake(u32 rate, u32 level)
 	return pages > least ? (u32)pages : least;
 }
 
-/* Nanoseconds that a page has to wait for; 0: not throttled. */
+/* Nanoseconds that a page has to wait; 0: not throttled. */
 static u64 page_cost(const struct fby_drain *p, u16 volume)
 {
 	u32 level = fby_load(&p->space->owner[volume].level);
@@ -67,10 +67,10 @@ void fby_pace_tick(struct fby_drain *p, u16 volume)
 	pace->gone = sum;
 	pace->sample_ns = p->space->now_ns;
 	if (ms > 0 && ms < 2048 && gone < RATE_MAX) {
-		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* a second is 954 of them */
+		now = (u32)((gone * (u64)(954u * 256u / (u32)ms)) >> 8); /* 954 of these make a second */
 		if (now > RATE_MAX)
 			now = RATE_MAX;
-		/* Only while the origin is worked on does it show what it can do. */
+		/* The origin shows its speed only while destage keeps it busy. */
 		if ((p->space->pressure || fby_short(p->space)) && (pace->measured || gone >= ROUND_FIRST / 2)) {
 			fby_store(&pace->rate, pace->measured ? pace->rate - (pace->rate >> 3) + (now >> 3) : now);
 			pace->measured = true;
@@ -94,7 +94,7 @@ u64 fby_pace_delay(struct fby_drain *p, u16 volume, u32 nsectors, u64 now_ns)
 	for (;;) {
 		next = fby_load(&pace->next_ns);
 		from = next + BURST_NS < now_ns ? now_ns - BURST_NS : next;
-		if (from > now_ns + DELAY_MAX_NS) /* the clock, or a rate long gone */
+		if (from > now_ns + DELAY_MAX_NS) /* the clock changed, or the rate is long outdated */
 			from = now_ns + DELAY_MAX_NS;
 		if (fby_cmpxchg(&pace->next_ns, next, from + cost))
 			break;
@@ -143,10 +143,9 @@ u32 fby_pace_depth(struct fby_drain *p, u16 volume)
 {
 	struct fby_pace *pace = &p->volume[volume].pace;
 	u64 last = fby_load(&pace->read_ns);
-	/* Reads that somebody waits for go first, unless writers wait for space: then a
-	 * slower drain would hold those up, and stay slow, since they are let in at its
-	 * rate.  Who reads one block after the other will be back: the queue is not
-	 * filled in between. */
+	/* Foreground reads have priority, unless writers wait for space: a slower drain would
+	 * delay these, and stay slow, since they are admitted at its rate.  A client that reads
+	 * one block after the other will be back, so the queue is not filled in between. */
 	bool reads = fby_load(&pace->foreground) || (last && p->space->now_ns - last < READ_RECENT_NS);
 
 	if (reads && FBY_BUG(READS_LEAVE_NONE))
@@ -156,8 +155,8 @@ u32 fby_pace_depth(struct fby_drain *p, u16 volume)
 
 void fby_pace_latency(struct fby_pace *pace, u32 ns, bool alone)
 {
-	/* A request that others' reads held up says nothing of the queue, and one that
-	 * something else did says little. */
+	/* A request that foreground reads delayed says nothing about the queue; one delayed by
+	 * other causes says little. */
 	if (fby_load(&pace->foreground))
 		return;
 	if (pace->base_ns && ns >> 2 > pace->base_ns)

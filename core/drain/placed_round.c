@@ -22,8 +22,8 @@
 
 #define SURVEY_STEP 1024u /* slots */
 #define SURVEY_NS 1000000ull
-#define ERA_NS 1000000ull /* eras are numbers: no more than so many are used up */
-#define LOOK_GROUPS 4096u /* whose bits are looked at in one step, if they are not set */
+#define ERA_NS 1000000ull /* eras are finite: at most one ends in this time */
+#define LOOK_GROUPS 4096u /* groups whose clear bits are checked in one step */
 #define RELEASE_STEP 256u
 #define BACKOFF_MIN_NS 100000000ull
 #define BACKOFF_MAX_NS 30000000000ull
@@ -45,8 +45,8 @@ static u32 entry_way(const struct fby_round_page *r)
 	return r->page & 1;
 }
 
-/* 24 bits of the era, and the number within the slot whole: in so many eras, which are
- * hours, no round ends that lists a page. */
+/* Stores 24 bits of the era and the full number within the slot.  No round that lists a page
+ * lasts for so many eras, which are hours. */
 static void entry_make(struct fby_round_page *r, u32 slot, u32 way, const struct fby_static_tag *t)
 {
 	r->k = FBY_ST_BLOCK(t) << 16 | (FBY_ST_ERA(t) & 0xffffu);
@@ -77,7 +77,8 @@ static void again(struct fby_statics *p, const struct fby_static *v, u32 slot)
 	fby_static_dirty_set(p, v, slot / FBY_GROUP_SLOTS);
 }
 
-/* The line does not say of which block the page was; the first that answers with an error. */
+/* The line does not name the page's block.  Reports the first candidate that answers with an
+ * error. */
 static void unknown_lost(struct fby_drain *p, const struct fby_static *v, const struct fby_static_view *s)
 {
 	u32 way;
@@ -98,8 +99,8 @@ static bool entry_listed(const struct fby_destage *d, u32 n, const struct fby_ro
 	return false;
 }
 
-/* Lists what the slot has and the first so many do not.  False: not all, for want of room,
- * or since the era of a page has not ended. */
+/* Lists the pages of the slot that are not among the first so many.  False: not all, for lack of
+ * room, or because the era of a page has not ended. */
 static bool collect_slot(struct fby_drain *p, struct fby_static *v, struct fby_destage *d, u32 slot, u32 before)
 {
 	struct fby_static_view s;
@@ -148,7 +149,7 @@ static void collect_wanted(struct fby_drain *p, struct fby_static *v, struct fby
 	}
 }
 
-/* Moves the hand until the round is full, or the pass has come round. */
+/* Moves the hand until the round is full, or the pass has covered all groups. */
 static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_destage *d)
 {
 	u32 wanted = d->n, looks = LOOK_GROUPS;
@@ -162,7 +163,7 @@ static void collect_pass(struct fby_drain *p, struct fby_static *v, struct fby_d
 				v->crowded = wanted && d->n == wanted;
 				return;
 			}
-			/* The bit first: who writes from now on sets it again. */
+			/* The bit is cleared first: later writers set it again. */
 			fby_static_dirty_clear(p->statics, v, v->hand);
 			for (u32 slot = first; slot < end && slot < v->slots; slot++)
 				(void)collect_slot(p, v, d, slot, wanted);
@@ -190,7 +191,7 @@ static bool refused_before(const struct fby_refused *f, u64 block)
 	return false;
 }
 
-/* The page stays, and is for another pass. */
+/* The page stays, for another pass. */
 static void leave(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 {
 	struct fby_static *v = &p->statics->volume[volume];
@@ -254,7 +255,7 @@ static bool idle_long(struct fby_drain *p, u16 volume)
 	return idle_ns && p->space->now_ns - d->idle_since_ns >= idle_ns;
 }
 
-/* Half of the ways are never in use where no two blocks meet: slots are what is full. */
+/* Without collisions half of the ways are never in use, so the measure is slots. */
 static void pressure_update(struct fby_drain *p, struct fby_static *v)
 {
 	u64 live = fby_static_live(v) * 100;
@@ -265,7 +266,7 @@ static void pressure_update(struct fby_drain *p, struct fby_static *v)
 		v->pressure = false;
 }
 
-/* So often a pass begins. */
+/* Interval between passes. */
 static u64 period_ns(struct fby_drain *p, u16 volume)
 {
 	u64 own_ns = p->statics->volume[volume].head.flush_us * 1000ull;
@@ -294,9 +295,9 @@ static void pass_begin(struct fby_static *v)
 	fby_store(&v->passes, v->passes + 1);
 }
 
-/* In any thread.  What a round lists is no longer marked as dirty.  So a round is not idle
- * before the first bit goes, and none may begin between the looks: first it is not idle, then
- * collects moves on, then bits go. */
+/* Callable in any thread.  Pages on a round's list are no longer marked as dirty.  So the round
+ * must be non-idle before the first bit is cleared, and none may begin between the checks: first
+ * the phase is set, then collects is incremented, then bits are cleared. */
 bool fby_placed_clean(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_static *v = &p->statics->volume[volume];
@@ -334,7 +335,7 @@ static u8 op_of(u32 kind)
 	return kind == FBY_KIND_DATA ? FBY_IO_WRITE : kind == FBY_KIND_ZERO ? FBY_IO_ZERO : FBY_IO_DISCARD;
 }
 
-/* The page was found bad.  It stays where it is, for its block answers with an error. */
+/* The page was found damaged.  It stays where it is, so that its block answers with an error. */
 static void page_bad(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 {
 	struct fby_static_view s;
@@ -385,7 +386,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 		page_bad(p, volume, r);
 		goto next;
 	}
-	if (op == FBY_IO_WRITE) { /* another write may have taken its place while it was read */
+	if (op == FBY_IO_WRITE) { /* another write may have replaced the page while it was read */
 		struct fby_static_view after;
 
 		fby_place_snapshot(p->statics, v, entry_slot(r), &after);
@@ -413,7 +414,7 @@ static u32 depth(struct fby_drain *p, u16 volume)
 	return fby_pace_depth(p, volume);
 }
 
-/* All requests have ended: to the flush, or the round is given up. */
+/* All requests have ended: the round goes on to the flush, or is abandoned. */
 static enum fby_phase judge(struct fby_drain *p, u16 volume)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -466,7 +467,8 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 
 /* --- flush, release ---------------------------------------------------------------------------- */
 
-/* Pages went, or the round for which somebody waited did not come to it: who waits asks again. */
+/* Pages were released, or the round did not reach the page that somebody waited for: waiting
+ * writers ask again. */
 static void wake_space(struct fby_drain *p, u32 *wake)
 {
 	if (fby_load(&p->space->wait_mask) & FBY_WAKE_SPACE)
@@ -493,7 +495,7 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 	return decision;
 }
 
-/* The stamp that the page had when it was listed.  False: it is another page. */
+/* Compares the stamp with that of the listing.  False: it is another page. */
 static bool release_one(struct fby_drain *p, u16 volume, const struct fby_round_page *r, bool *busy)
 {
 	struct fby_static *v = &p->statics->volume[volume];
@@ -545,7 +547,7 @@ static void leave_gate(struct fby_drain *p, u16 volume, u32 *wake)
 }
 
 /* Has the era ended, or was nothing written in it?  False: a writer is still in it, or the
- * one before has just begun. */
+ * previous era has just begun. */
 static bool era_ended(struct fby_drain *p, u16 volume)
 {
 	struct fby_static *v = &p->statics->volume[volume];
@@ -592,7 +594,7 @@ static int idle_step(struct fby_drain *p, u16 volume, u64 *next_ns)
 		if (any_dirty(p, v)) {
 			pass_begin(v);
 		} else {
-			/* Here, where it is seldom, and what is left is little. */
+			/* Done here, where it is rare and few slots are left. */
 			if (fby_load(&v->miscounted) && v->surveyed == v->slots)
 				fby_static_recount(p->statics, volume);
 			fby_store(&d->drain, d->drain && v->surveyed < v->slots);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * plan.c - what of a round's list is worth the origin's time; docs/design/destage.md has the model.
+ * plan.c - chooses which pages of a round's list are worth the origin's time;
+ * docs/design/destage.md has the model.
  *
- * A round passes the oldest pages of the log, and what of them is dirty has to leave its
- * place: to the origin, or forward in the log.  A copy in persistent memory costs less
- * than a microsecond, a request of an origin up to some milliseconds, whether it carries
- * one block or sixty-four.  So each page of the list is measured by the run of adjacent
- * dirty blocks that it is one of, wherever in the pool these are.  The longest runs are
- * written, the others kept, until both balances hold:
+ * A round passes the oldest pages of the log, and each dirty one has to leave its place: to the
+ * origin, or forward in the log.  A copy in persistent memory costs less than a microsecond, a
+ * request of an origin up to some milliseconds, whether it carries one block or sixty-four.  So
+ * each page of the list is judged by the length of its run of adjacent dirty blocks, wherever in
+ * the pool these are.  The longest runs are written, the others kept, until both balances hold:
  *
  *	room	what the round makes dirty no more is what the chunks that it passes give
  *		back, less what writers overwrite meanwhile; less of it while few chunks
@@ -15,13 +15,13 @@
  *	time	its copies take no more than half of the time of its requests, which
  *		are under way meanwhile, and these three tenths of a second at most
  *
- * The throttle holds the number of dirty pages (pace.c).  Nothing is kept in a drain, of a
- * volume that grows old or that nobody writes, or that holds little of the pool.
+ * The throttle bounds the number of dirty pages (pace.c).  A round keeps nothing in a drain, nor
+ * for a volume that grows old, that nobody writes, or that holds little of the pool.
  */
 #include "drain/round.h"
 
-#define MEASURE_STEP 1024u /* lookups of a step */
-#define WRITTEN_STEP 8u /* pages that are written in any case, of which one is measured */
+#define MEASURE_STEP 1024u /* lookups in one step */
+#define WRITTEN_STEP 8u /* pages that are written in any case: one of so many is measured */
 #define COPY_NS 1000u /* until it is known */
 #define COPY_NS_MOST 1000000u
 #define COPIES_TELL 8u /* a step with at least so many copies gives a sample of copy_ns */
@@ -52,8 +52,8 @@ static u64 min_u64(u64 a, u64 b)
 
 /* --- how much ------------------------------------------------------------------------ */
 
-/* May pages of the volume be kept?  One with little of the pool would be copied round by
- * round for the sake of others. */
+/* May pages of the volume be kept?  If it holds little of the pool, its pages would be copied
+ * round after round for the sake of others. */
 static bool may_keep(const struct fby_drain *p, u16 volume, u32 spare)
 {
 	const struct fby_destage *d = &p->volume[volume].destage;
@@ -86,11 +86,11 @@ static u32 list_pages(struct fby_drain *p, u16 volume)
 	plan->keeps = may_keep(p, volume, spare) && !plan->no_room && !d->refused.behind;
 	plan->no_room = false;
 	if (plan->keeps) {
-		/* Copies need room before the round gives any back, and so do writers. */
+		/* Copies need room before the round frees any, and so do writers. */
 		u64 room = list_room(plan, (u64)(spare - 1) * chunk);
 
 		n = min_u64(min_u64(n * plan->scale / 16, room), most);
-		if (plan->few_kept && plan->page_ns) /* no choice bounds what it takes */
+		if (plan->few_kept && plan->page_ns) /* the length of the round is not bounded by a choice */
 			n = min_u64(n, ROUND_NS / plan->page_ns > ROUND_LEAST ? ROUND_NS / plan->page_ns : ROUND_LEAST);
 	} else if (fby_starved(p->space) && !d->forced) {
 		n = min_u64(n, chunk > STARVED_PAGES ? chunk : STARVED_PAGES); /* somebody waits for a chunk */
@@ -107,7 +107,7 @@ u32 fby_plan_pages(struct fby_drain *p, u16 volume)
 	d->plan.keeps = false;
 	d->plan.asked_ns = 0;
 	f->longer = false;
-	if (fby_drain_clean(p, volume)) /* it only packs, and not by halves */
+	if (fby_drain_clean(p, volume)) /* the round only packs lost blocks, and does so completely */
 		return most;
 	f->asked = list_pages(p, volume);
 	if (f->narrow) {
@@ -138,7 +138,7 @@ static void measure_overwrites(struct fby_drain *p, u16 volume)
 	if (n >= 16) {
 		u32 dead = overwritten - plan->overwritten;
 
-		if (dead >> 31) /* less than nothing: it is counted while others write */
+		if (dead >> 31) /* negative: it is counted while others write */
 			dead = 0;
 		for (; n >> 24; n >>= 1)
 			dead >>= 1;
@@ -150,7 +150,7 @@ static void measure_overwrites(struct fby_drain *p, u16 volume)
 
 /* --- runs ---------------------------------------------------------------------------- */
 
-/* Dirty blocks in a row with this one, none before past; how many, and the last. */
+/* Counts the run of dirty blocks around this one, not before past; *last is its end. */
 static u32 run_around(struct fby_drain *p, u16 volume, u64 block, u64 past, u64 *last)
 {
 	u64 first = block, end = block + 1;
@@ -186,8 +186,8 @@ static enum fate fate_of(struct fby_drain *p, u16 volume, const struct fby_round
 	if (r->carry != FBY_CARRY_NO || (state & FBY_ES_DAMAGED) || FBY_ES_LOST(state) ||
 	    FBY_ES_KIND(state) != FBY_KIND_DATA)
 		return FATE_WRITTEN;
-	/* If it could be too old when it has come round once more: a turn takes as long as this one,
-	 * or as all that is before it takes if nothing of that may be kept any more. */
+	/* Pages that could be too old at the next turn are written.  A turn takes as long as this
+	 * one, or as all earlier pages take if none of them may be kept any more. */
 	if (turn_ns < p->volume[volume].destage.plan.all_ns)
 		turn_ns = p->volume[volume].destage.plan.all_ns;
 	return max_age_ns == 0 || age_ns + turn_ns < max_age_ns ? FATE_EITHER : FATE_WRITTEN;
@@ -223,7 +223,7 @@ static u32 measure(struct fby_drain *p, u16 volume)
 	u64 last = r->k;
 	u32 n = 1;
 
-	/* One of some is asked how long its run is, though that does not matter for it. */
+	/* A sample of these is measured, too, although their own runs do not matter. */
 	if (fate == FATE_WRITTEN && d->pos % WRITTEN_STEP == 0) {
 		n = run_around(p, volume, r->k, 0, &last);
 		plan->shares += WRITTEN_STEP * (FBY_RUN_MOST / n);
@@ -293,7 +293,7 @@ static void choose(struct fby_drain *p, u16 volume)
 			break;
 	}
 	plan->asked_ns = plan->request_ns ? b.requests * b.request_ns : 0;
-	/* Runs that are longer are written, and so many of this length. */
+	/* Longer runs are written, and so many of this length. */
 	for (u32 i = 0; i < d->n; i++) {
 		struct fby_round_page *r = &d->page[i];
 
@@ -302,7 +302,7 @@ static void choose(struct fby_drain *p, u16 volume)
 		}
 		r->keep = r->run != 0 && r->run < length;
 	}
-	if (long_enough(&b) && !plan->few_kept) /* it says little of the next */
+	if (long_enough(&b) && !plan->few_kept) /* otherwise the round says little about the next */
 		return;
 	scale = 16 * d->n / (b.gained ? (u32)b.gained : 1);
 	scale = scale < 16 ? 16 : scale > SCALE_MOST ? SCALE_MOST : scale;
@@ -374,11 +374,11 @@ void fby_plan_written(struct fby_drain *p, u16 volume)
 	plan->page_ns = smoothed(plan->page_ns, ns / d->n);
 }
 
-/* The fuller the pool runs, the longer are the runs, the more copies are made for room, and the
- * shorter are the rounds, which all have a flush: fuller while neither takes much of the time
- * of the requests.  Not where most writes overwrite what is dirty anyway.  And not where pages may
- * grow too old: they do so many at a time, and what is free is what writers have until these are
- * written. */
+/* The fuller the pool, the longer are the runs, the more copies are made for room, and the
+ * shorter are the rounds, each of which has a flush.  So the pool runs fuller as long as neither
+ * takes much of the time of the requests.  It does not if most writes overwrite dirty pages
+ * anyway, or if pages may grow too old: they do so many at a time, and only free room absorbs
+ * writes until these are written. */
 static void weigh_fullness(struct fby_drain *p, u16 volume)
 {
 	struct fby_plan *plan = &p->volume[volume].destage.plan;

@@ -96,7 +96,7 @@ void fby_refused_failed(struct fby_drain *p, u16 volume, const struct fby_io_slo
 		if (FBY_BUG(REFUSED_FIRST_KEPT))
 			break;
 	}
-	/* Neighbours that went along: the latest are at the end. */
+	/* Neighbours that were written along: the latest are at the end. */
 	for (u32 i = d->pulled; i > 0 && d->page[d->cap - i].k >= first && !FBY_BUG(REFUSED_ALONG_CLEAN); i--) {
 		struct fby_round_page *r = &d->page[d->cap - i];
 
@@ -120,7 +120,7 @@ static u64 writes_of(const struct fby_drain *p, u16 volume)
 	return writes;
 }
 
-/* One pause for all that was refused; it grows while nothing of that is taken. */
+/* One pause for all refused pages; it grows while the origin takes none of them. */
 void fby_refused_pause(struct fby_drain *p, struct fby_refused *f)
 {
 	if (!f->trying || !(f->failed || f->again_taken))
@@ -183,7 +183,7 @@ enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume)
 		f->behind = 0;
 		return FBY_PH_FLUSH;
 	}
-	if (f->failed) { /* each round of them looks further, and has a pause before it */
+	if (f->failed) { /* each such round looks further, after a pause */
 		f->behind = 2 * refused;
 		d->failed = true;
 		return FBY_PH_BACKOFF;

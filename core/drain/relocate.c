@@ -1,34 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * relocate.c - live pages out of mostly dead chunks.
+ * relocate.c - moves live pages out of mostly dead chunks.
  *
- * Random overwrites leave dead pages in every chunk of the log.  Without this
- * the pool would fill with them, and destage would write to the origin what is
- * hot only to get their space back.  So when few chunks are free the live pages
- * of the emptiest are appended once more, as a writer of the same bytes would
- * append them, and the chunk is free: the cleaning of a log-structured file
- * system (Rosenblum and Ousterhout, 1992), greedy among a sample of chunks, with
- * a bound on what is live, so that a write costs at most one more.  Destage is
- * for what is live, and relocation gives way to it where entries grow old or
- * the volume is drained, as long as the origin works.
+ * Random overwrites leave dead pages in every chunk of the log.  Without relocation the pool
+ * would fill with them, and destage would write hot pages to the origin only to free their space.
+ * So when few chunks are free the live pages of the emptiest are appended once more, as a writer
+ * of the same bytes would append them, and the chunk is free: the cleaning of a log-structured
+ * file system (Rosenblum and Ousterhout, 1992), greedy among a sample of chunks, with a bound on
+ * live pages, so that a write costs at most one more.  Destage handles live pages, and relocation
+ * yields to it if entries grow old or the volume is drained, as long as the origin works.
  *
- * Bytes that were acknowledged long ago must not be taken for a torn tail, so a
- * chunk that was moved out of is kept until the copies are sealed.
+ * Bytes that were acknowledged long ago must not be mistaken for a torn tail, so the source chunk
+ * is kept until the copies are sealed.
  */
 #include "drain/drain.h"
 #include "space/slot.h"
 
 #define LOOK 256u /* chunks compared at once */
-#define SOON_NS 2000000000u /* a round ends within that, or its origin is slow */
+#define SOON_NS 2000000000u /* a round ends within this time, unless its origin is slow */
 
-/* Has the origin failed last, or a round been under way for long? */
+/* Did the origin's last request fail, or has a round been under way for long? */
 static bool stands_still(const struct fby_drain *p, const struct fby_destage *d)
 {
 	return d->backoff_ns || d->refused.waits || (d->phase >= FBY_PH_WRITE && d->phase <= FBY_PH_FLUSHING &&
 				 p->space->now_ns - d->plan.began_ns >= SOON_NS);
 }
 
-/* And nothing has come from it for as long?  Its flush may take twice what it takes mostly. */
+/* Has the origin also completed nothing for that long?  Its flush may take twice the usual time. */
 static bool hangs(const struct fby_drain *p, const struct fby_destage *d)
 {
 	u64 most = d->phase == FBY_PH_FLUSHING ? 2ull * d->plan.flush_ns : 0;
@@ -60,8 +58,7 @@ static bool home_soon(const struct fby_drain *p, const struct fby_destage *d, co
 	return p->space->pressure && ch->seq_min <= p->space->owner[ch->owner].rec.watermark;
 }
 
-/* Pool lock held: pages to be moved to have the chunk back; ~0: not worth it, or
- * not allowed. */
+/* Pool lock held: number of pages to move to free the chunk; ~0: not worth it, or not allowed. */
 static u32 price(struct fby_drain *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
@@ -72,9 +69,9 @@ static u32 price(struct fby_drain *p, u32 c)
 		return ~0u;
 	if (!p->space->owner[ch->owner].attached || let_go_soon(d, ch))
 		return ~0u;
-	/* Unless it stands still: writers would wait for it in a pool of dead pages.  A drain
-	 * waits for what is copied meanwhile, and before an origin that works, though slowly, it
-	 * would never end. */
+	/* Unless the volume stands still: writers would wait for it in a pool of dead pages.  A
+	 * drain waits for the copies made meanwhile; with a slow but working origin it would
+	 * never end. */
 	if (home_soon(p, d, ch) &&
 	    (!stands_still(p, d) || (fby_load(&d->drain) && !hangs(p, d) && !FBY_BUG(SLOW_TAKEN_FOR_HUNG)) ||
 	     FBY_BUG(HANG_STOPS_RELOCATION))) {
@@ -85,7 +82,7 @@ static u32 price(struct fby_drain *p, u32 c)
 	return 2 * live <= p->space->store.chunk_pages - p->space->store.first_page ? live : ~0u;
 }
 
-/* The cheapest of the next chunks, pinned; or none. */
+/* Returns the cheapest of the next chunks, pinned; or none. */
 static u32 choose(struct fby_drain *p)
 {
 	u32 best = FBY_NO_CHUNK, least = ~0u;
@@ -130,7 +127,7 @@ void fby_moved_note(struct fby_drain *p, u16 volume, u64 since_ns)
 	fby_count(&v->moved, 1);
 }
 
-/* False: no room, or no slot, for now. */
+/* False: there is no room or no slot now. */
 static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
@@ -157,7 +154,7 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 		if (refused)
 			p->volume[ch->owner].destage.refused.last = p->volume[ch->owner].moved_last;
 	}
-	/* Or it would be the cheapest again, step by step without end. */
+	/* Otherwise it would be the cheapest again, step after step without end. */
 	ch->stays = stays;
 	return true;
 }

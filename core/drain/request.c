@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * request.c - large requests to the origin from the pages of a round: neighbours are
- * merged, and those that the round does not list written along where they fill a gap.
+ * request.c - builds large requests to the origin from the pages of a round.  It merges
+ * neighbours, and writes unlisted pages along if they fill a gap.
  */
 #include "cache/index.h"
 #include "drain/round.h"
@@ -9,8 +9,7 @@
 
 #define LOOK_STEP 1024u	  /* pages looked at for one request */
 
-/* Is the page listed still what it was?  A chunk opened after the cut has
- * seq_min above it. */
+/* Is the listed page still the same?  A chunk opened after the cut has seq_min above it. */
 bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut)
 {
 	const struct fby_entry *e = &p->cache->entry[r->page];
@@ -26,7 +25,7 @@ bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 sta
 	       (FBY_BUG(CLEAN_OF_OTHER_ORIGIN) && (state & FBY_ES_CLEAN));
 }
 
-/* Would sectors [sector, +n) go on the request?  The first always does. */
+/* Does [sector, +n) fit the request?  The first run always does. */
 static bool build_fits(struct fby_build *b, u8 op, u64 sector, u64 n)
 {
 	if (b->n == 0) {
@@ -54,7 +53,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct fby_build *b)
 	if (r->keep && (b->n == 0 || b->op != FBY_IO_WRITE || b->sector + b->n != r->k * FBY_PAGE_SECTORS))
 		goto next_page;
 	r->keep = false;
-	if (fby_round_is_clean(p, volume, r->page, state)) { /* whatever became of it here, the origin has it */
+	if (fby_round_is_clean(p, volume, r->page, state)) { /* the origin has it, whatever became of it here */
 		r->carry = FBY_CARRY_NO;
 		goto next_page;
 	}
@@ -115,7 +114,7 @@ bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_foun
 	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ;
 }
 
-/* Adds a block that is not listed, at the end of the request. */
+/* Adds an unlisted block at the end of the request. */
 static bool pull(struct fby_drain *p, u16 volume, struct fby_build *b, u64 block)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -138,8 +137,8 @@ static bool pull(struct fby_drain *p, u16 volume, struct fby_build *b, u64 block
 	return true;
 }
 
-/* Begins the request with neighbours before the page that is next, if it begins
- * at its first sector. */
+/* Begins the request with unlisted neighbours before the next page, if the request begins at that
+ * page's first sector. */
 static void pull_before(struct fby_drain *p, u16 volume, struct fby_build *b)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -158,13 +157,13 @@ static void pull_before(struct fby_drain *p, u16 volume, struct fby_build *b)
 	for (; first < r->k; first++) {
 		if (pull(p, volume, b, first))
 			continue;
-		d->pulled = before; /* replaced meanwhile: without it, and what is before it */
+		d->pulled = before; /* replaced meanwhile: drops it and the neighbours before it */
 		b->n = 0;
 		b->sector = (first + 1) * FBY_PAGE_SECTORS;
 	}
 }
 
-/* Goes on with neighbours where the list leaves a gap. */
+/* Continues with unlisted neighbours where the list has a gap. */
 static bool pull_after(struct fby_drain *p, u16 volume, struct fby_build *b)
 {
 	struct fby_destage *d = &p->volume[volume].destage;

@@ -23,13 +23,13 @@ struct fby_build {
 
 /* Chooses the cut and lists the pages: d->n of them, none if there is nothing to do. */
 void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake);
-/* Is the page listed still what it was? */
+/* Is the listed page still the same? */
 bool fby_round_listed(struct fby_drain *p, u16 volume, const struct fby_round_page *r, u64 cut);
-/* Need the page not be written?  It is clean. */
+/* Is the page clean, so that it need not be written? */
 bool fby_round_is_clean(const struct fby_drain *p, u16 volume, u32 page, u32 state);
 /* Is the block's page whole, dirty, and one that may be written along? */
 bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_found *f);
-/* The next request; b->n is 0 if there is none yet, or no more. */
+/* Builds the next request; b->n is 0 if there is none yet, or no more. */
 void fby_round_request(struct fby_drain *p, u16 volume, struct fby_build *b);
 /* After the flush: pages that were written along become clean. */
 void fby_round_clean(struct fby_drain *p, u16 volume);
@@ -52,7 +52,7 @@ static inline u32 fby_round_from(const struct fby_destage *d, u64 k)
 
 /* --- refused.c ---- */
 void fby_refused_begin(struct fby_drain *p, u16 volume); /* a round begins */
-/* A request has ended: it was taken; it was refused, which is noted; and of what pages. */
+/* A request has ended: it was taken, or refused, which is noted for its pages. */
 void fby_refused_taken(struct fby_destage *d, const struct fby_io_slot *io);
 void fby_refused_note(struct fby_refused *f, const struct fby_io_slot *io);
 void fby_refused_failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
@@ -62,14 +62,14 @@ bool fby_refused_leaves(struct fby_refused *f, u32 state);
  * requests have ended, it enters the phase that fby_refused_cut_short returns. */
 bool fby_refused_heals(const struct fby_destage *d);
 enum fby_phase fby_refused_cut_short(struct fby_drain *p, u16 volume);
-/* All requests have ended, and the round goes on to: FLUSH; BACKOFF, the origin took nothing;
- * IDLE, nothing was tried. */
+/* All requests have ended; returns the next phase: FLUSH; BACKOFF, the origin took nothing; IDLE,
+ * nothing was tried. */
 enum fby_phase fby_refused_judge(struct fby_drain *p, u16 volume);
-/* Some of the round was taken: when what was refused is tried again. */
+/* The origin took a part of the round: sets the time to retry refused pages. */
 void fby_refused_pause(struct fby_drain *p, struct fby_refused *f);
-/* Has the volume nothing but what was refused, and is not to be tried yet? */
+/* Has the volume only refused pages whose time to retry has not come? */
 bool fby_refused_waits(struct fby_drain *p, u16 volume);
-/* The watermark has moved: is all home that was refused? */
+/* The watermark has moved: are all refused pages on the origin now? */
 void fby_refused_passed(struct fby_drain *p, u16 volume, u64 watermark);
 
 #endif

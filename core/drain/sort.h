@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * sort.h - a heap of round pages by k: keeps the smallest of a stream in
- * bounded memory, and sorts in place without more.
+ * sort.h - a heap of round pages by k: it keeps the smallest of a stream in bounded memory, and
+ * sorts in place without additional memory.
  */
 #ifndef FBY_SORT_H
 #define FBY_SORT_H

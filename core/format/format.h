@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * format.h - the on-media format, version 2.  docs/design/format.md tells the same
- * in prose; a change here is a change there.
+ * format.h - the on-media format, version 2.  docs/design/format.md describes it in prose; change
+ * both together.
  *
  *	0        superblock            one 4 KiB page, 512 bytes used
  *	4096     superblock, copy
@@ -47,7 +47,7 @@
 
 #define FBY_CHUNK_PAGES_MIN 16u
 #define FBY_CHUNK_PAGES_MAX 512u
-#define FBY_CHUNK_LINES 8u /* of the chunk itself, before those of its pages */
+#define FBY_CHUNK_LINES 8u /* lines of the chunk itself, before those of its pages */
 #define FBY_LINE_OPEN 0u  /* + (epoch & 1) */
 #define FBY_LINE_SEAL 2u  /* + (counter & 1), + FBY_LINE_SEAL_COPY for the copy */
 #define FBY_LINE_SEAL_COPY 4u
@@ -59,8 +59,9 @@
 #define FBY_BLOCK_BITS 48	    /* blocks of 4 KiB: 2^60 bytes a volume */
 #define FBY_CHUNKS_MAX (1u << 22)   /* 8 TiB of 2 MiB chunks: page numbers stay in 31 bits */
 
-/* No number on the media is as high as the first.  A pool that has one as high as the
- * second is not opened: counting on from below it, at 10^9 a second, takes 146 years. */
+/* No number on the media reaches FBY_NUMBER_END.  A pool with a number at or above
+ * FBY_NUMBER_START is not opened: counting from below that to the end, at 10^9 a second, takes
+ * 146 years. */
 #define FBY_NUMBER_END (1ull << 63)
 #define FBY_NUMBER_START (1ull << 62)
 
@@ -93,9 +94,9 @@ enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */
 };
 
-/* Written by format, by open (clean cleared) and by close (clean set): first
- * the one that does not count, fence, then the other, fence.  The valid one with
- * the highest generation counts. */
+/* Written by format, by open (clean cleared) and by close (clean set): first the copy that does
+ * not count, then a fence, then the other copy, then a fence.  The valid one with the highest
+ * generation counts. */
 struct fby_superblock {
 	u64 magic;
 	u32 version;
@@ -104,15 +105,15 @@ struct fby_superblock {
 	u64 features_ro;
 	u64 features_incompat;
 	u8 uuid[16];
-	u64 generation; /* one more at each write */
+	u64 generation; /* incremented at each write */
 	u64 media_size; /* bytes */
 	u64 data_offset; /* bytes */
 	u32 chunk_size; /* bytes */
 	u32 nchunks;
 	u32 nvolumes; /* records in the volume table */
-	u32 group_pages; /* at a chunk's end, one cut tears so many at most: FBY_BATCH_PAGES */
+	u32 group_pages; /* most pages that one cut tears at a chunk's end: FBY_BATCH_PAGES */
 	u64 clean_entries; /* with CLEAN: linked pages at close */
-	u64 clean_digest;  /* with CLEAN: sum of a hash of each, order-free */
+	u64 clean_digest;  /* with CLEAN: sum of a hash of each, independent of the order */
 	u64 clean_seq;	   /* with CLEAN: the next sequence number */
 	/* size of the area after the chunks for shares of static volumes; with FBY_FEATURE_STATIC */
 	u64 static_bytes;
@@ -131,21 +132,21 @@ enum fby_owner_kind {
 	FBY_OWNER_VOLUME = 1,
 	FBY_OWNER_LOG = 2,
 	FBY_OWNER_STATIC = 3, /* a volume that has a share of its own, and no chunks */
-	FBY_OWNER_MAP = 4, /* likewise: files mapped onto memory of the pool */
+	FBY_OWNER_MAP = 4, /* a map: files mapped onto memory of the pool; it has a share, too */
 	FBY_OWNER_KINDS
 };
 
-/* Set by recovery before it writes anything else, cleared by an attach that was
- * told what to do about it: a loss is never forgotten by a second start. */
+/* Set by recovery before it writes anything else, cleared by an attach that was told how to treat
+ * the loss: a second start never forgets a loss. */
 enum fby_volume_flags {
 	FBY_VF_HOLES = 1u << 0,		/* entries were lost; their blocks are known and answer EIO */
-	FBY_VF_HOLES_UNKNOWN = 1u << 1, /* entries were lost, of blocks unknown */
+	FBY_VF_HOLES_UNKNOWN = 1u << 1, /* entries of unknown blocks were lost */
 };
 #define FBY_VF_ALL 3u
 
-/* Both copies of a record are written, one after the other with a fence
- * between, so that at rest they are equal and a single damaged copy is always
- * told from the truth.  The valid one with the higher counter counts. */
+/* Both copies of a record are written, one after the other with a fence between, so at rest they
+ * are equal, and a single damaged copy is always recognized.  The valid one with the higher
+ * counter counts. */
 struct fby_volume_record {
 	u64 counter;
 	/* the record's own place in the table; index, counter and crc are the same in records of
@@ -174,29 +175,28 @@ enum fby_chunk_kind {
 	FBY_CHUNK_KINDS
 };
 
-/* Line 0 or 1, by the parity of the epoch, so that a torn open leaves the one
- * before readable.  Written when a slot opens the chunk, and fenced before any
- * page line: a page line torn by a crash is then never taken for a damaged one
- * of the epoch before.  A chunk always has at least one valid; else it is lost. */
+/* Line 0 or 1, by the parity of the epoch, so that a torn open leaves the previous line readable.
+ * Written when a slot opens the chunk, and fenced before any page line: so a page line torn by a
+ * crash is never mistaken for a damaged one of the previous epoch.  A chunk always has at least
+ * one valid open line; otherwise it is lost. */
 struct fby_open_line {
 	u32 magic;
-	u16 kind; /* enum fby_chunk_kind; all before and epoch are the same for any kind */
+	u16 kind; /* enum fby_chunk_kind; the fields up to here, and epoch, are the same for any kind */
 	u16 owner; /* all entries of a chunk are of one */
 	u32 chunk; /* own number */
 	u32 reserved0;
-	u64 epoch; /* +1 at each opening */
+	u64 epoch; /* incremented at each opening */
 	u64 seq_min; /* no entry of this epoch has a lower seq */
 	u8 reserved[28];
 	u32 crc;
 };
 
-/* Lines 2 and 6, or 3 and 7, by the parity of the counter: each seal is written
- * twice, with one fence.  Says that pages up to fill are complete on the media, so
- * that damage among them is never taken for a torn tail.  Written when the slot
- * leaves the chunk (closed), by an idle host, and by recovery.  A crash tears the
- * two lines of one parity at most, and format leaves all four valid: a chunk with
- * fewer than two valid ones is damaged, and entries of it may be missing.  No range
- * of lines holds both of one parity and neither of the other. */
+/* Lines 2 and 6, or 3 and 7, by the parity of the counter: each seal is written twice, with one
+ * fence.  A seal says that pages up to fill are complete on the media, so damage among them is
+ * never mistaken for a torn tail.  Written when the slot leaves the chunk (closed), by an idle
+ * host, and by recovery.  A crash tears at most the two lines of one parity, and format leaves
+ * all four valid: a chunk with fewer than two valid ones is damaged, and entries of it may be
+ * missing.  No range of lines holds both lines of one parity and none of the other. */
 struct fby_seal_line {
 	u32 magic;
 	u16 fill; /* first page not written */
@@ -225,8 +225,8 @@ enum fby_page_flags {
 	FBY_PF_NOCRC = 1u << 0, /* written with checksums off: data_crc is 0 */
 };
 
-/* One cache line, one store group: describes one data page.  crc covers all
- * of it; data_crc the valid sectors in order. */
+/* One cache line, stored as one group: describes one data page.  crc covers the whole line;
+ * data_crc covers the valid sectors in order. */
 struct fby_page_line {
 	u64 seq;
 	u64 block; /* 4 KiB units */
@@ -261,7 +261,7 @@ FBY_STATIC_ASSERT(sizeof(struct fby_open_line) == FBY_LINE, "open line");
 FBY_STATIC_ASSERT(sizeof(struct fby_seal_line) == FBY_LINE, "seal line");
 FBY_STATIC_ASSERT(sizeof(struct fby_page_line) == FBY_LINE, "page line");
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_page_line, crc) == 60, "page line crc");
-/* 12 bytes together for a tag of 96 bits, or 16 with the checksum's. */
+/* chunk, page, volume and data_crc leave 12 bytes for a tag of 96 bits, or 16 together with crc. */
 FBY_STATIC_ASSERT(__builtin_offsetof(struct fby_page_line, chunk) == 48 &&
 			  __builtin_offsetof(struct fby_page_line, page) == 52 &&
 			  __builtin_offsetof(struct fby_page_line, volume) == 54 &&

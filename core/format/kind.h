@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * kind.h - what a kind of chunk, and of owner, is to those who treat all kinds alike.  The
- * tables are in pool/kinds.c, above all layers, so that a row can name what each layer has
- * for its kind: there, and in the enums of format.h, is which kinds exist.
+ * kind.h - the properties of a kind of chunk, and of owner, for code that treats all kinds alike.
+ * The tables are in pool/kinds.c, above all layers, so that a row can name each layer's functions
+ * for its kind.  Those tables and the enums of format.h list the kinds.
  */
 #ifndef FBY_KIND_H
 #define FBY_KIND_H
@@ -18,18 +18,18 @@ struct fby_violation {
 };
 
 /*
- * A kind of chunk.  Of some each page lives and dies by itself, and has a line that recovery
- * and check judge (recover/scan.c, pool/check.c).  Of the others a chunk is in use, or free,
- * as a whole: it counts as all that it can hold, and what is in it only its own layer knows.
+ * A kind of chunk.  In some kinds each page lives and dies separately, and has a line that
+ * recovery and check examine (recover/scan.c, pool/check.c).  In the others a chunk is in use, or
+ * free, as a whole: it counts as full, and only its own layer knows its content.
  */
 struct fby_chunk_kind_row {
 	bool whole;
 	u32 (*fill_most)(const struct fby_store *st); /* no chunk's fill is higher */
-	/* Only of those that are whole: */
-	/* The open line that what is first in the chunk speaks of, where that line is lost.
-	 * False: nothing is there. */
+	/* The next functions are only for kinds of whole chunks. */
+	/* Reads the open line that the first entry of the chunk refers to, when the open line
+	 * itself is lost.  False: there is none. */
 	bool (*first)(const struct fby_store *st, u32 c, struct fby_open_line *out);
-	/* Recovery: epoch and owner are known; settles fill, sealed, seq_max, seq_last and
+	/* Recovery: epoch and owner are known; sets fill, sealed, seq_max, seq_last and
 	 * last_block.  seal: the newest of the epoch, or NULL.  True: the chunk is in use. */
 	bool (*scan)(struct fby_pool *p, u32 c, const struct fby_seal_line *seal);
 	bool (*check)(struct fby_pool *p, u32 c, struct fby_violation *v); /* false: see v */

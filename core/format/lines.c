@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * lines.c - the 64-byte lines of a chunk: checksums and validation.  The media
- * is never trusted: a line is copied once and only the copy is judged and used.
+ * lines.c - the 64-byte lines of a chunk: checksums and validation.  The media is never trusted:
+ * a line is copied once, and only the copy is checked and used.
  */
 #include "format/kind.h"
 
@@ -42,9 +42,9 @@ bool fby_line_crc_ok(const struct fby_store *st, const void *line)
 }
 
 /*
- * CRC is linear: flipping a bit changes it by an amount that depends only on
- * the bit's distance from the end.  Stepping through those amounts finds the
- * bit, 1 ns a step; two bits at most 2^31 apart never look like one.
+ * CRC is linear: flipping a bit changes it by an amount that depends only on the bit's distance
+ * from the end.  Stepping through those amounts finds the bit, 1 ns a step; two wrong bits at
+ * most 2^31 apart are never mistaken for one.
  */
 static bool crc_single_bit(u32 diff, u32 n, u32 *bit)
 {
@@ -112,7 +112,8 @@ static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struc
 	       l->prev_seq < l->seq && l->reserved == 0;
 }
 
-/* A line that was never written is no candidate: two of its three places must fit. */
+/* A line that was never written is not repaired: two of the three fields that state its place
+ * must match. */
 static bool page_line_repairable(u32 c, u32 i, const u64 *epoch, const struct fby_page_line *l)
 {
 	u32 fits = (l->chunk == c) + (l->page == i) + (l->epoch == fby_load(epoch));

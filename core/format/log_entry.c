@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * log_entry.c - a log's entries and header: checksums and validation.  The media is
- * never trusted: a header is copied once and only the copy is judged and used.
+ * log_entry.c - a log's entries and header: checksums and validation.  The media is never
+ * trusted: a header is copied once, and only the copy is checked and used.
  */
 #include "format/log_entry.h"
 
@@ -25,7 +25,7 @@ static bool counters_sane(const struct fby_log_counters *c, u64 end)
 	return c->txg < end && any == 0;
 }
 
-/* Its numbers are so low that those which a header counts on from them are sane. */
+/* Its numbers are low enough that the numbers which a header derives from them are sane. */
 static bool entry_sane(const struct fby_store *st, u32 c, u32 line, const struct fby_log_entry *e)
 {
 	u8 any = 0;
@@ -45,7 +45,7 @@ bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_
 		return false;
 	if (!media_read(st->media, e, fby_log_line_at(st, c, line), FBY_ENTRY_BYTES))
 		return false;
-	/* Most lines that are looked at are no header: the cheap tests first. */
+	/* Most lines examined are no header: cheap tests come first. */
 	return e->magic == FBY_ENTRY_MAGIC && e->line == line && fby_crc32c(st->line_seed, e, CRC_BYTES) == e->crc &&
 	       entry_sane(st, c, line, e);
 }

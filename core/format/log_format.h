@@ -13,7 +13,7 @@
 
 #include "format/format.h"
 
-#define FBY_LOG_TXGS 3u /* unsynced at any time: open, quiescing, syncing */
+#define FBY_LOG_TXGS 3u /* unsynced txgs at any time: open, quiescing, syncing */
 #define FBY_ENTRY_MAGIC 0x4e454f46u /* "FOEN" */
 #define FBY_ENTRY_LINES 2u
 #define FBY_ENTRY_BYTES (FBY_ENTRY_LINES * FBY_LINE)
@@ -63,7 +63,7 @@ struct fby_log_header {
 	struct fby_log_position at;
 };
 
-/* The record of a log in the pool's table: as that of a volume, but for what is of a log. */
+/* The record of a log in the pool's table: like a volume's, except for the fields of a log. */
 struct fby_log_record {
 	u64 counter;
 	u32 index;

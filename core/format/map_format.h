@@ -46,7 +46,7 @@ struct fby_map_record {
 	u32 nfiles;
 	u8 uuid[16];
 	char name[FBY_NAME_MAX + 1];
-	u8 reserved[132]; /* with what other kinds have for identity and block size */
+	u8 reserved[132]; /* covers the fields that other kinds use for identity and block size */
 	u32 flags; /* none is set */
 	u32 reserved1;
 	u32 crc;
@@ -54,16 +54,16 @@ struct fby_map_record {
 
 enum fby_map_file_flags {
 	FBY_MAP_FILE_USED = 1u << 0,
-	FBY_MAP_FILE_CUT = 1u << 1, /* a truncation to size is under way: recovery ends it */
+	FBY_MAP_FILE_CUT = 1u << 1, /* a truncation to size is under way: recovery completes it */
 	FBY_MAP_FILE_GROWS = 1u << 2, /* size is a promise: the file may be shorter, or longer */
 };
 
-/* Two copies; the one that counts is written last, a fence after each.  Durable before a
- * frame refers to it, and free only when none does any more. */
+/* Two copies; the one that counts is written last, with a fence after each.  The record is
+ * durable before a frame refers to it, and freed only when no frame does any more. */
 struct fby_map_file_record {
 	u32 magic;
 	u32 id; /* own place */
-	u64 counter; /* one more at each write; the valid copy with the higher one counts */
+	u64 counter; /* incremented at each write; the valid copy with the higher counter counts */
 	u64 epoch; /* incremented at each use of the place */
 	u64 size; /* size of the file; without GROWS at most the size that its file system has made durable */
 	u32 flags; /* enum fby_map_file_flags */
@@ -82,8 +82,8 @@ struct fby_map_file_record {
 struct fby_map_line {
 	u32 magic;
 	u32 frame; /* own place */
-	u64 epoch; /* one more at each change; odd: in use, and the words are of this epoch */
-	u64 segment; /* which frame_bytes of the file; in use */
+	u64 epoch; /* incremented at each change; odd: in use, and the words are of this epoch */
+	u64 segment; /* if in use: index of the segment of frame_bytes in the file */
 	u64 file_epoch;
 	u32 file;
 	u8 reserved[24];

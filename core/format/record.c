@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * record.c - the records of the volume table: two copies each, of which at least one
- * is whole at any moment.
+ * record.c - the records of the volume table: two copies each, at least one of which is intact at
+ * any moment.
  */
 #include "format/kind.h"
 #include "format/log_entry.h"
@@ -34,7 +34,7 @@ bool fby_log_record_sane(const struct fby_volume_record *record)
 	       fby_text_ends(r->name, sizeof(r->name)) && fby_log_header_sane(&h);
 }
 
-/* A volume's texts and sizes, of any kind. */
+/* Checks the texts and sizes of a volume of any kind. */
 static bool volume_sane(const struct fby_volume_record *r)
 {
 	return (r->block_size == FBY_SECTOR || r->block_size == FBY_PAGE) && r->origin_sectors > 0 &&
@@ -86,9 +86,9 @@ bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fb
 	       record_crc(st, out) == out->crc && fby_record_sane(volume, out);
 }
 
-/* Both copies, a fence after each: a crash leaves at least one whole, and the
- * state of the volume is at any moment the older or the newer.  The copy that
- * counts is written last: a crash or damage may have left the other one torn. */
+/* Writes both copies, with a fence after each: a crash leaves at least one intact, so the
+ * volume's state is the older or the newer one at any moment.  The copy that counts is written
+ * last: a crash or damage may have left the other one torn. */
 void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r)
 {
 	struct fby_volume_record a, b;

@@ -39,7 +39,7 @@ struct fby_static_record {
 	char identity[FBY_IDENTITY_MAX + 1];
 	u32 block_size;
 	u32 flags; /* enum fby_volume_flags; none is set */
-	u32 marks; /* as of any volume */
+	u32 marks; /* as in the record of any volume */
 	u32 crc;
 };
 
@@ -53,7 +53,7 @@ enum fby_static_head_flags {
 	FBY_STATIC_COUNTED = 1u << 1, /* with CLEAN: live is known */
 };
 
-/* Written by add, attach, detach, and where an era ends: both copies, one after the other
+/* Written by add, attach and detach, and at the end of an era: both copies, one after the other
  * with a fence after each, so that at rest they are equal. */
 struct fby_static_head {
 	u32 magic;
@@ -66,7 +66,7 @@ struct fby_static_head {
 	u32 slots;
 	u32 nwindows;
 	struct fby_static_window window[FBY_STATIC_WINDOWS];
-	u32 flush_us; /* so often all goes to the origin; 0: as the pool's options say */
+	u32 flush_us; /* interval at which everything goes to the origin; 0: the pool's options decide */
 	u8 reserved[24];
 	u32 crc; /* of all before it, from the volume's seed */
 };
@@ -99,7 +99,7 @@ struct fby_static_line {
 #define FBY_SC_NEWEST 4ull
 #define FBY_SC_SOLE 8ull
 #define FBY_SC_OVER 16ull
-#define FBY_SC_NUMBERS 0x80u /* how many there are */
+#define FBY_SC_NUMBERS 0x80u /* number of different values */
 #define FBY_SC_NUMBER(n) ((u64)((n) & (FBY_SC_NUMBERS - 1)) << 5)
 #define FBY_SC_NUMBER_OF(c) ((u32)((c) >> 5) & (FBY_SC_NUMBERS - 1))
 #define FBY_SC_ERA(e) ((u64)(e) << 12)

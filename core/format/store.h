@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * store.h - a pool's media as its format has it: geometry, offsets, and what may be
- * taken for a valid superblock, record or line.
+ * store.h - the layout of a pool's media: geometry, offsets, and the checks of superblocks,
+ * records and lines.
  *
  * A page is named by its number: chunk * chunk_pages + place in the chunk.
  * Numbers of the pages of header arrays name no data page; 0 is "none".
@@ -17,17 +17,17 @@
 #define FBY_NO_OWNER 0xffffu
 #define FBY_NO_BLOCK (~0ull)
 #define FBY_CHUNKS_MIN 4u
-/* A chunk's seal lines by number: bit 0 is the parity of the counter, bit 1 tells the copy. */
+/* A chunk's seal lines by number: bit 0 is the parity of the counter, bit 1 selects the copy. */
 #define FBY_SEALS 4u
 
-/* Fixed while the pool is open, but for what fby_sb_write changes. */
+/* Fixed while the pool is open, except for the fields that fby_sb_write changes. */
 struct fby_store {
 	struct fby_media *media;
 	struct fby_superblock sb;
 	u32 chunk_pages, chunk_shift;
 	u32 first_page; /* data begins there in each chunk */
 	u32 line_seed;
-	u64 page_lines; /* offset at which the line of page 0 of chunk 0 would be, had it one */
+	u64 page_lines; /* offset of the line of page 0 of chunk 0, if it had one */
 };
 
 /* --- lines.c: build and validate lines; copies only ----------------------- */
@@ -35,11 +35,11 @@ enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE
 
 void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
 bool fby_line_crc_ok(const struct fby_store *st, const void *line);
-/* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy,
- * where the line is one of the chunk's epoch, which another thread may be changing. */
+/* Copies page line (c, i) and checks it.  repair: single-bit errors are corrected in the copy, if
+ * the line is of the chunk's epoch.  Another thread may be changing the epoch. */
 bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired);
-/* Also true of a line of a kind that is not known here, of which no more is judged. */
+/* Also true of a line of an unknown kind, of which nothing else is checked. */
 bool fby_open_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_open_line *out);
 /* which: of FBY_SEALS */
 bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby_seal_line *out);
@@ -48,12 +48,12 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 bool fby_power_of_two(u64 x);
 u32 fby_sb_crc(const struct fby_superblock *sb);
 bool fby_sb_geometry_ok(const struct fby_superblock *sb);
-/* The superblock was found good. */
+/* Called when a valid superblock was found. */
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
 /* Copies the superblock at offset; true if its checksum holds. */
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);
 void fby_sb_store(struct fby_media *m, u64 at, const struct fby_superblock *sb);
-/* st->sb with a generation more, to both places.  clean: the caller has set sb.clean_*. */
+/* Writes st->sb with the next generation to both places.  clean: the caller has set sb.clean_*. */
 void fby_sb_write(struct fby_store *st, bool clean);
 
 /* --- record.c ------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_static_record_sane(const struct fby_volume_record *r);
 bool fby_map_record_sane(const struct fby_volume_record *r);
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
-/* Counts r on and writes both copies; durable. */
+/* Increments r's counter and writes both copies; durable. */
 void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r);
 
 /* --- where things are ------------------------------------------------------------- */

@@ -68,7 +68,7 @@ void fby_sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *
 	media_fence(m, offset, sizeof(*sb));
 }
 
-/* Is the copy, not the primary, the one that an open would take? */
+/* Would an open use the copy and not the primary? */
 static bool copy_counts(struct fby_media *m)
 {
 	struct fby_superblock sb;
@@ -87,8 +87,8 @@ void fby_sb_write(struct fby_store *st, bool clean)
 	if (!clean)
 		st->sb.clean_entries = st->sb.clean_digest = 0;
 	st->sb.crc = fby_sb_crc(&st->sb);
-	/* The one that counts last: a crash or damage may have left the other
-	 * one torn. */
+	/* The one that counts is written last: a crash or damage may have left the other one
+	 * torn. */
 	fby_sb_store(st->media, counts ? FBY_SB_OFFSET : FBY_SB_COPY_OFFSET, &st->sb);
 	fby_sb_store(st->media, counts ? FBY_SB_COPY_OFFSET : FBY_SB_OFFSET, &st->sb);
 }

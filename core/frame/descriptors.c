@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * descriptors.c - what the media says of a frame: free, or whose it is; and its words, where
- * nobody has them in memory.
+ * descriptors.c - the state of a frame on the media: free, or its owner; and its words, if nobody
+ * has them in memory.
  */
 #include "frame/frame.h"
 
@@ -34,7 +34,7 @@ static bool line_read(const struct fby_maps *p, const struct fby_map *m, u32 fra
 	       line_crc(m, out) == out->crc && line_sane(out, frame, parity);
 }
 
-/* The words of an epoch with a dirty page: it was that of a frame in use. */
+/* Do the words of an epoch have a dirty page?  Then a frame in use had that epoch. */
 static bool words_tell(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch)
 {
 	u32 unknown;
@@ -59,7 +59,7 @@ void fby_descriptor_look(const struct fby_maps *p, const struct fby_map *m, u32 
 	for (u32 copy = 0; copy < 2; copy++)
 		if (!line_read(p, m, frame, out->line.epoch & 1, copy, &l) || l.epoch != out->line.epoch)
 			out->bad |= (u8)(1 << copy);
-	/* A cut tears the lines of the next use before any page of it is dirty. */
+	/* A cut can tear the lines of the next use only before any page of it is dirty. */
 	out->hidden = !(out->line.epoch & 1) && words_tell(p, m, frame, out->line.epoch + 1);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * frame.h - frames: memory of the pool that programs have mapped, and files to which it
- * belongs.  core/api/map.h is what hosts see; docs/design/map.md has the protocols.
+ * frame.h - frames: memory of the pool that programs have mapped, and the files that it belongs
+ * to.  core/api/map.h is the hosts' interface; docs/design/map.md has the protocols.
  */
 #ifndef FBY_FRAME_H
 #define FBY_FRAME_H
@@ -29,11 +29,11 @@ struct fby_map_known {
 
 #define FBY_NO_FRAME (~0u)
 
-/* A map's; all but the first group is of an attachment. */
+/* A map; all fields except the first group belong to an attachment. */
 struct fby_map {
 	u64 at, bytes, descriptors, frames; /* offsets of the share, and in the media */
 	u32 nframes, nfiles, frame_bytes, frame_pages, seed;
-	bool sound; /* the share is one of the pool's */
+	bool sound; /* the share lies within the pool */
 
 	bool attached;
 	const struct fby_frame_port *port;
@@ -57,10 +57,11 @@ struct fby_maps {
 u32 fby_frame_seed(u32 map_seed, u32 frame, u64 epoch);
 u64 fby_frame_word(u32 seed, u32 i, u32 bits);
 bool fby_frame_word_ok(u32 seed, u32 i, u64 word);
-/* Pages from there on are not dirty, durable. */
+/* Clears the dirty bits of pages from there on, durably. */
 void fby_frame_forget(const struct fby_frame *f, u32 from);
-/* It is given up: from then on every sync is refused, by whomever.  unknown: words that are
- * damaged, or cannot be read.  False: a page is dirty, and all is as it was; not with discard. */
+/* Gives the frame up: every later sync is refused, whoever calls it.  unknown: words that are
+ * damaged, or cannot be read.  False: a page is dirty, and nothing has changed; with discard it
+ * never returns that. */
 bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown, bool discard);
 
 /* --- map_share.c: where it lies --------------------------------------------------------- */
@@ -73,15 +74,15 @@ void fby_map_lay_out(struct fby_map *m, void *mem);
 
 /* --- descriptors.c: identity lines ---------------------------------------------------------- */
 struct fby_map_seen {
-	struct fby_map_line line; /* the newest; if any */
-	bool any; /* else the frame is damaged */
-	bool hidden; /* there was a newer one, with dirty pages, which is lost: damaged, too */
+	struct fby_map_line line; /* the newest line, if there is any */
+	bool any; /* false: the frame is damaged */
+	bool hidden; /* a newer line, with dirty pages, existed and is lost: the frame is damaged, too */
 	u8 bad; /* copies of the newest that are damaged */
 };
 void fby_descriptor_look(const struct fby_maps *p, const struct fby_map *m, u32 frame, struct fby_map_seen *out);
-/* Both copies of what l says; durable.  In use where the epoch is odd. */
+/* Writes both copies of l; durable.  An odd epoch means in use. */
 void fby_descriptor_write(const struct fby_maps *p, const struct fby_map *m, u32 frame, struct fby_map_line *l);
-/* All words of the epoch, clean; durable. */
+/* Makes all words of the epoch clean; durable. */
 void fby_descriptor_clean(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch);
 /* For a frame in use: the dirty pages according to the media, and those that cannot be
  * determined. */
@@ -91,9 +92,9 @@ void fby_descriptor_pages(const struct fby_maps *p, const struct fby_map *m, u32
 u32 fby_descriptor_dirty(const struct fby_maps *p, const struct fby_map *m, u32 frame, u64 epoch, u32 *unknown);
 
 /* --- map_files.c: file records ------------------------------------------------------------- */
-/* The newest copy, to m->record; false: neither is sound.  *repaired: one was not. */
+/* Reads the newest copy into m->record; false: neither is sound.  *repaired: one was not. */
 bool fby_file_read(const struct fby_maps *p, struct fby_map *m, u32 file, bool *repaired);
-/* m->record, counted on, to both copies; durable. */
+/* Increments the counter of m->record and writes both copies; durable. */
 void fby_file_write(const struct fby_maps *p, struct fby_map *m, u32 file);
 
 /* --- the rest of these: as the calls of api/map.h that are named like them; map_files.c ------ */
@@ -113,7 +114,7 @@ int fby_frames_take(struct fby_map *m, u32 file, u64 segment, u32 *frame);
 int fby_frames_show(const struct fby_maps *p, struct fby_map *m, u32 frame);
 int fby_frames_drop(const struct fby_maps *p, struct fby_map *m, u32 frame, bool discard);
 int fby_frames_get(const struct fby_maps *p, const struct fby_map *m, u32 frame, struct fby_frame *out);
-/* All descriptors and records of an attachment that begins. */
+/* Finds all descriptors and records when an attachment begins. */
 void fby_frames_find(const struct fby_maps *p, struct fby_map *m, struct fby_map_report *r);
 
 static inline u64 fby_descriptor_at(const struct fby_map *m, u32 frame)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * frames.c - frames are taken, shown and dropped; and what a crash has left of them is found.
+ * frames.c - takes, shows and drops frames, and finds those that a crash has left.
  */
 #include "frame/frame.h"
 
@@ -42,7 +42,7 @@ int fby_frames_take(struct fby_map *m, u32 file, u64 segment, u32 *frame)
 	return FBY_DONE;
 }
 
-/* Words, then the line that makes them count. */
+/* Words are written first, then the line that makes them count. */
 int fby_frames_show(const struct fby_maps *p, struct fby_map *m, u32 frame)
 {
 	struct fby_map_frame *f = &m->frame[frame];
@@ -79,7 +79,7 @@ static void drop(const struct fby_maps *p, struct fby_map *m, u32 frame)
 		fby_descriptor_write(p, m, frame, &l);
 }
 
-/* No sync of it is acknowledged from then on.  False: one was just now. */
+/* Makes every later sync of the frame fail.  False: a sync has just made a page dirty. */
 static bool close_words(const struct fby_maps *p, struct fby_map *m, u32 frame, bool discard)
 {
 	struct fby_pages dirty, unknown;
@@ -225,7 +225,7 @@ void fby_frames_find(const struct fby_maps *p, struct fby_map *m, struct fby_map
 		struct fby_map_seen s;
 
 		fby_descriptor_look(p, m, i, &s);
-		/* From a number so high nothing can be counted on. */
+		/* A number this high leaves no room to count on. */
 		if (!s.any || s.hidden || s.line.epoch >= FBY_NUMBER_START) {
 			found_damaged(m, i, &s);
 			continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * map_files.c - file records: which files a map has, and how much of each is durable in
- * its file system.  Two copies, of which one is whole at any moment.
+ * map_files.c - file records: which files a map has, and how much of each is durable in its file
+ * system.  Each record has two copies, one of which is intact at any moment.
  */
 #include "frame/frame.h"
 
@@ -65,7 +65,7 @@ void fby_file_write(const struct fby_maps *p, struct fby_map *m, u32 file)
 
 	a = m->copy->counter;
 	b = read_one(p, m, file, 1, m->copy) ? m->copy->counter + 1 : 0;
-	/* The one that counts last: a cut may have left the other torn. */
+	/* The one that counts is written last: a cut may have left the other torn. */
 	first = a_ok && a + 1 > b;
 	m->record->magic = FBY_MAP_FILE_MAGIC;
 	m->record->id = file;
@@ -91,7 +91,7 @@ static u32 text_length(const char *s, u32 most)
 	return n;
 }
 
-/* The record of a file in use, to m->record. */
+/* Reads the record of a file in use into m->record. */
 static int load_used(const struct fby_maps *p, struct fby_map *m, u32 file)
 {
 	bool repaired;
@@ -163,7 +163,7 @@ int fby_files_info(const struct fby_maps *p, struct fby_map *m, u32 file, struct
 	fby_zero(out, sizeof(*out));
 	out->frames = m->file[file].frames;
 	rc = load_used(p, m, file);
-	/* Its frames wait for it, also where only now nothing can be read. */
+	/* Its frames wait for it, even if it became unreadable only now. */
 	out->damaged = rc == -FBY_E_MAP_DAMAGED;
 	if (rc)
 		return rc;
@@ -231,7 +231,7 @@ int fby_files_size(const struct fby_maps *p, struct fby_map *m, u32 file, u64 si
 	return FBY_DONE;
 }
 
-/* The record of a file that may grow, to m->record. */
+/* Reads the record of a file that may grow into m->record. */
 static int load_growing(const struct fby_maps *p, struct fby_map *m, u32 file)
 {
 	int rc;
@@ -286,14 +286,15 @@ int fby_files_cut(const struct fby_maps *p, struct fby_map *m, u32 file, u64 siz
 		return rc;
 	if (size > m->file[file].size)
 		return -FBY_E_RANGE;
-	/* Until that is done the file may be shorter still, as it was before. */
+	/* Until the cut is done, the file may be shorter still, as it was before. */
 	write_size(p, m, file, size,
 		   (FBY_BUG(MAP_CUT_NOT_RECORDED) ? 0 : FBY_MAP_FILE_CUT) | (m->record->flags & FBY_MAP_FILE_GROWS));
 	m->file[file].cut = true;
 	return FBY_DONE;
 }
 
-/* The rest of the page in which the file ends: it is in the file again once that grows. */
+/* Zeroes the rest of the page in which the file ends: it becomes part of the file when the file
+ * grows. */
 static void zero_tail(const struct fby_frame *f, u64 in_frame)
 {
 	u32 first = (u32)in_frame & (FBY_PAGE - 1);
@@ -306,9 +307,8 @@ static void zero_tail(const struct fby_frame *f, u64 in_frame)
 	f->port->fence(f->host);
 }
 
-/* Is the rest of the page in which the file ends to be made zero, and can that be done?  Of a
- * frame that was found nobody looks at a page that is clean.  A store to memory that is bad may
- * be a fault. */
+/* Must the rest of the page in which the file ends be zeroed, and is that possible?  Nobody uses
+ * a clean page of a frame that was found.  A store to bad memory may fault. */
 static int tail_of(const struct fby_maps *p, struct fby_map *m, u32 frame, u64 in_frame, bool *zeroed)
 {
 	u32 page = (u32)(in_frame / FBY_PAGE);
@@ -353,7 +353,7 @@ int fby_files_cut_end(const struct fby_maps *p, struct fby_map *m, u32 file)
 			if (tail)
 				zero_tail(&f, size - begin);
 		}
-		/* One that is taken has no words yet. */
+		/* A frame that is only taken has no words yet. */
 		if (s->state != FBY_FRAME_TAKEN && !FBY_BUG(MAP_CUT_KEEPS_BITS))
 			fby_frame_forget(&f, begin < size ? (u32)(fby_round_up(size - begin, FBY_PAGE) / FBY_PAGE) : 0);
 	}
@@ -372,7 +372,7 @@ int fby_files_remove(const struct fby_maps *p, struct fby_map *m, u32 file)
 	if (k->frames && !FBY_BUG(MAP_FILE_FREED_EARLY))
 		return -FBY_E_BUSY;
 	if (damaged) {
-		/* Frames that refer to it do so by an epoch that is not known. */
+		/* Frames refer to the record by an epoch that is unknown. */
 		for (u32 i = 0; i < m->nframes; i++)
 			if (m->frame[i].state != FBY_FRAME_FREE && m->frame[i].stray && m->frame[i].file == file)
 				return -FBY_E_BUSY;

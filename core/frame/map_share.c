@@ -22,7 +22,7 @@ u32 fby_map_frames(u64 bytes, u32 nfiles, u32 frame_bytes)
 	if (bytes <= files)
 		return 0;
 	n = (bytes - files) >> shift;
-	n -= n >> (shift - 12); /* a page of a descriptor a frame: a few too many */
+	n -= n >> (shift - 12); /* a page of a descriptor for each frame: rounds to a few too many */
 	while (n && used_by(n, nfiles, frame_bytes) > bytes)
 		n--;
 	while (used_by(n + 1, nfiles, frame_bytes) <= bytes)
@@ -49,8 +49,9 @@ void fby_map_locate(const struct fby_maps *p, struct fby_map *m, const struct fb
 	m->sound = m->nframes > 0;
 }
 
-/* Before the record is written.  Of a descriptor the line of epoch 0 is enough: the frame is
- * free, and has no words.  A file record does not fit the stack: line by line. */
+/* Called before the record is written.  The line of epoch 0 is enough for a descriptor: the frame
+ * is free, and has no words.  A file record does not fit on the stack: it is written line by
+ * line. */
 static void format_record(const struct fby_maps *p, const struct fby_map *m, u64 at, u32 file)
 {
 	u32 line[FBY_LINE / 4] = { FBY_MAP_FILE_MAGIC, file }, crc = m->seed;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * words.c - which pages of a frame are dirty: words that any number of threads and
- * processes change at the same time, each by one atomic store of 8 bytes.  So no cut tears
- * one, and its check tells a damaged one, or one of an earlier use of the frame.
+ * words.c - which pages of a frame are dirty: words that any number of threads and processes
+ * change at the same time, each by one atomic store of 8 bytes.  So no cut tears a word, and its
+ * check detects a damaged one, or one of an earlier use of the frame.
  *
- * Stores in place, not through medium.h: a process has the memory of a frame and its
- * descriptor, and no pool.
+ * The stores are made in place, not through medium.h: a process has the memory of a frame and its
+ * descriptor, but no pool.
  */
 #include "frame/frame.h"
 
@@ -78,7 +78,7 @@ static void flush_words(const struct fby_frame *f, u32 first, u32 end)
 
 /* --- sync -------------------------------------------------------------------------- */
 
-/* Runs of pages to the media. */
+/* Writes runs of pages back to the media. */
 static void flush_pages(const struct fby_frame *f, const struct fby_pages *pages)
 {
 	u32 first = 0, n;
@@ -99,7 +99,7 @@ static void flush_pages(const struct fby_frame *f, const struct fby_pages *pages
 	}
 }
 
-/* Dirty, and synced since a write back began, if one did. */
+/* Marks pages as dirty and, if a write back has begun, as synced since. */
 static int mark(const struct fby_frame *f, u32 i, u32 pages)
 {
 	u64 word, now;
@@ -120,10 +120,10 @@ static int mark(const struct fby_frame *f, u32 i, u32 pages)
 }
 
 /*
- * Two fences.  The first: the bytes are there before a word says that they count, since
- * what was brought in may never have been made durable.  The second: the word is there
- * before anybody is told.  That a bit was set already spares nothing: who has set it may
- * not have come to the fence yet, and a write back may have cleared it in between.
+ * Two fences.  The first makes the bytes durable before a word says that they count, since data
+ * filled in from the file may never have been durable.  The second makes the word durable before
+ * the sync returns.  A bit that is already set saves nothing: the thread that set it may not have
+ * reached its fence yet, and a write back may have cleared it in between.
  */
 int fby_frame_sync(const struct fby_frame *f, const struct fby_pages *pages)
 {
@@ -205,8 +205,8 @@ u32 fby_frame_write_begin(const struct fby_frame *f, struct fby_pages *pages)
 		pages_put(pages, i, of);
 		n += count_of(of);
 	}
-	/* The pages are read after this: who has stored to them and is not seen there comes to
-	 * its word later, and takes the bit away again. */
+	/* The pages are read after this.  A thread that stores too late to be read then reaches
+	 * its word later, and clears the bit again. */
 	fby_mb_after_atomic();
 	return n;
 }
@@ -229,8 +229,8 @@ static u32 clear(const struct fby_frame *f, u32 i, u32 pages)
 	return pages & ~done;
 }
 
-/* Durable at once, though a bit too many does no harm yet: the file may be changed by
- * others from now on, and what is here must not come over that. */
+/* Durable at once, although an extra bit does no harm yet: from now on others may change the
+ * file, and the frame's content must not overwrite that. */
 u32 fby_frame_write_end(const struct fby_frame *f, struct fby_pages *pages)
 {
 	u32 first = words_of(f), end = 0, left = 0;
@@ -266,7 +266,7 @@ void fby_frame_forget(const struct fby_frame *f, u32 from)
 
 		do {
 			if (!load_word(f, i, &word) || (u32)word == FBY_MW_CLOSED)
-				break; /* a damaged one stays so, and told */
+				break; /* a damaged word stays so, and is reported */
 			now = fby_frame_word(f->seed, i,
 					     FBY_MW_BITS(FBY_MW_DIRTY(word) & ~of, FBY_MW_WRITING(word) & ~of));
 		} while (!fby_cmpxchg(&f->words[i], word, now));
@@ -277,7 +277,7 @@ void fby_frame_forget(const struct fby_frame *f, u32 from)
 
 /* --- given up -------------------------------------------------------------------------------- */
 
-/* Back to clean, of those before `end`. */
+/* Makes words before `end` clean again. */
 static void reopen(const struct fby_frame *f, u32 end)
 {
 	for (u32 i = 0; i < end && !FBY_BUG(MAP_CLOSE_NOT_UNDONE); i++)
@@ -296,7 +296,7 @@ bool fby_frame_close(const struct fby_frame *f, const struct fby_pages *unknown,
 		u64 word, closed = fby_frame_word(f->seed, i, FBY_MW_CLOSED);
 
 		if (pages_of(unknown, i))
-			continue; /* its memory may be bad; and no sync takes a damaged one */
+			continue; /* its memory may be bad; and no sync accepts a damaged word */
 		do {
 			bool sound = load_word(f, i, &word);
 

@@ -61,7 +61,7 @@ static u32 free_line(const struct fby_logs *p, u32 c)
 	return fby_log_line_of(&p->space->store, p->space->chunk[c].fill);
 }
 
-/* Slot held: a chunk without entries counts from nothing. */
+/* Slot held: the counts of a chunk without entries begin at zero. */
 static void chunk_begin(struct fby_logs *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
@@ -87,7 +87,7 @@ static void refuse(struct fby_logs *p, struct fby_slot *s, u16 log, u32 *wake)
 	append_release(p, s, wake);
 }
 
-/* A slot with so many lines free in its open chunk of the log.  NULL: *decision. */
+/* Returns a slot with so many lines free in its open chunk of the log.  NULL: *decision. */
 static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
 {
 	struct fby_slot *s = fby_slot_take(p->space);
@@ -119,7 +119,8 @@ static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u
 	return NULL;
 }
 
-/* The body from line on; its checksum, that of the zeroes to the line's end with it. */
+/* Stores the body from line on; returns its checksum, which includes the zeroes to the line's
+ * end. */
 static u32 store_body(const struct fby_store *st, u64 at, const struct fby_vec *vec, u32 nvec, u8 *scratch)
 {
 	u32 crc = 0, held = 0; /* bytes of a line in scratch */
@@ -169,7 +170,7 @@ static void next_generation(struct fby_logs *p, u16 log)
 	l->gen++;
 }
 
-/* For who has to wait before it comes to begin_generation: the next to come begins one. */
+/* For an append that has to wait before begin_generation: the next append begins a generation. */
 static void want_generation(struct fby_logs *p, u16 log)
 {
 	struct fby_log *l = &p->log[log];
@@ -180,8 +181,8 @@ static void want_generation(struct fby_logs *p, u16 log)
 	fby_unlock(&l->lock);
 }
 
-/* The slot is not in flight.  DONE: it is, and of a generation of its own if it was to
- * begin one, or of one that another has begun. */
+/* Called while the slot is not in flight.  DONE: it is in flight, in a generation of its own if
+ * it should begin one, or in one that another has begun. */
 static int begin_generation(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_generation)
 {
 	struct fby_log *l = &p->log[log];
@@ -208,7 +209,7 @@ static int begin_generation(struct fby_logs *p, u16 log, struct fby_slot *s, boo
 	return decision;
 }
 
-/* The slot's entry is in flight, of the generation that is, or of a new one. */
+/* Puts the slot's entry in flight, in the present generation or a new one. */
 FBY_INLINE int enter(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_generation)
 {
 	struct fby_log *l = &p->log[log];
@@ -223,7 +224,7 @@ FBY_INLINE int enter(struct fby_logs *p, u16 log, struct fby_slot *s, bool new_g
 	return begin_generation(p, log, s, new_generation);
 }
 
-/* The entry's place in the log.  Slot in flight. */
+/* Chooses the entry's place in the log.  Slot in flight. */
 FBY_INLINE int take_order(struct fby_logs *p, u16 log, u32 slot, u64 txg, struct fby_log_entry *e)
 {
 	struct fby_log_part *part = fby_log_part(p, slot, log);
@@ -239,14 +240,14 @@ FBY_INLINE int take_order(struct fby_logs *p, u16 log, u32 slot, u64 txg, struct
 	e->txg = txg;
 	e->gen = l->gen;
 	e->id = part->entries++ * p->space->opt.nslots + slot + 1;
-	/* Not before it was in flight: the log may have been another's until then. */
+	/* Only after the entry is in flight: the log may have been another's until then. */
 	fby_copy(e->guid, l->guid, sizeof(e->guid));
 	if (!FBY_BUG(COUNTERS_NOT_STORED))
 		e->before = l->last;
 	return FBY_DONE;
 }
 
-/* All but its place in the log, and checksums. */
+/* Fills the header, except the place in the log and checksums. */
 FBY_INLINE void append_header(const struct fby_logs *p, struct fby_append *a, u32 length)
 {
 	struct fby_log_entry *e = &a->entry;
@@ -300,7 +301,7 @@ FBY_INLINE int append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u
 	return FBY_DONE;
 }
 
-/* The chunk, and what is counted: before the fence, whose wait hides these stores. */
+/* Updates the chunk and the counts: before the fence, whose wait hides these stores. */
 FBY_INLINE void append_count(struct fby_logs *p, struct fby_slot *s, const struct fby_append *a, u32 lines)
 {
 	struct fby_chunk *ch = &p->space->chunk[a->chunk];
@@ -330,7 +331,8 @@ FBY_INLINE void append_commit(struct fby_logs *p, struct fby_append *a, struct f
 	/* The commit point. */
 	if (!FBY_BUG(APPEND_NO_FENCE))
 		media_fence(st->media, at, (u64)lines * FBY_LINE);
-	/* Who finds the slot without an entry of the log sees that it is durable. */
+	/* A thread that finds the slot without an entry of the log knows that the entry is
+	 * durable. */
 	fby_store_release(&s->log, FBY_NO_OWNER);
 	append_release(p, s, wake);
 }

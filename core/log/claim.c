@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * claim.c - what is left of a log after a crash: which entries there are, in which
- * order, and one after the other to its consumer.
+ * claim.c - the entries that a log has after a crash: which exist, in which order, and their
+ * replay one after the other.
  */
 #include "log/logs.h"
 
@@ -14,7 +14,7 @@ void fby_log_node_of(const struct fby_store *st, const struct fby_log_entry *e, 
 	node->place = fby_log_place(st, e->chunk, e->line);
 }
 
-/* Entries of the period, as many as there is room for; returns how many there are. */
+/* Collects entries of the period, as many as fit; returns how many there are. */
 static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct fby_log_node *node, u64 room)
 {
 	const struct fby_space *space = p->space;
@@ -35,7 +35,7 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	return n;
 }
 
-/* Is there anything that an entry of the period may have left? */
+/* Is there any trace of an entry of the period? */
 static bool traces(const struct fby_logs *p, u16 log, const u8 guid[16])
 {
 	const struct fby_space *space = p->space;
@@ -47,9 +47,9 @@ static bool traces(const struct fby_logs *p, u16 log, const u8 guid[16])
 }
 
 /*
- * Is a consumer's header older than the newest period, which the record knows?  Another
- * one is right only where that period's beginning was cut: its header was not stored, no
- * entry appended, and the one before had ended.
+ * Is a consumer's header older than the newest period, which the record knows?  An older one is
+ * right only if that period's beginning was interrupted: its header was not stored, no entry was
+ * appended, and the previous period had ended.
  */
 static bool header_stale(const struct fby_logs *p, u16 log, const struct fby_log_header *h)
 {

@@ -12,7 +12,7 @@ static u64 count_of(const struct fby_log_counters *c, u64 txg)
 	return txg <= c->txg && c->txg - txg < FBY_LOG_TXGS ? c->n[c->txg - txg] : 0;
 }
 
-/* To txg as the newest. */
+/* Advances the counters to txg as the newest. */
 static void move_on(struct fby_log_counters *c, u64 txg)
 {
 	struct fby_log_counters moved = { .txg = txg };
@@ -49,7 +49,7 @@ static bool counts_agree(const struct fby_log_counters *a, const struct fby_log_
 	return true;
 }
 
-/* Do both say the same, as far as txgs above synced go? */
+/* Are both equal for the txgs above synced? */
 static bool counters_match(const struct fby_log_counters *a, const struct fby_log_counters *b, u64 synced)
 {
 	return counts_agree(a, b, synced) && counts_agree(b, a, synced);
@@ -150,7 +150,7 @@ static bool same_name(const struct fby_log_node *a, const struct fby_log_node *b
 	return a->gen == b->gen && a->id == b->id;
 }
 
-/* Is a neighbour of node[i] its twin?  Nobody can tell which of the two is false. */
+/* Is a neighbour of node[i] its twin?  Nobody can tell which of the two is forged. */
 static bool has_twin(const struct fby_log_node *node, u64 n, u64 i)
 {
 	return (i > 0 && same_name(&node[i - 1], &node[i])) || (i + 1 < n && same_name(&node[i], &node[i + 1]));
@@ -159,9 +159,9 @@ static bool has_twin(const struct fby_log_node *node, u64 n, u64 i)
 /* --- claim ---------------------------------------------------------------------- */
 
 /*
- * The seal counts what the entries of the last generation say of those before them,
- * and these entries themselves.  So it is right also where an earlier entry is
- * missing now and found again by the time of the replay.
+ * The seal counts the entries that those of the last generation refer to, and these entries
+ * themselves.  So it is right even if an earlier entry is missing now and readable at the time of
+ * the replay.
  */
 void fby_log_claim_order(struct fby_log_position *at, u64 synced, struct fby_log_node *node, u64 n)
 {
@@ -184,7 +184,7 @@ void fby_log_claim_order(struct fby_log_position *at, u64 synced, struct fby_log
 
 /* --- replay ----------------------------------------------------------------------- */
 
-/* Is the seal between the position and generation gen, and does it not hold? */
+/* Is the seal between the position and generation gen, and does its count differ? */
 static bool seal_broken(const struct fby_log_position *at, u64 gen)
 {
 	return at->seal_gen && at->gen < at->seal_gen && gen >= at->seal_gen &&

@@ -26,18 +26,18 @@
 
 enum fby_log_gate {
 	FBY_GATE_OPEN = 1u << 0, /* entries may be appended: logging, and created since the pool was opened */
-	FBY_GATE_NEXT = 1u << 1, /* somebody waits to begin a generation: the next to come begins one */
+	FBY_GATE_NEXT = 1u << 1, /* somebody waits to begin a generation: the next append begins one */
 };
 
 struct fby_log {
-	/* read by each append, written by who has the gate, all of it in two lines */
+	/* read by each append, written by the holder of the gate; all of it is in two lines */
 	u32 gate FBY_ALIGNED;
 	bool claimed;
 	u64 gen;
 	u64 synced;
 	u8 guid[16];
 	struct fby_log_counters last; /* entries of the generations before gen */
-	/* under the lock */
+	/* guarded by the lock */
 	struct fby_log_counters live FBY_ALIGNED; /* all entries, as of the beginning of gen */
 	struct fby_lock lock;
 	/* as it is stored; of position only synced is maintained while the log is open */
@@ -116,16 +116,17 @@ int fby_logs_check(const struct fby_logs *p, u16 log);
 /* Why a log that is not open takes no entries.  Before the claim only the consumer knows in which
  * state its log was left. */
 int fby_logs_shut(const struct fby_logs *p, u16 log);
-void fby_logs_open(struct fby_logs *p, u16 log); /* the header, from its record */
-void fby_logs_header(struct fby_log *l, const struct fby_log_header *h); /* the new one, for who looks meanwhile */
-void fby_logs_write(struct fby_logs *p, u16 log); /* the header, to its record if it is embedded */
-/* A consumer's call shows that he has the header of the newest period: into the record. */
+void fby_logs_open(struct fby_logs *p, u16 log); /* Reads the header from its record. */
+/* the new header, for concurrent readers */
+void fby_logs_header(struct fby_log *l, const struct fby_log_header *h);
+void fby_logs_write(struct fby_logs *p, u16 log); /* writes the header to its record if it is embedded */
+/* A consumer's call shows that it has the header of the newest period: notes that in the record. */
 void fby_logs_stored(struct fby_logs *p, u16 log);
 bool fby_logs_guid_none(const u8 guid[16]);
 bool fby_logs_guid_taken(const struct fby_logs *p, u16 log, const u8 guid[16]);
-/* While it is open: its entries above the synced txg, and how many txgs have some. */
+/* While the log is open: its entries above the synced txg, and how many txgs have some. */
 void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs);
-/* Gives back the closed chunks that have nothing above txg. */
+/* Frees the closed chunks that have nothing above txg. */
 void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake);
 /* Periodically frees chunks of logs whose consumers have fallen silent, if chunks are scarce. */
 void fby_logs_tick(struct fby_logs *p, u32 *wake);

@@ -47,7 +47,7 @@ void fby_logs_open(struct fby_logs *p, u16 log)
 
 	fby_copy(l->header.guid, r->guid, sizeof(r->guid));
 	if (r->home & FBY_LOG_CONSUMER)
-		return; /* and the state is what he says */
+		return; /* the consumer's state counts */
 	l->header.state = r->state;
 	l->header.at = r->at;
 }
@@ -78,7 +78,7 @@ bool fby_logs_guid_none(const u8 guid[16])
 	return any == 0;
 }
 
-/* In the state that it is in, or, before the claim, may be in. */
+/* Does the log have the GUID in its present state, or in one that it may have before the claim? */
 static bool has_guid(const struct fby_logs *p, u16 log, const u8 guid[16])
 {
 	const struct fby_log_record *r = &p->space->owner[log].log;
@@ -118,7 +118,7 @@ void fby_logs_free(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 	}
 }
 
-/* The chunks that slots have open, if they have nothing above txg.  False: a slot is busy. */
+/* Closes the chunks that slots have open, if they have nothing above txg.  False: a slot is busy. */
 static bool close_open(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 {
 	bool all = true;
@@ -168,7 +168,7 @@ int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
 		return -FBY_E_LOG_UNCLAIMED; /* its consumer may know it in another state */
 	if (!close_open(p, log, FBY_NUMBER_END, wake))
 		return FBY_WAIT_SLOT;
-	if ((r->home & FBY_LOG_CONSUMER) && r->state != FBY_LOG_NONE) { /* he has stored its end */
+	if ((r->home & FBY_LOG_CONSUMER) && r->state != FBY_LOG_NONE) { /* the consumer has stored its end */
 		r->state = FBY_LOG_NONE;
 		if (!FBY_BUG(END_NOT_RECORDED))
 			fby_owner_write(p->space, log);
@@ -200,7 +200,7 @@ int fby_logs_create(struct fby_logs *p, u16 log, const u8 guid[16], u64 synced, 
 	if (!FBY_BUG(CREATE_NOT_RECORDED))
 		fby_owner_write(p->space, log);
 	l->claimed = true;
-	/* Not what slots have of the last period: the generation is another. */
+	/* This excludes what slots have of the last period: the generation is another. */
 	l->gen++;
 	l->synced = synced;
 	fby_copy(l->guid, guid, 16);
@@ -226,8 +226,8 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 	if (txg >= FBY_NUMBER_START)
 		return -FBY_E_NUMBERS;
 	if (txg > l->header.at.synced) {
-		/* First on the media: entries of the txgs that it makes room for may not be
-		 * there while the record says that three older ones are unsynced. */
+		/* The media is updated first: entries of the txgs that this makes room for must
+		 * not exist while the record says that three older ones are unsynced. */
 		struct fby_log_header h = { .state = FBY_LOG_LOGGING, .at.synced = txg };
 
 		fby_copy(h.guid, l->header.guid, sizeof(h.guid));
@@ -236,7 +236,7 @@ int fby_logs_sync(struct fby_logs *p, u16 log, u64 txg, struct fby_log_header *h
 			fby_owner_write(p->space, log);
 		}
 		fby_logs_header(l, &h);
-		fby_logs_stored(p, log); /* before entries are given back, which would show it */
+		fby_logs_stored(p, log); /* before chunks are freed, which would reveal it */
 		fby_store_release(&l->synced, txg);
 	}
 	if (fby_short(p->space))
@@ -260,7 +260,7 @@ int fby_logs_destroy(struct fby_logs *p, u16 log, struct fby_log_header *header,
 
 	if (rc)
 		return rc;
-	/* Under the lock, as those are who begin a generation. */
+	/* Under the lock, like the threads that begin a generation. */
 	fby_lock(&l->lock);
 	fby_fetch_and(&l->gate, ~(u32)FBY_GATE_OPEN);
 	fby_mb_after_atomic();
@@ -292,8 +292,8 @@ static bool slot_soon(struct fby_slot *s)
 }
 
 /*
- * First what the slots have counted of the newest generation.  If another has begun by the
- * end, all of that is in what that one counts from.
+ * Reads first what the slots have counted in the newest generation.  If another generation begins
+ * meanwhile, its base includes all of that.
  */
 void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * walk.c - the entries of one chunk: a walk that no damaged header stops, and what
- * recovery and check learn by it.
+ * walk.c - the entries of one chunk: a walk that no damaged header stops, and the results for
+ * recovery and check.
  */
 #include "log/logs.h"
 
@@ -35,7 +35,7 @@ bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_
 	return false;
 }
 
-/* Sealed entries that were not found.  A seal that says more than a chunk can hold lies. */
+/* Sealed entries that were not found.  A seal that counts more than a chunk can hold is forged. */
 static u32 unsettled(const struct fby_store *st, const struct fby_seal_line *seal, u32 settled)
 {
 	u64 most = fby_log_lines(st), n = seal ? seal->last_block : 0;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * medium.h - every load, store, flush and fence of the media, by offset.  Nothing
- * else in the engine touches it, so the simulator sees all there is, and a media
- * need not be memory.
+ * medium.h - every load, store, flush and fence of the media, by offset.  No other file of the
+ * engine accesses the media, so the simulator sees every access, and the media need not be
+ * memory.
  */
 #ifndef FBY_MEDIUM_H
 #define FBY_MEDIUM_H
 
 #include "medium/small.h"
 
-/* Data of one page: sectors at offset at, their CRC continued. */
+/* Stores data of one page: sectors at offset at; returns their CRC, continued. */
 static inline u32 media_data(struct fby_media *m, u64 at, const void *src, u32 bytes, u32 crc, bool checksum)
 {
 	if (checksum)
@@ -30,7 +30,8 @@ static inline void media_fence(struct fby_media *m, u64 at, u64 bytes)
 	fby_port_fence(m, at, bytes);
 }
 
-/* Whole lines to dst; NULL: can they be read?  False: the media reported an error. */
+/* Reads whole lines to dst; NULL: checks that they are readable.  False: the media reported an
+ * error. */
 static inline bool media_read(struct fby_media *m, void *dst, u64 at, u32 bytes)
 {
 	return fby_port_read(m, dst, at, bytes) == 0;
@@ -42,7 +43,7 @@ static inline bool media_read_crc(struct fby_media *m, void *dst, u64 at, u32 by
 	return fby_port_read_crc(m, dst, at, bytes, crc) == 0;
 }
 
-/* Soon to be read.  Inline, since gcc drops calls of functions that do nothing but
+/* Prefetches bytes that will be read soon.  Inline, since gcc drops calls of functions that only
  * prefetch. */
 FBY_INLINE void media_prefetch(struct fby_media *m, u64 at, u32 bytes)
 {

@@ -23,8 +23,8 @@ static inline u8 fby_mask(u32 first, u32 n)
 	return (u8)(((1u << n) - 1) << first);
 }
 
-/* Sectors in mask.  Not the compiler's builtin: that is a call into its library
- * where the CPU's instruction may not be assumed, and the kernel has no such. */
+/* Sectors in mask.  Not the compiler's builtin: that is a library call if the CPU's instruction
+ * may not be assumed, and the kernel has no such library. */
 static inline u32 fby_mask_count(u8 mask)
 {
 	u32 m = mask;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * calls.c - what hosts call, handed to the layer that does it.
+ * calls.c - the hosts' calls, passed on to the layer that implements them.
  */
 #include "cache/placed.h"
 #include "pool/parts.h"
@@ -106,8 +106,8 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 	u64 tick_ns = p->drain.tick_ns;
 	int decision, placed;
 
-	/* After a request for another volume it is their turn, so that neither kind waits for
-	 * ever where both always have one. */
+	/* After a request for another volume it is the static volumes' turn, so that neither kind
+	 * starves if both always have a request. */
 	if (statics && p->drain.turn_placed) {
 		p->drain.turn_placed = false;
 		*next_ns = ~0ull;
@@ -144,7 +144,7 @@ int fby_volume_drain_upto(struct fby_pool *p, u16 index, u64 *upto)
 
 	if (rc)
 		return rc;
-	/* A pass that is on may be past what was written just now; the next one is not. */
+	/* A running pass may be past the newest writes; the next pass is not. */
 	if (fby_is_placed(&p->cache, index))
 		*upto = fby_load(&p->statics.volume[index].passes) + 1;
 	else

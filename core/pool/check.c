@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * check.c - the invariants of a pool, all of them, from the pool itself.  Media
- * that is damaged does not break an invariant: a line whose checksum fails is
- * passed over here, and found by whoever reads it.
+ * check.c - checks all invariants of a pool, from the pool itself.  Damaged media does not break
+ * an invariant: check skips a line whose checksum fails; readers report it.
  *
  *	lists	each chunk is free, or on the list of its volume, once; volumes'
  *		lists ascend by seq; open chunks belong to one slot
@@ -41,7 +40,7 @@ static void put_text(struct check *k, const char *s)
 		put_char(k, *s++);
 }
 
-/* Hexadecimal: needs no division of 64 bits. */
+/* Hexadecimal, which needs no division of 64 bits. */
 static void put_number(struct check *k, u64 n)
 {
 	u32 shift = 60;
@@ -56,7 +55,7 @@ static void put_number(struct check *k, u64 n)
 	}
 }
 
-/* "what: name number, name number".  The first violation is the one told. */
+/* "what: name number, name number".  Only the first violation is reported. */
 static bool violated(struct check *k, const char *what, const char *a, u64 x, const char *b, u64 y)
 {
 	if (k->failed)
@@ -205,7 +204,7 @@ static bool check_chain(struct check *k, u32 b, u64 *total)
 			return violated(k, "a page in a chain is not linked", "bucket", b, "page", page);
 		if (fby_index_bucket(&p->cache, e->key) != b)
 			return violated(k, "a page hangs in the wrong bucket", "bucket", b, "page", page);
-		/* Not for ever: the chain may lead into a ring, whose pages come twice. */
+		/* Bounded: a corrupt chain may lead into a ring, whose pages come twice. */
 		other = e->next;
 		for (u32 left = pages; left > 0 && other != FBY_NO_PAGE && other < pages; left--) {
 			if (p->cache.entry[other].key == e->key)
@@ -267,7 +266,7 @@ static bool check_linked_line(struct check *k, u32 page, const struct fby_page_l
 	return true;
 }
 
-/* Does recovery look at entries of this block? */
+/* Does recovery read entries of this block? */
 static bool replayed(const struct fby_pool *p, u16 volume, u64 block)
 {
 	const struct fby_owner *owner = &p->space.owner[volume];
@@ -275,8 +274,7 @@ static bool replayed(const struct fby_pool *p, u16 volume, u64 block)
 	return owner->damaged || (owner->rec.kind == FBY_OWNER_VOLUME && block < p->cache.volume[volume].blocks);
 }
 
-/* A line that a recovery would take for an entry: is the page linked for its
- * block this one, or newer? */
+/* Recovery would accept this line as an entry: is the block's linked page this one, or newer? */
 static bool check_unlinked_line(struct check *k, u32 page, const struct fby_page_line *l)
 {
 	struct fby_pool *p = k->p;
@@ -305,7 +303,8 @@ static bool check_epoch(struct check *k, u32 c)
 	bool a_ok = fby_open_line_read(&p->space.store, c, 0, &a), b_ok = fby_open_line_read(&p->space.store, c, 1, &b);
 	u64 newest = a_ok && (!b_ok || a.epoch > b.epoch) ? a.epoch : b.epoch;
 
-	if (!a_ok || !b_ok || p->space.opt.read_only) /* the other may have been the newest; not put right */
+	/* the damaged copy may have been the newest; it is not repaired */
+	if (!a_ok || !b_ok || p->space.opt.read_only)
 		return true;
 	if (newest != p->space.chunk[c].epoch)
 		return violated(k, "a chunk's epoch is not that of the media", "chunk", c, "epoch",
@@ -340,7 +339,7 @@ static bool check_chunk(struct check *k, u32 c)
 		linked += is_linked;
 		if (is_linked && (ch->state == FBY_CS_FREE || i >= ch->fill))
 			return violated(k, "a page is linked where nothing was written", "chunk", c, "page", i);
-		/* Read only, a line that counts as lost is still there. */
+		/* In a read-only pool, a line that counts as lost is still there. */
 		if (p->space.opt.read_only && fby_lost_only(p->cache.entry[page].state))
 			continue;
 		if (is_linked && readable && !check_linked_line(k, page, &l))

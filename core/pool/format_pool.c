@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * format_pool.c - an empty pool.
+ * format_pool.c - formats an empty pool.
  */
 #include "api/forebay.h"
 #include "format/static_format.h"
@@ -18,7 +18,7 @@ static void format_volumes(struct fby_media *m, u32 seed, u32 nvolumes)
 	}
 }
 
-/* All open and seal lines valid, so that afterwards a chunk without them is damaged. */
+/* Writes all open and seal lines, so that later a chunk without them is known to be damaged. */
 static void format_chunk(struct fby_media *m, u32 seed, const struct fby_superblock *sb, u32 c)
 {
 	u64 at = sb->data_offset + (u64)c * sb->chunk_size;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * info.c - counters and states, for whoever asks.
+ * info.c - counters and states.
  */
 #include "pool/parts.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * kinds.c - which kinds of chunk and of owner there are, and what each layer has for them.
+ * kinds.c - the table of kinds of chunk and of owner, with each layer's functions for them.
  */
 #include "format/kind.h"
 #include "pool/parts.h"
@@ -36,7 +36,7 @@ const struct fby_chunk_kind_row fby_chunk_kinds[FBY_CHUNK_KINDS] = {
 
 /* --- owners ---------------------------------------------------------------------- */
 
-/* A free record may be that of a volume that was removed. */
+/* A free record may be that of a removed volume. */
 static void volume_open(struct fby_pool *p, u16 owner)
 {
 	const struct fby_volume_record *r = &p->space.owner[owner].rec;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * log_calls.c - logs of the pool: add, remove, look; the rest is handed to their layer.
+ * log_calls.c - logs of the pool: add, remove, info; other calls are passed to their layer.
  */
 #include "pool/parts.h"
 
@@ -9,7 +9,7 @@ int fby_log_find(struct fby_pool *p, const char *name, u16 *log)
 	return fby_table_find(p, FBY_OWNER_LOG, name, log) ? FBY_DONE : -FBY_E_NO_LOG;
 }
 
-/* A record that cannot be read may be of any name: none is known to be free. */
+/* An unreadable record may have any name: no name is known to be free. */
 static bool names_known(const struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * map_calls.c - maps of the pool: add, remove, attach, look, check; the rest is handed to
+ * map_calls.c - maps of the pool: add, remove, attach, info, check; other calls are passed to
  * their layer.
  */
 #include "pool/parts.h"
@@ -19,7 +19,7 @@ static u32 files_by_size(u64 bytes)
 	return n < 16 ? 16 : n > 4096 ? 4096 : (u32)n;
 }
 
-/* Has the pool so much room for a share?  Its first unit. */
+/* Has the pool room for a share of this size?  *first: its first unit. */
 static bool find_room(const struct fby_pool *p, u64 bytes, u32 *first)
 {
 	u64 room = p->space.store.sb.map_bytes, at = 0;
@@ -70,7 +70,7 @@ int fby_map_add(struct fby_pool *p, const struct fby_map_spec *s, u16 *map)
 		return rc;
 	if (fby_table_find(p, FBY_OWNER_KINDS, r.name, map))
 		return -FBY_E_VOLUME_EXISTS;
-	/* It may be that of a share. */
+	/* The damaged record may be that of a share. */
 	for (i = 0; i < p->space.store.sb.nvolumes; i++)
 		if (p->space.owner[i].damaged)
 			return -FBY_E_VOLUME_DAMAGED;
@@ -87,7 +87,7 @@ int fby_map_add(struct fby_pool *p, const struct fby_map_spec *s, u16 *map)
 	fby_map_locate(&p->maps, &p->maps.map[i], &r);
 	if (!p->maps.map[i].sound)
 		return -FBY_E_GEOMETRY;
-	/* First: a record is of a share that is there. */
+	/* The share is formatted first: a record must refer to a valid share. */
 	fby_map_format(&p->maps, &p->maps.map[i]);
 	owner->map = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE; /* it has none */
@@ -111,8 +111,8 @@ static int map_of(struct fby_pool *p, u16 map, struct fby_map **m)
 
 #define WORD_OF(line, member) ((line)[__builtin_offsetof(struct fby_map_file_record, member) / 8])
 
-/* Is a file perhaps shorter than was promised?  Not attached there is no room for a record,
- * so its check is not looked at: if either copy says so. */
+/* May a file be shorter than was promised?  A detached map has no memory for a record, so its
+ * check is ignored: true if either copy says so. */
 static bool any_promised(struct fby_pool *p, const struct fby_map *m)
 {
 	u64 line[FBY_LINE / 8];
@@ -125,7 +125,7 @@ static bool any_promised(struct fby_pool *p, const struct fby_map *m)
 	return false;
 }
 
-/* Does a file lack something, or might it? */
+/* Does a file lack data, or might it? */
 static bool any_dirty(struct fby_pool *p, const struct fby_map *m)
 {
 	if (any_promised(p, m))
@@ -251,8 +251,8 @@ static u32 merged(const struct fby_map *m, u32 a, u32 b)
 }
 
 /*
- * Used frames are on no list, so their next is free to make one: sorted by merging lists of
- * 1, 2, 4, ... frames, of each length one at most.
+ * Used frames are on no list, so their next is free to build one.  It is sorted by merging lists
+ * of 1, 2, 4, ... frames, at most one of each length.
  */
 static bool check_segments(const struct fby_map *m, struct fby_violation *v)
 {

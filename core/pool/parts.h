@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * parts.h - the pool: its layers, side by side.
+ * parts.h - the pool and its layers.
  */
 #ifndef FBY_PARTS_H
 #define FBY_PARTS_H
@@ -31,7 +31,7 @@ static inline bool fby_is_volume(u32 kind)
 
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r);
 void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
-/* The slot or page before which a call of fby_lost_list stops; there are end of them. */
+/* The slot or page before which a call of fby_lost_list stops; end is their number. */
 static inline u32 fby_lost_stop(const struct fby_lost_at *at, u32 end)
 {
 	return at->most && at->page < end && end - at->page > at->most ? at->page + at->most : end;

@@ -87,7 +87,7 @@ static u64 known_features(const struct fby_options *o)
 	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0);
 }
 
-/* Not inlined, for the stack: its caller holds a superblock. */
+/* Not inlined, to save stack: its caller holds a superblock. */
 __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 {
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
@@ -236,7 +236,7 @@ int fby_pool_set_options(struct fby_pool *p, const struct fby_options *o)
 	rc = options_normalize(&n);
 	if (rc)
 		return rc;
-	/* Requests look at them meanwhile. */
+	/* Requests read them concurrently. */
 	fby_store(&p->space.opt.no_checksums, n.no_checksums);
 	fby_store(&p->space.opt.verify, n.verify);
 	fby_store(&p->space.opt.high_watermark, n.high_watermark);

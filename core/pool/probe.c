@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * probe.c - what is on a media: a pool, and may it be opened; nothing; or traces.
+ * probe.c - what a media holds: a pool that may or may not be opened, nothing, or traces of a
+ * pool.
  */
 #include "pool/parts.h"
 
 #define PROBE_CHUNKS 64u
 
-/* Chunks say their own number: look for one where a pool would have it. */
+/* Each chunk states its number: looks for one at the place where a pool would have it. */
 static bool chunk_traces(struct fby_media *m)
 {
 	for (u64 size = FBY_CHUNK_PAGES_MIN * FBY_PAGE; size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE; size *= 2) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * static_calls.c - what the pool does for static volumes: added, told about, checked.
+ * static_calls.c - what the pool does for static volumes: add, info, check.
  */
 #include "cache/placed.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 
-#define BREATH_SLOTS 256u /* whose pages are verified, between two breaths */
+#define BREATH_SLOTS 256u /* slots whose pages are verified between two calls of fby_breathe */
 
 int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_spec *s, struct fby_volume_record *r)
 {
@@ -15,7 +15,7 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 
 	if (s->static_bytes % FBY_STATIC_UNIT || !fby_static_slots(s->static_bytes))
 		return -FBY_E_GEOMETRY;
-	/* It may be that of a share. */
+	/* The damaged record may be that of a share. */
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
 		if (p->space.owner[i].damaged)
 			return -FBY_E_VOLUME_DAMAGED;
@@ -28,7 +28,7 @@ int fby_pool_static_add(struct fby_pool *p, u32 index, const struct fby_volume_s
 	fby_copy(r, &share, sizeof(share));
 	if (!fby_record_sane(index, r))
 		return -FBY_E_GEOMETRY;
-	/* First: a record is of a share that is there. */
+	/* The share is formatted first: a record must refer to a valid share. */
 	fby_share_format(&p->statics, &share, s->flush_us);
 	return FBY_DONE;
 }
@@ -65,7 +65,7 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	out->passes = fby_load(&v->passes);
 	recounts = fby_load_acquire(&v->recounts);
 	out->eras_percent = percent_of(fby_load(&v->era));
-	out->counted = fby_static_counted(v); /* first: the count may become known between the two */
+	out->counted = fby_static_counted(v); /* read first: the count may become known in between */
 	out->pages = fby_static_live(v);
 	fby_rmb();
 	out->counted = out->counted && fby_load(&v->recounts) == recounts;
@@ -85,7 +85,7 @@ static bool violated(struct fby_violation *v, const char *what, u16 volume, u64 
 	return false;
 }
 
-/* Is destage to come to the slot by itself? */
+/* Must destage find the slot without being told? */
 static bool to_be_found(const struct fby_pool *p, u16 index, u32 slot)
 {
 	const struct fby_destage *d = &p->drain.volume[index].destage;
@@ -153,7 +153,7 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 						s.slot, "block", block);
 		}
 	}
-	/* A line that is damaged counts for another number of pages than it did. */
+	/* A damaged line counts for another number of pages than before. */
 	if (live != fby_static_live(st) && !damaged && !st->told && !st->miscounted) {
 		*v = (struct fby_violation){ "a static volume's pages are miscounted", "volume", "counted", index, live };
 		return false;
@@ -163,8 +163,8 @@ bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *
 
 /* --- looking into it ----------------------------------------------------------------------- */
 
-/* Destage is to come to the slot, before anybody sees that nothing of it is lost; and until
- * then each list says so. */
+/* Destage has to visit the slot before anybody reports that nothing of it is lost; until then
+ * each list includes it. */
 static void take_again(struct fby_pool *p, struct fby_static *v, u32 slot, u64 era)
 {
 	fby_static_dirty_set(&p->statics, v, slot / FBY_GROUP_SLOTS);
@@ -174,7 +174,7 @@ static void take_again(struct fby_pool *p, struct fby_static *v, u32 slot, u64 e
 	fby_unlock(&p->space.lock);
 }
 
-/* The list is at its end. */
+/* The list has reached its end. */
 static void lost_known(struct fby_pool *p, struct fby_static *v, const struct fby_lost_at *at)
 {
 	fby_lock(&p->space.lock);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * table.c - the volume table, whoever is in it: names, places, and may it be written.
+ * table.c - the volume table, whatever its records are: names, places, and whether it may be
+ * written.
  */
 #include "pool/parts.h"
 
@@ -11,8 +12,8 @@ bool fby_name_equal(const char *a, const char *b)
 	return *a == *b;
 }
 
-/* One that is . or .., or begins with -, cannot be a file's, and a command takes it for
- * something else. */
+/* A name that is .  or .., or that begins with -, cannot name a file, and a command would
+ * misinterpret it. */
 bool fby_name_ok(const char *name)
 {
 	for (u32 n = 0; name[n]; n++) {

@@ -15,7 +15,7 @@ int fby_volume_find(struct fby_pool *p, const char *name, u16 *index)
 		       -FBY_E_NO_VOLUME;
 }
 
-/* The volume that had the index before has had them. */
+/* The counts belong to the volume that had the index before. */
 static void forget_counts(struct fby_pool *p, u16 index)
 {
 	struct fby_cached *cv = &p->cache.volume[index];
@@ -65,8 +65,8 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	r.counter = owner->rec.counter;
 	r.index = i;
 	r.kind = FBY_OWNER_VOLUME;
-	/* Nothing written so far can be taken for this volume's own: its first
-	 * chunk takes a fresh block of sequence numbers. */
+	/* Nothing written so far may count as this volume's: its first chunk takes a fresh block
+	 * of sequence numbers. */
 	r.watermark = FBY_BUG(NEW_VOLUME_OLD_WATERMARK) ? 0 : fby_load_acquire(&p->space.seq) - 1;
 	r.origin_sectors = s->origin_sectors;
 	r.block_size = s->block_size;
@@ -93,7 +93,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	return FBY_DONE;
 }
 
-/* Unlinks all; the record is free already, so nothing of it comes back. */
+/* Unlinks all pages; the record is already free, so a restart finds none of them. */
 static void forget_pages(struct fby_pool *p, u16 volume)
 {
 	u32 wake = 0, c = FBY_NO_CHUNK;
@@ -202,7 +202,7 @@ u32 fby_mark_number(u32 marks)
 	return rest == 3 || rest == 4 ? (marks | 7) + 1 : marks & ~1u;
 }
 
-/* The number after a step; see fby_mark_step.  A number that a mark may say already is passed over. */
+/* The number after a step; see fby_mark_step.  Numbers that a mark may already carry are skipped. */
 static u32 number_after(u32 marks, enum fby_mark_step step)
 {
 	u32 rest = marks & 7;
@@ -268,8 +268,7 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 	fby_flight_start(d, buf, a->nrequests, a->buffer_bytes);
 }
 
-/* Entries that recovery found lost: go on as the policy says, and remember that
- * it was said. */
+/* Accepts entries that recovery found lost, as the policy says, and records that in the volume. */
 static void accept_holes(struct fby_pool *p, u16 index)
 {
 	struct fby_owner *owner = &p->space.owner[index];
@@ -339,7 +338,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	fby_gate_attach(cv);
 	cv->bypasses = cv->bypassed_sectors = 0;
 	if (owner->rec.kind == FBY_OWNER_STATIC) {
-		dv->pace.depth = fby_flight_buffers(a->nrequests); /* nobody is throttled by what it measures */
+		dv->pace.depth = fby_flight_buffers(a->nrequests); /* its measurements throttle nobody */
 		return FBY_DONE;
 	}
 	fby_entitle(&p->space, owner, true);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * recovery.c - the second half of recovery, from what the scan (scan.c) found to a
- * usable pool: remember losses in the volumes' records; void what was dropped, put
- * damaged lines right; seal; clear the clean flag.  Cut at any point, all of it
- * runs again with the same result.
+ * recovery.c - the second half of recovery, from the result of the scan (scan.c) to a usable
+ * pool.  It records losses in the volumes' records, voids dropped entries, repairs damaged lines,
+ * seals, and clears the clean flag.  If it is interrupted at any point, it runs again with the
+ * same result.
  */
 #include "recover/recovery.h"
 
@@ -40,9 +40,9 @@ static void count_holes(struct fby_recovery *p, u32 c)
 	}
 }
 
-/* After a clean close, what is linked must be what was.  Holes that have a name
- * stand in for their entries; each that has none explains one that is missing,
- * and its chunk says of which volume. */
+/* After a clean close, the linked pages must be those of the close.  A hole with a known block
+ * stands in for its entry; each unknown one explains a missing entry, and its chunk names the
+ * volume. */
 static bool clean_mismatch(struct fby_recovery *p)
 {
 	u64 entries, digest = fby_digest(p->cache, &entries), unnamed = 0;
@@ -54,7 +54,7 @@ static bool clean_mismatch(struct fby_recovery *p)
 	return entries > p->space->store.sb.clean_entries || p->space->store.sb.clean_entries - entries > unnamed;
 }
 
-/* Does a clean close count what the owner has?  It counts pages that are linked. */
+/* Does a clean close count the owner's pages?  It counts linked pages only. */
 static bool uncounted(const struct fby_recovery *p, u16 owner)
 {
 	return owner != FBY_NO_OWNER && fby_chunk_kinds[p->space->owner[owner].chunk_kind].whole;
@@ -74,7 +74,7 @@ static void any_loss(struct fby_recovery *p, bool only)
 	p->report.holes += any;
 }
 
-/* Chunks that may have held more than is left of them; likewise. */
+/* Counts chunks that may have held more entries than are left; only: as above. */
 static void count_doubts(struct fby_recovery *p, bool only)
 {
 	bool lost = false;
@@ -105,8 +105,8 @@ static void find_losses(struct fby_recovery *p)
 			count_holes(p, c);
 		fby_breathe();
 	}
-	/* A clean close that adds up shows that what is lost held nothing: exactly, if
-	 * nothing stands in for a lost entry. */
+	/* A clean close whose sums match shows that the lost lines held nothing; the match is
+	 * exact only if nothing stands in for a lost entry. */
 	if (!countable || (doubt && p->report.holes))
 		count_doubts(p, false);
 	else if (clean_mismatch(p))
@@ -121,8 +121,7 @@ static void find_losses(struct fby_recovery *p)
 	}
 }
 
-/* Before anything else is written: a second start must not miss what this one
- * found. */
+/* Comes before any other write: a second start must not miss the losses that this one found. */
 static void write_losses(struct fby_recovery *p)
 {
 	for (u32 i = 0; i < p->space->store.sb.nvolumes; i++) {
@@ -136,8 +135,8 @@ static void write_losses(struct fby_recovery *p)
 
 /* --- finish: lines -------------------------------------------------------------------- */
 
-/* The line of the last page written, which names the last batch; its kind is 0
- * if the chunk has none. */
+/* Reads the line of the last written page, which names the last batch; its kind is 0 if the chunk
+ * has none. */
 static void last_line(struct fby_recovery *p, u32 c, struct fby_page_line *l)
 {
 	u32 i = p->space->chunk[c].fill - 1;
@@ -174,8 +173,8 @@ static bool new_line(struct fby_recovery *p, u32 c, u32 i, const struct fby_page
 		l->kind = FBY_KIND_DATA;
 		l->lost = 0xff;
 	} else if (last->kind && i >= last->batch_first) {
-		/* Still of the last batch: cut short before its other lines are
-		 * there, they must not be taken for settled ones. */
+		/* It stays in the last batch: if the writing of the other lines is interrupted,
+		 * the lines must not count as settled. */
 		l->batch_first = last->batch_first;
 		l->batch_count = last->batch_count;
 		l->block = last->block - (last->page - i);
@@ -189,7 +188,7 @@ static void write_lines(struct fby_recovery *p, u32 c)
 	struct fby_page_line l, last;
 
 	last_line(p, c, &last);
-	/* From the end, so that what fby_hole_seq finds is the same in a second run. */
+	/* From the end, so that fby_hole_seq returns the same in a second run. */
 	for (u32 i = p->space->chunk[c].fill; i-- > p->space->store.first_page;) {
 		if (new_line(p, c, i, &last, &l))
 			media_lines(p->space->store.media, fby_line_at(&p->space->store, c, i), &l, FBY_LINE);
@@ -218,8 +217,8 @@ static void write_open(struct fby_recovery *p, u32 c)
 	}
 }
 
-/* A seal of which a crash left one line: the other is made the same, before the
- * next seal takes the place of the one before. */
+/* Repairs a seal of which a crash left only one line, before the next seal overwrites the
+ * previous one. */
 static void copy_seal(struct fby_recovery *p, u32 c, u32 parity)
 {
 	u32 which[2] = { parity, parity + FBY_SEALS / 2 };
@@ -246,8 +245,8 @@ static bool seals_whole(struct fby_recovery *p, u32 c)
 	return true;
 }
 
-/* Closes it where it ends: recovery ignores what comes after.  Of the seals that
- * are left none is overwritten before another one is whole. */
+/* Closes the chunk at its end: recovery ignores later lines.  No remaining seal is overwritten
+ * before another one is intact. */
 static void write_seals(struct fby_recovery *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
@@ -343,8 +342,8 @@ static u32 merge_by_seq(struct fby_recovery *p, u32 a, u32 b)
 	return first;
 }
 
-/* The volume's chunks, chained by next in any order: oldest first.  A merge sort
- * of runs of 2^i chunks. */
+/* Sorts the volume's chunks, chained by next in any order: oldest first.  A merge sort of runs of
+ * 2^i chunks. */
 static u32 sort_by_seq(struct fby_recovery *p, u32 c)
 {
 	u32 run[32], i;
@@ -375,7 +374,7 @@ static void build_lists(struct fby_recovery *p)
 		ch->pinned = 0;
 		ch->opened_ns = 0;
 		ch->tick_fill = ch->fill;
-		/* The counts are 0: those that died before are in the base. */
+		/* The counts are 0: pages that died before are in the base. */
 		ch->dead_base = (u16)(fby_load(&p->scanned[c].linked) - (ch->fill - p->space->store.first_page));
 		if (fby_load(&p->scanned[c].linked) == 0) {
 			fby_chunk_to_free(p->space, c);
@@ -402,8 +401,8 @@ static void build_lists(struct fby_recovery *p)
 	}
 }
 
-/* Is there room above each number for what a pool counts in its life?  A number too
- * high would be written, and not be believed by the next start. */
+/* Is there room above each number for a pool's lifetime?  Otherwise a number too high would be
+ * written, and the next start would reject it. */
 static bool numbers_low(const struct fby_recovery *p)
 {
 	u64 most = p->max_seq > p->max_epoch ? p->max_seq : p->max_epoch;

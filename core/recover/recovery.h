@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * recovery.h - what the scan (scan.c) leaves for the finish (recovery.c).
+ * recovery.h - the results of the scan (scan.c) for the finish (recovery.c).
  */
 #ifndef FBY_RECOVERY_H
 #define FBY_RECOVERY_H
@@ -15,8 +15,8 @@ enum {
 	CR_OPEN1 = 1u << 2,  /* its open line of odd epochs is not valid */
 	CR_SEALS = 1u << 3,  /* a seal line is not valid, or not the same as its copy */
 	CR_CLOSED = 1u << 4, /* has a seal that says closed */
-	CR_DOUBT = 1u << 5,  /* so few seals are left that entries may be missing, of its volume */
-	CR_LOST = 1u << 6,   /* the same, and of which volume is not known either */
+	CR_DOUBT = 1u << 5,  /* so few seals are left that entries of its volume may be missing */
+	CR_LOST = 1u << 6,   /* as CR_DOUBT, and the volume is unknown, too */
 };
 
 /* What the scan notes about a chunk for the finish.  It is not in struct fby_chunk, where it
@@ -46,10 +46,10 @@ struct fby_recovery {
 int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n);
 int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *report);
 
-/* No seq that the line of page (c, i), which cannot be read, may have had was above this. */
+/* Upper bound of the seq that the unreadable line of page (c, i) may have had. */
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i);
 
-/* The first chunk, or record, of a kind that is not known here is the one told. */
+/* Only the first chunk, or record, of an unknown kind is reported. */
 static inline void fby_recovery_unknown(struct fby_recovery *p, int error, u32 at, u32 kind)
 {
 	fby_lock(&p->space->lock);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * scan.c - the first half of recovery: each chunk by itself, in parallel.  Its
- * epoch, where its writes end, what each line is; links the newest entry of each
- * block.  Writes nothing; recovery.c does the rest.
+ * scan.c - the first half of recovery: each chunk separately, in parallel.  It finds the chunk's
+ * epoch, the end of its writes and the class of each line, and links the newest entry of each
+ * block.  It writes nothing; recovery.c does the rest.
  *
- * Only the last batch of a chunk can be torn by a crash, since each ended with a
- * fence.  The table below decides by a line's place and by what it is.
+ * Only the last batch of a chunk can be torn by a crash, since each ended with a fence.  The
+ * table below decides by a line's place and class.
  */
 #include "cache/index.h"
 #include "recover/recovery.h"
@@ -21,7 +21,7 @@ enum action {
 	LINK,	    /* an entry */
 	CHECK_DATA, /* an entry if its data arrived, else void */
 	HOLE,	    /* an entry was here and is lost */
-	VOID,	    /* torn, never acknowledged: make sure that it stays nothing */
+	VOID,	    /* torn, never acknowledged: recovery makes sure that it remains nothing */
 	NOTHING,
 };
 
@@ -38,7 +38,7 @@ struct scan {
 	u32 c;
 	u32 last;  /* highest place of a CURRENT line; 0: none */
 	u32 batch; /* first page of its batch */
-	u32 opens, seals; /* valid ones of its lines */
+	u32 opens, seals; /* number of its valid open lines and seals */
 	u32 sealed, closed;
 	u32 linked;
 	struct fby_seal_line seal; /* the newest */
@@ -70,8 +70,7 @@ static bool unknown(struct fby_recovery *p, u32 c, u32 kind)
 	return true;
 }
 
-/* Epoch and volume are those of the newest valid open line.  False: one is of a kind that
- * is not known here. */
+/* Takes epoch and volume from the newest valid open line.  False: one is of an unknown kind. */
 static bool scan_open(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -185,8 +184,8 @@ static u8 scan_line(struct fby_recovery *p, struct scan *s, u32 i, u64 *newest)
 	return FBY_LINE_CURRENT;
 }
 
-/* Classes of all lines.  Where they show that the newest open line is lost, the
- * epoch they have is the chunk's, and all are looked at again: once. */
+/* Classifies all lines.  If they show that the newest open line is lost, their epoch becomes the
+ * chunk's, and all are classified again: once. */
 static void scan_lines(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -200,7 +199,7 @@ static void scan_lines(struct fby_recovery *p, struct scan *s)
 		if (newest == ch->epoch)
 			break;
 		ch->epoch = newest;
-		ch->kind = FBY_CHUNK_CACHE; /* such lines are of no other */
+		ch->kind = FBY_CHUNK_CACHE; /* only cache chunks have such lines */
 		s->known = false;
 	}
 	if (ch->seq_max == 0)
@@ -226,8 +225,8 @@ static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 		p->scanned[s->c].found |= CR_LOST;
 }
 
-/* The newest seal, if it is one of the chunk as it is now; else NULL.  One that counts fill
- * as chunks of another kind do is forged. */
+/* Returns the newest seal, if it matches the chunk's present state; otherwise NULL.  A seal whose
+ * fill is that of another kind of chunk is forged. */
 static const struct fby_seal_line *own_seal(const struct fby_recovery *p, const struct scan *s)
 {
 	const struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -304,7 +303,7 @@ static u64 seq_before(const struct fby_page_line *next, u32 i)
 	return last > between ? last - between : 1;
 }
 
-/* Lines before this place were fenced long ago: SETTLED, by what the scan left. */
+/* Lines before this place were fenced long ago: SETTLED, according to the scan. */
 static u32 settled_end(const struct fby_recovery *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
@@ -349,7 +348,7 @@ static void count_lost(struct fby_recovery *p, u16 volume, u32 state, u32 by)
 		fby_fetch_add(&p->cache->volume[volume].lost_only, by);
 }
 
-/* Bucket held: old gives way to a newer one. */
+/* Bucket held: replaces old by a newer page. */
 static void supersede(struct fby_recovery *p, u16 volume, u32 old, u32 was)
 {
 	count_lost(p, volume, was, ~0u);
@@ -391,7 +390,7 @@ static void mark(struct fby_recovery *p, const struct scan *s, u32 i, u32 state)
 	p->scanned[s->c].found |= CR_LINES;
 }
 
-/* The data of an entry as its line says it. */
+/* Reads the data of an entry as described by its line. */
 static bool data_arrived(struct fby_recovery *p, u32 page, const struct fby_page_line *l)
 {
 	return (l->flags & FBY_PF_NOCRC) || FBY_BUG(TORN_TAIL_ACCEPTED) || fby_page_data_ok(p->cache, page, l);
@@ -408,8 +407,8 @@ static void drop(struct fby_recovery *p, struct scan *s, u32 i, const struct fby
 	fby_unlock(&p->space->lock);
 }
 
-/* Sectors that the volume has not: the image contradicts itself, and the line is
- * as good as lost.  The origin must never see them. */
+/* Are there sectors past the end of the volume?  Then the image contradicts itself, and the line
+ * counts as lost.  The origin must never get them. */
 static bool out_of_range(struct fby_recovery *p, const struct scan *s, const struct fby_page_line *l)
 {
 	u64 sectors = p->space->owner[s->volume].rec.origin_sectors;
@@ -449,8 +448,8 @@ static void entry(struct fby_recovery *p, struct scan *s, u32 i, const struct fb
 	link_page(p, s, i, l->block, state, l->seq);
 }
 
-/* The block of a lost line, from a neighbour of its batch, from the next line,
- * or from the seal; ~0: unknown. */
+/* Finds the block of a lost line from a neighbour in its batch, from the next line, or from the
+ * seal; ~0: unknown. */
 static u64 hole_block(const struct scan *s, u32 i, const struct fby_page_line *prev, const struct fby_page_line *next)
 {
 	if (prev && prev->batch_first + prev->batch_count > i)
@@ -472,7 +471,7 @@ static void gap(struct fby_recovery *p, struct scan *s, u32 from, u32 to, const 
 
 		if (a == VOID)
 			mark(p, s, i, FBY_ES_VOID);
-		/* At or below the watermark the origin has what is lost here. */
+		/* At or below the watermark, the origin has the lost data. */
 		most = next ? seq_before(next, i) : p->space->chunk[s->c].seq_max;
 		if (a != HOLE || s->ignore || most <= s->watermark)
 			continue;
@@ -490,7 +489,7 @@ static void scan_entries(struct fby_recovery *p, struct scan *s)
 
 	for (u32 i = p->space->store.first_page; i < end; i++) {
 		enum place place = place_of(s, i);
-		/* Only where no crash can have torn it is a line put right. */
+		/* A line is repaired only where no crash can have torn it. */
 		bool may = place == SETTLED && s->class[i] == FBY_LINE_BAD, repaired = false;
 
 		if (place == BEYOND || (s->class[i] != FBY_LINE_CURRENT && !may) ||
@@ -522,7 +521,7 @@ static void scan_nothing(struct fby_recovery *p, u32 c)
 	ch->fill = ch->sealed = p->space->store.first_page;
 }
 
-/* A chunk that is in use or free as a whole: its layer knows. */
+/* A chunk that is in use or free as a whole: its layer decides. */
 static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];

@@ -6,11 +6,10 @@
  * each volume, so all entries of a chunk are of one volume: an origin that
  * fails holds back its own chunks and no other's.
  *
- * Sequence numbers are handed to slots in blocks, so writers do not share the
- * counter's cache line for each write.  Two rules keep that sound: a write
- * takes a fresh block when its own numbers might not exceed that of a page it
- * replaces, and a slot shows in floor a bound below all it may still publish,
- * which the destage cut respects.
+ * Sequence numbers are handed to slots in blocks, so writers do not share the counter's cache
+ * line for each write.  Two rules keep that sound: a write takes a fresh block when its own
+ * numbers might not exceed that of a page it replaces; and a slot publishes in floor a lower
+ * bound of the numbers that it may still publish, which the destage cut respects.
  */
 #include "space/slot.h"
 
@@ -87,7 +86,7 @@ static u16 dead_sum(const struct fby_space *p, u32 c)
 	const u16 *n = p->dead + c;
 	u16 sum = 0;
 
-	/* Acquire: all that was done with its dead pages is done. */
+	/* Acquire: all work on its dead pages is complete. */
 	for (u32 i = 0; i <= p->opt.nslots; i++, n += p->store.sb.nchunks)
 		sum += fby_load_acquire(n);
 	return sum;
@@ -129,7 +128,8 @@ static void wake_space(struct fby_space *p, u32 *wake)
 {
 	u32 nfree = fby_load(&p->nfree);
 
-	if ((nfree > 1 || (nfree && fby_last_serves(p))) && /* enough for who has none; see fby_kept_free */
+	/* enough for a volume that has none; see fby_kept_free */
+	if ((nfree > 1 || (nfree && fby_last_serves(p))) &&
 	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }
@@ -139,7 +139,7 @@ u32 fby_sweep_most(const struct fby_space *p)
 	return SWEEP_COUNTS / (p->opt.nslots + 1);
 }
 
-/* Pool lock held.  Ends early when more than enough chunks are free. */
+/* Pool lock held.  Ends early when enough chunks are free. */
 static bool sweep(struct fby_space *p, u32 n, u32 enough)
 {
 	bool freed = false;
@@ -174,8 +174,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	fby_lock(&p->lock);
 	freed = sweep(p, SWEEP_OPEN, ~0u);
 	kept = fby_kept_free(p, owner, flags);
-	/* Not the whole pool, or a full one would cost each writer that: the hand goes
-	 * on where it is, and destage's goes round while writers wait. */
+	/* It does not sweep the whole pool, or a full one would cost each writer that: the hand
+	 * continues where it is, and destage's goes round while writers wait. */
 	if (p->nfree <= kept) {
 		freed |= sweep(p, fby_sweep_most(p), kept);
 		kept = fby_kept_free(p, owner, flags);
@@ -205,8 +205,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	fby_store(&ch->clean_for, 0u);
 	fby_store(&ch->opened_ns, fby_load(&p->now_ns)); /* read without the lock */
 	fby_store(&ch->copies_ns, FBY_NO_SEQ);
-	/* Release: who sees opens moved sees what was unlinked before; who sees
-	 * the new epoch sees opens moved. */
+	/* Release: a thread that sees opens changed also sees earlier unlinks; one that sees the
+	 * new epoch sees opens changed. */
 	fby_store_release(&p->opens, p->opens + 1);
 	if (!FBY_BUG(STALE_EPOCH))
 		fby_store_release(&ch->epoch, ch->epoch + 1);
@@ -216,7 +216,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->seq_last = ch->seq_min;
 	fby_chunk_list_append(p, &p->owner[owner], c);
 	fby_count(&p->chunks_opened, 1);
-	fby_store(&s->volume[owner].open, c); /* who finds no chunk any more finds this */
+	fby_store(&s->volume[owner].open, c); /* a thread that finds the old chunk missing finds this one */
 	fby_unlock(&p->lock);
 	/* readers see the new epoch before any new byte, new entries after opens */
 	fby_wmb();
@@ -226,15 +226,15 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	l.seq_min = ch->seq_min;
 	fby_line_finish(p->store.line_seed, &l);
 	media_lines(p->store.media, fby_open_at(&p->store, c, l.epoch & 1), &l, FBY_LINE);
-	/* Before any page line: else a crash could tear lines of the epoch before
-	 * under an open line that still says that one. */
+	/* Fenced before any page line: otherwise a crash could leave torn lines of the previous
+	 * epoch under an open line that still states that epoch. */
 	if (!FBY_BUG(OPEN_NO_FENCE))
 		fby_fence_chunk(&p->store, c);
 	return c;
 }
 
-/* A slot, taken, that has a chunk of the volume open.  NULL: none has, or *busy: it
- * could not be taken. */
+/* Takes a slot that has a chunk of the volume open.  NULL: none has, or *busy: it could not be
+ * taken. */
 static struct fby_slot *slot_with_chunk(struct fby_space *p, u16 owner, bool *busy)
 {
 	*busy = false;
@@ -268,10 +268,10 @@ static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	return true;
 }
 
-/* Is the volume to fill one chunk after the other, whatever slots its writers have?  Of
- * those that it is entitled to, the others are for the time in which one is destaged.
- * So with few chunks it begins before the pool is full, or those that its slots have open
- * would become full all at once. */
+/* Should the volume fill one chunk after the other, whatever slots its writers use?  Of its
+ * entitled chunks, the others are for the time in which one is destaged.  With few chunks this
+ * begins before the pool is full; otherwise the chunks open in its slots would become full all at
+ * once. */
 static bool one_by_one(const struct fby_space *p, u16 owner)
 {
 	return fby_starved(p) ||
@@ -291,7 +291,7 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 	if (!other && !busy) {
 		if (slot_open(p, s, owner, flags, wake))
 			return s;
-		/* Who had the last one may have opened it since. */
+		/* The previous holder may have opened one since. */
 		other = slot_with_chunk(p, owner, &busy);
 	}
 	fby_slot_release(s);
@@ -316,8 +316,8 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 	media_lines(p->store.media, fby_seal_at(&p->store, c, l.counter & 1), &l, FBY_LINE);
 	if (!FBY_BUG(SEAL_ONE_COPY))
 		media_lines(p->store.media, fby_seal_at(&p->store, c, (l.counter & 1) + FBY_SEALS / 2), &l, FBY_LINE);
-	/* Before the chunk can be freed and sealed again by another CPU, whose
-	 * store this one must not overtake. */
+	/* Ordered before the chunk can be freed and sealed again by another CPU, whose store this
+	 * one must not overtake. */
 	fby_fence_chunk(&p->store, c);
 	fby_store(&ch->sealed, ch->fill);
 }
@@ -356,7 +356,7 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 	fby_unlock(&p->lock);
 	if (freed) {
 		wake_space(p, wake);
-	} else if (fby_starved(p)) { /* it is wanted back before the next is full */
+	} else if (fby_starved(p)) { /* it should be freed before the next one is full */
 		fby_destage_look(p, owner);
 		*wake |= FBY_WAKE_DESTAGE;
 	}

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * fullness.c - how full the pool is: for a volume that wants a chunk, for relocation,
- * for destage, for the throttle.  From little to much:
+ * fullness.c - how full the pool is, as seen by a volume that needs a chunk, by relocation, by
+ * destage and by the throttle.  In ascending order:
  *
  *	pressure	so much is live that destage works until it is less
  *	level		how far a volume is between where it is throttled and full
  *	short		so few chunks are free that relocation begins
- *	starved		writers get none but for what they are entitled to
+ *	starved writers get none, except entitled ones
  */
 #include "space/space.h"
 
@@ -69,14 +69,14 @@ void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached)
 	v->active = attached;
 	fby_owed_count(p, v, 1);
 	fby_unlock(&p->lock);
-	/* A writer that was refused for the sake of another may have a chunk now. */
+	/* A writer that was refused in favour of another may get a chunk now. */
 	fby_fetch_or(&p->wake_owed, fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE);
 }
 
 /* --- free chunks ------------------------------------------------------------------- */
 
-/* One for destage, which must be able to carry damage forward; and where that is
- * no great part of the pool one for relocation, which makes more of it. */
+/* Chunks in reserve: one for destage, which must be able to carry damage forward; and, unless
+ * that is a great part of the pool, one for relocation, which frees more. */
 u32 fby_reserve(const struct fby_space *p)
 {
 	return p->store.sb.nchunks >= 16 ? 2 : 1;
@@ -128,8 +128,8 @@ bool fby_starved(const struct fby_space *p)
 	return fby_spare(p) <= fby_reserve(p);
 }
 
-/* Chunks in use that are throttled as such: the last ones, and not so few that one of
- * them is half of the way. */
+/* The number of last chunks that are throttled by chunks in use; not so few that one of them is
+ * half of the range. */
 static u32 last_chunks(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks, last = n / 8 < 8 ? n / 8 : 8;
@@ -150,9 +150,9 @@ bool fby_short(const struct fby_space *p)
 }
 
 /*
- * Above the watermark most of the chunks may be overwritten ones, which the next
- * opening takes back: then a look for every 64th of the pool will do, and each tick has
- * one.  Relocation keeps pace with openings.
+ * Above the watermark most chunks may be overwritten ones, which the next opening takes back.
+ * Then a look for every 64th of the pool is enough, and each tick has one.  Relocation keeps pace
+ * with openings.
  */
 bool fby_destage_due(const struct fby_space *p)
 {
@@ -165,7 +165,7 @@ bool fby_destage_due(const struct fby_space *p)
 
 /* --- live pages ------------------------------------------------------------------------ */
 
-/* By what is dirty: dead pages are taken back by relocation, unless that finds none. */
+/* Judged by dirty pages: relocation takes dead pages back, unless it finds none. */
 void fby_pressure_update(struct fby_space *p)
 {
 	u64 live = fby_load(&p->live), high = fby_load(&p->opt.high_watermark);
@@ -178,7 +178,7 @@ void fby_pressure_update(struct fby_space *p)
 		p->pressure = false;
 }
 
-/* How far used has come from start to top, 0 to FBY_LEVEL_FULL. */
+/* Maps used from [start, top] to 0 .. FBY_LEVEL_FULL. */
 static u32 level_between(u64 used, u64 start, u64 top)
 {
 	u64 above = used > start ? used - start : 0, range = top > start ? top - start : 0;
@@ -206,7 +206,7 @@ static u32 part_of(u32 n, u32 parts, u32 of)
 struct fby_span fby_throttled_span(const struct fby_space *p)
 {
 	u32 n = p->store.sb.nchunks - fby_owed(p), percent = (100 + fby_load(&p->opt.high_watermark)) / 2;
-	u32 pages = p->store.chunk_pages - p->store.first_page; /* of the pool below 2^32 */
+	u32 pages = p->store.chunk_pages - p->store.first_page; /* pages in the pool: below 2^32 */
 	u32 room = (n > fby_spare_wanted(p) ? n - fby_spare_wanted(p) : 1) * pages;
 	u32 left = (100 - percent) * 16, shift = left * 3 / 8 * fby_load(&p->tight) / FBY_TIGHT_MOST; /* of 1600 */
 	struct fby_span r = { part_of(room, 1600 - left + shift, 1600), part_of(room, 1600 - left / 4 + shift, 1600) };
@@ -216,17 +216,17 @@ struct fby_span fby_throttled_span(const struct fby_space *p)
 	return r;
 }
 
-/* Pages that writers can fill, of chunks that are owed to nobody else. */
+/* Pages that writers can fill, in chunks that are owed to nobody else. */
 static u64 full_at(const struct fby_space *p)
 {
 	return (u64)(p->store.sb.nchunks - fby_owed(p) - fby_reserve(p)) * (p->store.chunk_pages - p->store.first_page);
 }
 
 /*
- * The pool divided among the volumes that hold much of it: each but those with less
- * than half of such a share, whose pages are taken off first.  That makes the share
- * larger, and again some may be below the half.  The throttle's range goes a step towards
- * where the one of them has it that wants it the lowest.
+ * Divides the pool among the volumes that hold much of it: all except those with less than half
+ * of such a share, whose pages are subtracted first.  That makes the share larger, and again some
+ * may be below the half.  The throttle's range moves a step towards the lowest wish of these
+ * volumes.
  */
 void fby_share_update(struct fby_space *p)
 {
@@ -261,10 +261,10 @@ void fby_share_update(struct fby_space *p)
 }
 
 /*
- * Live pages, since dead ones are taken back without the origin.  A volume with half
- * of its share and more feels how full the pool is; with more than its share, that of a
- * full one.  One with less feels only how much of its own is left: that of the share, or
- * of what the others leave, whose origins may stand still.
+ * Level by live pages, since dead ones are taken back without the origin.  A volume with at least
+ * half of its share feels how full the pool is; with more than its share, at least like a full
+ * one.  A volume with less feels only how much of its own room is left: of its share, or of what
+ * the others leave, whose origins may have stopped.
  */
 static u32 level_by_live(const struct fby_space *p, const struct fby_owner *v)
 {
@@ -304,7 +304,7 @@ void fby_level_update(struct fby_space *p, u16 owner)
 	fby_store(&v->level, by_live > by_use ? by_live : by_use);
 }
 
-/* In a pool of few chunks each is much of what is free. */
+/* In a pool of few chunks each is a large part of the free room. */
 static u32 tight_most(const struct fby_space *p)
 {
 	u32 n = (p->store.sb.nchunks - fby_owed(p)) / 4;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * owner.c - a volume's record, and how many pages it has, from counts that have one
- * writer each.
+ * owner.c - a volume's record, and its number of pages, from counts with one writer each.
  */
 #include "format/kind.h"
 #include "space/space.h"
@@ -15,8 +14,8 @@ u64 fby_owner_dead(const struct fby_space *p, u16 owner)
 	return dead;
 }
 
-/* The dead first: a page is counted before it is linked, and so before it can
- * die.  The other way round what is replaced meanwhile would be subtracted. */
+/* Reads the dead pages first: a page is counted before it is linked, and so before it can die.
+ * In the other order pages replaced meanwhile would be subtracted. */
 u64 fby_owner_pages(const struct fby_space *p, u16 owner)
 {
 	u64 dead = fby_owner_dead(p, owner), pages = p->owner[owner].recovered;

@@ -20,7 +20,7 @@ static inline bool fby_slot_try(struct fby_slot *s)
 	return false;
 }
 
-/* Preferably this CPU's; NULL: all are busy. */
+/* Takes a slot, preferably this CPU's; NULL: all are busy. */
 static inline struct fby_slot *fby_slot_take(struct fby_space *p)
 {
 	u32 n = p->opt.nslots;
@@ -42,14 +42,14 @@ static inline void fby_slot_release(struct fby_slot *s)
 	fby_unpin();
 }
 
-/* n sequence numbers; fresh: above all given out before. */
+/* Returns n sequence numbers; fresh: above all those given out before. */
 static inline u64 fby_slot_seq(struct fby_space *p, struct fby_slot *s, u32 n, bool fresh)
 {
 	u64 seq;
 
 	FBY_ASSERT(n >= 1 && n <= FBY_SEQ_BLOCK);
 	if (s->seq_end - s->seq_next < n || (fresh && !FBY_BUG(SEQ_NOT_FRESH))) {
-		/* floor first: who sees the counter moved sees the floor too */
+		/* floor first: a thread that sees the counter changed sees floor, too */
 		fby_store(&s->floor, fby_load(&p->seq));
 		s->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);
 		s->seq_end = s->seq_next + FBY_SEQ_BLOCK;
@@ -60,12 +60,12 @@ static inline u64 fby_slot_seq(struct fby_space *p, struct fby_slot *s, u32 n, b
 	return seq;
 }
 
-/* A page was unlinked; counts are the caller's own, of a slot or of destage. */
+/* Counts an unlinked page; the counts are the caller's own, of a slot or of destage. */
 static inline void fby_page_dead(const struct fby_space *p, u32 page, u16 *by_chunk, u64 *by_volume)
 {
 	u16 *n = &by_chunk[fby_page_chunk(&p->store, page)];
 
-	/* Release: who counts it among the dead sees all that was done with it. */
+	/* Release: a thread that counts the page as dead sees all work on it. */
 	fby_store_release(n, (u16)(fby_load(n) + 1));
 	fby_store_release(by_volume, fby_load(by_volume) + 1);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * space.h - commit slots, chunks and whose they are, sequence numbers, and how full the
- * pool is.  What is in the chunks is the business of the layers above.
+ * space.h - commit slots, chunks and their owners, sequence numbers, and how full the pool is.
+ * The layers above know the content of the chunks.
  *
  * Locks, by rank (take in this order, release in any):
  *   1 block	bit 31 of a bucket's head (cache/index.h): guards the chain of that
@@ -11,7 +11,7 @@
  *   3 pool	fby_space.lock: guards the free list, the owners' chunk lists
  *		and the state of chunks.  A few instructions long.
  *
- * In each layer p is the pool as far as that layer knows it.
+ * In each layer p is that layer's view of the pool.
  */
 #ifndef FBY_SPACE_H
 #define FBY_SPACE_H
@@ -41,7 +41,7 @@ struct fby_chunk {
 	u16 owner;
 	u8 state;  /* enum fby_chunk_state */
 	u8 pinned; /* enum fby_pin: freeing waits */
-	bool stays; /* all that is left in it is lost, so relocation cannot empty it */
+	bool stays; /* it has only lost pages left, so relocation cannot empty it */
 	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
@@ -77,7 +77,7 @@ struct fby_slot {
 	u64 seq_next, seq_end;
 	u32 log; /* log whose entry is in flight; FBY_NO_VOLUME: none */
 	u64 commits, media_bytes, merges, ranges[6], flushes;
-	u16 *dead; /* by chunk: pages unlinked */
+	u16 *dead; /* pages unlinked, by chunk */
 	struct fby_slot_volume volume[FBY_VOLUMES_MAX];
 	struct fby_page_line line[FBY_BATCH_PAGES] FBY_ALIGNED;
 	u8 scratch[FBY_PAGE] FBY_ALIGNED;
@@ -122,8 +122,8 @@ struct fby_space {
 	u64 seq FBY_ALIGNED; /* next sequence number; slots take blocks of it */
 	u64 opens FBY_ALIGNED; /* chunk openings: entries may have been recycled if it moved */
 	u32 wait_mask FBY_ALIGNED; /* enum fby_wake: somebody sleeps for it */
-	u32 wake_owed; /* by calls that cannot tell their host; fby_destage_step does */
-	u64 ready FBY_ALIGNED; /* volumes, by bit, at which fby_destage_step is to look */
+	u32 wake_owed; /* bits of calls that cannot reach their host; fby_destage_step passes them on */
+	u64 ready FBY_ALIGNED; /* volumes that fby_destage_step has to visit, by bit */
 
 	/* guarded by lock; nfree, owed and live are read without it */
 	struct fby_lock lock FBY_ALIGNED;
@@ -137,9 +137,9 @@ struct fby_space {
 	/* written by fby_destage_step */
 	u64 now_ns FBY_ALIGNED; /* coarse clock */
 	u32 attached; /* volumes, counted at the last tick */
-	u32 share; /* pages of the pool that a volume may hold where others want it too; fby_share_update */
-	u32 tight; /* 0 to FBY_TIGHT_MOST: so much closer to full the throttle's range is; fby_share_update */
-	u64 looked_opens; /* chunks_opened when relocation had looked at all chunks in vain */
+	u32 share; /* pages of the pool that a volume may hold if others need it, too; fby_share_update */
+	u32 tight; /* 0 to FBY_TIGHT_MOST: how much closer to full the throttle's range is; fby_share_update */
+	u64 looked_opens; /* chunks_opened when relocation had examined all chunks in vain */
 	u64 stepped_opens; /* chunks_opened at the last step */
 	bool pressure;
 };
@@ -153,9 +153,9 @@ enum fby_begin_flags {
 };
 
 /* --- fullness.c ---------------------------------------------------------------- */
-/* Free chunks that writers leave alone. */
+/* Free chunks that writers must leave. */
 u32 fby_reserve(const struct fby_space *p);
-/* Chunks that are kept for volumes which have fewer than they are entitled to. */
+/* Chunks reserved for volumes that have fewer than they are entitled to. */
 u32 fby_owed(const struct fby_space *p);
 /* Free chunks that are not owed. */
 u32 fby_spare(const struct fby_space *p);
@@ -164,10 +164,9 @@ u32 fby_spare_wanted(const struct fby_space *p);
 /* Chunks that others leave to each attached volume, in a pool of this geometry. */
 u32 fby_entitled(const struct fby_store *st);
 u32 fby_owed_to(const struct fby_space *p, const struct fby_owner *v);
-/* Pool lock held.  add: 1, or ~0 before the volume's chunks or whether it is attached
- * change. */
+/* Pool lock held.  add: 1, or ~0 before a change of the volume's chunks or of its attachment. */
 void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add);
-/* The volume is attached or detached: it is, or was, entitled to chunks. */
+/* The volume is attached or detached, so it is or was entitled to chunks. */
 void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
 /* Pool lock held: free chunks that the volume must leave: the reserve and the entitlement of
  * others.  flags: of enum fby_begin_flags. */
@@ -183,10 +182,10 @@ struct fby_span {
 };
 struct fby_span fby_throttled_span(const struct fby_space *p);
 #define FBY_TIGHT_MOST 64u
-void fby_share_update(struct fby_space *p); /* works out space.share and .tight; before the levels */
-/* A round of the volume says whether its copies are cheap, so that dirty pages may come closer
- * to full, or dear, or neither.  The range moves by a step, and only while what is dirty is near
- * its middle. */
+void fby_share_update(struct fby_space *p); /* computes space.share and .tight; call it before the levels */
+/* A round of the volume reports whether its copies are cheap, so that dirty pages may come closer
+ * to full, or dear, or neither.  The range moves by a step, and only while the number of dirty
+ * pages is near its middle. */
 enum fby_copies { FBY_COPIES_CHEAP, FBY_COPIES_FAIR, FBY_COPIES_DEAR };
 void fby_fullness_judge(struct fby_space *p, u16 owner, enum fby_copies copies);
 void fby_fullness_start(struct fby_space *p); /* after recovery: restores the range from the dirty pages */
@@ -205,8 +204,8 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 void fby_slot_retire(struct fby_slot *s);
 /* Stores a seal twice, with one fence: the pages below fill are complete. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
-/* Slot held: seals its open chunk of the volume, if any, unless all is sealed that it has,
- * or that it had at the last call that was for this (before). */
+/* Slot held: seals its open chunk of the volume, if any, unless everything is sealed that it has,
+ * or (before) that it had at the previous such call. */
 void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before);
 /* Slot held: if everything in its open chunk of the volume is at or below the watermark, the
  * chunk's age counts from now on.  A chunk that fills slowly counts as old as its remaining
@@ -220,12 +219,12 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 u32 fby_chunk_live(const struct fby_space *p, u32 c);
 /* Pages unlinked by slot s, or by destage if it is NULL. */
 u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s);
-/* A chunk of a log, closed and pinned: nothing of it counts any more.  Of those who
- * count in destage's row. */
+/* Frees a log's chunk, which is closed and pinned: nothing in it counts any more.  For callers
+ * that count in destage's row. */
 void fby_chunk_give_back(struct fby_space *p, u32 c);
-/* Moves the hand over n chunks, and those that have become empty to the free list. */
+/* Moves the hand over n chunks, and moves empty ones to the free list. */
 void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake);
-u32 fby_sweep_most(const struct fby_space *p); /* as many at once as hold the lock for microseconds */
+u32 fby_sweep_most(const struct fby_space *p); /* as many as keep the lock held for microseconds */
 void fby_chunk_list_append(struct fby_space *p, struct fby_owner *v, u32 c); /* pool lock or recovery */
 void fby_chunk_to_free(struct fby_space *p, u32 c); /* likewise */
 void fby_chunk_unpin(struct fby_space *p, u32 c, enum fby_pin pin, u32 *wake);
@@ -234,8 +233,9 @@ u32 fby_chunk_walk(struct fby_space *p, u16 owner, u32 after, u32 *wake);
 void fby_chunk_walk_end(struct fby_space *p, u32 at, u32 *wake);
 
 /* --- owner.c ------------------------------------------------------------------- */
-void fby_owner_write(struct fby_space *p, u16 owner); /* its record, counted on; durable */
-u64 fby_owner_pages(const struct fby_space *p, u16 owner); /* linked; never fewer than stay linked meanwhile */
+void fby_owner_write(struct fby_space *p, u16 owner); /* increments its record's counter and writes it; durable */
+/* linked pages; never fewer than those that stay linked meanwhile */
+u64 fby_owner_pages(const struct fby_space *p, u16 owner);
 u64 fby_owner_dead(const struct fby_space *p, u16 owner); /* unlinked since open */
 /* Linked pages that the origin has, too: a round releases them without writing them. */
 u64 fby_owner_clean(const struct fby_space *p, u16 owner);
@@ -245,7 +245,7 @@ void fby_owner_attach(struct fby_space *p, u16 owner);
 /* Counts the volume's dirty pages into space.live. */
 void fby_owner_count(struct fby_space *p, u16 owner);
 
-/* The next fby_destage_step is to look at the volume. */
+/* Makes the next fby_destage_step visit the volume. */
 static inline void fby_destage_look(struct fby_space *p, u16 owner)
 {
 	fby_fetch_or(&p->ready, 1ull << owner);
@@ -262,9 +262,8 @@ static inline struct fby_chunk *fby_chunk_of(const struct fby_space *p, u32 page
 }
 
 /*
- * Pages become clean when a round has written them along.  That holds for the origin
- * that was attached then: the chunk says which, and its pages are none the cleaner for
- * another.
+ * Pages become clean when a round has written them along.  That holds for the origin attached
+ * then: the chunk names it, and for another origin its pages are not clean.
  */
 static inline bool fby_may_be_clean(const struct fby_space *p, u16 owner, u32 page)
 {
@@ -273,7 +272,7 @@ static inline bool fby_may_be_clean(const struct fby_space *p, u16 owner, u32 pa
 	return clean_for == 0 || clean_for == p->owner[owner].attachment;
 }
 
-/* Copy page line (c, i) and judge it; repair: put single-bit errors right in the copy. */
+/* Copies page line (c, i) and checks it; repair: corrects single-bit errors in the copy. */
 static inline bool fby_page_line_read(struct fby_space *p, u32 c, u32 i, struct fby_page_line *out, bool *repaired)
 {
 	return fby_page_line_judge(&p->store, c, i, &p->chunk[c].epoch, out, repaired);

@@ -41,7 +41,7 @@ bool fby_place_read(const struct fby_statics *p, const struct fby_static *v, u32
 	return crc == t->data_crc || FBY_BUG(STATIC_READ_UNVERIFIED);
 }
 
-/* The stripe's word, when nobody stores. */
+/* Returns the stripe's word at a moment when nobody stores. */
 static u64 stripe_quiet(const u64 *stripe)
 {
 	u64 word;
@@ -118,8 +118,8 @@ int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 b
 	return rc;
 }
 
-/* A page that is there is to be on the origin, since it was before a pass that is done; or
- * destage would not come to it.  It was found bad, and reads well again; or a round has it. */
+/* Was the page passed over?  It was dirty before a completed pass, so it should be on the origin,
+ * or destage would not visit it.  It was found damaged, and is readable again; or a round has it. */
 static bool passed_over(const struct fby_statics *p, const struct fby_static *v, u32 slot,
 			const struct fby_static_tag *t)
 {
@@ -182,7 +182,7 @@ static bool destageable(const struct fby_statics *p, const struct fby_static *v,
 	       fby_place_read(p, v, s->slot, way, t, 0, 0, NULL);
 }
 
-/* Both ways are taken.  What is lost stays until it is overwritten as a whole. */
+/* Both ways are in use.  A lost page stays until it is overwritten as a whole. */
 static int choose_none(struct fby_statics *p, struct fby_static *v, struct fby_place *w, u8 mask,
 		       enum fby_static_has has, u32 *wake)
 {
@@ -263,7 +263,7 @@ bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, st
 	return true;
 }
 
-/* Stripe held, and those that read wait. */
+/* Stripe held, and readers wait. */
 static u32 put_data(const struct fby_statics *p, const struct fby_static *v, const struct fby_place *w, const u8 *src,
 		    u32 base)
 {
@@ -316,15 +316,15 @@ void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby
 	       (w->over ? FBY_SC_OVER : 0) | FBY_SC_NUMBER(number) | FBY_SC_ERA(era);
 	if (fby_static_counts(&w->s, other)) {
 		bits |= FBY_SC_LIVE(other);
-		if (fby_unlikely(w->s.unknown >> other & 1)) /* whatever becomes of the line, it stays lost */
+		if (fby_unlikely(w->s.unknown >> other & 1)) /* it stays lost, whatever becomes of the line */
 			l.tag[other].stamp |= 15; /* no kind */
 	}
 	fby_static_say(v, w->slot, bits, &l);
 	media_lines(p->space->store.media, fby_static_line_at(v, w->slot), &l, sizeof(l));
 	if (!FBY_BUG(STATIC_NO_FENCE))
 		media_fence(p->space->store.media, v->at, v->bytes);
-	/* Behind the line, so that who clears the bit and does not see the line sees the stripe held:
-	 * a bit that is seen set goes later than the stripe was taken. */
+	/* Ordered after the line.  A thread that clears the bit without seeing the line sees the
+	 * stripe held: a bit that is seen set is cleared after the stripe was taken. */
 	fby_mb_after_atomic();
 	fby_static_dirty_set(p, v, w->slot / FBY_GROUP_SLOTS);
 }
@@ -347,7 +347,7 @@ bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u3
 	}
 	before = fby_static_counts(&s, 0) + fby_static_counts(&s, 1);
 	bits = s.live & ~(1ull << way);
-	/* With the newest goes what it has taken the place of. */
+	/* The newest page goes together with the one that it replaced. */
 	if (way == s.newest && s.sole && !FBY_BUG(STATIC_RELEASE_HALF))
 		bits = 0;
 	if (s.over && way != s.newest)
@@ -355,7 +355,8 @@ bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u3
 	bits |= (s.newest ? FBY_SC_NEWEST : 0) | FBY_SC_NUMBER(s.number) | FBY_SC_ERA(s.era);
 	fby_static_say(v, slot, bits, &s.line);
 	media_lines(p->space->store.media, fby_static_line_at(v, slot), &s.line, sizeof(s.line));
-	/* Before the way is written again: a cut must not leave the old word with the new data. */
+	/* Fenced before the way is written again: a cut must not leave the old word with the new
+	 * data. */
 	if (!FBY_BUG(STATIC_RELEASE_NO_FENCE))
 		media_fence(p->space->store.media, v->at, v->bytes);
 	fby_static_look(p, v, slot, &s);

@@ -14,7 +14,7 @@
 
 /* --- where it is ------------------------------------------------------------------ */
 
-/* And of the head's copy. */
+/* Includes the head's copy. */
 static u64 lines_bytes(u64 slots)
 {
 	return fby_round_up(slots * FBY_LINE + FBY_STATIC_HEAD, FBY_PAGE);
@@ -29,7 +29,7 @@ u32 fby_static_slots(u64 bytes)
 {
 	u64 slots = bytes >> 13;
 
-	/* A few too few: a line is 1/128 of a slot's pages. */
+	/* Rounds to a few too few: a line is 1/128 of a slot's pages. */
 	slots -= slots >> 7;
 	while (slots && used_by(slots) > bytes)
 		slots--;
@@ -80,7 +80,7 @@ bool fby_share_find(const struct fby_statics *p, u64 bytes, u32 *first)
 	return bytes <= st->sb.static_bytes && at <= st->sb.static_bytes - bytes;
 }
 
-/* The places that follow from the record; false: the share is not one of the pool's. */
+/* Computes the places from the record; false: the share does not lie within the pool. */
 static bool locate(const struct fby_statics *p, struct fby_static *v, const struct fby_static_record *r)
 {
 	const struct fby_store *st = &p->space->store;
@@ -147,7 +147,7 @@ static bool head_read(const struct fby_statics *p, struct fby_static *v)
 static void head_write(const struct fby_statics *p, struct fby_static *v)
 {
 	struct fby_static_head other;
-	/* The one that counts last: a cut may have left the other torn. */
+	/* The one that counts is written last: a cut may have left the other torn. */
 	u32 first = !head_read_one(p, v, 1, &other) || other.counter < v->head.counter;
 
 	v->head.counter++;
@@ -160,7 +160,7 @@ static void head_write(const struct fby_statics *p, struct fby_static *v)
 	}
 }
 
-/* Nothing was ever written. */
+/* Formats lines that say that nothing was ever written. */
 static void lines_format(struct fby_statics *p, struct fby_static *v)
 {
 	struct fby_media *m = p->space->store.media;
@@ -215,9 +215,9 @@ u64 fby_static_live(const struct fby_static *v)
 	return n >> 63 ? 0 : n;
 }
 
-/* Has each writer that may have seen the era before ended?  Who takes a stripe after the
- * era moved sees the new one.  So each has to be seen once without a writer, or with a
- * later one than when it was seen first: writers that are always there do not matter. */
+/* Has each writer that may have seen the previous era ended?  A writer that takes a stripe after
+ * the era has advanced sees the new one.  So each stripe must be seen once without a writer, or
+ * with a later one than at first: a continuous stream of writers does not matter. */
 static bool stripes_passed(const struct fby_statics *p, struct fby_static *v)
 {
 	u32 spins = 0;
@@ -257,7 +257,7 @@ bool fby_static_settle(struct fby_statics *p, u16 volume)
 		v->settling_word = 0;
 		if (v->era + 1 < FBY_ERA_MAX)
 			fby_store(&v->era, v->era + 1);
-		/* A locked instruction: the era is seen before the stripes are looked at. */
+		/* A locked instruction: the era is read before the stripes. */
 		fby_fetch_add(&unused, 1ull);
 		fby_mb_after_atomic();
 	}
@@ -370,7 +370,7 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 			fby_breathe();
 	}
 	if (!p->space->opt.read_only) {
-		/* After so many cuts, one soon after the other: now. */
+		/* After so many cuts in quick succession the survey runs at once. */
 		while (v->nwindows > FBY_STATIC_WINDOWS)
 			fby_static_survey(p, volume, v->slots);
 		begin_session(p, v);
@@ -396,8 +396,8 @@ void fby_static_detach(struct fby_statics *p, u16 volume)
 
 /* --- survey -------------------------------------------------------------------------------- */
 
-/* Stripe held: a torn page goes, the others are counted.  Of two control words that differ
- * the one that counts is kept. */
+/* Stripe held: removes a torn page, counts the others.  Of two control words that differ, keeps
+ * the one that counts. */
 static void survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
 {
 	struct fby_static_view s;
@@ -416,8 +416,8 @@ static void survey_slot(struct fby_statics *p, struct fby_static *v, u32 slot)
 
 static void survey_ends(struct fby_statics *p, struct fby_static *v)
 {
-	/* Behind the stripes: who sees that nothing is in doubt, and a line from before its slot was
-	 * surveyed, sees its stripe moved on, and looks again. */
+	/* Ordered after the stripes: a reader that sees no doubt, and a line from before its slot
+	 * was surveyed, sees its stripe changed, and looks again. */
 	fby_store_release(&v->nwindows, 0u);
 	windows_to_head(v);
 	head_write(p, v);
@@ -434,8 +434,8 @@ void fby_static_recount(struct fby_statics *p, u16 volume)
 	v->recounting_at = 0;
 }
 
-/* Writers that have a stripe may count by what was known: none has when each was free once.
- * False: one is held. */
+/* Writers that hold a stripe may count by the old state; none does after each stripe was free
+ * once.  False: one is held. */
 static bool recount_begins(struct fby_statics *p, struct fby_static *v)
 {
 	for (; v->recounting_at < p->nstripes; v->recounting_at++) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * slot_line.c - what a slot's line says: which of its two ways hold a page that the
- * origin lacks, and of which block.
+ * slot_line.c - interprets a slot's line: which of its two ways hold a page that the origin
+ * lacks, and of which block.
  *
- * A cut leaves any mix of the words of a line, old and new, and of the data.  The control
- * word is one of them, so it is the old one or the new.  The old one: the way that was
- * being written was of no account, and is.  The new one: that way is the newest, and its
- * tag and its data may not have arrived.  Then they do not fit the control word, and its
- * era says whether a cut can be the cause.  If so the write never was, and the other way is
- * what the control word says it was before; if not, the page is damaged, and lost.
+ * A cut leaves any mix of the words of a line, old and new, and of the data.  The control word is
+ * one of them, so it is the old one or the new.  With the old one, the way being written did not
+ * count, and still does not.  With the new one, that way is the newest, and its tag and data may
+ * not have arrived.  Then they do not match the control word, and its era says whether a cut can
+ * be the cause.  If so, the write never happened, and the other way is in the state that the
+ * control word gives it; if not, the page is damaged, and lost.
  */
 #include "static/static.h"
 
@@ -68,7 +68,7 @@ static bool newer(u64 a, u64 b)
 	return ((FBY_SC_NUMBER_OF(a) - FBY_SC_NUMBER_OF(b)) & (FBY_SC_NUMBERS - 1)) < FBY_SC_NUMBERS / 2;
 }
 
-/* Do they differ in no more bits than a few flips make? */
+/* Do they differ in only a few bits? */
 static bool alike(u64 a, u64 b)
 {
 	u32 n = 0;
@@ -105,7 +105,7 @@ static bool control_of(const struct fby_static *v, u32 slot, const struct fby_st
 	return (first || second) && (!says_empty(*control) || alike(l->control, copy) || FBY_BUG(STATIC_EMPTY_BELIEVED));
 }
 
-/* Nothing of the slot can be read. */
+/* The whole slot is unreadable. */
 static void all_lost(const struct fby_static *v, struct fby_static_view *s)
 {
 	fby_zero(&s->line, sizeof(s->line));
@@ -117,12 +117,12 @@ static void all_lost(const struct fby_static *v, struct fby_static_view *s)
 	s->number = 0;
 }
 
-/* The newest was never acknowledged. */
+/* The newest write was never acknowledged. */
 static void take_back(struct fby_static_view *s)
 {
 	s->torn = true;
 	s->sole = false;
-	if (s->over) /* it was written over a page that was lost, which it may have been of */
+	if (s->over) /* it overwrote a lost page, which may have been of this block */
 		s->unknown |= (u8)(1u << s->newest);
 	else
 		s->live &= (u8)~(1u << s->newest);
@@ -179,7 +179,7 @@ enum fby_static_has fby_static_find(const struct fby_static_view *s, u64 block, 
 			return FBY_HAS_PAGE;
 		}
 	}
-	/* The tag of an older page does not tell of which block the lost one was: it may be
-	 * that of a write that a cut has torn. */
+	/* The tag of an older page does not name the block of the lost one: it may be that of a
+	 * torn write. */
 	return s->unknown ? FBY_HAS_LOST : FBY_HAS_NOTHING;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * static.h - static volumes: each block has a slot of its own for a place, with two ways.
- * There is no index; a slot's line on the media says all.  docs/design/static.md.
+ * static.h - static volumes: each block has a fixed slot with two ways.  There is no index; a
+ * slot's line on the media has all information.  docs/design/static.md.
  *
- * Locks: a stripe, shared by many slots, of rank 1 as a block of the cache.  A word: bit 0,
- * a writer has it; bit 1, it stores to the media, and readers wait; above these, how often
- * somebody had bit 1.  A reader looks at the word before and after.
+ * Locks: a stripe, shared by many slots, of rank 1 as a block of the cache.  Its word: bit 0, a
+ * writer holds it; bit 1, the writer stores to the media, and readers wait; the bits above count
+ * how often bit 1 was set.  A reader compares the word before and after.
  */
 #ifndef FBY_STATIC_H
 #define FBY_STATIC_H
@@ -18,14 +18,14 @@
 #define FBY_STRIPE_ONE 4ull
 #define FBY_STRIPES_MIN 16u
 #define FBY_STRIPES_MAX 2048u
-#define FBY_GROUP_SLOTS 8u /* for each a bit: may one of them have what destage is to write? */
+#define FBY_GROUP_SLOTS 8u /* each has a bit: may one of its slots have pages for destage? */
 #define FBY_STATIC_COUNTS 8u
 #define FBY_WANTED 16u
-#define FBY_LOST_OF_SLOT 64u /* blocks that are named where it is not known which one was lost */
+#define FBY_LOST_OF_SLOT 64u /* blocks that are listed for a slot if the lost block is unknown */
 
-/* By CPU, so that writers share no line. */
+/* One for each group of CPUs, so that writers share no line. */
 struct fby_static_count {
-	u64 live FBY_ALIGNED; /* pages more, or fewer, that the origin lacks */
+	u64 live FBY_ALIGNED; /* this CPU's change to the number of pages that the origin lacks */
 	u64 writes, sectors, conflicts;
 };
 
@@ -44,7 +44,7 @@ struct fby_static {
 	/* owned by attach, detach and fby_destage_step */
 	struct fby_static_head head;
 	u32 hand; /* next group of the pass */
-	u32 left; /* groups that the pass has yet to look at */
+	u32 left; /* groups that the pass has not visited yet */
 	bool settling; /* the era has advanced, and a writer may still be in the previous one */
 	u32 settling_at; /* stripes below it were seen without such a writer */
 	u64 settling_word; /* word of the stripe there when it was first seen; 0: not seen yet */
@@ -63,15 +63,15 @@ struct fby_static {
 	u32 nwindows;
 	u32 surveyed; /* slots below it are counted, and have no torn page; slots: all */
 	struct fby_static_window window[FBY_STATIC_WINDOWS + 1];
-	u32 lost; /* blocks found to be lost since attach, and pages that destage has passed over as such */
+	u32 lost; /* blocks found lost since attach, and pages that destage has skipped as lost */
 	u32 found; /* added to these since; pool lock */
-	u64 done_era; /* pass_era of the last pass that was done */
-	u64 over_era; /* the last of pages that were found to be passed over; pool lock */
-	bool miscounted; /* a line that was counted could not be read later: all is to be counted anew */
-	bool recounting; /* nothing counts as surveyed, and somebody may not know yet */
-	u32 recounting_at; /* stripes below it were seen without one who does not */
-	u32 recounts; /* that have begun */
-	u32 wanted[FBY_WANTED]; /* slots + 1 in which writes meet; 0: none */
+	u64 done_era; /* pass_era of the last complete pass */
+	u64 over_era; /* newest era of the pages that were found skipped; pool lock */
+	bool miscounted; /* a counted line became unreadable: all lines must be counted again */
+	bool recounting; /* nothing counts as surveyed, and a writer may not know that yet */
+	u32 recounting_at; /* stripes below it were seen without such a writer */
+	u32 recounts; /* recounts that have begun */
+	u32 wanted[FBY_WANTED]; /* slots + 1 in which writers collide; 0: none */
 	struct fby_static_count count[FBY_STATIC_COUNTS];
 };
 
@@ -113,20 +113,21 @@ void fby_static_detach(struct fby_statics *p, u16 volume);
 /* Ends the era, if anything was written in it.  True: the writes of the previous era are settled,
  * or all writes if there were none since the last call: no cut can tear them. */
 bool fby_static_settle(struct fby_statics *p, u16 volume);
-bool fby_static_settled(const struct fby_static *v); /* is all, so that it would end none? */
-/* Looks at up to n more slots, after a cut: torn pages away, the others counted. */
+/* is everything settled, so that fby_static_settle would end no era? */
+bool fby_static_settled(const struct fby_static *v);
+/* Examines up to n more slots, after a cut: removes torn pages, counts the others. */
 void fby_static_survey(struct fby_statics *p, u16 volume, u32 n);
-/* The survey begins anew, for the counts alone. */
+/* Begins the survey again, for the counts alone. */
 void fby_static_recount(struct fby_statics *p, u16 volume);
 u64 fby_static_live(const struct fby_static *v);
-/* Is it known how much it holds?  What is read after it has been found so is that, if no
- * other recount has begun meanwhile. */
+/* Is the number of pages known?  A count read after this returned true is right, if no other
+ * recount has begun meanwhile. */
 static inline bool fby_static_counted(const struct fby_static *v)
 {
-	/* Doubt goes when nothing counts as surveyed any more. */
+	/* Doubt is cleared after the survey was reset. */
 	return !fby_load_acquire(&v->miscounted) && fby_load_acquire(&v->surveyed) == v->slots;
 }
-bool fby_static_any(struct fby_statics *p, u16 volume); /* by a look at all of it */
+bool fby_static_any(struct fby_statics *p, u16 volume); /* examines all slots */
 
 /* --- slot_line.c: what a line says ------------------------------------------------------ */
 u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits);
@@ -136,7 +137,7 @@ static inline void fby_static_say(const struct fby_static *v, u32 slot, u64 bits
 	l->control = fby_static_control(v, slot, bits);
 	l->copy = ~l->control;
 }
-/* The line as it is; whoever has no lock looks at the stripe before and after. */
+/* Reads the line as it is; a caller without the lock compares the stripe before and after. */
 void fby_static_look(const struct fby_statics *p, const struct fby_static *v, u32 slot, struct fby_static_view *out);
 void fby_static_tag_finish(const struct fby_static *v, u32 slot, u32 way, struct fby_static_tag *t);
 /* Finds the block in the view; *way, if it has a page. */
@@ -158,7 +159,7 @@ void fby_place_snapshot(const struct fby_statics *p, const struct fby_static *v,
 int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 block, u8 want, u32 base, u8 *dst,
 		  u8 *origin, u8 *lost);
 
-/* Pages that are sound, and that destage has passed over. */
+/* Sound pages that destage has skipped. */
 struct fby_static_over {
 	u32 n;
 	u64 era; /* the last */
@@ -186,7 +187,7 @@ bool fby_place_merge(const struct fby_statics *p, const struct fby_static *v, st
 /* Stores sectors of valid from src, which begins at sector base, and the line; durable. */
 void fby_place_put(struct fby_statics *p, struct fby_static *v, const struct fby_place *w, const u8 *src, u32 base,
 		   u32 sectors);
-/* The page with this stamp is on the flushed origin.  False: the stripe is held. */
+/* The page with this stamp is on the flushed origin: frees it.  False: the stripe is held. */
 bool fby_place_release(struct fby_statics *p, struct fby_static *v, u32 slot, u32 way, u64 block, u64 stamp);
 
 /* --- stripes ------------------------------------------------------------------------------- */
@@ -195,7 +196,7 @@ static inline u64 *fby_stripe(const struct fby_statics *p, const struct fby_stat
 	return &p->stripe[(v->stripe + slot) & (p->nstripes - 1)];
 }
 
-/* stores: FBY_STRIPE_STORES, or 0 if that comes later. */
+/* stores: FBY_STRIPE_STORES, or 0 if the stores come later. */
 static inline bool fby_stripe_try(u64 *stripe, u64 stores)
 {
 	u64 word = fby_load(stripe);
@@ -214,7 +215,7 @@ static inline void fby_stripe_release(u64 *stripe)
 	u64 word = fby_load(stripe);
 
 	FBY_ASSERT(word & FBY_STRIPE_LOCKED);
-	/* Whether or not something was stored: who comes next is seen to be another. */
+	/* Changed even if nothing was stored, so that the next writer is seen to be another. */
 	word += word & FBY_STRIPE_STORES ? FBY_STRIPE_ONE : 0;
 	fby_store_release(stripe, word & ~(FBY_STRIPE_LOCKED | FBY_STRIPE_STORES));
 	fby_unpin();
@@ -223,7 +224,7 @@ static inline void fby_stripe_release(u64 *stripe)
 /* --- small ----------------------------------------------------------------------------------- */
 u32 fby_static_far_slot(u64 block, u32 slots);
 
-/* block mod slots; without a division of 64 bits. */
+/* block mod slots, without a division of 64 bits. */
 static inline u32 fby_static_slot(const struct fby_static *v, u64 block)
 {
 	if (block < v->slots)
@@ -241,7 +242,7 @@ static inline u64 fby_static_page_at(const struct fby_static *v, u32 slot, u32 w
 	return v->pages + ((u64)slot * 2 + way) * FBY_PAGE;
 }
 
-/* May a cut have torn writes of this era, of which nobody was told that they are done? */
+/* May a cut have torn unacknowledged writes of this era? */
 static inline bool fby_in_doubt(const struct fby_static *v, u64 era)
 {
 	u32 n = fby_load(&v->nwindows);
