@@ -103,7 +103,7 @@ say "a file that two make: passed"
 fresh
 second "$file" env
 if unshare --pid --fork --mount-proc true 2>/dev/null; then
-	second "$file" unshare --pid --fork --mount-proc
+	second "$file" "$root/tests/apart" "$work" --pid --fork --mount-proc
 	say "a second map-run in another PID namespace: passed"
 else
 	say "NOT TESTED: no PID namespace can be made"

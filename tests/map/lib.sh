@@ -4,9 +4,6 @@
 # and programs that are run by `forebay map-run`.
 need gcc
 
-# Programs that are left when a script fails.
-at_end 'for left in $(jobs -p); do kill -KILL "$left"; done 2>/dev/null'
-
 make_map() { # SIZE MAPS
 	"$FOREBAY" create "$pool" --size "$1" --maps "$2" >/dev/null
 	"$FOREBAY" map add "$pool" db >/dev/null

@@ -114,10 +114,13 @@ for logged in KEPT LOGGED; do
 done
 [ "$(stat -c %a "$work/second/.forebay-found")" = 700 ] || fail "others may look at what was found"
 # Another mount namespace that holds it is named, and not waited for without end.
-unshare -m --propagation private sleep 600 &
+"$root/tests/apart" "$work" --propagation=private sleep 600 &
 holds=$!
 at_end 'kill "$holds" 2>/dev/null || true'
-until [ "$(cat "/proc/$holds/comm")" = sleep ]; do sleep 0.05; done
+until [ "$(cat "/proc/$holds/comm")" = sleep ]; do
+	kill -0 "$holds" || fail "no mount namespace can be made"
+	sleep 0.05
+done
 refused 4 timeout 60 "$FOREBAY" umount "$work/second"
 grep -q "process $holds (sleep)" "$work/refused.log" || fail "who holds it is not named: $(cat "$work/refused.log")"
 refused 4 timeout 60 "$FOREBAY" umount "$work/second"

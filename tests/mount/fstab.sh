@@ -150,7 +150,7 @@ by fstab" ] || fail "the trees do not have what was synced"
 "$FOREBAY" mount "$pool" "$work/disk/tree" >/dev/null 2>&1 && "$FOREBAY" umount "$work/disk/tree" >/dev/null
 S
 got=0
-unshare -m bash "$work/inside.sh" || got=$?
+"$root/tests/apart" "$work" bash "$work/inside.sh" || got=$?
 [ $got != 77 ] || skip "no overlay over /usr/sbin can be had here"
 [ $got = 0 ] || fail "in the namespace"
 umount_disk

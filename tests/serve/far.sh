@@ -111,7 +111,7 @@ time.sleep(120)' >"$work/nameserver" &
 	done
 	printf 'nameserver 127.83.83.83\noptions timeout:30 attempts:5\n' >"$work/resolv.conf"
 	"$FOREBAY" create "$work/names" --size 24M >/dev/null
-	said=$(unshare --mount bash -c 'mount --bind "$1/resolv.conf" /etc/resolv.conf &&
+	said=$("$root/tests/apart" "$work" bash -c 'mount --bind "$1/resolv.conf" /etc/resolv.conf &&
 		exec timeout 25 "$2" volume add "$3" nobody nbd://nowhere.example/disk 2>&1' - "$work" "$FOREBAY" "$work/names") &&
 		fail "a host without an address is an origin"
 	kill "$asked"

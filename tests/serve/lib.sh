@@ -43,14 +43,72 @@ undo=() # commands to run at the end, last one first
 
 at_end() { undo+=("$1"); }
 
+# The processes that this script started and that still run, a line each with their command: those
+# whose FOREBAY_RUNTIME_DIR is below its directory, whoever their parent is now, and its descendants.
+still_running() {
+	local self=$BASHPID
+	{
+		grep -lsz "^FOREBAY_RUNTIME_DIR=$work/" /proc/[0-9]*/environ
+		cat /proc/[0-9]*/stat 2>/dev/null
+	} | awk -v script=$$ -v self="$self" '
+		/^\/proc/ { split($0, part, "/"); mine[part[3]] = 1; next }
+		{ pid = $1; name = $0; sub(/^[^(]*/, "", name); sub(/[^)]*$/, "", name)
+		  sub(/^.*\) /, ""); if ($1 != "Z") { parent[pid] = $2; named[pid] = name } }
+		END { for (pid in named) {
+			above = pid; of_script = 0; of_self = 0
+			for (i = 0; i < 64 && above > 1; i++) {
+				if (above == self) of_self = 1
+				if (above == script && pid != script) of_script = 1
+				above = parent[above]
+			}
+			if (pid != script && !of_self && (of_script || pid in mine)) print pid, named[pid]
+		} }'
+}
+
+# Ends them and waits until they have ended.
+end_all() {
+	local tries left
+	for ((tries = 0; tries < 600; tries++)); do
+		left=$(still_running)
+		[ -n "$left" ] || return 0
+		# shellcheck disable=SC2046 # a word each
+		kill -KILL $(cut -d' ' -f1 <<<"$left") 2>/dev/null
+		sleep 0.05
+	done
+	echo "$me: these do not end: $left" >&2
+	return 1
+}
+
+# Unmounts everything below this script's directories, the last mount first, and detaches the
+# loop devices of files there.
+unmount_all() {
+	local mount file device
+	awk -v work="$work/" -v shm="$shm/" 'index($5, work) == 1 || index($5, shm) == 1 { print $5 }' \
+		/proc/self/mountinfo | tac | while read -r mount; do
+		mount=$(printf %b "$mount")
+		umount "$mount" 2>/dev/null || umount -l "$mount" 2>/dev/null
+	done
+	for file in /sys/block/loop*/loop/backing_file; do
+		case $(cat "$file" 2>/dev/null) in
+		"$work"/* | "$shm"/*)
+			device=${file#/sys/block/}
+			losetup -d "/dev/${device%%/*}" 2>/dev/null
+			;;
+		esac
+	done
+	true
+}
+
 cleanup() {
 	local code=$? i
 	trap - EXIT
+	trap '' INT TERM
 	set +e
 	for ((i = ${#undo[@]} - 1; i >= 0; i--)); do eval "${undo[$i]}"; done
-	[ -n "$server" ] && kill -KILL "$server" 2>/dev/null
+	end_all || code=1
+	unmount_all
 	[ "$code" -ne 0 ] && [ -f "$work/server.log" ] && tail -n 30 "$work/server.log" | sed 's/^/  server: /' >&2
-	rm -rf "$work" "$shm"
+	rm -rf --one-file-system "$work" "$shm"
 	exit "$code"
 }
 trap cleanup EXIT

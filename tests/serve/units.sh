@@ -176,7 +176,7 @@ echo ALL WELL
 S
 echo "$loop" >"$shared/loop"
 mkdir "$work/box"
-timeout -s KILL 150 unshare --pid --mount --cgroup --ipc --uts --net --fork --kill-child \
+timeout -s KILL 150 "$root/tests/apart" "$work" --pid --cgroup --ipc --uts --net --fork --kill-child \
 	bash "$work/container.sh" "$work/box" "$shared" >"$work/container.log" 2>&1 || true
 [ -e "$shared/out" ] || { tail "$work/container.log" >&2; skip "systemd does not start in a container here"; }
 grep -q '^ALL WELL$' "$shared/out" || { cat "$shared/out" >&2; fail "under the units"; }

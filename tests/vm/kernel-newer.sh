@@ -62,8 +62,10 @@ get_newer_tools() {
 
 # in_newer COMMAND...: in that tree, with the directories of this project and the cache.
 in_newer() {
+	local apart=()
+	[ "$(id -u)" != 0 ] || apart=("$root/tests/apart" "$cache")
 	# shellcheck disable=SC2016 # for the shell inside
-	unshare --map-root-user --mount bash -euc 'tree=$1
+	"${apart[@]}" unshare --map-root-user --mount bash -euc 'tree=$1
 		for dir in "$2" "$3" /dev /proc; do
 			mkdir -p "$tree$dir"
 			mount --rbind "$dir" "$tree$dir"

@@ -139,8 +139,8 @@ fn an_origin_without_space_is_told_as_that() {
     ]);
     let script = "mkdir small && mount -t tmpfs -o size=64K none small || exit 99; \
                   truncate -s 1M small/origin; exec \"$@\"";
-    let mut outer = std::process::Command::new("unshare");
-    outer.args(["--mount", "sh", "-c", script, "sh"]).arg(drain.get_program());
+    let mut outer = Command::new(common::APART);
+    outer.args([".", "sh", "-c", script, "sh"]).arg(drain.get_program());
     outer.args(drain.get_args()).current_dir(b.directory());
     let out = outer.env("FOREBAY_RUNTIME_DIR", b.path("run")).output().unwrap();
     let told = String::from_utf8_lossy(&out.stderr);

@@ -590,7 +590,7 @@ fn run(b: &Bench, world: &World, column: usize) -> Said {
 fn cell(row: &Row, column: usize) -> Vec<String> {
     let b = Bench::new();
     let world = (row.make)(&b);
-    if world.behind.first().is_some_and(|program| program == "unshare") && !may_mount() {
+    if world.behind.first().is_some_and(|program| program == common::APART) && !may_mount() {
         return Vec::new();
     }
     let mut said = run(&b, &world, column);

@@ -22,6 +22,9 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// Runs a command in a mount namespace of its own.
+pub const APART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apart");
+
 impl Bench {
     /// In memory where there is such a file system: the tests are then fast.
     pub fn new() -> Bench {

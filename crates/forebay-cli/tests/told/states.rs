@@ -10,7 +10,7 @@ use forebay::{Generation, LogOptions, Pool, PoolOptions};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
-use crate::common::{crc32c, Bench};
+use crate::common::{crc32c, Bench, APART};
 
 /// What is around the pool while a command runs.
 #[derive(Default)]
@@ -148,7 +148,7 @@ pub fn edit_superblocks(b: &Bench, edit: fn(&mut [u8])) {
 /// In a name space of mounts of its own, after what `mount` says.
 pub fn behind_mount(mount: &str) -> Vec<String> {
     let script = format!("{mount} && exec \"$@\"");
-    ["unshare", "--mount", "sh", "-c", &script, "sh"].map(String::from).to_vec()
+    [APART, ".", "sh", "-c", &script, "sh"].map(String::from).to_vec()
 }
 
 pub fn truncate(path: &Path) {
@@ -156,6 +156,6 @@ pub fn truncate(path: &Path) {
 }
 
 pub fn may_mount() -> bool {
-    let tried = Command::new("unshare").args(["--mount", "true"]).status();
+    let tried = Command::new(APART).args([".", "true"]).status();
     tried.is_ok_and(|status| status.success())
 }

@@ -1,0 +1,79 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file behind;
+# and the mount namespace of one test holds no mount of another.
+# Method: a planted test starts a server, a process that has left its session, a shell in the
+# background, mounts, a loop device and a tree mounted by Forebay, and then fails or is stopped.
+# A copy of another test's mount is looked for in a namespace by tests/apart, and in a plain one.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
+need setsid
+
+cat >"$work/planted.sh" <<'S'
+. "$1/tests/serve/lib.sh"
+told=$2 how=$3 with=$4
+make_pool 32M data=8M
+start_server
+setsid --fork sleep 3600
+(while :; do sleep 3600; done) &
+(sleep 3600 & sleep 3600) &
+if [[ $with == *mounts* ]]; then
+	mkdir "$work/memory" "$work/memory/inner"
+	mount -t tmpfs none "$work/memory"
+	mkdir "$work/memory/inner"
+	mount -t tmpfs none "$work/memory/inner"
+	exec 9>"$work/memory/inner/open" # it is busy
+fi
+if [[ $with == *loop* ]]; then
+	truncate -s 8M "$work/loop.image"
+	losetup -f --show "$work/loop.image" >"$told.loop"
+fi
+if [[ $with == *fuse* ]]; then
+	mkdir "$work/tree"
+	"$FOREBAY" create "$work/logs" --size 64M >/dev/null
+	"$FOREBAY" mount "$work/logs" "$work/tree" >/dev/null
+fi
+echo "$work $shm" >"$told"
+[ "$how" != exit ] || exit 1
+[ "$how" != fails ] || false
+sleep 3600
+S
+
+with=''
+if [ "$(id -u)" = 0 ]; then
+	mkdir "$work/probe"
+	! mount -t tmpfs none "$work/probe" 2>/dev/null || with+=' mounts'
+	! losetup -f >/dev/null 2>&1 || with+=' loop'
+	[[ $with != *mounts* || ! -e /dev/fuse ]] || with+=' fuse'
+fi
+for how in exit fails stopped; do
+	told=$work/told.$how
+	# As scripts/check runs a step; a signal goes to its process group.
+	timeout -k 30 600 bash "$work/planted.sh" "$root" "$told" "$how" "$with" >"$work/says.$how" 2>&1 &
+	planted=$!
+	for ((tries = 0; tries < 1200; tries++)); do
+		[ ! -s "$told" ] || break
+		kill -0 $planted 2>/dev/null || fail "$how: the planted test has not begun: $(cat "$work/says.$how")"
+		sleep 0.05
+	done
+	[ "$how" != stopped ] || kill -TERM $planted
+	got=0
+	wait $planted || got=$?
+	[ $got != 0 ] || fail "$how: the planted test passed"
+	read -r its_work its_shm <"$told"
+	left=$(grep -lsz "^FOREBAY_RUNTIME_DIR=$its_work/" /proc/[0-9]*/environ || true)
+	[ -z "$left" ] || fail "$how: processes are left: $left"
+	grep -F -e " $its_work/" -e " $its_shm/" /proc/self/mountinfo && fail "$how: mounts are left"
+	[ ! -e "$its_work" ] && [ ! -e "$its_shm" ] || fail "$how: files are left"
+	[ ! -s "$told.loop" ] || ! losetup "$(cat "$told.loop")" 2>/dev/null | grep -qF "$its_work" || fail "$how: a loop device is left"
+done
+say "a test that fails or is stopped leaves nothing (a server, programs in the background$with)"
+
+[[ $with == *mounts* ]] && unshare --mount true 2>/dev/null || { say "NOT TESTED: no mount namespace can be made"; exit; }
+other=$(mktemp -d "${TMPDIR:-/tmp}/forebay-other.XXXXXX")
+at_end "umount -l '$other' 2>/dev/null; rmdir '$other'"
+mount -t tmpfs none "$other"
+copies() { "$@" cat /proc/self/mountinfo | grep -cF -e " $other " -e " $work/probe " || true; }
+[ "$(copies unshare --mount)" = 2 ] || fail "a plain namespace has no copies: this test shows nothing"
+[ "$(copies "$root/tests/apart" "$work")" = 1 ] || fail "a namespace of tests/apart has a mount of another test, or lacks its own"
+say "a namespace of a test holds no mount of another test"
