@@ -125,7 +125,7 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
     // SAFETY: the caller's promise.
     if let Some(persist) = unsafe { text("persist", given.persist) }? {
         pool.media.persist =
-            persist.parse().map_err(|e: forebay::Error| argument(e.to_string()))?;
+            persist.parse().map_err(|e: forebay::ParseError| argument(e.to_string()))?;
     }
     Ok((pool, map, given.flags & RECOVER != 0))
 }

@@ -45,7 +45,7 @@ impl Config {
         let mut media =
             forebay::MediaOptions { allow_weaker: var("WEAKER").is_some(), ..Default::default() };
         if let Some(persist) = var("PERSIST") {
-            media.persist = persist.parse().map_err(|e: forebay::Error| e.to_string())?;
+            media.persist = persist.parse().map_err(|e: forebay::ParseError| e.to_string())?;
         }
         media.kernel = var("KERNEL");
         let room = match var("ROOM") {

@@ -4,10 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::bypass::{Mode, WhenFull};
 use crate::defaults;
 use crate::error::{Error, Result};
-use crate::words::words;
+use crate::report::{words, Mode, WhenFull};
 
 /// What to do about entries that recovery found lost, when a volume is
 /// attached.

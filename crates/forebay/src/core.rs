@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
-use crate::destage::{errno_of, Attached, Kick};
-use crate::drains::Drains;
+use crate::attached::Attached;
+use crate::draining::Drains;
 use crate::engine::{Code, Engine, Io};
+use crate::errno::errno_or_io;
 use crate::error::{open_error, volume_error, Error, Result};
+use crate::kick::Kick;
+use crate::mark::OpenMedia;
 use crate::media::Media;
 use crate::printable::printable;
-use crate::status::{RecoveryReport, Uuid, VolumeInfo};
+use crate::report::{RecoveryReport, Uuid, VolumeInfo};
 use crate::wait::{Flushes, Space};
 
 /// What handles and threads share of an open pool: its engine, what is attached, whom to
@@ -143,7 +146,7 @@ impl Core {
 
     /// A request ended: the engine is told, and the thread.
     pub(crate) fn complete(&self, attached: &Attached, io: Io, result: io::Result<()>) {
-        let errno = result.as_ref().err().map_or(0, errno_of);
+        let errno = result.as_ref().err().map_or(0, errno_or_io);
         if let Err(e) = result {
             attached.note_error(&io, &e);
         }
@@ -153,6 +156,11 @@ impl Core {
 
     pub(crate) fn path(&self) -> &Path {
         &self.media.info().path
+    }
+
+    /// For marks of origins.
+    pub(crate) fn open_media(&self) -> OpenMedia<'_> {
+        OpenMedia { engine: &self.engine, path: self.path(), read_only: self.read_only }
     }
 
     pub(crate) fn uuid(&self) -> Uuid {

@@ -8,28 +8,23 @@
 //! and their completions handed back.  How many requests of a volume are in flight
 //! is the engine's to bound, for each by itself.
 
-use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::request::{Payload, Request, Runs, Wanted};
 use forebay_engine::sys;
-use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use crate::bypass::{Mode, Policy};
+use crate::attached::Attached;
 use crate::core::Core;
-use crate::drains::drain_on;
+use crate::draining::drain_on;
 use crate::engine::{Code, EngineResult, Io, Step, Wait};
-use crate::latency::Phases;
-use crate::mark::Marker;
-use crate::origin::Origin;
+use crate::errno::errno_or_io;
+use crate::report::Mode;
 use crate::ring::{Ring, Write};
 use crate::wait::Waiter;
 
@@ -39,52 +34,6 @@ const BATCH: usize = 8;
 const WRITERS: usize = 4;
 /// Longest sleep without a look.
 const NAP: Duration = Duration::from_millis(500);
-/// Between two looks for pages that the origin refused.
-const REFUSED_LOOK: Duration = Duration::from_secs(1);
-
-/// Wakes the destage thread.
-#[derive(Debug)]
-pub(crate) struct Kick(Lasting<OwnedFd>);
-
-impl Kick {
-    pub(crate) fn new() -> io::Result<Kick> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Kick(lasting::open(|| rustix::event::eventfd(0, flags))?))
-    }
-
-    pub(crate) fn kick(&self) {
-        // Fails only where the counter is full, and then it is kicked.
-        let kick = lasting::check(self.fd());
-        let _ = kick.map(|()| rustix::io::write(self.fd(), &1u64.to_ne_bytes()));
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    pub(crate) fn wait(&self, limit: Duration) {
-        self.poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(limit));
-    }
-
-    /// Until one of these is ready, this among them, which is ready for the next kick then.
-    pub(crate) fn poll(&self, fds: &mut [PollFd<'_>], limit: Option<Duration>) {
-        let timeout = limit.map(|limit| rustix::event::Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        });
-        // INTR or whatever: the caller looks for work either way.
-        let _ = rustix::event::poll(fds, timeout.as_ref());
-        match lasting::check(self.fd()) {
-            Ok(()) => drop(rustix::io::read(self.fd(), &mut [0u8; 8])),
-            // Poll does not wait for what is no descriptor.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-pub(crate) fn errno_of(e: &io::Error) -> i32 {
-    e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error())
-}
 
 /// An origin may be the program's own code.  What it was asked for has an end whatever it
 /// does, or the volume would wait for it for ever.
@@ -93,72 +42,7 @@ fn or_panic(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     done.unwrap_or_else(|_| Err(io::Error::other("the origin's code panicked")))
 }
 
-/// The origin of an attached volume and what destage needs for it.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    pub origin: Box<dyn Origin>,
-    /// It is being detached: requests fail at once, which ends the round.
-    pub stopping: AtomicBool,
-    /// Flushes at the end of drains, and one has ended.
-    flushing: Mutex<u32>,
-    flushed: Condvar,
-    jobs: Mutex<Jobs>,
-    ready: Condvar,
-    last_error: Mutex<Option<String>>,
-    /// What was found last of pages that the origin refused, and when.
-    refused: Mutex<Option<(Instant, (u32, u64))>>,
-    pub latency: Phases,
-    pub policy: Policy,
-    pub marker: Marker,
-}
-
-/// A drain that flushes the origin: the volume is not detached before it has ended.
-pub(crate) struct Flushing(pub Arc<Attached>);
-
-impl Flushing {
-    /// None: it is being detached.
-    pub(crate) fn begin(attached: Arc<Attached>) -> Option<Flushing> {
-        let mut flushing = attached.flushing.lock().unwrap_or_else(|e| e.into_inner());
-        if attached.stopping.load(Ordering::Acquire) {
-            return None;
-        }
-        *flushing += 1;
-        drop(flushing);
-        Some(Flushing(attached))
-    }
-}
-
-impl Drop for Flushing {
-    fn drop(&mut self) {
-        *self.0.flushing.lock().unwrap_or_else(|e| e.into_inner()) -= 1;
-        self.0.flushed.notify_all();
-    }
-}
-
-#[derive(Debug, Default)]
-struct Jobs {
-    /// And so many bytes of it are done.
-    queue: VecDeque<(Io, usize)>,
-    end: bool,
-}
-
 impl Attached {
-    pub(crate) fn new(origin: Box<dyn Origin>, marker: Marker) -> Attached {
-        Attached {
-            origin,
-            stopping: AtomicBool::new(false),
-            flushing: Mutex::new(0),
-            flushed: Condvar::new(),
-            jobs: Mutex::default(),
-            ready: Condvar::new(),
-            last_error: Mutex::new(None),
-            refused: Mutex::new(None),
-            latency: Phases::default(),
-            policy: Policy::default(),
-            marker,
-        }
-    }
-
     /// Threads for what does not go through io_uring.
     pub(crate) fn start(self: &Arc<Self>, core: &Arc<Core>) -> io::Result<Workers> {
         let rung = matches!(core.ring_state(), Some(Ok(())));
@@ -178,18 +62,7 @@ impl Attached {
     }
 
     fn work(&self, core: &Core) {
-        loop {
-            let mut jobs = self.jobs.lock().unwrap_or_else(|e| e.into_inner());
-            let (io, done) = loop {
-                if let Some(job) = jobs.queue.pop_front() {
-                    break job;
-                }
-                if jobs.end {
-                    return;
-                }
-                jobs = self.ready.wait(jobs).unwrap_or_else(|e| e.into_inner());
-            };
-            drop(jobs);
+        while let Some((io, done)) = self.next_job() {
             let result = or_panic(|| self.run(core, &io, done));
             core.complete(self, io, result);
             core.kick.kick();
@@ -222,14 +95,6 @@ impl Attached {
         }
     }
 
-    /// When the origin is given up: no drain flushes it any more.
-    pub(crate) fn wait_for_flushes(&self) {
-        let mut flushing = self.flushing.lock().unwrap_or_else(|e| e.into_inner());
-        while *flushing > 0 {
-            flushing = self.flushed.wait(flushing).unwrap_or_else(|e| e.into_inner());
-        }
-    }
-
     /// A flush that is not destage's, nor a client's: what it is told, the next of theirs is
     /// told too.  The origin's error, or the engine's.
     pub(crate) fn flush(&self, core: &Core, index: u16) -> io::Result<EngineResult<()>> {
@@ -250,45 +115,11 @@ impl Attached {
                 }
                 sys::FBY_NEXT_ORIGIN => {
                     flushed = or_panic(|| self.origin.flush());
-                    result = Some(flushed.as_ref().err().map_or(0, errno_of));
+                    result = Some(flushed.as_ref().err().map_or(0, errno_or_io));
                 }
                 error => return flushed.map(|()| Err(Code(-error))),
             }
         }
-    }
-
-    fn queue(&self, io: Io, done: usize) {
-        self.jobs.lock().unwrap_or_else(|e| e.into_inner()).queue.push_back((io, done));
-        self.ready.notify_one();
-    }
-
-    pub(crate) fn note_error(&self, io: &Io, e: &io::Error) {
-        let op = match io.op {
-            sys::FBY_IO_WRITE => "write",
-            sys::FBY_IO_ZERO => "write of zeroes",
-            sys::FBY_IO_DISCARD => "discard",
-            _ => "flush",
-        };
-        let text = match io.op {
-            sys::FBY_IO_FLUSH => format!("{op}: {e}"),
-            _ => format!("{op} of {} bytes at offset {}: {e}", io.len, io.offset),
-        };
-        *self.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
-    }
-
-    /// How many pages the origin has refused, and the lowest block of these; looked for
-    /// once a second at most, since all pages are looked at for that.
-    pub(crate) fn refused(&self, look: impl FnOnce() -> (u32, u64)) -> (u32, u64) {
-        let mut known = self.refused.lock().unwrap_or_else(|e| e.into_inner());
-        match *known {
-            Some((at, refused)) if at.elapsed() < REFUSED_LOOK => refused,
-            _ => known.insert((Instant::now(), look())).1,
-        }
-    }
-
-    /// Of destage, since it was attached.
-    pub(crate) fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 }
 
@@ -302,8 +133,7 @@ pub(crate) struct Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.attached.jobs.lock().unwrap_or_else(|e| e.into_inner()).end = true;
-        self.attached.ready.notify_all();
+        self.attached.end_jobs();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Drains of a volume: any number at once, each until it ends by itself.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
-use crate::completeness::{Completeness, LOST_LISTED};
+use crate::attached::{Attached, Flushing};
 use crate::core::Core;
-use crate::destage::{Attached, Flushing};
-use crate::engine::{Code, Engine, EngineResult};
-use crate::error::{origin_way_out, Error, Result};
+use crate::draining::Draining;
+use crate::engine::Code;
+use crate::error::{Error, Result};
 use crate::mark::mark_at;
 use crate::origin;
-use crate::status::{DestageState, DrainProgress, ReportBlock, VolumeInfo};
+use crate::report::{
+    origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, VolumeInfo, LOST_LISTED,
+};
 
 /// Between two looks at a drain.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -25,61 +26,6 @@ const DRAIN_PROGRESS: Duration = Duration::from_millis(100);
 
 /// So often a drain begins anew for what it passed over as damaged, and what reads well after.
 const PASSED_OVER_TIMES: u32 = 3;
-
-/// How many drain each volume, by its index.
-#[derive(Debug, Default)]
-pub(crate) struct Drains(Mutex<HashMap<u16, u32>>);
-
-/// While there is one, destage writes its volume, and nothing moves within the pool.
-#[derive(Debug)]
-pub(crate) struct Draining<'e> {
-    engine: &'e Engine,
-    drains: &'e Drains,
-    pub index: u16,
-    /// `home` of the volume reaches it when what was written before is on the origin.
-    pub upto: u64,
-}
-
-impl Drains {
-    fn counts(&self) -> MutexGuard<'_, HashMap<u16, u32>> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    pub(crate) fn begin<'e>(
-        &'e self,
-        engine: &'e Engine,
-        index: u16,
-    ) -> EngineResult<Draining<'e>> {
-        let mut counts = self.counts();
-        let upto = engine.volume_drain(index, true)?;
-        *counts.entry(index).or_default() += 1;
-        Ok(Draining { engine, drains: self, index, upto })
-    }
-}
-
-/// For as long as no drain ends: for whoever asks again and again.
-pub(crate) fn drain_on(engine: &Engine, index: u16) -> EngineResult<()> {
-    engine.volume_drain(index, true).map(|_| ())
-}
-
-impl Draining<'_> {
-    /// Destage has ended it if there was nothing to do for a moment.  A volume that
-    /// was detached says so itself.
-    pub(crate) fn go_on(&self) {
-        let _ = drain_on(self.engine, self.index);
-    }
-}
-
-impl Drop for Draining<'_> {
-    fn drop(&mut self) {
-        let mut counts = self.drains.counts();
-        let drains = counts.entry(self.index).or_default();
-        *drains = drains.saturating_sub(1);
-        if *drains == 0 {
-            let _ = self.engine.volume_drain(self.index, false);
-        }
-    }
-}
 
 /// A drain of one volume.
 struct Drain<'e> {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use forebay_engine::{sys, OpenError};
 
-use crate::dump::SuperblockDump;
 use crate::error::{open_error, unknown_error, Error, Result};
 use crate::media::{CreateOptions, Media};
-use crate::status::Uuid;
+use crate::report::{SuperblockDump, Uuid};
 
 pub(crate) use forebay_engine::{Attach, Code, Io, Memory, Result as EngineResult, Step, Wait};
 

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use forebay_engine::Code;
 use rustix::io::Errno;
 
-use crate::mark::errno_of;
+use crate::errno::errno_of;
+use crate::report::{blocks_text, ParseError};
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// What a command exits with, and what that means: a contract for scripts.  The
@@ -110,9 +111,9 @@ pub enum Error {
     #[error("{}: persist method {asked} is weaker than {kind} needs ({needed}): a write could be acknowledged and lost at a power cut; leave it at auto, or allow it explicitly (--allow-weaker)", path.display())]
     WeakerPersist {
         path: PathBuf,
-        kind: crate::MediaKind,
-        asked: crate::Persist,
-        needed: crate::Persist,
+        kind: crate::report::MediaKind,
+        asked: crate::report::Persist,
+        needed: crate::report::Persist,
     },
 
     /// No volume of this name.
@@ -163,7 +164,7 @@ pub enum Error {
 
     /// A replay that ended, and not all that was appended is replayed.
     #[error("log {name}: replay {report}; read it again when the media is, or give up what is left, and restore its consumer from a backup")]
-    LogIncomplete { name: String, report: Box<crate::ReplayReport> },
+    LogIncomplete { name: String, report: Box<crate::report::ReplayReport> },
 
     /// The origin is not what the volume was made for.
     #[error("volume {name}: origin {origin}: {cause}; {way_out}")]
@@ -199,7 +200,7 @@ pub enum Error {
 
     /// A drain that ended, and the origin alone is not all of the volume.
     #[error("volume {}: {}", .0.volume, .0)]
-    Incomplete(Box<crate::Completeness>),
+    Incomplete(Box<crate::report::Completeness>),
 
     /// The volume was detached, or the server stopped, before a drain ended.
     #[error("volume {name}: the drain did not end, because whoever has the pool open {why}; what is not on the origin yet stays safe in the pool, drain it again")]
@@ -243,19 +244,6 @@ pub enum Error {
     Internal { what: String, code: i32, message: &'static str },
 }
 
-pub(crate) fn blocks_text(blocks: &[u64]) -> String {
-    const NAMED: usize = 8;
-    let list: Vec<String> = blocks.iter().take(NAMED).map(u64::to_string).collect();
-    let more = match blocks.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        n => format!(" and {n} more"),
-    };
-    match blocks.len() {
-        1 => format!("4 KiB block {} is", list[0]),
-        _ => format!("4 KiB blocks {}{more} are", list.join(", ")),
-    }
-}
-
 /// What a failed system call wants.
 fn way_out(errno: Option<Errno>) -> &'static str {
     match errno {
@@ -285,26 +273,15 @@ fn mark_way_out(source: &io::Error) -> &'static str {
     }
 }
 
-/// What an origin wants that fails with this error.
-pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
-    match errno.map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => {
-            "free space on the file system of the origin, or raise its quota"
-        }
-        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
-        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
-            "see why the origin takes no writes any more (mount, blockdev --getro, the system log)"
-        }
-        Some(Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::STALE) => {
-            "the device or its server is gone: connect it, and attach the volume again"
-        }
-        _ => "see the log of its device or server",
-    }
-}
-
 /// The exit code for a command that fails with an error of the system.
 pub fn io_exit_code(error: &io::Error) -> u8 {
     forebay_engine::policy::errno_exit(errno_of(error).unwrap_or(0))
+}
+
+impl From<ParseError> for Error {
+    fn from(e: ParseError) -> Error {
+        Error::usage(e.what, e.way_out)
+    }
 }
 
 impl Error {

@@ -66,51 +66,52 @@
 #![deny(unsafe_code)]
 
 mod attach;
+mod attached;
 mod bypass;
-mod completeness;
 mod core;
+mod create;
 pub mod defaults;
 mod destage;
 pub mod diagnostics;
+mod draining;
 mod drains;
-mod dump;
 mod engine;
+mod errno;
 mod error;
+mod kick;
 mod latency;
 mod log;
 mod mark;
 mod media;
+mod opened;
 mod origin;
 mod pages;
 mod pool;
 mod printable;
+mod random;
+mod report;
 mod request;
 mod ring;
 mod runtime;
-mod status;
+mod transfer;
 mod volume;
 mod wait;
-mod words;
 
 pub use attach::{AttachOptions, Away, Holes, WhenAway};
-pub use bypass::{Mode, VolumeChange, WhenFull};
-pub use completeness::{Completeness, Drained, LogLeft, Verdict};
-pub use dump::{
-    BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
-};
+pub use bypass::VolumeChange;
+pub use create::create;
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
 pub use log::{
-    Claimed, Effect, EntryName, Generation, Log, LogCheck, LogEntry, LogEntryDump, LogHeader,
-    LogHome, LogInfo, LogOptions, LogState, ReplayEnd, ReplayReport, Witness, LOG_HEADER_BYTES,
+    Claimed, Effect, Generation, Log, LogEntry, LogHeader, LogOptions, LOG_HEADER_BYTES,
 };
 pub use mark::{
     file_identity, state_dir, Attaching, Bears, Completed, FileMark, Found as FoundMark, MapClaim,
     Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
 };
 pub use media::{
-    create, file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection,
-    InspectionState, Media, MediaInfo, MediaKind, MediaOptions, Persist, PoolSummary,
+    file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
+    MediaOptions, PoolSummary,
 };
 pub use origin::{
     open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
@@ -118,14 +119,18 @@ pub use origin::{
 };
 pub use pages::Pages;
 pub use pool::{
-    origin_known_by_name, MapCheck, MapInfo, NewVolume, OptionsChange, OptionsInfo, Placed, Pool,
-    PoolMap, PoolOptions, Verify,
+    origin_known_by_name, NewVolume, OptionsChange, Placed, Pool, PoolMap, PoolOptions,
 };
 pub use printable::printable;
+pub use report::{
+    BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,
+    DrainProgress, Drained, EntryDump, EntryKind, EntryName, LogCheck, LogEntryDump, LogHome,
+    LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind, Mode, OptionsInfo,
+    OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport, ReplayEnd,
+    ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify, VolumeInfo,
+    WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
+};
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_socket, runtime_dir};
-pub use status::{
-    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
-    RecoveryReport, ReportBlock, Uuid, VolumeInfo, ERAS_WARN_PERCENT,
-};
-pub use volume::{Flusher, Volume};
+pub use transfer::Flusher;
+pub use volume::Volume;

@@ -2,7 +2,6 @@
 //! Named logs: what their consumer has promised and not yet put where it belongs.
 
 mod claimed;
-mod dump;
 mod header;
 mod info;
 
@@ -11,19 +10,16 @@ use std::time::Duration;
 
 use forebay_engine::logs::{Header, LogInfo as RawInfo};
 use forebay_engine::{sys, Decision};
-use serde::{Deserialize, Serialize};
 
-pub use claimed::{Claimed, Effect, LogEntry, ReplayEnd, ReplayReport, Witness};
-pub use dump::{LogCheck, LogEntryDump};
+pub use claimed::{Claimed, Effect, LogEntry};
 pub use header::{LogHeader, LOG_HEADER_BYTES};
 pub(crate) use info::log_info;
-pub use info::{LogHome, LogInfo, LogState};
 
 use crate::core::Core;
 use crate::engine::{Code, Wait};
 use crate::error::{log_error, Error, Result};
-use crate::pool;
-use crate::status::Uuid;
+use crate::opened::OpenPool;
+use crate::report::{EntryName, LogInfo, Uuid};
 use crate::wait::Waiter;
 
 /// What an entry depends on: all of earlier generations, and nothing of its own.
@@ -33,19 +29,6 @@ pub enum Generation {
     New,
     /// It depends on what the last one depends on, and not on that one.
     Same,
-}
-
-/// Where an entry is in its log: its generation, and its number there, from 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct EntryName {
-    pub generation: u64,
-    pub id: u64,
-}
-
-impl std::fmt::Display for EntryName {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{}", self.generation, self.id)
-    }
 }
 
 /// How to use a log.
@@ -115,14 +98,14 @@ pub struct Log(Arc<Inner>);
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pool: Arc<pool::Inner>,
+    pool: Arc<OpenPool>,
     index: u16,
     name: String,
     full_timeout: Option<Duration>,
 }
 
 impl Log {
-    pub(crate) fn open(pool: &Arc<pool::Inner>, index: u16, name: &str, o: &LogOptions) -> Log {
+    pub(crate) fn open(pool: &Arc<OpenPool>, index: u16, name: &str, o: &LogOptions) -> Log {
         Log(Arc::new(Inner {
             pool: pool.clone(),
             index,

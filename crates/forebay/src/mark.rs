@@ -50,19 +50,19 @@ use forebay_engine::sys;
 use rustix::io::Errno;
 use rustix::thread::{membarrier, MembarrierCommand};
 
-use crate::core::Core;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::errno::again;
+use crate::error::{volume_error, Error, Result};
 use crate::origin::Origin;
-use crate::status::{Uuid, VolumeInfo};
+use crate::report::{Uuid, VolumeInfo};
 
 pub use content::Mark;
 pub(crate) use content::{now, MOST_BYTES as MARK_MOST};
 pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
 pub(crate) use host::host;
-pub(crate) use keep::{errno_of, Keep};
+pub(crate) use keep::Keep;
 pub use keep::{state_dir, Found};
-pub(crate) use place::{mark_at, waits_for};
+pub(crate) use place::{mark_at, marks_on_host};
 pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 
 #[cfg(test)]
@@ -292,6 +292,14 @@ struct Turn {
     failed: Option<(Instant, io::Error)>,
 }
 
+/// The open pool that asks for a mark.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenMedia<'a> {
+    pub engine: &'a Engine,
+    pub path: &'a Path,
+    pub read_only: bool,
+}
+
 /// The mark of an origin that is about to be attached, and may be.
 #[derive(Debug)]
 pub(crate) struct Judged {
@@ -305,14 +313,14 @@ pub(crate) struct Judged {
 impl Judged {
     /// May this pool have the origin?  Nothing is changed by that.
     pub(crate) fn of(
-        core: &Core,
+        at: &OpenMedia<'_>,
         info: &VolumeInfo,
         origin: &dyn Origin,
         state: Option<&Path>,
         accept: bool,
     ) -> Result<Judged> {
         let place = origin.info().name;
-        let keep = keep_of(core, origin, state);
+        let keep = keep_of(origin, state, at.read_only);
         let keep = keep.map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::BUSY) => Error::Busy {
                 path: place.clone().into(),
@@ -323,10 +331,10 @@ impl Judged {
         })?;
         let found = keep.as_ref().map_or(Ok(Found::Nothing), |keep| keep.find());
         let found = found.map_err(|e| cannot(info, &place, "looked for", e))?;
-        let raw = core.engine.volume_info(info.index);
-        let raw = raw.map_err(|e| core.named_error(&info.name, e))?;
+        let raw = at.engine.volume_info(info.index);
+        let raw = raw.map_err(|e| volume_error(&info.name, e))?;
         let claim = Claim {
-            pool: core.uuid(),
+            pool: Uuid(at.engine.info().sb.uuid),
             volume: info.name.clone(),
             record: Some(raw),
             host: host(),
@@ -344,11 +352,11 @@ impl Judged {
 
     /// Marks it if it is marked already or the pool holds what it lacks.  `info`: of the
     /// volume as it is attached.
-    pub(crate) fn marker(self, core: &Core, info: &VolumeInfo) -> Result<Marker> {
+    pub(crate) fn marker(self, at: &OpenMedia<'_>, info: &VolumeInfo) -> Result<Marker> {
         let Judged { keep, found, claim, place } = self;
-        let Some(keep) = keep.filter(|_| !core.read_only) else { return Ok(Marker::none()) };
+        let Some(keep) = keep.filter(|_| !at.read_only) else { return Ok(Marker::none()) };
         let holds_some = claim.record.as_ref().is_some_and(holds);
-        let sb = core.engine.info().sb;
+        let sb = at.engine.info().sb;
         let volume_uuid = (!bug!(LifeNotNamed)).then_some(info.uuid);
         let marker = Marker {
             on: AtomicBool::new(false),
@@ -364,7 +372,7 @@ impl Judged {
                     share => share,
                 }),
                 host: claim.host,
-                at: content::short(&core.path().display().to_string()),
+                at: content::short(&at.path.display().to_string()),
                 origin: keep.name(),
                 exact: claim.borne && volume_uuid.is_some() && !bug!(NotExact),
                 map: false,
@@ -384,7 +392,7 @@ impl Judged {
                 Found::Marked(mark) => mark.exact,
                 found => *found != Found::Nothing,
             };
-            let set = marker.set(&core.engine, &mut marker.turn(), since, there);
+            let set = marker.set(at.engine, &mut marker.turn(), since, there);
             set.map_err(|e| cannot(info, &place, "set", e))?;
         }
         Ok(marker)
@@ -393,9 +401,9 @@ impl Judged {
 
 /// None: it is never marked.
 fn keep_of(
-    core: &Core,
     origin: &dyn Origin,
     state: Option<&Path>,
+    read_only: bool,
 ) -> io::Result<Option<Box<dyn Keep>>> {
     #[cfg(test)]
     if let Some(keep) = origin.keep() {
@@ -403,7 +411,7 @@ fn keep_of(
     }
     let Some(by) = origin.marked_by() else { return Ok(None) };
     let state = state.map_or_else(state_dir, PathBuf::from);
-    Ok(Some(Box::new(keep::Kept::open(&by, &state, core.read_only)?)))
+    Ok(Some(Box::new(keep::Kept::open(&by, &state, read_only)?)))
 }
 
 impl Marker {
@@ -438,7 +446,7 @@ impl Marker {
             return Ok(());
         }
         match &turn.failed {
-            Some((at, e)) if *at >= began => return Err(keep::again(e)),
+            Some((at, e)) if *at >= began => return Err(again(e)),
             _ => {}
         }
         // Written through the cache and past it, as write-through does.
@@ -453,7 +461,7 @@ impl Marker {
             }
             false => Ok(()),
         };
-        turn.failed = set.as_ref().err().map(|e| (Instant::now(), keep::again(e)));
+        turn.failed = set.as_ref().err().map(|e| (Instant::now(), again(e)));
         set
     }
 

@@ -24,7 +24,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::mark::{MarkedBy, MarkedOn};
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Weak};
 
 use crate::core::Core;
-use crate::media::MediaKind;
+use crate::report::MediaKind;
 
 /// Pages of an open pool, which this does not keep open.
 #[derive(Debug)]

@@ -12,12 +12,11 @@ mod placed;
 mod report;
 
 pub use known::origin_known_by_name;
-pub use maps::{MapCheck, MapInfo, PoolMap};
+pub use maps::PoolMap;
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_engine::policy::{self, is_name};
@@ -26,36 +25,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{AttachOptions, Away};
 use crate::bypass::VolumeChange;
-use crate::completeness::Completeness;
 use crate::core::Core;
 use crate::defaults;
-use crate::destage::Destage;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
-use crate::error::{blocks_text, open_error, Error, Result, NOT_THERE};
+use crate::error::{open_error, Error, Result, NOT_THERE};
 use crate::mark::{Completed, Judged, OriginMarks};
-use crate::media::{detect_id, Media, MediaInfo, MediaOptions};
+use crate::media::{detect_id, Media, MediaOptions};
+use crate::opened::OpenPool;
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
-use crate::status::{DrainProgress, PoolStatus, RecoveryReport, Uuid, VolumeInfo};
+use crate::report::{
+    blocks_text, Completeness, DrainProgress, MediaInfo, OptionsInfo, PoolStatus, RecoveryReport,
+    Uuid, Verify, VolumeInfo,
+};
 use crate::volume::{self, Volume};
-use crate::words::words;
-
-/// When the checksum of cached data is verified as it is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verify {
-    /// At each read.
-    #[default]
-    Always,
-    /// At the first read of a page since the pool was opened.
-    First,
-    Never,
-}
-
-words! {
-    Verify { "always" => Always, "first" => First, "never" => Never }
-    unknown: "verify \"{}\" is not known", way_out: "use always, first or never"
-}
 
 /// How to open a pool.  Fill in what matters and take the rest from
 /// `..Default::default()`.
@@ -105,20 +88,6 @@ impl Default for PoolOptions {
     }
 }
 
-/// The options in effect.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct OptionsInfo {
-    pub slots: u32,
-    pub checksums: bool,
-    pub verify: Verify,
-    pub high_watermark_percent: u32,
-    pub low_watermark_percent: u32,
-    /// `None`: no limit.
-    pub max_age_seconds: Option<f64>,
-    /// `None`: never.
-    pub idle_seconds: Option<f64>,
-}
-
 /// What to change of an open pool; `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -164,99 +133,7 @@ pub struct Placed {
 /// An open pool.  Volumes keep it open: it is closed, and marked clean, when
 /// the last handle is dropped, or by [`Pool::close`], which tells errors.
 #[derive(Debug)]
-pub struct Pool(Arc<Inner>);
-
-/// What handles and volumes keep open: the last of them to go stops the threads and
-/// closes the pool.
-#[derive(Debug)]
-pub(crate) struct Inner {
-    destage: Mutex<Option<Destage>>,
-    core: Arc<Core>,
-    /// One add, remove, attach or detach at a time.  Guards the attached volumes, and those that
-    /// are about to be attached, which have no handle yet.  Nobody asks an origin while he has
-    /// it.  Rank: before all other locks.
-    volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
-    logs: logs::Open,
-    closed: Mutex<bool>,
-    io_uring: bool,
-}
-
-type Volumes<'a> = MutexGuard<'a, HashMap<u16, Weak<volume::Inner>>>;
-
-impl Inner {
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
-    }
-
-    fn volumes(&self) -> Volumes<'_> {
-        self.volumes.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Stops all threads and closes the pool, once.
-    fn shut_down(&self) -> Result<()> {
-        let mut closed = self.closed.lock().unwrap_or_else(|e| e.into_inner());
-        if *closed {
-            return Ok(());
-        }
-        *closed = true;
-        drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
-        self.core.engine.close().map_err(|e| self.core.pool_error(e))
-    }
-
-    /// The destage thread runs from the first attach on.
-    fn start_destage(&self) -> Result<()> {
-        let mut destage = self.destage.lock().unwrap_or_else(|e| e.into_inner());
-        if destage.is_none() && !self.core.read_only {
-            let started = Destage::start(&self.core, self.io_uring);
-            *destage = Some(started.map_err(|e| self.core.system("starting a thread", e))?);
-        }
-        Ok(())
-    }
-
-    /// Called when the last handle of a volume goes.
-    pub(crate) fn detach(&self, index: u16) -> Result<()> {
-        let (core, mut cleared) = (&self.core, Ok(()));
-        if let Some(attached) = core.attached(index) {
-            attached.stopping.store(true, std::sync::atomic::Ordering::Release);
-            attached.origin.give_up();
-            attached.wait_for_flushes();
-            // Nobody writes any more.
-            cleared = core.clear_mark(&attached, index, false).map(drop);
-        }
-        // Requests in flight end, new ones are refused by us, and so the
-        // round; a slot may be busy for a moment.
-        const YIELDS: u32 = 100;
-        let mut tries = 0;
-        // Not locked while it waits: the origin may hang, and others are to be attached.
-        let (mut volumes, done) = loop {
-            let volumes = self.volumes();
-            match core.engine.volume_detach(index) {
-                Err(Code(sys::FBY_E_BUSY)) => drop(volumes),
-                done => break (volumes, done),
-            }
-            match tries {
-                ..YIELDS => std::thread::yield_now(),
-                _ => {
-                    core.kick.kick();
-                    std::thread::sleep(Duration::from_micros(500));
-                }
-            }
-            tries += 1;
-        };
-        core.attached.write().unwrap_or_else(|e| e.into_inner()).remove(&index);
-        volumes.remove(&index);
-        // Chunks were closed and may be free now.
-        core.space.wake();
-        done.map_err(|e| self.core.volume_error(index, e)).and(cleared)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Nobody is left to tell; an unclean close loses nothing.
-        let _ = self.shut_down();
-    }
-}
+pub struct Pool(Arc<OpenPool>);
 
 impl Pool {
     /// Opens and locks the media, and recovers what it holds.  The pool is
@@ -297,14 +174,7 @@ impl Pool {
         };
         let (engine, report) = engine::open(&media, &options, threads)?;
         let core = Arc::new(Core::new(media, engine, read_only, report, threads, started)?);
-        Ok(Pool(Arc::new(Inner {
-            destage: Mutex::new(None),
-            core,
-            volumes: Mutex::default(),
-            logs: Mutex::default(),
-            closed: Mutex::new(false),
-            io_uring: o.io_uring,
-        })))
+        Ok(Pool(Arc::new(OpenPool::new(core, o.io_uring))))
     }
 
     pub fn path(&self) -> &Path {
@@ -312,71 +182,71 @@ impl Pool {
     }
 
     pub fn uuid(&self) -> Uuid {
-        self.0.core.uuid()
+        self.0.core().uuid()
     }
 
     pub fn media(&self) -> &MediaInfo {
-        self.0.core.media.info()
+        self.0.core().media.info()
     }
 
     pub fn read_only(&self) -> bool {
-        self.0.core.read_only
+        self.0.core().read_only
     }
 
     /// Its pages, for a thread that maps them, of no lower priority than those that write:
     /// they may have to wait for it.
     pub fn pages(&self) -> Pages {
-        Pages::of(&self.0.core)
+        Pages::of(self.0.core())
     }
 
     /// Where its file can still be found, if it was deleted: with this process it is gone,
     /// and all that is cached with it.
     pub fn deleted(&self) -> Option<PathBuf> {
-        self.0.core.media.deleted()
+        self.0.core().media.deleted()
     }
 
     /// What recovery saw when the pool was opened.
     pub fn recovery(&self) -> &RecoveryReport {
-        &self.0.core.recovery
+        &self.0.core().recovery
     }
 
     /// All about it.
     pub fn status(&self) -> PoolStatus {
-        self.0.core.status()
+        self.0.core().status()
     }
 
     /// Volumes in the order of the table, attached or not.
     pub fn volumes(&self) -> Vec<VolumeInfo> {
-        self.0.core.volumes()
+        self.0.core().volumes()
     }
 
     pub fn volume_info(&self, name: &str) -> Result<VolumeInfo> {
-        self.0.core.volume_info(self.0.core.find(name)?)
+        self.0.core().volume_info(self.0.core().find(name)?)
     }
 
     /// The options in effect.
     pub fn options(&self) -> OptionsInfo {
-        self.0.core.options()
+        self.0.core().options()
     }
 
     /// Changes what can change while it is open.
     pub fn set_options(&self, change: &OptionsChange) -> Result<OptionsInfo> {
-        self.0.core.set_options(change)
+        self.0.core().set_options(change)
     }
 
     /// Changes a volume that is attached, or all that are.
     pub fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
-        self.0.core.set_volume(name, change)
+        self.0.core().set_volume(name, change)
     }
 
     fn engine(&self) -> &Engine {
-        &self.0.core.engine
+        &self.0.core().engine
     }
 
     /// Adds a volume in front of a file or block device, which is claimed for
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
-        self.0.core.check_writable()?;
+        self.0.core().check_writable()?;
         self.check_not_the_pool(&new.origin)?;
         let origin = origin::open(&new.origin, false, Away::default())?;
         let identity = origin.identity();
@@ -390,7 +260,7 @@ impl Pool {
         if is_name(id) && !new.origin_by_name {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
-        OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core.uuid(), &new.name)?;
+        OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core().uuid(), &new.name)?;
         self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
     }
 
@@ -424,7 +294,7 @@ impl Pool {
         block_size: u32,
         placed: Option<Placed>,
     ) -> Result<VolumeInfo> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let block_size = choose_block_size(name, origin, block_size)?;
         let flush_us = placed.map_or(Ok(0), |p| self.check_placed(name, &p))?;
@@ -467,7 +337,7 @@ impl Pool {
     /// Removes a volume that is not attached.  One that holds data that is
     /// not on its origin is removed with `discard` only: that data is lost.
     pub fn volume_remove(&self, name: &str, discard: bool) -> Result<()> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let volumes = self.0.volumes();
         let index = core.find(name)?;
@@ -501,7 +371,7 @@ impl Pool {
     pub fn attach(&self, name: &str, o: &AttachOptions) -> Result<Volume> {
         let info = self.volume_info(name)?;
         if info.damaged {
-            return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
+            return Err(self.0.core().named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
         }
         let path = match (&o.origin, &info.origin_path) {
             (Some(path), _) => path.clone(),
@@ -514,7 +384,7 @@ impl Pool {
             }
         };
         if info.attached {
-            return Err(self.0.core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+            return Err(self.0.core().named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
         }
         self.check_not_the_pool(&path)?;
         let origin = origin::open(&path, self.read_only(), o.away).map_err(|e| match e {
@@ -536,7 +406,7 @@ impl Pool {
         origin: Box<dyn Origin>,
         o: &AttachOptions,
     ) -> Result<Volume> {
-        let core = &self.0.core;
+        let core = self.0.core();
         let (info, attaching) = self.begin_attach(name)?;
         let index = info.index;
         // From here on the origin is asked, which may hang.
@@ -544,9 +414,10 @@ impl Pool {
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
         core.engine.volume_ready(index, volume::raw_holes(o.holes)).map_err(named)?;
-        let judged = Judged::of(core, &info, origin.as_ref(), state, accept)?;
+        let judged = Judged::of(&core.open_media(), &info, origin.as_ref(), state, accept)?;
         let size = recorded.changed.map_or(info.size_bytes, |sectors| sectors * 512);
-        let marker = judged.marker(core, &VolumeInfo { size_bytes: size, ..info.clone() })?;
+        let marker =
+            judged.marker(&core.open_media(), &VolumeInfo { size_bytes: size, ..info.clone() })?;
         let mut volumes = self.0.volumes();
         // Last, so that the record is another only if the origin may be had, and is marked.
         if let Recorded { identity, changed: Some(sectors) } = &recorded {
@@ -567,7 +438,7 @@ impl Pool {
         origin: &dyn Origin,
         o: &AttachOptions,
     ) -> Result<Recorded> {
-        let core = &self.0.core;
+        let core = self.0.core();
         let recorded = join_identity(&info.identity, info.origin_path.as_deref().unwrap_or(""));
         let now = origin.identity();
         let unchanged = |identity| Recorded { identity, changed: None };
@@ -627,7 +498,7 @@ impl Pool {
 
     /// Another handle of a volume that is attached.
     pub fn volume(&self, name: &str) -> Option<Volume> {
-        let index = self.0.core.find(name).ok()?;
+        let index = self.0.core().find(name).ok()?;
         // Upgraded under the lock, dropped outside it: it may be the last.
         let volume = self.0.volumes().get(&index).and_then(Weak::upgrade);
         volume.map(Volume::from_inner)
@@ -642,19 +513,19 @@ impl Pool {
         volume: Option<&str>,
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<Vec<Completeness>> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.drain(&core.named(volume)?, progress).map(|(judged, _)| judged)
     }
 
     /// Is its origin, alone, all of the volume?
     pub fn completeness(&self, name: &str) -> Result<Completeness> {
-        self.0.core.judge(self.0.core.find(name)?, false)
+        self.0.core().judge(self.0.core().find(name)?, false)
     }
 
     /// Ends all waits for space in the cache with [`Error::Full`], from now on, and those
     /// for an origin that is away: for a server that has to stop meanwhile.
     pub fn abort_waits(&self) {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.space.abort();
         let attached = core.attached.read().unwrap_or_else(|e| e.into_inner());
         attached.values().for_each(|a| a.origin.give_up());
@@ -667,9 +538,9 @@ impl Pool {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => inner.shut_down(),
             Err(inner) => {
-                let used = inner.core.volumes().into_iter().filter(|v| v.attached);
+                let used = inner.core().volumes().into_iter().filter(|v| v.attached);
                 Err(Error::PoolInUse {
-                    pool: inner.core.path().to_path_buf(),
+                    pool: inner.core().path().to_path_buf(),
                     volumes: used.map(|v| v.name).collect(),
                 })
             }

@@ -35,9 +35,9 @@ use std::time::{Duration, Instant};
 use forebay_engine::request::{Payload, Runs, Wanted};
 use forebay_engine::sys;
 
-use crate::destage::errno_of;
-use crate::drains::drain_on;
+use crate::draining::drain_on;
 use crate::engine::{Code, Memory, Wait};
+use crate::errno::errno_or_io;
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
 use crate::volume::{Inner, Volume};
@@ -253,7 +253,7 @@ impl<'a> Request<'a> {
                 source,
             }));
         }
-        let errno = result.as_ref().err().map_or(0, errno_of);
+        let errno = result.as_ref().err().map_or(0, errno_or_io);
         let failed = result.err().filter(|_| self.asked == Asked::Origin);
         let failure = failed.map(|e| (self.doing(), self.origin_io(), e));
         if failure.is_some() || self.ill.is_some() {

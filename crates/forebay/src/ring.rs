@@ -15,7 +15,7 @@ use std::sync::Arc;
 use io_uring::{opcode, types, IoUring};
 use rustix::io::Errno;
 
-use crate::destage::Attached;
+use crate::attached::Attached;
 use crate::engine::Io;
 
 /// A write that the kernel has.

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is left of a log after a crash, and its replay.
 
-use std::fmt;
-
 use forebay_engine::log_order;
 use forebay_engine::logs::{Header, LogInfo as RawInfo, Node, Outcome, Position};
 use forebay_engine::sys;
-use serde::{Deserialize, Serialize};
 
 use super::info::incomplete;
-use super::{EntryName, Log, LogHeader};
+use super::{Log, LogHeader};
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
+use crate::report::{EntryName, ReplayEnd, ReplayReport, Witness};
 
 /// An entry that is replayed; its bytes are verified.
 #[derive(Clone, Copy, Debug)]
@@ -32,64 +30,6 @@ pub enum Effect {
     Applied,
     /// It is not done: the replay ends here, and may go on later.
     Stop,
-}
-
-/// How a replay ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReplayEnd {
-    /// All that there was is replayed.
-    #[default]
-    Complete,
-    /// An entry is missing, or damaged: what depends on it is not replayed.  Or all that
-    /// there is was replayed, and the pool knows of something that is not there, or of two
-    /// that have one name.
-    Missing,
-    /// By the consumer.
-    Stopped,
-}
-
-/// The entry by which it shows that one before it is missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Witness {
-    pub generation: u64,
-    /// 0: no entry, but what was noted of the last generation when the log was claimed.
-    pub id: u64,
-    pub txg: u64,
-}
-
-impl fmt::Display for Witness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.id {
-            0 => write!(f, "the count of generation {}", self.generation.saturating_sub(1)),
-            _ => write!(f, "entry {}.{} (txg {})", self.generation, self.id, self.txg),
-        }
-    }
-}
-
-/// What a replay did, or would come to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReplayReport {
-    pub end: ReplayEnd,
-    pub replayed: u64,
-    /// Entries of synced txgs.
-    pub obsolete: u64,
-    /// Entries that were replayed before.
-    pub earlier: u64,
-    /// Entries that have the name of another: neither is taken.
-    pub twins: u64,
-    /// Entries that cannot be read.
-    pub damaged: u64,
-    pub first_damaged: Option<Witness>,
-    /// Entries not replayed: from the witness or the stop on.
-    pub left: u64,
-    /// Where `end` is [`ReplayEnd::Missing`]; `None`: no entry shows it.
-    pub witness: Option<Witness>,
-    /// Entries that recovery has not found, and that there were; at least so many.  Some may
-    /// have been obsolete.
-    pub missing: u64,
-    /// Chunks were lost that held entries of the log, or may have.
-    pub incomplete: bool,
 }
 
 fn witness(node: &Node) -> Option<Witness> {
@@ -121,41 +61,6 @@ impl ReplayReport {
             missing: info.missing,
             incomplete,
         }
-    }
-}
-
-impl fmt::Display for ReplayReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.end {
-            ReplayEnd::Complete => write!(f, "complete: {} entries", self.replayed)?,
-            ReplayEnd::Stopped => write!(f, "stopped after {} entries", self.replayed)?,
-            ReplayEnd::Missing => {
-                write!(f, "INCOMPLETE after {} entries", self.replayed)?;
-                if let Some(w) = &self.witness {
-                    write!(f, ": one before {w} is missing or damaged")?;
-                }
-            }
-        }
-        if self.missing > 0 {
-            write!(f, "; {} entries MISSING", self.missing)?;
-        }
-        if self.incomplete {
-            f.write_str("; chunks of it may be LOST")?;
-        }
-        if let Some(d) = &self.first_damaged {
-            write!(f, "; {} damaged, first {d}", self.damaged)?;
-        }
-        for (n, what) in [
-            (self.left, "left"),
-            (self.obsolete, "obsolete"),
-            (self.earlier, "replayed before"),
-            (self.twins, "of a name that another has"),
-        ] {
-            if n > 0 {
-                write!(f, "; {n} {what}")?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -5,9 +5,8 @@ use forebay_engine::logs::{Header, Position};
 use forebay_engine::sys::{self, fby_log_counters as Counters};
 
 use super::info::state_of;
-use super::{EntryName, LogState};
 use crate::error::{Error, Result};
-use crate::status::Uuid;
+use crate::report::{EntryName, LogState, Uuid};
 
 /// Bytes of a stored header.
 pub const LOG_HEADER_BYTES: usize = 152;

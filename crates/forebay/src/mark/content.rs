@@ -18,7 +18,7 @@ use super::bug;
 #[cfg(test)]
 use super::planted::{planted, Bug};
 use crate::printable::printable;
-use crate::status::Uuid;
+use crate::report::Uuid;
 
 /// No mark is longer.
 pub(crate) const MOST_BYTES: usize = 2048;

@@ -13,7 +13,7 @@ use super::keep::{state_dir, Kept};
 use super::planted::{planted, Bug};
 use super::{bug, give_up, Found, Keep, Mark, MarkedBy, MarkedOn, Owner, Refusal};
 use crate::origin;
-use crate::status::Uuid;
+use crate::report::Uuid;
 
 /// What of a pool has pages that files lack.
 #[derive(Clone, Debug, Default)]

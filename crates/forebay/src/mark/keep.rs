@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::content::{Mark, MOST_BYTES};
 use super::{Bears, MarkedBy, MarkedOn};
+use crate::errno::{about, at_path};
 
 const ATTRIBUTE: &str = "user.forebay";
 pub(super) const SYSTEM: &str = "/var/lib/forebay";
@@ -207,7 +208,7 @@ impl Kept {
     }
 
     fn about_file(&self, e: io::Error) -> io::Error {
-        named(&self.dirs[0].join(file_name(&self.name)), e)
+        at_path(&self.dirs[0].join(file_name(&self.name)), e)
     }
 
     fn put_file(&self, bytes: &[u8]) -> io::Result<()> {
@@ -349,7 +350,7 @@ impl Keep for Kept {
                 done => done
                     .map_err(io::Error::from)
                     .and_then(|()| synced(&dir, "directory"))
-                    .map_err(|e| named(&path, e))?,
+                    .map_err(|e| at_path(&path, e))?,
             }
         }
         Ok(())
@@ -368,7 +369,7 @@ impl Keep for Kept {
             let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
             synced(&dir, "directory")
                 .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))
-                .map_err(|e| named(&self.dirs[0], e))?;
+                .map_err(|e| at_path(&self.dirs[0], e))?;
         }
         Ok(())
     }
@@ -403,7 +404,7 @@ fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = match rustix::fs::open(path, flags, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
-        dir => dir.map_err(|e| named(path, e.into()))?,
+        dir => dir.map_err(|e| at_path(path, e.into()))?,
     };
     let st = rustix::fs::fstat(&dir)?;
     let own = st.st_uid == 0 || st.st_uid == rustix::process::geteuid().as_raw();
@@ -411,39 +412,8 @@ fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
         true => Ok(Some(dir)),
         false => {
             let text = format!("{}: others can write to it: chmod 755, chown", path.display());
-            let errno = Errno::ACCESS.raw_os_error();
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, About { text, errno }))
+            Err(about(io::ErrorKind::PermissionDenied, text, Errno::ACCESS.raw_os_error()))
         }
-    }
-}
-
-/// What an error of the system is about; who is told its number is told the same.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-struct About {
-    text: String,
-    errno: i32,
-}
-
-/// The number of an error of the system, also where it says what it is about.
-pub(crate) fn errno_of(e: &io::Error) -> Option<i32> {
-    let about = || Some(e.get_ref()?.downcast_ref::<About>()?.errno);
-    e.raw_os_error().or_else(about)
-}
-
-/// The same error for another who waited for it.
-pub(super) fn again(e: &io::Error) -> io::Error {
-    match errno_of(e) {
-        Some(errno) => io::Error::new(e.kind(), About { text: e.to_string(), errno }),
-        None => io::Error::new(e.kind(), e.to_string()),
-    }
-}
-
-fn named(path: &Path, e: io::Error) -> io::Error {
-    let text = format!("{}: {e}", path.display());
-    match errno_of(&e) {
-        Some(errno) => io::Error::new(e.kind(), About { text, errno }),
-        None => io::Error::new(e.kind(), text),
     }
 }
 
@@ -456,10 +426,10 @@ fn make_dir(path: &Path) -> io::Result<()> {
     make_dir(parent)?;
     match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
         Err(Errno::EXIST) => {}
-        done => done.map_err(|e| named(path, e.into()))?,
+        done => done.map_err(|e| at_path(path, e.into()))?,
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| named(parent, e))
+    std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| at_path(parent, e))
 }
 
 /// In place of one that is there.

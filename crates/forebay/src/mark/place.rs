@@ -12,11 +12,9 @@ use super::content::{now, short, utc};
 use super::host::host;
 use super::keep::{self, Kept};
 use super::{judge, Claim, Found, Keep, Mark, MarkedBy, Refusal};
-use crate::dump::SuperblockDump;
 use crate::error::{Error, Result};
 use crate::origin::{self, Known};
-use crate::pool::{Pool, PoolOptions};
-use crate::status::Uuid;
+use crate::report::{SuperblockDump, Uuid};
 
 /// What an origin's mark says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -32,7 +30,7 @@ pub enum OriginState {
 /// The same, with all that is known.
 #[derive(Clone, Debug, Serialize)]
 pub struct OriginStatus {
-    #[serde(serialize_with = "crate::media::path_as_text")]
+    #[serde(serialize_with = "crate::report::path_as_text")]
     pub place: PathBuf,
     pub state: OriginState,
     pub complete: bool,
@@ -112,7 +110,7 @@ impl OriginMarks {
         move |e| failed(&self.place, what, e)
     }
 
-    fn find(&self) -> Result<Found> {
+    pub(crate) fn find(&self) -> Result<Found> {
         self.kept.find().map_err(self.fails("looked for"))
     }
 
@@ -184,7 +182,8 @@ impl OriginMarks {
     /// The origin has all that this volume held: takes its mark away, if it is the volume's,
     /// and of no later state of the pool than this one.  Refused while the origin is in use.
     pub fn complete(&self, volume: &Completed<'_>) -> Result<()> {
-        let is_its = || Ok(matches!(self.find()?, Found::Marked(mark) if volume.set(&mark)));
+        let is_its =
+            || Ok::<_, Error>(matches!(self.find()?, Found::Marked(mark) if volume.set(&mark)));
         match is_its()? {
             // Whoever had it before it was ours may have marked it.
             true => self.claimed(|marks| if is_its()? { marks.take_away() } else { Ok(()) }),
@@ -304,6 +303,15 @@ fn in_use(place: &Path, e: io::Error) -> Error {
     }
 }
 
+/// All marks that this host keeps in files.
+pub(crate) fn marks_on_host() -> Result<Vec<Mark>> {
+    let mut marks = Vec::new();
+    for dir in keep::dirs(&super::state_dir()) {
+        marks.extend(keep::marks_in(&dir).map_err(|e| failed(&dir, "looked for", e))?);
+    }
+    Ok(marks)
+}
+
 fn failed(place: &Path, what: &'static str, source: io::Error) -> Error {
     Error::Mark { origin: place.display().to_string(), what, source }
 }
@@ -333,7 +341,8 @@ impl Attaching {
 
     /// It was not attached.
     pub fn failed(self) -> Result<()> {
-        let is_own = || Ok(self.marks.find()? == Found::Marked(Box::new(self.mark.clone())));
+        let is_own =
+            || Ok::<_, Error>(self.marks.find()? == Found::Marked(Box::new(self.mark.clone())));
         match self.is_new && is_own()? {
             true => self.marks.take_away(),
             false => Ok(()),
@@ -362,43 +371,14 @@ pub(crate) fn mark_at(place: &Path) -> Option<String> {
     }
 }
 
-/// Refuses to format a pool that an origin waits for, as far as that can be found out: of
-/// the origins that the pool names, and of those with marks on this host.
-pub(crate) fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> {
-    let options = PoolOptions { read_only: true, ..Default::default() };
-    let volumes = Pool::open(pool, &options).map(|pool| pool.volumes()).unwrap_or_default();
-    let mut waiting = Vec::new();
-    for dir in keep::dirs(&super::state_dir()) {
-        let marks = keep::marks_in(&dir).map_err(|e| failed(&dir, "looked for", e))?;
-        for mark in marks.into_iter().filter(|m| m.pool == superblock.uuid) {
-            let volume = volumes.iter().find(|v| v.identity == mark.origin);
-            let place = volume.and_then(|v| v.origin_path.clone());
-            waiting.push((place.unwrap_or_else(|| mark.origin.clone()), mark));
-        }
-    }
-    for place in volumes.into_iter().filter_map(|v| v.origin_path) {
-        // What is not there bears nothing that could be seen.
-        let found = OriginMarks::at(Path::new(&place), None).and_then(|marks| marks.find());
-        match found {
-            Ok(Found::Marked(mark)) if mark.pool == superblock.uuid => waiting.push((place, *mark)),
-            _ => {}
-        }
-    }
-    match waiting.into_iter().next() {
-        None => Ok(()),
-        Some((place, mark)) => {
-            Err(Error::Awaited { pool: pool.into(), place, mark: mark.to_string() })
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Barrier, Mutex};
 
     use super::super::tests::turn;
     use super::*;
-    use crate::media::{create, inspect, CreateOptions};
+    use crate::create::create;
+    use crate::media::{inspect, CreateOptions};
 
     /// The module takes one of them; the other one leaves the mark as it is.
     #[test]

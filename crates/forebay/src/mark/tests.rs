@@ -20,10 +20,11 @@ use std::time::Duration;
 
 use super::planted::{plant, ALL};
 use super::*;
-use crate::media::{create, CreateOptions};
+use crate::create::create;
+use crate::media::CreateOptions;
 use crate::origin::check_range;
 use crate::pool::{Placed, Pool, PoolOptions};
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 use crate::volume::Volume;
 use crate::{AttachOptions, DrainProgress};
 

@@ -18,11 +18,11 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::detect::{Access, Opened, Shape};
-use super::{human_bytes, signature, Media, MediaInfo, MediaOptions};
+use super::{signature, Media, MediaOptions};
 use crate::defaults;
 use crate::engine::{self, Code, Probe, ProbeState};
 use crate::error::{Error, Result};
-use crate::status::Uuid;
+use crate::report::{human_bytes, MediaInfo, SuperblockDump, Uuid};
 
 /// How to make a pool.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ pub struct CreateOptions {
 /// A pool that was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolSummary {
-    #[serde(serialize_with = "super::path_as_text")]
+    #[serde(serialize_with = "crate::report::path_as_text")]
     pub path: PathBuf,
     pub uuid: Uuid,
     pub chunk_size_bytes: u32,
@@ -67,7 +67,7 @@ pub struct PoolSummary {
 /// What is at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
-    #[serde(serialize_with = "super::path_as_text")]
+    #[serde(serialize_with = "crate::report::path_as_text")]
     pub path: PathBuf,
     pub state: InspectionState,
     pub size_bytes: u64,
@@ -76,7 +76,7 @@ pub struct Inspection {
     /// As [`MediaInfo::id`](super::MediaInfo::id).
     pub id: String,
     /// The pool's, when one was found.
-    pub superblock: Option<crate::dump::SuperblockDump>,
+    pub superblock: Option<SuperblockDump>,
 }
 
 /// State of what is at a path.
@@ -156,8 +156,12 @@ fn inspection_of_little(path: &Path, bytes: u64) -> Inspection {
     }
 }
 
-/// Makes a pool.
-pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
+/// Makes a pool.  One that is there is formatted with force, unless `waits_for` refuses that.
+pub(crate) fn create(
+    path: &Path,
+    o: &CreateOptions,
+    waits_for: impl FnOnce(&SuperblockDump) -> Result<()>,
+) -> Result<PoolSummary> {
     let o = check_options(o)?;
     match rustix::fs::lstat(path) {
         Err(Errno::NOENT) => create_file(path, &o),
@@ -166,7 +170,7 @@ pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
             if let Some(superblock) =
                 inspect(path).ok().filter(|_| o.force).and_then(|i| i.superblock)
             {
-                crate::mark::waits_for(path, &superblock)?;
+                waits_for(&superblock)?;
             }
             format_existing(path, &o)
         }

@@ -11,8 +11,8 @@ use forebay_engine::lasting::{self, Lasting};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::MediaKind;
 use crate::error::{Error, Result};
+use crate::report::MediaKind;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;

@@ -14,9 +14,10 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::detect::{self, Access, Opened, Shape};
-use super::{human_bytes, kernels, signature, MediaInfo, MediaKind, MediaOptions, Persist};
+use super::{kernels, signature, MediaOptions};
 use crate::engine;
 use crate::error::{Error, Result};
+use crate::report::{human_bytes, MediaInfo, MediaKind, Persist};
 
 /// Media, opened, locked and mapped.
 pub struct Media {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Extent, Origin};
 use crate::mark::MarkedBy;
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 
 /// What to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

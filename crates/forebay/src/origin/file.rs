@@ -25,7 +25,7 @@ use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::mark::{MarkedBy, MarkedOn};
 use crate::media::{lock_holder, lock_soon};
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 
 /// Bytes of a bounce buffer.
 const BOUNCE: usize = 1 << 20;

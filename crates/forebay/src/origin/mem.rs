@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use super::{check_range, join_identity, Origin};
 use crate::error::Result;
-use crate::status::{OriginInfo, Uuid};
+use crate::report::{OriginInfo, Uuid};
 
 /// An origin in memory.  Clones are the same origin, so that a test can look
 /// at it, and attach it again.

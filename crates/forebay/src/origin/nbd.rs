@@ -39,10 +39,10 @@ pub(crate) use self::uri::Uri;
 use super::sent::{self, away_text, Sent};
 use super::{join_identity, Origin};
 use crate::attach::Away;
-use crate::destage::Kick;
 use crate::error::{Error, Result};
+use crate::kick::Kick;
 use crate::mark::{MarkedBy, MarkedOn};
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 
 /// Connections where the server allows several.
 const LINKS: usize = 4;

@@ -34,7 +34,7 @@ use super::{join_identity, Origin};
 use crate::attach::Away;
 use crate::error::{Error, Result};
 use crate::mark::{Bears, MarkedBy, MarkedOn, MARK_MOST};
-use crate::status::OriginInfo;
+use crate::report::OriginInfo;
 
 /// Requests in flight: librados makes who submits more than 1,024 wait.
 const DEPTH: usize = 256;

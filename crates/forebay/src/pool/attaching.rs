@@ -6,14 +6,15 @@ use std::sync::Weak;
 
 use forebay_engine::sys;
 
-use super::{Inner, Pool};
+use super::Pool;
 use crate::engine::Code;
 use crate::error::Result;
-use crate::status::VolumeInfo;
+use crate::opened::OpenPool;
+use crate::report::VolumeInfo;
 
 /// A volume that is about to be attached.
 pub(super) struct Attaching<'p> {
-    pool: &'p Inner,
+    pool: &'p OpenPool,
     index: u16,
 }
 
@@ -31,7 +32,7 @@ impl Pool {
     /// Nobody else attaches or removes it until the result is dropped.
     pub(super) fn begin_attach(&self, name: &str) -> Result<(VolumeInfo, Attaching<'_>)> {
         let mut volumes = self.0.volumes();
-        let core = &self.0.core;
+        let core = self.0.core();
         let index = core.find(name)?;
         let info = core.volume_info(index)?;
         if info.damaged {

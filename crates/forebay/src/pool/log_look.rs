@@ -9,11 +9,10 @@ use forebay_engine::{log_order, sys};
 use super::Pool;
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
-use crate::log::{
-    log_info, EntryName, LogCheck, LogEntry, LogEntryDump, LogHome, LogState, ReplayEnd,
-    ReplayReport,
+use crate::log::{log_info, LogEntry};
+use crate::report::{
+    EntryName, LogCheck, LogEntryDump, LogHome, LogState, ReplayEnd, ReplayReport, Uuid,
 };
-use crate::status::Uuid;
 
 impl Pool {
     /// The entries of a chunk of a log, in the order in which they lie there; `None`: it
@@ -26,14 +25,14 @@ impl Pool {
         self.check_chunk(chunk)?;
         let found = match self.walk(chunk, check_data) {
             Err(Code(sys::FBY_E_NO_LOG)) => return Ok(None),
-            found => found.map_err(|e| self.0.core.pool_error(e))?,
+            found => found.map_err(|e| self.0.core().pool_error(e))?,
         };
         Ok(Some(found.iter().map(|e| self.log_entry_dump(e, check_data)).collect()))
     }
 
     /// The entries of a log, in the order of their generations.
     pub fn log_entries(&self, name: &str, check_data: bool) -> Result<Vec<LogEntryDump>> {
-        let index = self.0.core.find_log(name)?;
+        let index = self.0.core().find_log(name)?;
         let found = self.walk_log(index, check_data).map_err(|e| log_error(name, e))?;
         let mut all: Vec<_> = found.iter().map(|e| self.log_entry_dump(e, check_data)).collect();
         all.sort_by_key(|e| (e.name, e.chunk, e.line));
@@ -43,7 +42,7 @@ impl Pool {
     /// What the replay of a log would come to, with the data of its entries verified.
     /// Of one that is not in use, and whose header is in the pool.
     pub fn log_replay_dry(&self, name: &str) -> Result<ReplayReport> {
-        let index = self.0.core.find_log(name)?;
+        let index = self.0.core().find_log(name)?;
         let info = self.log_info(name)?;
         let refused = |cause: &str, way_out: &str| Error::Log {
             name: name.into(),
@@ -76,7 +75,7 @@ impl Pool {
         name: &str,
         each: &mut dyn FnMut(&LogEntry<'_>),
     ) -> Result<ReplayReport> {
-        let index = self.0.core.find_log(name)?;
+        let index = self.0.core().find_log(name)?;
         let info = self.log_info(name)?;
         if info.state != LogState::Logging || !info.claimed {
             return Err(Error::Log {
@@ -142,7 +141,7 @@ impl Pool {
 
     /// Of each log: is anything missing or damaged of what is to be replayed?
     pub(super) fn check_logs(&self, data: bool) -> Result<Vec<LogCheck>> {
-        let checked = self.0.core.logs().into_iter().map(|info| {
+        let checked = self.0.core().logs().into_iter().map(|info| {
             let in_use = info.state == LogState::Logging && info.claimed;
             let of_consumer = info.home == LogHome::Consumer && !info.claimed;
             let replay = match in_use || of_consumer {

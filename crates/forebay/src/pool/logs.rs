@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Logs of an open pool: added, opened, removed, listed.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, Weak};
 
 use forebay_engine::{sys, Decision};
 
@@ -11,11 +9,9 @@ use super::{table_full, Pool};
 use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{log_error, Error, Result};
-use crate::log::{self, log_info, Log, LogHome, LogInfo, LogOptions};
-use crate::status::VolumeInfo;
-
-/// Logs that have handles, by number.
-pub(crate) type Open = Mutex<HashMap<u16, Vec<Weak<log::Inner>>>>;
+use crate::log::{log_info, Log, LogOptions};
+use crate::opened::Logs;
+use crate::report::{LogHome, LogInfo, VolumeInfo};
 
 impl Core {
     pub(crate) fn logs(&self) -> Vec<LogInfo> {
@@ -74,7 +70,7 @@ impl Pool {
     /// A new log, in no state.  Its name is neither a volume's nor another log's; and while
     /// a record of the pool is damaged, which may be its, none is made.
     pub fn log_add(&self, name: &str, home: LogHome) -> Result<LogInfo> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let flags = match home {
@@ -97,11 +93,11 @@ impl Pool {
     /// Removes a log.  One that holds entries is removed with `discard` only: they are
     /// lost.
     pub fn log_remove(&self, name: &str, discard: bool) -> Result<()> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let index = core.find_log(name)?;
-        let mut open = self.0.logs.lock().unwrap_or_else(|e| e.into_inner());
+        let mut open = self.0.logs();
         if has_handles(&open, index) {
             return Err(Error::Log {
                 name: name.into(),
@@ -124,18 +120,18 @@ impl Pool {
 
     /// There are handles of it.
     pub fn log_in_use(&self, name: &str) -> Result<bool> {
-        let index = self.0.core.find_log(name)?;
-        Ok(has_handles(&self.0.logs.lock().unwrap_or_else(|e| e.into_inner()), index))
+        let index = self.0.core().find_log(name)?;
+        Ok(has_handles(&self.0.logs(), index))
     }
 
     /// A handle of a log; there may be several.
     pub fn log(&self, name: &str, o: &LogOptions) -> Result<Log> {
         let _volumes = self.0.volumes();
-        let index = self.0.core.find_log(name)?;
+        let index = self.0.core().find_log(name)?;
         // Which seals what is appended, and makes free what is obsolete.
         self.0.start_destage()?;
         let log = Log::open(&self.0, index, name, o);
-        let mut open = self.0.logs.lock().unwrap_or_else(|e| e.into_inner());
+        let mut open = self.0.logs();
         let handles = open.entry(index).or_default();
         handles.retain(|handle| handle.strong_count() > 0);
         handles.push(std::sync::Arc::downgrade(log.handle()));
@@ -145,12 +141,12 @@ impl Pool {
     /// Logs in the order of the table, whatever their state.
     pub fn logs(&self) -> Vec<LogInfo> {
         let _volumes = self.0.volumes();
-        self.0.core.logs()
+        self.0.core().logs()
     }
 
     pub fn log_info(&self, name: &str) -> Result<LogInfo> {
         let _volumes = self.0.volumes();
-        self.log_info_of(self.0.core.find_log(name)?, name)
+        self.log_info_of(self.0.core().find_log(name)?, name)
     }
 
     fn log_info_of(&self, index: u16, name: &str) -> Result<LogInfo> {
@@ -159,7 +155,7 @@ impl Pool {
     }
 }
 
-fn has_handles(open: &HashMap<u16, Vec<Weak<log::Inner>>>, index: u16) -> bool {
+fn has_handles(open: &Logs, index: u16) -> bool {
     open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0))
 }
 

@@ -6,11 +6,13 @@ use std::time::Instant;
 use forebay_engine::sys;
 
 use super::Pool;
-use crate::dump::{BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SuperblockDump};
 use crate::engine::{self, EngineResult};
 use crate::error::{Error, Result};
 use crate::log::log_info;
-use crate::status::{CheckReport, ReportBlock, VolumeInfo};
+use crate::report::{
+    BlockHistory, CheckReport, ChunkDump, ChunkState, EntryDump, EntryKind, ReportBlock,
+    SuperblockDump, VolumeInfo,
+};
 
 const NO_VOLUME: u16 = 0xffff;
 
@@ -22,7 +24,7 @@ impl Pool {
         let started = Instant::now();
         // Nothing is attached or detached meanwhile.
         let volumes = self.0.volumes();
-        let core = &self.0.core;
+        let core = self.0.core();
         let all = core.volumes();
         let quiet = all.iter().all(|v| !v.attached);
         // Attached, they are verified with the rest.
@@ -90,7 +92,7 @@ impl Pool {
     }
 
     fn report_block(&self, b: &sys::fby_report_block) -> ReportBlock {
-        self.0.core.report_block(b)
+        self.0.core().report_block(b)
     }
 
     fn chunk_count(&self) -> u32 {
@@ -105,13 +107,13 @@ impl Pool {
     fn volume_name(&self, index: u16) -> Option<String> {
         match index {
             NO_VOLUME => None,
-            i => self.0.core.volume_info(i).ok().map(|v| v.name).filter(|n| !n.is_empty()),
+            i => self.0.core().volume_info(i).ok().map(|v| v.name).filter(|n| !n.is_empty()),
         }
     }
 
     /// The superblock as it is on the media now.
     pub fn superblock(&self) -> Result<SuperblockDump> {
-        let probe = engine::probe(&self.0.core.media);
+        let probe = engine::probe(&self.0.core().media);
         probe.superblock.ok_or_else(|| Error::Damaged {
             path: self.path().to_path_buf(),
             cause: "neither superblock is valid any more".into(),
@@ -121,7 +123,7 @@ impl Pool {
 
     pub fn chunk(&self, number: u32) -> Result<ChunkDump> {
         self.check_chunk(number)?;
-        let c = self.engine().chunk_info(number).map_err(|e| self.0.core.pool_error(e))?;
+        let c = self.engine().chunk_info(number).map_err(|e| self.0.core().pool_error(e))?;
         Ok(ChunkDump {
             number,
             state: match c.state {
@@ -159,7 +161,7 @@ impl Pool {
         self.check_chunk(chunk)?;
         let entry = |page| {
             let e = self.engine().entry_info(chunk, page, check_data);
-            let e = e.map_err(|e| self.0.core.pool_error(e))?;
+            let e = e.map_err(|e| self.0.core().pool_error(e))?;
             Ok(self.entry_dump(chunk, page, &e, check_data))
         };
         self.data_pages().map(entry).collect()
@@ -197,7 +199,7 @@ impl Pool {
     /// All entries of a block (4 KiB units) that are still readable, oldest
     /// first.
     pub fn block_history(&self, volume: &str, block: u64) -> Result<BlockHistory> {
-        let core = &self.0.core;
+        let core = self.0.core();
         let index = core.find(volume)?;
         let blocks = core.volume_info(index)?.size_bytes.div_ceil(u64::from(sys::FBY_PAGE));
         if block >= blocks {

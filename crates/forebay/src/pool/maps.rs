@@ -2,7 +2,6 @@
 //! Maps of an open pool: added, removed, listed, checked; and a handle of one, for who maps
 //! files onto it (the crate forebay-map).
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -10,85 +9,20 @@ use std::sync::Arc;
 
 use forebay_engine::lasting::Lasting;
 use forebay_engine::{maps, sys, OpenError};
-use serde::{Deserialize, Serialize};
 
-use super::{table_full, Inner, Pool};
+use super::{table_full, Pool};
 use crate::core::Core;
 use crate::engine::{Code, Engine};
 use crate::error::{Error, Result};
-use crate::status::Uuid;
-
-/// A map of a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapInfo {
-    pub name: String,
-    pub uuid: Uuid,
-    /// Of the pool's room for maps ([`CreateOptions::map_bytes`](crate::CreateOptions::map_bytes)).
-    pub share_bytes: u64,
-    /// Memory of so many bytes each.
-    pub frames: u32,
-    pub frame_bytes: u32,
-    /// That it can have at a time.
-    pub files_most: u32,
-    /// Some process of this pool maps files onto it.
-    pub attached: bool,
-    /// Its record, or where that says that its share is.
-    pub damaged: bool,
-}
-
-/// What a map holds of a crash, and what of it is damaged.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapCheck {
-    pub map: String,
-    /// It is in use, and was not looked at.
-    pub attached: bool,
-    /// Pages that files lack.
-    pub dirty_pages: u64,
-    /// Pages of which that is not known.
-    pub unknown_pages: u64,
-    /// Truncations that are to be ended.
-    pub truncations: u32,
-    pub damaged_frames: u32,
-    pub damaged_files: u32,
-    /// Frames whose file is not known.
-    pub stray_frames: u32,
-    /// The map as a whole cannot be read.
-    pub damaged: bool,
-}
-
-impl MapCheck {
-    /// Nothing is damaged; what is to be recovered is no damage.
-    pub fn is_ok(&self) -> bool {
-        let bad = self.damaged_frames + self.damaged_files + self.stray_frames;
-        bad == 0 && self.unknown_pages == 0 && !self.damaged
-    }
-}
-
-impl fmt::Display for MapCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "map {}: ", self.map)?;
-        if self.damaged {
-            return write!(f, "its record is damaged, or its share is not the pool's");
-        }
-        write!(
-            f,
-            "{} pages that files lack, {} of which that is not known; damaged: {} frames, {} \
-             file records; frames of no known file: {}",
-            self.dirty_pages,
-            self.unknown_pages,
-            self.damaged_frames,
-            self.damaged_files,
-            self.stray_frames
-        )
-    }
-}
+use crate::opened::OpenPool;
+use crate::report::{MapCheck, MapInfo, Uuid};
 
 /// A map that this process may use.  It keeps the pool open.
 #[derive(Debug)]
 pub struct PoolMap {
     name: String,
     engine: Arc<Engine>,
-    pool: Arc<Inner>,
+    pool: Arc<OpenPool>,
 }
 
 impl PoolMap {
@@ -103,12 +37,12 @@ impl PoolMap {
 
     /// Where the pool is.
     pub fn path(&self) -> &Path {
-        self.pool.core.path()
+        self.pool.core().path()
     }
 
     /// The file that is the pool's memory.
     pub fn memory(&self) -> io::Result<Lasting<File>> {
-        self.pool.core.media.file()
+        self.pool.core().media.file()
     }
 }
 
@@ -184,7 +118,7 @@ fn map_error(name: &str, e: Code) -> Error {
 impl Pool {
     /// A new map, of the room that the pool has for them: a multiple of 2 MiB.
     pub fn map_add(&self, name: &str, share_bytes: u64) -> Result<MapInfo> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let added = core.engine.map_add(name, Uuid::random()?.0, share_bytes);
@@ -201,7 +135,7 @@ impl Pool {
     /// Removes a map that is not in use.  One that has pages which files lack is removed with
     /// `discard` only: they are lost, and the files stay marked.
     pub fn map_remove(&self, name: &str, discard: bool) -> Result<()> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let index = core.find_map(name)?;
@@ -211,12 +145,12 @@ impl Pool {
     /// In the order of the table.
     pub fn maps(&self) -> Vec<MapInfo> {
         let _volumes = self.0.volumes();
-        self.0.core.maps()
+        self.0.core().maps()
     }
 
     /// A handle of a map, for who attaches it.
     pub fn map(&self, name: &str) -> Result<PoolMap> {
-        let core = &self.0.core;
+        let core = self.0.core();
         core.find_map(name)?;
         Ok(PoolMap {
             name: name.to_owned(),
@@ -227,7 +161,7 @@ impl Pool {
 
     /// All maps that are not in use, attached until the result is dropped.
     pub(super) fn check_maps(&self) -> Result<(Vec<MapCheck>, Vec<maps::Map>)> {
-        let core = &self.0.core;
+        let core = self.0.core();
         let (mut checks, mut attached) = (Vec::new(), Vec::new());
         for info in core.maps() {
             let mut check = MapCheck { map: info.name.clone(), ..MapCheck::default() };

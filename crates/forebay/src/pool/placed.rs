@@ -5,15 +5,14 @@ use forebay_engine::sys;
 
 use super::{Placed, Pool};
 use crate::defaults;
-use crate::dump::{EntryKind, SlotDump, WayDump};
 use crate::error::{Error, Result};
-use crate::media::human_bytes;
+use crate::report::{human_bytes, EntryKind, SlotDump, WayDump};
 
 impl Pool {
     /// The period in microseconds.
     pub(super) fn check_placed(&self, name: &str, p: &Placed) -> Result<u32> {
         let pool = self.path().display();
-        let room = self.0.core.engine.info().sb.static_bytes;
+        let room = self.0.core().engine.info().sb.static_bytes;
         let unit = defaults::STATIC_UNIT_BYTES;
         if room == 0 {
             return Err(Error::usage(
@@ -71,7 +70,7 @@ impl Pool {
     /// The slot in which the block (4 KiB units) of a static volume has its place; `None`:
     /// the volume is not static.
     pub fn slot_of_block(&self, volume: &str, block: u64) -> Result<Option<SlotDump>> {
-        let core = &self.0.core;
+        let core = self.0.core();
         let index = core.find(volume)?;
         let info = core.volume_info(index)?;
         if info.static_bytes == 0 {

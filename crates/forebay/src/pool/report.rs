@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use forebay_engine::sys;
 
-use super::{check_options, raw_duration, raw_verify, OptionsChange, OptionsInfo, Verify};
+use super::{check_options, raw_duration, raw_verify, OptionsChange};
 use crate::bypass::VolumeChange;
-use crate::completeness::Verdict;
 use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{Error, Result};
 use crate::origin::split_identity;
 use crate::printable::printable;
-use crate::status::{Counters, DestageState, OriginUse, PoolStatus, ReportBlock, Uuid, VolumeInfo};
+use crate::report::{
+    Counters, DestageState, OptionsInfo, OriginUse, PoolStatus, ReportBlock, Uuid, Verdict, Verify,
+    VolumeInfo,
+};
 
 /// Damaged blocks that status lists.
 const DAMAGED_LISTED: u32 = 64;
@@ -125,7 +127,7 @@ impl Core {
         Ok(v)
     }
 
-    fn origin_info(&self, mut info: crate::status::OriginInfo) -> crate::status::OriginInfo {
+    fn origin_info(&self, mut info: crate::report::OriginInfo) -> crate::report::OriginInfo {
         if info.method != "O_DIRECT" && info.method != "page cache" {
             return info;
         }

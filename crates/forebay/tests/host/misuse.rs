@@ -197,16 +197,16 @@ fn words_of_options() {
     assert!(matches!(verify("always"), Ok(Verify::Always)));
     assert!(matches!(verify("first"), Ok(Verify::First)));
     assert!(matches!(verify("never"), Ok(Verify::Never)));
-    assert_eq!(verify("often").unwrap_err().exit_code(), 2);
+    assert_eq!(Error::from(verify("often").unwrap_err()).exit_code(), 2);
     let holes = |word: &str| word.parse::<Holes>();
     assert!(matches!(holes("fail"), Ok(Holes::Fail)));
     assert!(matches!(holes("isolate"), Ok(Holes::Isolate)));
     assert!(matches!(holes("accept"), Ok(Holes::Accept)));
-    assert_eq!(holes("some").unwrap_err().exit_code(), 2);
+    assert_eq!(Error::from(holes("some").unwrap_err()).exit_code(), 2);
     let full = |word: &str| word.parse::<WhenFull>();
     assert!(matches!(full("wait"), Ok(WhenFull::Wait)));
     assert!(matches!(full("bypass"), Ok(WhenFull::Bypass)));
-    assert_eq!(full("stop").unwrap_err().exit_code(), 2);
+    assert_eq!(Error::from(full("stop").unwrap_err()).exit_code(), 2);
 }
 
 /// Whoever only looks at a pool does not keep its server from starting.

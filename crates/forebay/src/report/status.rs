@@ -4,86 +4,17 @@
 //! block is `None`.
 
 use std::fmt;
-use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
+use super::completeness::{Completeness, Verdict};
+use super::log::{LogCheck, LogInfo};
+use super::map::{MapCheck, MapInfo};
+use super::media::{human_bytes, MediaInfo};
+use super::mode::{Mode, WhenFull};
+use super::options::OptionsInfo;
+use super::Uuid;
 use crate::latency::PhaseLatency;
-use serde::{de, Deserialize, Deserializer, Serialize, Serializer};
-
-use crate::bypass::{Mode, WhenFull};
-use crate::completeness::{Completeness, Verdict};
-use crate::error::{Error, Result};
-use crate::log::{LogCheck, LogInfo};
-use crate::media::{human_bytes, MediaInfo};
-use crate::pool::{MapCheck, MapInfo};
-
-/// A UUID; as text in the usual form.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Uuid(pub [u8; 16]);
-
-impl Uuid {
-    /// A new random one (version 4).
-    pub fn random() -> Result<Uuid> {
-        let mut bytes = [0u8; 16];
-        let mut have = 0;
-        while have < bytes.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            have += rustix::rand::getrandom(&mut bytes[have..], flags).map_err(|e| {
-                Error::system("(random numbers)".as_ref(), "asking for some", e.into())
-            })?;
-        }
-        bytes[6] = bytes[6] & 0x0f | 0x40;
-        bytes[8] = bytes[8] & 0x3f | 0x80;
-        Ok(Uuid(bytes))
-    }
-
-    /// The first eight hexadecimal digits.
-    pub(crate) fn short(&self) -> String {
-        self.0[..4].iter().map(|b| format!("{b:02x}")).collect()
-    }
-}
-
-impl fmt::Display for Uuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, b) in self.0.iter().enumerate() {
-            if [4, 6, 8, 10].contains(&i) {
-                f.write_str("-")?;
-            }
-            write!(f, "{b:02x}")?;
-        }
-        Ok(())
-    }
-}
-
-impl FromStr for Uuid {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Uuid> {
-        let bad = || Error::usage(format!("\"{s}\" is not a UUID"), "write 32 hex digits");
-        let digits: Vec<char> = s.chars().filter(|c| *c != '-').collect();
-        if digits.len() != 32 {
-            return Err(bad());
-        }
-        let mut bytes = [0u8; 16];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
-            let high = pair[0].to_digit(16).ok_or_else(bad)?;
-            let low = pair[1].to_digit(16).ok_or_else(bad)?;
-            *byte = (high << 4 | low) as u8;
-        }
-        Ok(Uuid(bytes))
-    }
-}
-
-impl Serialize for Uuid {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Uuid {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Uuid, D::Error> {
-        String::deserialize(d)?.parse().map_err(|e: Error| de::Error::custom(e.to_string()))
-    }
-}
 
 /// A block that a report names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -442,7 +373,7 @@ pub struct PoolStatus {
     pub read_only: bool,
     pub media: MediaInfo,
     pub recovery: RecoveryReport,
-    pub options: crate::pool::OptionsInfo,
+    pub options: OptionsInfo,
     pub chunk_size_bytes: u32,
     pub chunks: u32,
     pub chunks_free: u32,
@@ -564,23 +495,5 @@ impl fmt::Display for CheckReport {
             write!(f, "\ndamaged: {b}")?;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uuid_text_round_trips() {
-        let u = Uuid::random().unwrap();
-        assert_ne!(u, Uuid::random().unwrap());
-        let text = u.to_string();
-        assert_eq!(text.len(), 36);
-        assert_eq!(&text[14..15], "4");
-        assert_eq!(text.parse::<Uuid>().unwrap(), u);
-        let json = serde_json::to_string(&u).unwrap();
-        assert_eq!(serde_json::from_str::<Uuid>(&json).unwrap(), u);
-        assert!("not-a-uuid".parse::<Uuid>().is_err());
     }
 }

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The words by which people name what an option can be.
 
+/// A text that is not what it should be.  It becomes [`crate::Error::Usage`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}; {way_out}")]
+pub struct ParseError {
+    pub what: String,
+    pub way_out: &'static str,
+}
+
 /// `Display` and `FromStr` of an enum from one list of its words.  `unknown` is the
 /// message about another word, `{}`; `way_out` says what to use.
 macro_rules! words {
@@ -15,12 +23,12 @@ macro_rules! words {
         }
 
         impl std::str::FromStr for $type {
-            type Err = crate::error::Error;
+            type Err = crate::report::ParseError;
 
-            fn from_str(s: &str) -> crate::error::Result<$type> {
+            fn from_str(s: &str) -> std::result::Result<$type, Self::Err> {
                 match s {
                     $($word => Ok($type::$variant),)+
-                    _ => Err(crate::error::Error::usage(format!($unknown, s), $way_out)),
+                    _ => Err(crate::report::ParseError { what: format!($unknown, s), way_out: $way_out }),
                 }
             }
         }

@@ -9,11 +9,11 @@ use std::fmt;
 
 use forebay_engine::complete::{judge, Completeness as Judged};
 use forebay_engine::sys;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{blocks_text, origin_way_out, Error};
-use crate::log::LogInfo;
-use crate::status::{CheckReport, DrainProgress, VolumeInfo};
+use super::log::LogInfo;
+use super::status::{CheckReport, DrainProgress, VolumeInfo};
 
 /// Lost blocks that are listed by number; all are counted.
 pub(crate) const LOST_LISTED: usize = 16384;
@@ -218,7 +218,7 @@ impl Completeness {
     }
 
     /// It could not be attached, so that nothing is known of its origin.
-    pub fn not_attached(&mut self, why: &Error) {
+    pub fn not_attached(&mut self, why: &impl fmt::Display) {
         self.complete = false;
         self.attach_failed = true;
         let (why, name) = (why.to_string(), format!("volume {}: ", self.volume));
@@ -273,6 +273,36 @@ impl Completeness {
             )),
             Verdict::Cached | Verdict::Unknown => "drain it again",
         })
+    }
+}
+
+pub(crate) fn blocks_text(blocks: &[u64]) -> String {
+    const NAMED: usize = 8;
+    let list: Vec<String> = blocks.iter().take(NAMED).map(u64::to_string).collect();
+    let more = match blocks.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    match blocks.len() {
+        1 => format!("4 KiB block {} is", list[0]),
+        _ => format!("4 KiB blocks {}{more} are", list.join(", ")),
+    }
+}
+
+/// What an origin wants that fails with this error.
+pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
+    match errno.map(Errno::from_raw_os_error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            "free space on the file system of the origin, or raise its quota"
+        }
+        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
+        Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
+            "see why the origin takes no writes any more (mount, blockdev --getro, the system log)"
+        }
+        Some(Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::STALE) => {
+            "the device or its server is gone: connect it, and attach the volume again"
+        }
+        _ => "see the log of its device or server",
     }
 }
 
@@ -507,7 +537,7 @@ mod tests {
     /// Nothing cached, and nothing known of the origin: not complete.
     #[test]
     fn what_cannot_be_attached_is_not_complete() {
-        let why = Error::usage("the origin is gone", "bring it back");
+        let why = crate::Error::usage("the origin is gone", "bring it back");
         let judged = |lost_blocks| {
             let v = VolumeInfo { lost_blocks, ..Default::default() };
             let mut c = Completeness::judge(&v, 0, vec![7; lost_blocks as usize], None);

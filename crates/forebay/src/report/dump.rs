@@ -7,7 +7,7 @@ use std::fmt;
 use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
-use crate::status::Uuid;
+use super::Uuid;
 
 /// The superblock that counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

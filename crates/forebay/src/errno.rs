@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The numbers of the system's errors, also of those that say more than a number.
+
+use std::io;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+/// What an error of the system is about; who is told its number is told the same.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct About {
+    text: String,
+    errno: i32,
+}
+
+/// An error of the system that says more than its number.
+pub(crate) fn about(kind: io::ErrorKind, text: String, errno: i32) -> io::Error {
+    io::Error::new(kind, About { text, errno })
+}
+
+/// The number of an error of the system, also where it says what it is about.
+pub(crate) fn errno_of(e: &io::Error) -> Option<i32> {
+    let about = || Some(e.get_ref()?.downcast_ref::<About>()?.errno);
+    e.raw_os_error().or_else(about)
+}
+
+/// The number that is answered for an error: EIO for one that has none.
+pub(crate) fn errno_or_io(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error())
+}
+
+/// The same error for another who waited for it.
+pub(crate) fn again(e: &io::Error) -> io::Error {
+    match errno_of(e) {
+        Some(errno) => about(e.kind(), e.to_string(), errno),
+        None => io::Error::new(e.kind(), e.to_string()),
+    }
+}
+
+/// The error with the path that it is about.
+pub(crate) fn at_path(path: &Path, e: io::Error) -> io::Error {
+    let text = format!("{}: {e}", path.display());
+    match errno_of(&e) {
+        Some(errno) => about(e.kind(), text, errno),
+        None => io::Error::new(e.kind(), text),
+    }
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a pool, its volumes, logs and maps report: values, as JSON and as text.  They know of
+//! nothing that is open, and of no error of the library.
+
+mod completeness;
+mod dump;
+mod log;
+mod map;
+mod media;
+mod mode;
+mod options;
+mod status;
+mod uuid;
+mod words;
+
+pub(crate) use completeness::{blocks_text, origin_way_out, LOST_LISTED};
+pub use completeness::{Completeness, Drained, LogLeft, Verdict};
+pub use dump::{
+    BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
+};
+pub use log::{
+    EntryName, LogCheck, LogEntryDump, LogHome, LogInfo, LogState, ReplayEnd, ReplayReport, Witness,
+};
+pub use map::{MapCheck, MapInfo};
+pub(crate) use media::{human_bytes, path_as_text};
+pub use media::{MediaInfo, MediaKind, Persist};
+pub use mode::{Mode, WhenFull};
+pub use options::{OptionsInfo, Verify};
+pub use status::{
+    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
+    RecoveryReport, ReportBlock, VolumeInfo, ERAS_WARN_PERCENT,
+};
+pub use uuid::Uuid;
+pub(crate) use words::words;
+pub use words::ParseError;

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a volume uses the pool for, and what it does when the pool is full.
+
+use serde::{Deserialize, Serialize};
+
+use super::words::words;
+
+/// What a volume uses the pool for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// A write is acknowledged when the pool has it; the origin gets it later.
+    #[default]
+    WriteBack,
+    /// A write is acknowledged when the origin has it, flushed.
+    WriteThrough,
+    /// What is cached goes to the origin, and nothing new comes to it but what
+    /// overwrites it: the pool empties.  Other writes are durable after a flush.
+    Cleaner,
+}
+
+impl Mode {
+    pub(crate) const ALL: [Mode; 3] = [Mode::WriteBack, Mode::WriteThrough, Mode::Cleaner];
+}
+
+words! {
+    Mode { "write-back" => WriteBack, "write-through" => WriteThrough, "cleaner" => Cleaner }
+    unknown: "\"{}\" is not a mode of a volume",
+    way_out: "use write-back, write-through or cleaner"
+}
+
+/// What a write does when the pool is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenFull {
+    /// It waits until destage has made room.
+    #[default]
+    Wait,
+    /// It goes past the cache, as far as its blocks are not cached.
+    Bypass,
+}
+
+words! {
+    WhenFull { "wait" => Wait, "bypass" => Bypass }
+    unknown: "\"{}\" is nothing to do when full", way_out: "use wait or bypass"
+}
