@@ -52,7 +52,7 @@ refused 4 "$FOREBAY" mount "$pool" "$tree"
 # A file handle never opens another file: there is none to be had, or an older kernel's fails
 # when its file is gone and another has the number.
 python3 - "$tree/handle" <<'P' || fail "a file handle opens another file"
-import ctypes, errno, os, sys
+import ctypes, errno, itertools, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
 path, handle, mount = sys.argv[1].encode(), ctypes.create_string_buffer(136), ctypes.c_int()
 open(path, "w").write("first")
@@ -61,10 +61,16 @@ ctypes.memmove(handle, (128).to_bytes(4, "little"), 4)
 if libc.name_to_handle_at(-100, path, handle, ctypes.byref(mount), 0):
     sys.exit(ctypes.get_errno() != errno.EOPNOTSUPP)
 os.unlink(path)
-for i in range(100):
-    open(path + str(i).encode(), "w").write("another")
-    if os.stat(path + str(i).encode()).st_ino == number:
+# The number is free when the removal is synced.
+end = time.monotonic() + 10
+for i in itertools.count():
+    another = path + str(i).encode()
+    open(another, "w").write("another")
+    if os.stat(another).st_ino == number:
         break
+    if time.monotonic() > end:
+        sys.exit("no other file got the number")
+    time.sleep(0.01)
 top = os.open(os.path.dirname(path), os.O_RDONLY)
 found = libc.open_by_handle_at(top, handle, os.O_RDONLY)
 sys.exit(found >= 0 or ctypes.get_errno() != errno.ESTALE)

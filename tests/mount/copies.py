@@ -215,10 +215,7 @@ def tools():
         "rsync -S": ("rsync", "-S", "{}", "{to}"),
     }
     for name, words in of_command.items():
-        if shutil.which(words[0]):
-            yield name, lambda path, to, words=words: run(*(w.format(path, to=to) for w in words))
-        else:
-            print(f"copies.py: {words[0]} is not installed: without it")
+        yield name, lambda path, to, words=words: run(*(w.format(path, to=to) for w in words))
     yield "tar -S", tar
     for function in (seeks, holes, blocks, extents, ranges, direct):
         yield function.__name__, function

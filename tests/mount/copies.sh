@@ -8,7 +8,7 @@
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-need python3 tar
+need python3 tar qemu-img rsync
 
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4)
