@@ -60,7 +60,7 @@ impl Store {
             if let Some(name) = bad {
                 return Err(format!("entry {name} is no pair").into());
             }
-            // What was replayed is elsewhere before the log forgets it.
+            // Replayed entries are stored elsewhere before the log forgets them.
             snapshot_write(dir, &map, synced + 3)?;
             claimed.destroy()?;
             log.create(synced + 3)?;
@@ -153,7 +153,7 @@ pub fn run(dir: &Path, mut seed: u64) -> Result<()> {
     }
 }
 
-/// What is there after a crash.
+/// The content after a crash.
 pub fn recovered(dir: &Path) -> Result<Map> {
     Ok(Store::open(dir)?.map)
 }

@@ -8,8 +8,7 @@ use crate::defaults;
 use crate::error::{Error, Result};
 use crate::report::{words, Mode, WhenFull};
 
-/// What to do about entries that recovery found lost, when a volume is
-/// attached.
+/// How an attach treats entries that recovery found lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Holes {
     /// Refuse.
@@ -17,7 +16,7 @@ pub enum Holes {
     Fail,
     /// Blocks that can be named answer EIO; refuse if some cannot.
     Isolate,
-    /// Those that cannot be named may show older data.
+    /// Blocks that cannot be named may show older data.
     Accept,
 }
 
@@ -26,7 +25,7 @@ words! {
     unknown: "holes policy \"{}\" is not known", way_out: "use fail, isolate or accept"
 }
 
-/// What a request does while an origin on the network is away, or does not answer.
+/// How a request behaves while an origin on the network is away, or does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenAway {
     /// It fails after a while.
@@ -41,7 +40,7 @@ words! {
     unknown: "\"{}\" is not known for when an origin is away", way_out: "use wait or error"
 }
 
-/// The same, with the time.
+/// That behaviour, with its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Away {
     pub when: WhenAway,
@@ -64,10 +63,10 @@ impl Away {
 /// How to attach a volume.
 #[derive(Clone, Debug, Default)]
 pub struct AttachOptions {
-    /// Where the origin is now, by path or URI (see [`open_origin`](crate::open_origin));
-    /// `None`: where it was.
+    /// The present place of the origin, a path or a URI (see
+    /// [`open_origin`](crate::open_origin)); `None`: the recorded place.
     pub origin: Option<PathBuf>,
-    /// Of an origin on the network.
+    /// For an origin on the network.
     pub away: Away,
     pub holes: Holes,
     /// Attach though the origin's id is not the recorded one, or it has grown,
@@ -77,7 +76,7 @@ pub struct AttachOptions {
     /// Record an origin by its name where the system has no better id of it.
     /// Disks that change places are then taken for each other.
     pub origin_by_name: bool,
-    /// Where marks of origins are kept that cannot bear their own; `None`:
+    /// Directory for the marks of origins that cannot bear their own; `None`:
     /// [`state_dir`](crate::state_dir).
     pub state: Option<PathBuf>,
     /// Attach though the mark of the origin is missing, cannot be read, or was set on
@@ -97,7 +96,7 @@ pub struct AttachOptions {
     /// origin, as far as their blocks are not cached; 0: none.  They are as
     /// durable as the origin makes them, so after the next [`Volume::flush`].
     pub bypass_limit_bytes: u64,
-    /// What a write does when the pool is full; bypassed ones as above.
+    /// How a write behaves when the pool is full; bypassed ones as above.
     pub when_full: WhenFull,
     pub mode: Mode,
 }

@@ -31,7 +31,7 @@ pub(crate) struct Attached {
     jobs: Mutex<Jobs>,
     ready: Condvar,
     last_error: Mutex<Option<String>>,
-    /// What was found last of pages that the origin refused, and when.
+    /// The last result and time of a search for refused pages.
     refused: Mutex<Option<(Instant, (u32, u64))>>,
     pub latency: Phases,
     pub policy: Policy,
@@ -147,7 +147,7 @@ impl Attached {
         }
     }
 
-    /// Of destage, since it was attached.
+    /// The last error of destage since the volume was attached.
     pub(crate) fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }

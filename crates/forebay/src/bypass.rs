@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes past the cache, straight to the origin: by size, or when the pool
-//! is full.  Off unless asked for, since such a write is durable only after a
-//! flush.
+//! Writes that bypass the cache and go straight to the origin: by size, or when the pool is
+//! full.  This is off by default, since such a write is durable only after a flush.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Mode, WhenFull};
 
-/// What to change of an attached volume; `None` stays as it is.
+/// Changes to an attached volume; `None` keeps a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct VolumeChange {
@@ -21,7 +20,7 @@ pub struct VolumeChange {
     pub mode: Option<Mode>,
 }
 
-/// Those of a volume in effect; any thread.
+/// The policy in effect for a volume; any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Policy(pub Raw);
 

@@ -22,8 +22,8 @@ use crate::printable::printable;
 use crate::report::{RecoveryReport, Uuid, VolumeInfo};
 use crate::wait::{Flushes, Space};
 
-/// What handles and threads share of an open pool: its engine, what is attached, whom to
-/// wake.  It does not keep the pool open, which [`crate::Pool`] does.
+/// The state of an open pool that handles and threads share: its engine, the attached volumes,
+/// whom to wake.  It does not keep the pool open; [`crate::Pool`] does.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub media: Media,
@@ -49,7 +49,7 @@ pub(crate) struct Core {
     pub looked: Looked,
 }
 
-/// What the engine counts as reads, and was a look at what is cached.
+/// Reads in the engine's counters that only looked for cached data.
 #[derive(Debug, Default)]
 pub(crate) struct Looked {
     pub reads: AtomicU64,

@@ -14,8 +14,8 @@ pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     media::create(path, o, |superblock| waits_for(path, superblock))
 }
 
-/// Refuses to format a pool that an origin waits for, as far as that can be found out: of
-/// the origins that the pool names, and of those with marks on this host.
+/// Refuses to format a pool that an origin waits for, as far as that is known: it checks the
+/// origins that the pool names, and those with marks on this host.
 fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> {
     let options = PoolOptions { read_only: true, ..Default::default() };
     let volumes = Pool::open(pool, &options).map(|pool| pool.volumes()).unwrap_or_default();
@@ -26,7 +26,7 @@ fn waits_for(pool: &Path, superblock: &SuperblockDump) -> Result<()> {
         waiting.push((place.unwrap_or_else(|| mark.origin.clone()), mark));
     }
     for place in volumes.into_iter().filter_map(|v| v.origin_path) {
-        // What is not there bears nothing that could be seen.
+        // A missing origin bears no visible mark.
         let found = OriginMarks::at(Path::new(&place), None).and_then(|marks| marks.find());
         match found {
             Ok(Found::Marked(mark)) if mark.pool == superblock.uuid => waiting.push((place, *mark)),

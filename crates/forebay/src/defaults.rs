@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an option is that nobody gives, and between what it can be.  All from
-//! `host/policy.h`, so that library, command, manual and kernel module say the same.
+//! Default values and bounds of options.  All are from `host/policy.h`, so that library,
+//! command, manual and kernel module agree.
 
 use std::time::Duration;
 

@@ -75,13 +75,13 @@ impl Attached {
         }
         match io.op {
             sys::FBY_IO_WRITE => self.origin.write_at(&io.data()[done..], io.offset + done as u64),
-            // Whoever wrote them may have wanted blocks, which the pool does not record; where
-            // there is no space for any, zeroes need none.
+            // The writer may have wanted allocated blocks, which the pool does not record.  If
+            // there is no space for blocks, zeroes need none.
             sys::FBY_IO_ZERO => match self.origin.allocate_zeroes(io.offset, io.len) {
                 Err(e) if is_full(&e) => self.origin.write_zeroes(io.offset, io.len),
                 done => done,
             },
-            // What it is to read as first, and then the advice.
+            // First the zeroes that a read must return, then the advice.
             sys::FBY_IO_DISCARD => {
                 self.origin.write_zeroes(io.offset, io.len)?;
                 let _ = self.origin.discard(io.offset, io.len);
@@ -95,8 +95,8 @@ impl Attached {
         }
     }
 
-    /// A flush that is not destage's, nor a client's: what it is told, the next of theirs is
-    /// told too.  The origin's error, or the engine's.
+    /// A flush of the host's own, not destage's or a client's: an error that it gets is
+    /// reported to the next client, too.  Returns the origin's error, or the engine's.
     pub(crate) fn flush(&self, core: &Core, index: u16) -> io::Result<EngineResult<()>> {
         let (op, flags) = (sys::FBY_OP_FLUSH, sys::FBY_REQ_ASIDE);
         let w = Wanted { volume: index, op, flags, sector: 0, nsectors: 0 };
@@ -208,8 +208,8 @@ fn drain_again(core: &Core) {
     }
 }
 
-/// What the ring left of a write goes on a thread of the volume: here it would hold up
-/// all others.
+/// The rest of a write that the ring did not finish runs on a thread of the volume: here it
+/// would delay all others.
 fn ended(core: &Core, w: Write, result: Option<io::Result<()>>) {
     match result {
         Some(result) => core.complete(&w.attached, w.io, result),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process says on standard error.
+//! Messages of a process on standard error.
 //!
-//! A command writes there itself, and waits for whoever reads. A service must not: a reader
-//! that stopped would stop requests, and the signal that is to end the process. From
-//! [`never_wait`] on, lines go through a queue of bounded length to a thread, which alone
-//! waits; what finds no room is counted, and the count is written where there is room again.
+//! A command writes there itself, and waits for the reader.  A service must not: a reader that
+//! stopped would stop requests, and the handling of the signal that ends the process.  After
+//! [`never_wait`], lines go through a queue of bounded length to a thread, and only this thread
+//! waits.  Lines that find no room are counted, and the count is written when there is room
+//! again.
 //!
 //! A client or an origin that fails can cause a line with each request. Each place in the code
 //! that warns has a budget of lines ([`BURST`], then [`PER_SECOND`]), so a flood from one
@@ -34,7 +35,7 @@ static SERVICE: OnceLock<Queue> = OnceLock::new();
 static BUDGETS: Mutex<Option<Budgets>> = Mutex::new(None);
 
 /// From now on no thread waits for the reader of standard error; for a process that serves
-/// others. Without a thread to write, it stays as it is.
+/// others.  If no writer thread can be started, nothing changes.
 pub fn never_wait() {
     SERVICE.get_or_init(|| Queue::new(io::stderr()));
 }
@@ -224,7 +225,8 @@ mod tests {
 
     use super::*;
 
-    /// Whoever warns waits for no reader; nor does the end of the process, for long.
+    /// A thread that warns does not wait for the reader; the end of the process waits only
+    /// briefly.
     #[test]
     fn a_reader_that_stopped_stops_nobody() {
         let (output, _reader) = UnixStream::pair().unwrap();

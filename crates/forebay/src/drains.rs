@@ -36,7 +36,7 @@ struct Drain<'e> {
 }
 
 impl Core {
-    /// What a drain is about: the volume named, or all that there are.
+    /// The volumes to drain: the named one, or all.
     pub(crate) fn named(&self, name: Option<&str>) -> Result<Vec<u16>> {
         match name {
             Some(name) => self.find(name).map(|index| vec![index]),
@@ -141,8 +141,8 @@ impl Core {
         Ok(judged)
     }
 
-    /// Whoever is to say whether an origin is complete looks at it: the one in use, or else what
-    /// is at its recorded path.
+    /// Looks at the origin before its completeness is judged: the origin in use, or the file or
+    /// device at its recorded path.
     pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
         let place = v.origin_path.as_deref().map(Path::new);
         (v.origin_changed, v.origin_mark) = match (self.attached(v.index), place) {
@@ -154,8 +154,8 @@ impl Core {
         };
     }
 
-    /// The same of a pool that nobody writes to, with blocks that a check found damaged
-    /// and that nobody has read yet.
+    /// Judges a volume of a pool that nobody writes to.  `found`: blocks that a check found
+    /// damaged and that nobody has read yet.
     pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
         if v.static_bytes > 0 && lost.len() < LOST_LISTED {
@@ -256,7 +256,7 @@ impl Core {
                 if !now.attached {
                     return Err(self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
-                // Not before its pages are let go, so that they are counted.
+                // Only after its pages are released, so that they are counted.
                 let passed = raw.home >= upto && now.destage != DestageState::Committing;
                 d.ended = passed || self.engine.volume_clean(index);
                 if !d.ended {

@@ -45,7 +45,7 @@ pub(crate) fn attach_error(path: &Path, e: OpenError, named: impl FnOnce(Code) -
     }
 }
 
-/// What a look at media shows.
+/// The result of a probe of media.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     pub state: ProbeState,

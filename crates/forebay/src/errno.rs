@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-/// What an error of the system is about; who is told its number is told the same.
+/// The object of a system error; every caller that gets the error number gets this text.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct About {
@@ -30,7 +30,7 @@ pub(crate) fn errno_or_io(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or_else(|| Errno::IO.raw_os_error())
 }
 
-/// The same error for another who waited for it.
+/// Copies the error for another thread that waited for it.
 pub(crate) fn again(e: &io::Error) -> io::Error {
     match errno_of(e) {
         Some(errno) => about(e.kind(), e.to_string(), errno),

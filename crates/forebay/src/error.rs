@@ -17,8 +17,8 @@ use crate::errno::errno_of;
 use crate::report::{blocks_text, ParseError};
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
-/// What a command exits with, and what that means: a contract for scripts.  The
-/// command's help and man page are made from this.
+/// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
+/// man page are made from this.
 pub const EXIT_CODES: [(u8, &str); 15] = [
     (0, "done"),
     (1, "anything that has no code of its own"),
@@ -40,10 +40,10 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
 /// Result with the library's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Of an origin, as the cause of [`Error::WrongOrigin`]: it may come.
+/// The cause of [`Error::WrongOrigin`] for an origin that may still appear.
 pub(crate) const NOT_THERE: &str = "is not there";
 
-/// What went wrong, with what, and what to do about it.
+/// An error: the failure, the object, and the way out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,7 +60,7 @@ pub enum Error {
             target.as_ref().map(|t| format!(" (to {})", t.display())).unwrap_or_default())]
     Symlink { path: PathBuf, what: String, target: Option<PathBuf> },
 
-    /// Neither a regular file nor a device that can hold what is asked.
+    /// Neither a regular file nor a device that can hold the content.
     #[error("{}: is {what}; {way_out}", path.display())]
     Unsuitable { path: PathBuf, what: String, way_out: String },
 
@@ -244,7 +244,7 @@ pub enum Error {
     Internal { what: String, code: i32, message: &'static str },
 }
 
-/// What a failed system call wants.
+/// The way out after a failed system call.
 fn way_out(errno: Option<Errno>) -> &'static str {
     match errno {
         Some(Errno::MFILE | Errno::NFILE) => {
@@ -258,7 +258,7 @@ fn way_out(errno: Option<Errno>) -> &'static str {
     }
 }
 
-/// What a mark wants that cannot be had.
+/// The way out if a mark cannot be set or read.
 fn mark_way_out(source: &io::Error) -> &'static str {
     match errno_of(source).map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => "free space there",

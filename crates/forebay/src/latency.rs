@@ -18,7 +18,7 @@ pub(crate) const SAMPLE: u32 = 64;
 const STEPS: u32 = 4;
 const BUCKETS: usize = 40 * STEPS as usize;
 
-/// What takes time.
+/// A phase whose time is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// A whole write, waits included.
@@ -31,9 +31,9 @@ pub(crate) enum Phase {
     Commit,
     /// Making it visible.
     Publish,
-    /// For another request to let go of a block or a slot.
+    /// Waiting for another request to release a block or a slot.
     WaitSlot,
-    /// For destage to free space.
+    /// Waiting for destage to free space.
     WaitSpace,
     /// To meet the drain rate.
     Throttle,
@@ -72,7 +72,7 @@ impl Phase {
     }
 }
 
-/// What a phase took, since the volume was attached.
+/// The time of a phase, since the volume was attached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseLatency {
     /// "write", "begin", "copy", "commit", "publish", "wait_slot",
@@ -98,7 +98,7 @@ struct Histogram {
     total_ns: AtomicU64,
 }
 
-/// Those of a volume.
+/// The phases of a volume.
 #[derive(Debug)]
 pub(crate) struct Phases([Histogram; Phase::ALL.len()]);
 

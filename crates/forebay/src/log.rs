@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Named logs: what their consumer has promised and not yet put where it belongs.
+//! Named logs.  A log holds what its consumer has promised but not yet stored in its final
+//! place.
 
 mod claimed;
 mod header;
@@ -22,7 +23,7 @@ use crate::opened::OpenPool;
 use crate::report::{EntryName, LogInfo, Uuid};
 use crate::wait::Waiter;
 
-/// What an entry depends on: all of earlier generations, and nothing of its own.
+/// The entries that an entry depends on: all of earlier generations, none of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
     /// The entry depends on all that were appended before.
@@ -133,22 +134,22 @@ impl Log {
         self.create_as(Uuid::random()?, synced)
     }
 
-    /// The same with a GUID of the caller's, which no other log may have: in each period
-    /// another one.
+    /// Does the same with a GUID of the caller's, which no other log may have.  Each period
+    /// needs a new one.
     pub fn create_as(&self, guid: Uuid, synced: u64) -> Result<LogHeader> {
         let engine = &self.core().engine;
         self.settled("create", |wake| engine.log_create(self.0.index, &guid.0, synced, wake))
             .map(LogHeader)
     }
 
-    /// Appends an entry of the txg, durable when it returns.  The pieces, one behind the
-    /// other, are its body.  Waits while others are at it, and for space as long as
-    /// [`LogOptions::full_timeout`] says.
+    /// Appends an entry of the txg, durable when the call returns.  The pieces, one after the
+    /// other, are its body.  Waits for concurrent calls, and for space as long as
+    /// [`LogOptions::full_timeout`] allows.
     pub fn append(&self, txg: u64, generation: Generation, pieces: &[&[u8]]) -> Result<EntryName> {
         self.append_within(self.0.full_timeout, txg, generation, pieces)
     }
 
-    /// The same; a full pool is [`Error::LogFull`] at once.
+    /// Like `append`, but a full pool is [`Error::LogFull`] at once.
     pub fn try_append(
         &self,
         txg: u64,
@@ -188,11 +189,11 @@ impl Log {
         }
     }
 
-    /// What entries up to this txg say is durable elsewhere: they are obsolete.  Returns
-    /// the new header, for a consumer that keeps it; its chunks are free before that is
-    /// stored.  So such a consumer has stored the txg before it calls this, and names it
-    /// when it claims the log after a crash ([`Log::claim_with`]): a claim that knows only
-    /// an older one misses what was given back.
+    /// Makes entries up to this txg obsolete: their content is durable elsewhere.  Returns the
+    /// new header, for a consumer that keeps it; chunks are free before that header is stored.
+    /// So such a consumer has stored the txg before this call, and passes it when it claims the
+    /// log after a crash ([`Log::claim_with`]): a claim that knows only an older txg misses the
+    /// freed entries.
     pub fn sync(&self, txg: u64) -> Result<LogHeader> {
         let mut wake = 0;
         let synced = self.core().engine.log_sync(self.0.index, txg, &mut wake);
@@ -200,9 +201,9 @@ impl Log {
         synced.map(LogHeader).map_err(|e| self.error("sync", e))
     }
 
-    /// Claims a log whose header is in the pool, once after each open of the pool; what
-    /// is left of it is then to be replayed.  In a pool opened for reading only nothing is
-    /// stored, so that this and the replay are a look.
+    /// Claims a log whose header is in the pool, once after each open of the pool; the
+    /// remaining entries can then be replayed.  In a pool opened read-only nothing is stored,
+    /// so claim and replay only read.
     pub fn claim(&self) -> Result<Claimed> {
         let mut header = Header::default();
         if self.raw_info()?.consumer {
@@ -215,9 +216,9 @@ impl Log {
         self.claim_as(0, &mut header)
     }
 
-    /// The same of one whose header is with the consumer: as it was stored, and what is
-    /// synced as the consumer knows it.  Before all else [`Claimed::header`] is to be
-    /// stored.  Of a log that was never created, the header of no state is
+    /// Claims a log whose header is with the consumer.  `stored`: the header as it was stored;
+    /// `synced`: the txg that the consumer knows to be synced.  [`Claimed::header`] must be
+    /// stored before any other call.  A log that was never created has the header
     /// `LogHeader::default()`.
     pub fn claim_with(&self, stored: &LogHeader, synced: u64) -> Result<Claimed> {
         if !self.raw_info()?.consumer {
@@ -296,7 +297,7 @@ impl Log {
         }
     }
 
-    /// Which header is wanted, and which was brought.
+    /// Names the expected header and the given one.
     fn stale(&self, e: Code, given: Uuid) -> Error {
         let newest = match self.raw_info() {
             Ok(info) => Uuid(info.header.guid),

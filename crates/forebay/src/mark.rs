@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mark on an origin while a pool may hold what it lacks: without the pool it tells
-//! that writes may be missing, whose, since when, and how much at most.
+//! The mark on an origin while a pool may hold data that the origin lacks.  Without the pool,
+//! the mark shows that writes may be missing, which pool holds them, since when, and how much
+//! at most.
 //!
 //! The order, which [`Marker`] keeps; `marks` is the number in the volume's record
 //! ([`sys::FBY_MARK_BEGIN`] and so on):
@@ -18,13 +19,13 @@
 //! | `marks` counted, even | the same; a state of the origin that bears a mark is an older one now |
 //!
 //! An origin that bears its mark itself ([`Keep::is_borne`]) may be rolled back together with
-//! the mark.  There the mark says the last number that was set, and no less, and `marks` says
-//! which that is ([`sys::FBY_MARK_AGAIN`]).  Destage sets another number before the pool releases
-//! what it wrote ([`Marker::advance`]), so that a state of the origin from before has a lower one.
+//! the mark.  Such a mark states exactly the last number that was set, and `marks` tells which
+//! that is ([`sys::FBY_MARK_AGAIN`]).  Destage sets another number before the pool releases
+//! written pages ([`Marker::advance`]), so that an earlier state of the origin has a lower one.
 //!
-//! So a write pays one load of a flag.  Who takes the mark away clears that flag first, and
-//! looks after a barrier on all CPUs whether anything is in the pool: either it sees the
-//! write, or the writer sees the flag.
+//! So a write only loads a flag.  The thread that removes the mark clears that flag first.
+//! After a barrier on all CPUs it checks whether anything is in the pool: either it sees the
+//! write, or the writer sees the cleared flag.
 
 mod content;
 mod file;
@@ -68,7 +69,7 @@ pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 #[cfg(test)]
 use planted::{planted, Bug};
 
-/// Without tests nothing is planted.
+/// Without tests no mistake is planted.
 #[cfg(not(test))]
 macro_rules! bug {
     ($name:ident) => {
@@ -83,34 +84,35 @@ macro_rules! bug {
 }
 pub(crate) use bug;
 
-/// What of an origin bears a mark.
+/// The part of an origin that bears a mark.
 #[derive(Debug)]
 pub struct MarkedBy<'a> {
-    /// What it is known by, also after a restart: the name of the file that has the mark,
-    /// where the origin itself cannot bear it.
+    /// The origin's id, which survives a restart.  It names the file with the mark if the
+    /// origin cannot bear the mark itself.
     pub name: String,
     pub on: MarkedOn<'a>,
 }
 
-/// Where a mark is.
+/// The place of a mark.
 #[derive(Clone, Debug)]
 pub enum MarkedOn<'a> {
-    /// In a file of this host: the origin cannot bear one itself.
+    /// In a file of this host: the origin cannot bear a mark.
     Host,
     /// On a regular file, as an attribute, if its file system has those.
     File(std::os::fd::BorrowedFd<'a>),
-    /// The same, by the descriptor's own description: of a user who counts each failed sync, and may
-    /// have a lease of the file, which the kernel gives only to who alone has it open.
+    /// On the file itself, through the caller's open file description: for a user who counts
+    /// each failed sync, and may have a lease of the file, which the kernel gives only to the
+    /// sole opener.
     Shared(std::os::fd::BorrowedFd<'a>),
-    /// On the origin, by means of its own.
+    /// On the origin, by its own means.
     Origin(Arc<dyn Bears>),
 }
 
 /// An origin that bears a mark itself.
 pub trait Bears: Send + Sync + fmt::Debug {
-    /// Where, in words.
+    /// The place, for messages.
     fn place(&self) -> String;
-    /// None: there is none.
+    /// None: the origin has no mark.
     fn read(&self) -> io::Result<Option<Vec<u8>>>;
     /// In place of one that is there, whole or not at all; durable when it returns.
     fn write(&self, mark: &[u8]) -> io::Result<()>;
@@ -148,12 +150,12 @@ pub(crate) struct Owner<'a> {
     pub accept: bool,
 }
 
-/// What is said of it in messages.
+/// The words for a mark in messages.
 struct Words {
     what: &'static str,
-    /// The consent.
+    /// The option that accepts a loss.
     accept: &'static str,
-    /// What is to be done on another host.
+    /// The advice for another host.
     there: &'static str,
 }
 
@@ -275,20 +277,21 @@ pub(crate) struct Marker {
     keep: Option<Box<dyn Keep>>,
     mark: Mark,
     index: u16,
-    /// One marks, or takes away.
+    /// One thread at a time sets or removes the mark.
     turn: Mutex<Turn>,
 }
 
-/// What who had the turn leaves for those who waited for it.
+/// State that a thread which had the turn leaves for those that waited for it.
 #[derive(Debug, Default)]
 struct Turn {
-    /// It bears a mark, perhaps, that nothing calls for: taking it away failed, or setting it.
+    /// The origin may bear a mark that nothing requires: removing or setting it failed.
     owed: bool,
-    /// What the mark says of the time.
+    /// The start time in the mark.
     since: u64,
     /// When the last number was set, and how long that took.
     set: Option<(Instant, Duration)>,
-    /// Marking failed then: where the origin is away, that took as long as it may.
+    /// When marking last failed, and how: on an origin that is away, the attempt took the full
+    /// time limit.
     failed: Option<(Instant, io::Error)>,
 }
 
@@ -350,8 +353,8 @@ impl Judged {
         Ok(Judged { keep, found, claim, place })
     }
 
-    /// Marks it if it is marked already or the pool holds what it lacks.  `info`: of the
-    /// volume as it is attached.
+    /// Sets the mark if the origin is marked already or the pool holds data that it lacks.
+    /// `info`: that of the volume being attached.
     pub(crate) fn marker(self, at: &OpenMedia<'_>, info: &VolumeInfo) -> Result<Marker> {
         let Judged { keep, found, claim, place } = self;
         let Some(keep) = keep.filter(|_| !at.read_only) else { return Ok(Marker::none()) };
@@ -382,7 +385,7 @@ impl Judged {
             turn: Mutex::default(),
         };
         if holds_some || found != Found::Nothing {
-            // What it says of the time is true of what was not drained then, too.
+            // Its start time also covers data that was not drained then.
             let since = match &found {
                 Found::Marked(mark) => mark.since,
                 _ => now(),
@@ -415,7 +418,7 @@ fn keep_of(
 }
 
 impl Marker {
-    /// Of an origin that is not marked, or not by us.
+    /// For an origin that is not marked, or not by this process.
     pub(crate) fn none() -> Marker {
         Marker {
             on: AtomicBool::new(true),
@@ -455,7 +458,7 @@ impl Marker {
             true => {
                 let there = turn.owed;
                 let set = self.set(engine, &mut turn, now(), there);
-                // What failed may have set it all the same.
+                // A failed attempt may have set it all the same.
                 turn.owed = set.is_err();
                 set
             }
@@ -473,8 +476,8 @@ impl Marker {
         let count = |step| engine.volume_mark(self.index, step).map_err(fail);
         let began = Instant::now();
         let replaces = self.mark.exact && there;
-        // A number that was counted and perhaps not set comes first: the mark is never more
-        // than one number behind.
+        // A number that was counted and perhaps not set is set first: the mark is at most one
+        // number late.
         if replaces && !bug!(UnsetNumberSkipped) {
             let marks = engine.volume_info(self.index).map_err(fail)?.marks;
             if is_to_be_set(marks) {
@@ -514,7 +517,8 @@ impl Marker {
         if !self.mark.exact || bug!(NeverAdvanced) {
             return;
         }
-        // Whoever sets the mark now may have taken a state of the origin from before the round.
+        // A copy of the origin may date from before the round; so may the mark that another
+        // thread sets now.
         let mut turn = self.turn();
         let due = turn.set.is_none_or(|(at, took)| at.elapsed() >= took * ADVANCE_SHARE);
         if due && self.on.load(Ordering::Acquire) {
@@ -532,14 +536,14 @@ impl Marker {
         let fail = |e: crate::engine::Code| io::Error::other(e.message());
         let mut turn = self.turn();
         if !self.on.load(Ordering::Acquire) {
-            // What has come meanwhile waits for us, to be marked anew.
+            // Writes that arrived meanwhile wait for this thread, to be marked again.
             let empty = !holds(&engine.volume_info(self.index).map_err(fail)?);
             if turn.owed && empty {
                 self.take_away(engine, keep.as_ref(), &mut turn)?;
             }
             return Ok(empty);
         }
-        // What takes time, first: the flag is a cost to those who write.
+        // The slow check comes first: the cleared flag costs writers time.
         if holds(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
             return Ok(false);
         }
@@ -572,7 +576,7 @@ impl Marker {
     }
 }
 
-/// Of a record: its number is that of a mark that is to be set, and perhaps was.
+/// Is the number in a record that of a mark about to be set, which perhaps was set?
 fn is_to_be_set(marks: u32) -> bool {
     matches!(marks % 8, 0 | 3 | 4)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pool's media: what it is, how it is opened, mapped and made durable.
+//! The pool's media: its kind, and how it is opened, mapped and made durable.
 //!
 //! | kind | how it is known | persist method | survives |
 //! |---|---|---|---|

@@ -15,7 +15,7 @@ use crate::{log, volume};
 
 pub(crate) type Logs = HashMap<u16, Vec<Weak<log::Inner>>>;
 
-/// What handles and volumes keep open: the last of them to go stops the threads and
+/// State that handles and volumes keep open: dropping the last of them stops the threads and
 /// closes the pool.
 #[derive(Debug)]
 pub(crate) struct OpenPool {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Origins: the block devices behind volumes.
+//! Origins: the block devices that volumes cache.
 //!
 //! [`FileOrigin`] is a file or a block device, [`NbdOrigin`] an export of an NBD
 //! server, [`RbdOrigin`] an image of a Ceph cluster.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
@@ -57,15 +57,14 @@ impl Extent {
     }
 }
 
-/// A block device behind a volume.  All calls may come from any number of
-/// threads at once; offsets and lengths are bytes, multiples of the volume's
-/// block size, and within the size.  A call that panics has failed.
+/// The block device that a volume caches.  All calls may come from any number of threads at
+/// once; offsets and lengths are bytes, multiples of the volume's block size, and within the
+/// size.  A call that panics counts as failed.
 ///
-/// What the cache rests on: when [`flush`](Origin::flush) returns without an
-/// error, all writes that completed before it began survive a power cut.  Where
-/// some do not, a flush says so, the first one after it at least, and no other
-/// request: an error of `write_at` is of that write alone.  One flush is called at
-/// a time.
+/// The cache relies on this: when [`flush`](Origin::flush) returns without an error, all writes
+/// that completed before it began survive a power cut.  If some do not, at least the next flush
+/// reports it, and no other request does: an error of `write_at` concerns only that write.
+/// Only one flush is called at a time.
 pub trait Origin: Send + Sync + fmt::Debug {
     /// Fixed while the origin is in use.
     fn size_bytes(&self) -> u64;
@@ -84,8 +83,8 @@ pub trait Origin: Send + Sync + fmt::Debug {
         None
     }
 
-    /// What is other about it than when it was opened ("has 4096 bytes now, of
-    /// 8192"); asked before it is called complete.
+    /// How the origin differs from its state at the open ("has 4096 bytes now, of 8192"); asked
+    /// before it is called complete.
     fn changed(&self) -> Option<String> {
         None
     }
@@ -95,8 +94,9 @@ pub trait Origin: Send + Sync + fmt::Debug {
         None
     }
 
-    /// What of it bears the mark while a pool may hold what it lacks.  `None`: it is never
-    /// marked, and whoever brings such an origin knows himself what the pool is worth.
+    /// The part of the origin that bears the mark while a pool may hold data that it lacks.
+    /// `None`: it is never marked, and the caller that provides such an origin has to know
+    /// which pool belongs to it.
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
         None
     }
@@ -118,21 +118,22 @@ pub trait Origin: Send + Sync + fmt::Debug {
 
     fn flush(&self) -> io::Result<()>;
 
-    /// A hint that the range is not needed; what it reads as afterwards is up
-    /// to the origin.  Where it cannot discard it does nothing.
+    /// A hint that the range is not needed; its content afterwards is up to the origin.  An
+    /// origin that cannot discard does nothing.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
 
     /// The range reads as zeroes afterwards; durable after the next flush.  It may have no
     /// blocks then, so that a later write of it may find no space.
     fn write_zeroes(&self, offset: u64, len: u64) -> io::Result<()>;
 
-    /// The same, and it keeps its blocks or gets them, as far as the origin can do that.
+    /// Like `write_zeroes`, but the range keeps or gets its blocks, as far as the origin can do
+    /// that.
     fn allocate_zeroes(&self, offset: u64, len: u64) -> io::Result<()> {
         self.write_zeroes(offset, len)
     }
 
-    /// What of the range has data and what is a hole, from its start to its end; what is not
-    /// known has data.
+    /// Lists data and holes of the range, from its start to its end; unknown parts count as
+    /// data.
     fn extents(&self, offset: u64, len: u64) -> Vec<Extent> {
         let _ = offset;
         vec![Extent::data(len)]
@@ -143,8 +144,8 @@ pub trait Origin: Send + Sync + fmt::Debug {
         false
     }
 
-    /// The volume is being detached by force: what waits for an origin that is away fails,
-    /// and so does what comes later.
+    /// The volume is being detached by force: requests that wait for an origin that is away
+    /// fail, and so do later ones.
     fn give_up(&self) {}
 
     /// A descriptor that io_uring may write the range to instead of
@@ -156,8 +157,8 @@ pub trait Origin: Send + Sync + fmt::Debug {
     }
 }
 
-/// What is other now about an origin that nobody has open, and that was at this place;
-/// nothing is known of one on the network.
+/// How an origin that nobody has open, and that was at this place, differs now; nothing is
+/// known of one on the network.
 pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String> {
     match place_of(place).ok()? {
         Place::Path(path) => file::changed(&path, id, size_bytes),
@@ -172,7 +173,7 @@ pub(crate) enum Known {
     Named(String),
     /// A file, with its id.
     File(String, OwnedFd),
-    /// What has to be opened for that, for reading only.
+    /// An origin that had to be opened for that, read-only.
     Opened(Box<RbdOrigin>),
 }
 

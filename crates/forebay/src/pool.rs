@@ -47,8 +47,8 @@ pub struct PoolOptions {
     /// Nothing is written to the media or to an origin.
     pub read_only: bool,
     pub media: MediaOptions,
-    /// Commit slots, the most writers to the media at once: 1 to
-    /// [`defaults::SLOTS_MAX`]; 0: what suits media, CPUs and size.
+    /// Commit slots, the most concurrent writers to the media: 1 to [`defaults::SLOTS_MAX`]; 0:
+    /// chosen by media, CPUs and size.
     pub slots: u32,
     /// Checksum the data of new writes.  Off: two fences a write, and damage
     /// is not noticed.
@@ -88,7 +88,7 @@ impl Default for PoolOptions {
     }
 }
 
-/// What to change of an open pool; `None` stays as it is.
+/// Changes to an open pool; `None` keeps an option.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptionsChange {
@@ -114,11 +114,11 @@ pub struct NewVolume {
     pub block_size: u32,
     /// As [`AttachOptions::origin_by_name`].
     pub origin_by_name: bool,
-    /// What makes it a static volume.
+    /// The share, if it is a static volume.
     pub placed: Option<Placed>,
 }
 
-/// What a static volume has to itself: see `docs/design/static.md`.
+/// The part of the pool that a static volume has for itself: see `docs/design/static.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// Its share of the pool's room for static volumes
@@ -144,7 +144,7 @@ impl Pool {
         Pool::open_since(started, Media::open(path, &media)?, o)
     }
 
-    /// The same on media opened before.
+    /// The same on media that is already open.
     pub fn open_media(media: Media, o: &PoolOptions) -> Result<Pool> {
         Pool::open_since(Instant::now(), media, o)
     }
@@ -199,13 +199,13 @@ impl Pool {
         Pages::of(self.0.core())
     }
 
-    /// Where its file can still be found, if it was deleted: with this process it is gone,
-    /// and all that is cached with it.
+    /// A path to its file, if the file was deleted: it disappears with this process, together
+    /// with all cached data.
     pub fn deleted(&self) -> Option<PathBuf> {
         self.0.core().media.deleted()
     }
 
-    /// What recovery saw when the pool was opened.
+    /// The result of recovery when the pool was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.0.core().recovery
     }
@@ -286,7 +286,7 @@ impl Pool {
         self.volume_add_placed(name, origin, block_size, None)
     }
 
-    /// The same of a static one.
+    /// Adds a static volume.
     pub fn volume_add_placed(
         &self,
         name: &str,
@@ -358,7 +358,7 @@ impl Pool {
             let _ = OriginMarks::at(place, None).and_then(|marks| marks.complete(&volume));
         }
         removed.map_err(|e| match core.judge(index, false) {
-            // No drain would help: what it cannot write stays.
+            // A drain would not help: lost blocks stay.
             Ok(judged) if e.0 == sys::FBY_E_VOLUME_DIRTY && judged.lost_blocks > 0 => {
                 lost_blocks_stay(name, &judged)
             }
@@ -531,9 +531,9 @@ impl Pool {
         attached.values().for_each(|a| a.origin.give_up());
     }
 
-    /// Closes the pool and marks it clean; what is cached stays cached.
-    /// Refused with [`Error::PoolInUse`] while volumes are attached; the pool
-    /// is then closed when the last of them goes.
+    /// Closes the pool and marks it clean; cached data stays cached.  Refused with
+    /// [`Error::PoolInUse`] while volumes are attached; the pool is then closed when the last
+    /// of them is detached.
     pub fn close(self) -> Result<()> {
         match Arc::try_unwrap(self.0) {
             Ok(inner) => inner.shut_down(),
@@ -548,10 +548,10 @@ impl Pool {
     }
 }
 
-/// What a volume's record says of its origin, or is to say.
+/// A volume's record of its origin, present or future.
 struct Recorded {
     identity: String,
-    /// It is to be renewed, with so many sectors.
+    /// The record must be renewed, with so many sectors.
     changed: Option<u64>,
 }
 
@@ -590,7 +590,7 @@ fn raw_duration(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 2).clamp(1, u64::MAX / 2)
 }
 
-/// What the engine would refuse without saying which.
+/// Checks options that the engine would refuse without naming them.
 fn check_options(o: &sys::fby_options) -> Result<()> {
     if o.nslots > defaults::SLOTS_MAX {
         return Err(Error::usage(

@@ -45,7 +45,7 @@ use crate::wait::Waiter;
 
 const SECTOR: u64 = 512;
 
-/// What a request wants next.
+/// The next step of a request.
 #[derive(Debug)]
 pub enum Step {
     /// It has ended.
@@ -57,7 +57,7 @@ pub enum Step {
     Wait(Why, Duration),
 }
 
-/// What a request waits for.
+/// The reason for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// Another request has the block, or a commit slot.
@@ -72,7 +72,7 @@ pub enum Why {
     Throttle,
 }
 
-/// What the origin is asked for.
+/// A request to the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginIo {
     pub op: OriginOp,
@@ -95,8 +95,8 @@ pub enum OriginOp {
     Mark,
 }
 
-/// A request of a volume.  Given up if it is dropped before its end; where it has written,
-/// each block then holds the old data or the new.
+/// A request of a volume.  Dropping it before its end abandons it; if it has written, each
+/// block then holds the old data or the new.
 #[derive(Debug)]
 pub struct Request<'a> {
     volume: &'a Inner,
@@ -110,18 +110,18 @@ pub struct Request<'a> {
     /// Zeroes are to have blocks.
     allocates: bool,
     asked: Asked,
-    /// Where not all is well.
+    /// Details of a failure.
     ill: Option<Box<Ill>>,
 }
 
 #[derive(Debug, Default)]
 struct Ill {
     lost: Vec<u64>,
-    /// Of the last part that the origin did not do.
+    /// The last part that the origin did not do.
     failure: Option<(&'static str, OriginIo, io::Error)>,
 }
 
-/// What the result of resume is of.
+/// The step whose result `resume` expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -182,7 +182,7 @@ impl<'a> Request<'a> {
         Request::range(volume, sys::FBY_OP_FLUSH, 0, volume.size())
     }
 
-    /// Of one of several clients, who was told so many failures before.
+    /// For one of several clients; `told`: failures that it was told of before.
     pub(crate) fn flush_of(volume: &'a Inner, told: u32) -> Request<'a> {
         let (op, flags, size) = (sys::FBY_OP_FLUSH, sys::FBY_REQ_CLIENT, volume.size());
         let mut r = Request::new(volume, op, flags, 0, size, Payload::None, Runs::None, false);
@@ -242,8 +242,7 @@ impl<'a> Request<'a> {
         self.step(next)
     }
 
-    /// The result of what it wanted; of a wait `Ok`, or an error where nothing is to be
-    /// waited for any more.
+    /// Takes the result of the step; for a wait `Ok`, or an error if waiting should end.
     pub fn resume(&mut self, result: io::Result<()>) -> Step {
         if self.asked == Asked::Mark {
             return Step::Done(result.map_err(|source| Error::Marking {
@@ -281,7 +280,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// What it wrote may be acknowledged if the origin is marked.
+    /// A write may be acknowledged if the origin is marked.
     #[inline(always)]
     fn done(&mut self) -> Step {
         match !self.changes || self.volume.marker().is_on() {
@@ -394,7 +393,7 @@ impl<'a> Request<'a> {
         start..start + io.len as usize
     }
 
-    /// What the origin is to write.
+    /// The data that the origin should write.
     pub fn data(&self, io: &OriginIo) -> &[u8] {
         match &self.payload {
             Payload::Write(data) if io.op == OriginOp::Write => &data[self.bytes(io)],
@@ -402,8 +401,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Where all of what the origin reads belongs; `None`: parts of it are cached, and are
-    /// newer there.
+    /// The memory for all that the origin reads; `None`: parts of it are cached, and newer
+    /// there.
     pub fn place(&mut self, io: &OriginIo) -> Option<&mut [u8]> {
         let (bytes, whole) = (self.bytes(io), self.machine.asked().nruns == 1);
         match &mut self.payload {
@@ -549,7 +548,7 @@ impl<'a> Request<'a> {
 impl Drop for Request<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Whoever waits for what it held looks again in time.
+        // Waiters for its blocks look again in time.
         let _ = self.volume.core().engine.request_end(&mut self.machine);
     }
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes through io_uring.  Keeps what the kernel uses (buffer, descriptor)
-//! until it has answered.
+//! Writes through io_uring.  The ring keeps the buffer and descriptor that the kernel uses
+//! until the kernel has answered.
 //!
-//! The ring is one for all volumes of a pool, and has room for all that the engine can
-//! have in flight, so that origins which hang do not fill it.  Nor may they use up the
-//! kernel's threads for requests that cannot be started without a wait: of these there
-//! may be as many as requests.
+//! All volumes of a pool share one ring.  It has room for all requests that the engine can have
+//! in flight, so that hanging origins do not fill it.  They must not use up the kernel's
+//! threads for blocking requests either: there may be as many of these threads as requests.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where processes that have pools are found.
+//! Directories in which processes that have pools are found.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Uuid;
 
-/// Where sockets are: `$FOREBAY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/forebay`,
-/// else `/run/forebay` for root, and for others a directory of their own.
+/// The directory of the sockets: `$FOREBAY_RUNTIME_DIR`, otherwise `$XDG_RUNTIME_DIR/forebay`,
+/// otherwise `/run/forebay` for root, and for others a directory of their own.
 pub fn runtime_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("FOREBAY_RUNTIME_DIR")
@@ -16,7 +16,7 @@ pub fn runtime_dir() -> PathBuf {
         .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
 }
 
-/// Where the process that serves a pool of this UUID takes orders.
+/// The control socket of the process that serves a pool with this UUID.
 pub fn control_socket(dir: &Path, pool: Uuid) -> PathBuf {
     dir.join(format!("{pool}.sock"))
 }

@@ -27,8 +27,8 @@ impl Volume {
         request.run_read()
     }
 
-    /// Writes.  Durable when it returns, but for what was let go past the cache
-    /// (see [`AttachOptions::bypass_limit_bytes`]): that is, after a flush.
+    /// Writes.  The data is durable when the call returns, except data that bypassed the cache
+    /// (see [`AttachOptions::bypass_limit_bytes`]), which a flush makes durable.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.write(data, offset, false)
     }
@@ -54,16 +54,16 @@ impl Volume {
         })
     }
 
-    /// All acknowledged writes are durable when it returns.  They are anyway,
-    /// but for those that went past the cache: for them the origin is flushed,
-    /// and once after an attach, since a host that crashed may have left some.
-    /// An error is told once; where several flush, each is told by its own [`Flusher`].
+    /// All acknowledged writes are durable when it returns.  Writes through the cache are
+    /// durable anyway; for those that bypassed it, the origin is flushed.  It is also flushed
+    /// once after an attach, since a host that crashed may have left unflushed writes.  An
+    /// error is reported once; if several clients flush, each gets it from its own [`Flusher`].
     pub fn flush(&self) -> Result<()> {
         Request::flush(self)?.run()
     }
 
-    /// Says that the range is not needed; what it reads as afterwards is up to
-    /// the origin.  A hint: parts of a 4 KiB block may be left as they are.
+    /// Says that the range is not needed; its content afterwards is up to the origin.  A hint:
+    /// parts of a 4 KiB block may be left as they are.
     pub fn discard(&self, offset: u64, len: u64) -> Result<()> {
         Request::discard(self, offset, len)?.run()
     }
@@ -74,7 +74,8 @@ impl Volume {
         Request::write_zeroes(self, offset, len)?.run()
     }
 
-    /// The same, and the range has blocks on the origin, as far as that can tell.
+    /// Like `write_zeroes`, and the range gets blocks on the origin, as far as the origin
+    /// supports that.
     pub fn allocate_zeroes(&self, offset: u64, len: u64) -> Result<()> {
         Request::write_zeroes(self, offset, len)?.allocating().run()
     }
@@ -84,12 +85,12 @@ impl Volume {
         self.origin().write_zeroes_is_fast()
     }
 
-    /// Writes all that is cached to the origin, until all that was written
-    /// before the call is there and flushed.  The progress function is called
-    /// at the start, about ten times a second, and at the end; when it breaks,
-    /// the drain ends with [`Error::Interrupted`].  While the origin fails it
-    /// goes on trying.  `Ok` says that the origin alone has all of that: where blocks
-    /// are lost, all else is written and the end is [`Error::Incomplete`].
+    /// Writes all cached data to the origin, until everything written before the call is there
+    /// and flushed.  The progress function is called at the start, about ten times a second,
+    /// and at the end; when it breaks, the drain ends with [`Error::Interrupted`].  While the
+    /// origin fails, the drain retries.  `Ok` means that the origin alone has all of that data.
+    /// If blocks are lost, everything else is written, and the drain ends with
+    /// [`Error::Incomplete`].
     pub fn drain(
         &self,
         progress: &mut dyn FnMut(&DrainProgress) -> ControlFlow<()>,

@@ -26,13 +26,13 @@ use crate::wait::Waiter;
 const BLOCK: u64 = 4096;
 const SECTOR: u64 = 512;
 
-/// An attached volume; a handle to clone.  All calls may come from any number
-/// of threads.  It is detached when the last handle is dropped, or by
-/// [`Volume::detach`], which tells errors; what is cached stays cached.
+/// A handle to an attached volume, which can be cloned.  All calls may come from any number of
+/// threads.  The volume is detached when the last handle is dropped, or by [`Volume::detach`],
+/// which reports errors; cached data stays cached.
 #[derive(Clone, Debug)]
 pub struct Volume(Arc<Inner>);
 
-/// What the handles share.
+/// The state that the handles share.
 #[derive(Debug)]
 pub(crate) struct Inner {
     pool: Arc<OpenPool>,
@@ -57,7 +57,7 @@ impl Inner {
     }
 }
 
-/// What a request needs of its volume.
+/// Services for requests.
 impl Inner {
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.pool.core()
@@ -254,7 +254,7 @@ impl Volume {
         self.0.pool.core().kick.kick();
     }
 
-    /// Detaches it, if this is the only handle; what is cached stays cached.
+    /// Detaches the volume, if this is the only handle; cached data stays cached.
     pub fn detach(self) -> Result<()> {
         match Arc::try_unwrap(self.0) {
             Ok(mut inner) => inner.detach(),

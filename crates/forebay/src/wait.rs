@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_micros(50);
 const SPACE_NAP: Duration = Duration::from_nanos(sys::FBY_DEFAULT_SPACE_RETRY_NS as u64);
 const FLUSH_NAP: Duration = Duration::from_nanos(sys::FBY_DEFAULT_FLUSH_RETRY_NS as u64);
 
-/// Those who wait for a flush of an origin to end.
+/// Threads that wait for a flush of an origin to end.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     ended: Mutex<u64>,
@@ -31,7 +31,7 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    /// To be looked at before the engine is asked.
+    /// Read it before asking the engine.
     pub(crate) fn ended(&self) -> u64 {
         *self.ended.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -48,7 +48,7 @@ impl Flushes {
     }
 }
 
-/// Those who wait for space.
+/// Threads that wait for space.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     /// Times that space came.
@@ -167,7 +167,7 @@ impl Waiter {
 mod tests {
     use super::*;
 
-    /// What came between the announcement and the sleep is not slept over.
+    /// An event between the announcement and the sleep ends the sleep.
     #[test]
     fn space_that_came_before_the_sleep_ends_it() {
         let space = Space::default();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a fuzzer found once stays found, on every machine and without
-//! libFuzzer.  Method: the fuzz targets of `fuzz/rust` over their corpus, and over
-//! mutations of it by a fixed seed.  `make fuzz` runs libFuzzer on the same code.
+//! Goal: a fault that a fuzzer found once stays found, on every machine and without libFuzzer.
+//! Method: the fuzz targets of `fuzz/rust` over their corpus, and over mutations of it by a
+//! fixed seed.  `make fuzz` runs libFuzzer on the same code.
 
 #[path = "../../../fuzz/rust/src/config.rs"]
 mod config;

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: whatever happens to the media of a dirty pool while nobody has it, check, dump,
-//! reads, writes and a drain end without a crash or a hang, and give of each block its
-//! newest content or an error, never other or older data; and a drain that
-//! says nothing is lost leaves an origin that is final.  Of a log beside it dump, claim and
-//! replay give back nothing but what was appended, in order, each entry once; and a replay
-//! that says it is complete has all of it.
+//! Goal: whatever happens to the media of a dirty pool while nobody has it open, check, dump,
+//! reads, writes and a drain end without a crash or a hang.  They return for each block its
+//! newest content or an error, never other or older data.  A drain that reports no loss leaves
+//! a complete origin.  For a log in the same pool, dump, claim and replay return only appended
+//! entries, in order, each once; and a replay that reports completeness has all of them.
 //!
-//! Method: pools in three states (killed in the middle of a write's 200 ms, killed
-//! after its seals, closed), each with what it should hold; one mutation of the image
-//! after another: flipped bits, zeroed ranges, lines and pages swapped, pieces of older
-//! states of the same pool.  A process of its own for each hundred, so that a crash is
-//! one finding and not the end.
+//! Method: pools in three states (killed in the middle of a write's 200 ms, killed after its
+//! seals, closed), each with its expected content.  The test applies one mutation of the image
+//! after another: flipped bits, zeroed ranges, lines and pages swapped, pieces of older states
+//! of the same pool.  Each hundred mutations have a separate process, so that a crash is one
+//! finding and not the end.
 //!
 //! HOSTILE_COUNT=5000 HOSTILE_SEED=1 for more (`make hostile`); HOSTILE_ONLY=n tells what
 //! mutation n is, and does it alone.
 //!
-//! What may be: in the killed pool the last batch of a chunk passes for torn
-//! (docs/design/testing.md), so there an older version is allowed; and a piece of an older state
-//! that is whole in itself cannot be told from that state where nothing was closed.
+//! Two results are allowed.  In the killed pool the last batch of a chunk counts as torn
+//! (docs/design/testing.md), so it may show an older version.  In a pool that was not closed, a
+//! consistent piece of an older state cannot be distinguished from that state.
 
 #[path = "host/common.rs"]
 #[allow(dead_code)]
@@ -33,7 +32,7 @@ use forebay::*;
 
 const BLOCKS: u64 = 48;
 const CHUNKS: u64 = 18;
-/// The last txg of the log that is synced; of three later ones there are entries.
+/// The last synced txg of the log; three later ones have entries.
 const SYNCED: u64 = 4;
 const BATCH: u64 = 100;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -45,7 +44,7 @@ struct State {
     /// Earlier images of the same pool.
     older: Vec<Vec<u8>>,
     origin: Vec<u8>,
-    /// Of the log.
+    /// Entries of the log.
     entries: Vec<Entry>,
     /// By block: the count of its newest acknowledged write; 0: never written.
     newest: Vec<u64>,
@@ -54,7 +53,7 @@ struct State {
     closed: bool,
 }
 
-/// What was appended to the log, and is n-th.
+/// The n-th entry that was appended to the log.
 #[derive(Clone)]
 struct Entry {
     name: EntryName,
@@ -70,7 +69,7 @@ fn page(block: u64, count: u64) -> Vec<u8> {
     (0..8).flat_map(|s| sector(1, block * 8 + s, count)).collect()
 }
 
-/// Which write a page is from; `None`: of none, or of several.
+/// The write that a page is from; `None`: of none, or of several.
 fn page_count(bytes: &[u8], block: u64) -> Option<u64> {
     let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
     let whole = if count == 0 { vec![0; 4096] } else { page(block, count) };
@@ -189,7 +188,7 @@ fn judge(state: &State, replayed: bool, block: u64, bytes: &[u8], what: &str) ->
     }
 }
 
-/// All that a user may do with the log; what is wrong.
+/// Does everything that a user may do with the log; returns what is wrong.
 fn try_log(pool: &Pool, state: &State, replayed: bool) -> Result<(), String> {
     let (_, dry) = (pool.log_entries("l", true), pool.log_replay_dry("l"));
     let Ok(log) = pool.log("l", &LogOptions::default()) else { return Ok(()) };
@@ -213,7 +212,7 @@ fn try_log(pool: &Pool, state: &State, replayed: bool) -> Result<(), String> {
     }
     let counts = |e: &&Entry| e.txg > SYNCED;
     let lacks = state.entries.iter().filter(counts).count().saturating_sub(came.len());
-    // What a crash tears is the last entry of a chunk.
+    // A crash can tear only the last entry of a chunk.
     if end.is_ok() && lacks > 0 && !replayed && !state.torn_passes {
         return Err(format!("log: a complete replay lacks {lacks} entries"));
     }
@@ -229,7 +228,7 @@ fn try_log(pool: &Pool, state: &State, replayed: bool) -> Result<(), String> {
     }
 }
 
-/// All that a user may do with the pool; what is wrong.
+/// Does everything that a user may do with the pool; returns what is wrong.
 fn try_all(path: &Path, state: &State, replayed: bool) -> Result<&'static str, String> {
     let origin = MemOrigin::with_content(state.origin.clone(), 512).unwrap();
     let Ok(pool) = Pool::open(path, &PoolOptions::default()) else { return Ok("not opened") };

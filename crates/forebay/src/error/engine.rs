@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the engine's errors mean to a person, and the exit codes of those of a volume.
+//! User-facing messages for the engine's errors, and the exit codes of those of a volume.
 
 use forebay_engine::{sys, Code};
 

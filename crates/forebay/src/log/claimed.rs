@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is left of a log after a crash, and its replay.
+//! The entries of a log after a crash, and their replay.
 
 use forebay_engine::log_order;
 use forebay_engine::logs::{Header, LogInfo as RawInfo, Node, Outcome, Position};
@@ -19,14 +19,15 @@ pub struct LogEntry<'a> {
     pub data: &'a [u8],
 }
 
-/// What became of an entry that was handed out.
+/// The effect of an entry that was handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// What it says is durable; and of a log whose header is with the consumer, the
-    /// checkpoint with it.
+    /// The content is durable; for a log whose header is with the consumer, together with the
+    /// checkpoint.
     Durable,
-    /// It is done, and not durable yet.  It comes again if the replay is cut off before
-    /// a later entry is [`Effect::Durable`], which says the same of all before it.
+    /// The entry is applied, but not durable yet.  It is handed out again if the replay is
+    /// interrupted before a later entry is [`Effect::Durable`], which covers all entries before
+    /// it.
     Applied,
     /// It is not done: the replay ends here, and may go on later.
     Stop,
@@ -38,10 +39,10 @@ fn witness(node: &Node) -> Option<Witness> {
 }
 
 impl ReplayReport {
-    /// `info`: of the log.
+    /// `info`: that of the log.
     pub(crate) fn of(outcome: &Outcome, info: &RawInfo) -> ReplayReport {
         let incomplete = incomplete(info);
-        // Of two of one name one was appended, and neither is taken.
+        // Of two entries with one name only one was appended, and neither is used.
         let lost = info.missing > 0 || incomplete || outcome.twins > 0;
         ReplayReport {
             end: match outcome.end {
@@ -64,9 +65,9 @@ impl ReplayReport {
     }
 }
 
-/// A log that was claimed: what is left of it, to be replayed and then destroyed, or given
-/// up.  Dropped before that it stays claimed, and its entries stay where they are: the next
-/// open of the pool can claim it again, and goes on where the replay was.
+/// A claimed log: its remaining entries can be replayed, and the log destroyed or given up.  If
+/// it is dropped before that, the log stays claimed and its entries stay: the next open of the
+/// pool can claim it again, and the replay continues at its position.
 #[derive(Debug)]
 pub struct Claimed {
     log: Log,
@@ -83,26 +84,25 @@ impl Claimed {
         Ok(Claimed { log, nodes, report: ReplayReport::of(outcome, &info), complete })
     }
 
-    /// What a replay would come to, as far as the entries' headers tell: their data is
-    /// read when they are replayed.
+    /// Forecast of a replay, from the entries' headers alone: their data is read by the replay.
     pub fn report(&self) -> &ReplayReport {
         &self.report
     }
 
-    /// Where the log stands: to be stored by a consumer that keeps it, after the claim.
+    /// The log's header: a consumer that keeps it must store it after the claim.
     pub fn header(&self) -> Result<LogHeader> {
         Ok(LogHeader(self.log.raw_info()?.header))
     }
 
-    /// Hands out the entries that are left, in order, each once.  `effect` makes durable
-    /// what an entry says, and stores the checkpoint in the same step if the header is
-    /// with the consumer; where the pool keeps it, it is stored after that, so that the
-    /// last entry before a crash may come twice.
+    /// Hands out the remaining entries in order, each once.  `effect` makes the entry's content
+    /// durable, and stores the checkpoint in the same step if the header is with the consumer.
+    /// If the pool keeps the header, the pool stores the checkpoint afterwards, so the last
+    /// entry before a crash may be handed out twice.
     ///
-    /// An entry that cannot be read is passed over, with all that depend on it: then
-    /// the end is [`Error::LogIncomplete`], which names it.  So it is where recovery has not
-    /// found all that there was, though no entry depends on it: all that is left was handed
-    /// out then.  The replay may be called again, and goes on where it ended.
+    /// The replay skips an unreadable entry and all that depend on it, and ends with
+    /// [`Error::LogIncomplete`], which names it.  It ends in the same way if recovery did not
+    /// find all entries and no other entry depends on the missing ones; then all remaining
+    /// entries were handed out.  The replay may be called again, and continues where it ended.
     pub fn replay(
         &mut self,
         mut effect: impl FnMut(&LogEntry<'_>, &LogHeader) -> Effect,
@@ -138,7 +138,7 @@ impl Claimed {
         }
     }
 
-    /// Nothing is held while the consumer is at work; then the engine is told of this
+    /// Nothing is held while the consumer works; then the engine is told the result of this
     /// entry alone, and takes the position.
     fn replay_one(
         &self,
@@ -181,7 +181,7 @@ impl Claimed {
         }
     }
 
-    /// The same, and what is left is lost: an explicit order.
+    /// Like `destroy`, but the remaining entries are lost, by explicit order.
     pub fn give_up(self) -> Result<LogHeader> {
         self.log.destroy()
     }

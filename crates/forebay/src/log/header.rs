@@ -11,10 +11,10 @@ use crate::report::{EntryName, LogState, Uuid};
 /// Bytes of a stored header.
 pub const LOG_HEADER_BYTES: usize = 152;
 
-/// Where a log stands: its state, its period's GUID, and the position of its replay.  For
-/// a log whose header is with the consumer each call that changes it returns the new one,
-/// to be stored in one step with the effect that the call is about.  The default is the
-/// header of a log that was never created.
+/// A log's header: its state, its period's GUID, and the position of its replay.  For a log
+/// whose header is with the consumer, each call that changes the header returns the new one.
+/// The consumer stores it in one step with the effect of the call.  The default is the header
+/// of a log that was never created.
 ///
 /// ```
 /// use forebay::{LogHeader, LogState};
@@ -33,7 +33,7 @@ impl LogHeader {
         state_of(self.0.state)
     }
 
-    /// Of the logging period.
+    /// GUID of the logging period.
     pub fn guid(&self) -> Uuid {
         Uuid(self.0.guid)
     }
@@ -67,7 +67,7 @@ impl LogHeader {
         w.bytes
     }
 
-    /// What was stored.  Refused if it cannot be a header; the claim judges its numbers.
+    /// Parses a stored header.  Refused if it cannot be one; the claim checks its numbers.
     pub fn from_bytes(bytes: &[u8]) -> Result<LogHeader> {
         let bad = |what: String| {
             let way_out = "restore what was stored by the last call that returned a header";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a log reports, ready for JSON.
+//! The reports of a log, ready for JSON.
 
 use forebay_engine::logs::LogInfo as RawInfo;
 use forebay_engine::sys;
@@ -15,7 +15,7 @@ pub(super) fn state_of(raw: u32) -> LogState {
     }
 }
 
-/// Of what is to be replayed something may be lost that no entry tells of.
+/// Entries to be replayed may be lost without any other entry showing it.
 pub(super) fn incomplete(raw: &RawInfo) -> bool {
     let ended = raw.header.state == sys::FBY_LOG_NONE && (raw.claimed || !raw.consumer);
     raw.incomplete && !ended

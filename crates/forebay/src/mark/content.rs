@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a mark says, as bytes: one line with a checksum, one of JSON.
+//! The content of a mark, as bytes: one line with a checksum, one of JSON.
 //!
 //! ```text
 //! forebay-mark 3 8d4aa7c0
 //! {"pool":"...","volume":"data","volume_uuid":"...","generation":7,"least":2,...}
 //! ```
 //!
-//! Version 1 has no `volume_uuid`, and is written where that is not known yet.  Version 3 is
-//! `exact`; version 2 has the UUID and is not.
+//! Version 1 has no `volume_uuid`, and is written while that is unknown.  Version 3 is `exact`;
+//! version 2 has the UUID and is not.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -25,16 +25,16 @@ pub(crate) const MOST_BYTES: usize = 2048;
 const VERSIONS: [&str; 3] = ["forebay-mark 1 ", "forebay-mark 2 ", "forebay-mark 3 "];
 const TEXT_MOST: usize = 255;
 
-/// What an origin bears while a pool may hold what it lacks.
+/// The mark that an origin bears while a pool may hold data that it lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mark {
     pub pool: Uuid,
     pub volume: String,
-    /// Of its record: one that is added later by this name has another.
+    /// UUID of its record: a volume added later by this name has another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_uuid: Option<Uuid>,
-    /// Of the pool's superblock, when it was set.
+    /// Generation of the pool's superblock when the mark was set.
     pub generation: u64,
     /// The volume's record has at least this number of marks in the pool that set it.
     pub least: u32,
@@ -42,13 +42,13 @@ pub struct Mark {
     pub since: u64,
     /// So much may be missing: no more than the pool holds, or the volume.
     pub at_most_bytes: u64,
-    /// What the host is known by (`host.rs`).
+    /// The id of the host (`host.rs`).
     pub host: String,
-    /// Where the pool was.
+    /// Path of the pool.
     pub at: String,
-    /// What the origin is known by.
+    /// The id of the origin.
     pub origin: String,
-    /// The origin itself bears it, and `least` is the last number that was set: an origin
+    /// The origin itself bears the mark, and `least` is the last number that was set: an origin
     /// with a lower one is an older state of itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exact: bool,

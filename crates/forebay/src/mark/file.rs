@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mark of a file that is mapped onto a pool: the same one that origins bear, at the same
-//! places, so what tells of an origin tells of such a file, too.
+//! The mark of a file that is mapped onto a pool.  It has the format and the places of an
+//! origin's mark, so the same commands show it.
 
 use std::fmt;
 use std::io;
@@ -15,19 +15,19 @@ use super::{bug, give_up, Found, Keep, Mark, MarkedBy, MarkedOn, Owner, Refusal}
 use crate::origin;
 use crate::report::Uuid;
 
-/// What of a pool has pages that files lack.
+/// The owner of pages that files lack: a map of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct MapClaim {
     pub pool: Uuid,
     /// The map's name.
     pub map: String,
-    /// Of its record: one that is added later by this name has another.
+    /// UUID of its record: a map added later by this name has another.
     pub uuid: Uuid,
-    /// Of the pool's superblock, since it was opened.
+    /// Generation of the pool's superblock since it was opened.
     pub generation: u64,
     /// Bytes of the map's share.
     pub share_bytes: u64,
-    /// Where the pool is.
+    /// Path of the pool.
     pub at: String,
 }
 
@@ -45,7 +45,8 @@ impl fmt::Display for MarkRefusal {
 }
 
 impl MapClaim {
-    /// What a file says from before the first page that it lacks until it has all of them.
+    /// The mark that a file bears from before the first page that it lacks until it has all of
+    /// them.
     pub fn mark(&self, file: &str) -> Mark {
         Mark {
             pool: self.pool,
@@ -67,8 +68,8 @@ impl MapClaim {
         Owner { pool: self.pool, name, map: true, host, accept }
     }
 
-    /// Of this map, and not of one of its name that was removed.  Marks did not say that at
-    /// first.
+    /// Is the mark of this map, and not of a removed one with its name?  The first marks did
+    /// not state that.
     fn is_of(&self, mark: &Mark) -> bool {
         mark.volume_uuid.is_none_or(|uuid| uuid == self.uuid) || bug!(OtherLifeTaken)
     }
@@ -114,19 +115,19 @@ impl MapClaim {
     }
 }
 
-/// Where the mark of a file is: an attribute of it, or, where its file system has none, a file
-/// of this host.
+/// The place of a file's mark: an attribute of the file, or, if its file system has none, a
+/// file of this host.
 #[derive(Debug)]
 pub struct FileMark(Kept);
 
 impl FileMark {
-    /// Of a regular file that is open for writing.
+    /// For a regular file that is open for writing.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<FileMark> {
         let by = MarkedBy { name: file_identity(file)?, on: MarkedOn::Shared(file) };
         Ok(FileMark(Kept::look(&by, &state_dir())?))
     }
 
-    /// What the file is known by.
+    /// The file's id.
     pub fn name(&self) -> String {
         self.0.name()
     }

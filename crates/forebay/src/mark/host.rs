@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this machine is known by in marks: its machine-id.  Where it has none, as in many
-//! containers, a number that is made once and kept with the marks, since its name may change.
-//! Where that cannot be kept, its name.
+//! The id of this machine in marks: its machine-id.  If it has none, as in many containers, a
+//! number that is made once and kept with the marks, since the host's name may change.  If that
+//! cannot be kept, the host's name.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -80,7 +80,7 @@ fn keep_number(dir: &Path) -> Option<String> {
     number_in(&dir.join(FILE))
 }
 
-/// Of this machine.
+/// The id of this machine.
 pub(crate) fn host() -> String {
     Places::of_system().host()
 }
@@ -105,7 +105,7 @@ mod tests {
             states: vec![dir.join(state), dir.join(others)],
         };
         let older = places("system", "none").host();
-        // As a command does that runs with FOREBAY_STATE_DIR: what is there stays in use.
+        // A command with FOREBAY_STATE_DIR set does this: an existing id stays in use.
         assert_eq!(places("set", "system").host(), older);
         assert!(!dir.join("set").join(FILE).exists());
         std::fs::remove_dir_all(dir.join("system")).unwrap();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where marks are: the attribute user.forebay of a file; what an origin bears by means of
-//! its own; for what has neither, a file of the origin's name in a directory of this host.
+//! The places of marks: the attribute user.forebay of a file; an origin's own means; otherwise
+//! a file with the origin's name in a directory of this host.
 //!
-//! `user.`, since whoever may write a file may mark it, root or not, and since cp, tar and
-//! rsync can be told to take it along; `trusted.` needs CAP_SYS_ADMIN for both.
+//! `user.`, because everybody who may write a file may mark it, root or not, and because cp,
+//! tar and rsync can copy it; `trusted.` needs CAP_SYS_ADMIN for both.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ const MARKS: &str = "marks";
 /// Longest name of a file of a mark.
 const NAME_MOST: usize = 200;
 
-/// What an origin bears.
+/// The mark found on an origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     Nothing,
@@ -44,12 +44,12 @@ impl Found {
     }
 }
 
-/// What keeps the mark of one origin.
+/// The store of one origin's mark.
 pub trait Keep: Send + Sync + fmt::Debug {
-    /// What the origin is known by.
+    /// The id of the origin.
     fn name(&self) -> String;
-    /// The mark is a part of the origin: whatever copies the origin or brings an older state
-    /// of it back does the same to the mark.
+    /// The mark is a part of the origin: copying the origin or restoring an older state of it
+    /// does the same to the mark.
     fn is_borne(&self) -> bool;
     fn find(&self) -> io::Result<Found>;
     /// In place of one that is there, whole or not at all; durable after sync.
@@ -59,8 +59,8 @@ pub trait Keep: Send + Sync + fmt::Debug {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Where files of marks are: `$FOREBAY_STATE_DIR`, else /var/lib/forebay for root, and for
-/// others `$XDG_STATE_HOME/forebay` or ~/.local/state/forebay.
+/// Directory for the files of marks: `$FOREBAY_STATE_DIR`, otherwise /var/lib/forebay for root,
+/// and for others `$XDG_STATE_HOME/forebay` or ~/.local/state/forebay.
 pub fn state_dir() -> PathBuf {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("FOREBAY_STATE_DIR") {
@@ -73,7 +73,7 @@ pub fn state_dir() -> PathBuf {
     set("XDG_STATE_HOME").or_else(home).map_or_else(|| SYSTEM.into(), |dir| dir.join("forebay"))
 }
 
-/// What bears the mark, if it can, and else a file in a directory.
+/// The place of a mark: the origin itself if it can bear one, otherwise a file in a directory.
 #[derive(Debug)]
 pub(crate) struct Kept {
     name: String,
@@ -147,7 +147,7 @@ impl Kept {
                 Err(Errno::WOULDBLOCK) => return Err(Errno::BUSY.into()),
                 done => done?,
             }
-            // Whoever had it may have taken the file away between the two.
+            // The previous holder may have removed the file in between.
             let locked = rustix::fs::fstat(&file)?;
             match rustix::fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(st) if (st.st_dev, st.st_ino) == (locked.st_dev, locked.st_ino) => {
@@ -195,7 +195,7 @@ impl Kept {
         Ok(Found::Nothing)
     }
 
-    /// Of what is a part of this origin, or has it as a part.
+    /// Finds marks of a part of this origin, or of a device that has it as a part.
     fn beside(&self) -> io::Result<Found> {
         for dir in &self.dirs {
             for mark in marks_in(dir)? {
@@ -249,8 +249,8 @@ impl Kept {
         Ok(own.then(|| file.into()))
     }
 
-    /// So that a first mark needs no more than its file system has: what is written to the pool
-    /// is not acknowledged without the mark, but it can be read.
+    /// Makes sure that a first mark needs no new space in its file system: a write is not
+    /// acknowledged without the mark, but it can already be read.
     fn make_room(&self) -> io::Result<()> {
         let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
         let made =
@@ -467,7 +467,7 @@ fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Found> {
     Ok(Found::of(&bytes))
 }
 
-/// What was done to it is durable; tests count it, and make it fail.
+/// Makes changes to it durable; tests count the calls, and make them fail.
 fn synced(fd: impl AsFd, what: &'static str) -> io::Result<()> {
     #[cfg(test)]
     tests::note(what)?;
@@ -475,7 +475,7 @@ fn synced(fd: impl AsFd, what: &'static str) -> io::Result<()> {
     Ok(rustix::fs::fsync(fd)?)
 }
 
-/// Those that can be read, of all origins.
+/// All readable marks, of any origin.
 pub(crate) fn marks_in(dir: &Path) -> io::Result<Vec<Mark>> {
     let Some(open) = open_dir(dir)? else { return Ok(Vec::new()) };
     let mut marks = Vec::new();
@@ -565,8 +565,8 @@ mod tests {
         }
     }
 
-    /// A mark that was set, or taken away, is so after a cut: what it lies in is synced, in
-    /// this order, once, and again if that failed.
+    /// A mark that was set or removed stays so after a cut: its file and directory are synced
+    /// in this order, once, and again if that failed.
     #[test]
     fn marks_are_durable_when_they_are_synced() {
         let dir = std::env::temp_dir().join(format!("fby-keep-synced-{}", std::process::id()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Marks without the pool: what an origin's says, giving up what it stands for, and those
-//! that the command sets for the kernel module.
+//! Marks without the pool: showing an origin's mark, giving up what it stands for, and the
+//! marks that the command sets for the kernel module.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::origin::{self, Known};
 use crate::report::{SuperblockDump, Uuid};
 
-/// What an origin's mark says of it.
+/// The state of an origin according to its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginState {
@@ -27,20 +27,20 @@ pub enum OriginState {
     MarkDamaged,
 }
 
-/// The same, with all that is known.
+/// The state of an origin, with all known details.
 #[derive(Clone, Debug, Serialize)]
 pub struct OriginStatus {
     #[serde(serialize_with = "crate::report::path_as_text")]
     pub place: PathBuf,
     pub state: OriginState,
     pub complete: bool,
-    /// Where its mark is, or would be.
+    /// The place of its mark, present or future.
     pub kept_in: String,
-    /// It is on the origin itself, and not on this host alone.
+    /// The mark is on the origin itself, and not only on this host.
     pub on_the_origin: bool,
     pub since: Option<String>,
     pub mark: Option<Mark>,
-    /// What is wrong with the mark.
+    /// The damage of the mark.
     pub damage: Option<String>,
 }
 
@@ -114,7 +114,7 @@ impl OriginMarks {
         self.kept.find().map_err(self.fails("looked for"))
     }
 
-    /// What it says, without the pool.
+    /// Reads the mark's content, without the pool.
     pub fn status(&self) -> Result<OriginStatus> {
         let (state, mark, damage) = match self.find()? {
             Found::Nothing => (OriginState::Complete, None, None),
@@ -133,8 +133,8 @@ impl OriginMarks {
         })
     }
 
-    /// Takes the mark away, by order: what it stands for is given up.  Durable when it
-    /// returns what was there.  Refused while the origin is in use.
+    /// Removes the mark, by order: the data that it stands for is given up.  Durable when the
+    /// call returns the old content.  Refused while the origin is in use.
     pub fn accept_loss(&self) -> Result<OriginStatus> {
         let before = self.status()?;
         if before.complete {
@@ -170,7 +170,7 @@ impl OriginMarks {
         gone.map_err(self.fails("taken away"))?;
         match self.find()? {
             Found::Nothing => Ok(()),
-            // Of a part of the disk, or of the whole.
+            // The mark of a part of the disk, or of the whole disk.
             Found::Marked(mark) => Err(self.fails("taken away")(io::Error::other(format!(
                 "{} bears a mark of its own, and is a part of it, or has it as a part: {mark}",
                 mark.origin
@@ -185,7 +185,7 @@ impl OriginMarks {
         let is_its =
             || Ok::<_, Error>(matches!(self.find()?, Found::Marked(mark) if volume.set(&mark)));
         match is_its()? {
-            // Whoever had it before it was ours may have marked it.
+            // The previous owner may have marked it.
             true => self.claimed(|marks| if is_its()? { marks.take_away() } else { Ok(()) }),
             false => Ok(()),
         }
@@ -245,8 +245,8 @@ impl OriginMarks {
         volume: &str,
         accept: bool,
     ) -> Result<Attaching> {
-        // From here on until it is known whether this one was attached: of two that attach one
-        // origin, the one that fails would take the other's mark away.
+        // Locked until it is known whether this attach succeeded: if two attach one origin, the
+        // one that fails would remove the other's mark.
         let lock = self.lock()?;
         let found = self.find()?;
         let least = match &found {
@@ -332,7 +332,7 @@ impl Attaching {
         put.map_err(self.marks.fails("set"))
     }
 
-    /// For the module, its options: what the mark says, or that it was set just now.
+    /// Options for the module: the mark's content, or that it was set just now.
     pub fn expected(&self) -> String {
         let Some(least) = self.least else { return "mark new".into() };
         let uuid = self.mark.volume_uuid.map(|uuid| format!(" mark_volume {uuid}"));
@@ -358,8 +358,7 @@ impl Attaching {
     }
 }
 
-/// What the mark says of what is at a path, if it bears one that this host can see without
-/// asking anybody else.
+/// The mark of the origin at a path, if it has one that this host can read without the network.
 pub(crate) fn mark_at(place: &Path) -> Option<String> {
     if !origin::is_local(place) {
         return None;

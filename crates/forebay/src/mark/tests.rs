@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: an origin that lacks what was acknowledged is marked, whenever the machine dies;
-//! the pool that holds it may always have the origin, and no other one may.
+//! Goal: an origin that lacks acknowledged data is marked, whenever the machine dies.  The pool
+//! that holds the data may always attach the origin, and no other pool may.
 //!
-//! Method: an origin and a keeper of marks with volatile caches; at each step of a marking,
-//! of taking a mark away, of destage, and behind each acknowledged write, what is durable
-//! is kept, with the pool.  Each of these states is judged without the pool, attached again
-//! and drained; then older pools, empty ones and other hosts try to have it.  Beside it,
-//! writers against drains.  Each mistake of planted.rs has to be found by one of these.
+//! Method: an origin and a store of marks with volatile caches.  At each step of setting or
+//! removing a mark and of destage, and after each acknowledged write, the test saves the
+//! durable state and the pool.  Each of these states is judged without the pool, attached again
+//! and drained.  Then older pools, empty ones and other hosts try to attach the origin.
+//! Further tests run writers against drains.  One of these tests has to find each mistake of
+//! planted.rs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -42,7 +43,7 @@ pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// What is durable at a moment.
+/// The durable state at a moment.
 #[derive(Clone)]
 struct Moment {
     what: &'static str,
@@ -86,7 +87,7 @@ pub(super) struct State {
     moved: bool,
 }
 
-/// All that is outside of the pool; clones are the same.
+/// Everything outside of the pool; clones share it.
 #[derive(Clone, Default)]
 pub(super) struct World(pub(super) Arc<Mutex<State>>);
 
@@ -151,7 +152,7 @@ impl Keep for World {
         }
         s.moment("the mark is to go");
         s.mark[0] = None;
-        // What goes may be gone at once.
+        // A mark that is removed may be gone at once.
         s.mark[1] = None;
         s.moment("the mark went");
         Ok(())
@@ -253,7 +254,7 @@ pub(super) fn made(path: &Path, world: &World) -> Pool {
     made_with(path, world, None)
 }
 
-/// The same, of a static volume.
+/// The same, with a static volume.
 pub(super) fn made_static(path: &Path, world: &World) -> Pool {
     made_with(path, world, Some(Placed { share_bytes: 1 << 16, flush_every: None }))
 }
@@ -289,7 +290,7 @@ pub(super) fn new_world(dir: &Dir) -> World {
     world
 }
 
-/// What is durable at a moment, as a world of its own.
+/// The durable state at a moment, as a separate world.
 fn world_of(m: &Moment) -> World {
     let world = World::default();
     let mut s = locked(&world.0);
@@ -455,7 +456,7 @@ fn judge_strangers(dir: &Dir, m: &Moment) -> Verdict {
         return wrong("another pool may have it");
     }
     let Found::Marked(mark) = m.found() else { return wrong("it is not marked") };
-    // Nor if it is told by the pool alone.
+    // The attach is refused as well if only the pool names the mark.
     let unnamed = Mark { volume_uuid: None, exact: false, ..(*mark).clone() };
     let unnamed = Moment { mark: Some(unnamed.to_bytes()), ..m.clone() };
     if attach(&other, &world_of(&unnamed)).is_ok() {
@@ -517,7 +518,7 @@ fn judge_race(rounds: u32) -> Verdict {
                     }
                     drop(s);
                     if number.is_multiple_of(8) {
-                        // So that a drain may find it empty.
+                        // Gives a drain time to find the pool empty.
                         std::thread::sleep(std::time::Duration::from_millis(1));
                     }
                 }
@@ -603,7 +604,7 @@ fn judge_failures() -> Verdict {
     if world.find().unwrap() != Found::Nothing {
         return wrong("drained, it is still marked");
     }
-    // What comes after a failure is marked anew, and then nothing is owed.
+    // A write after a failure is marked again, and then nothing is owed.
     volume.write_at(&[2; BLOCK], 0).unwrap();
     locked(&world.0).takes_fail = 1;
     volume.drain(&mut go_on).unwrap_err();
@@ -621,7 +622,7 @@ fn judge_failures() -> Verdict {
     }
 }
 
-/// Whoever could not set a number, however often, is the same pool.
+/// A pool that could not set a number, however often, remains the same pool.
 fn judge_unset_numbers() -> Verdict {
     let (_dir, world, pool, volume) = marked();
     volume.detach().unwrap();
@@ -636,7 +637,7 @@ fn judge_unset_numbers() -> Verdict {
         Ok(volume) => volume,
         Err(e) => return wrong(format!("it is refused after markings that failed: {e}")),
     };
-    // The same while it is attached: destage goes on, and the next attach succeeds.
+    // The same while it is attached: destage continues, and the next attach succeeds.
     volume.write_at(&[2; BLOCK], BLOCK as u64).unwrap();
     locked(&world.0).put_fails = Some(Duration::ZERO);
     locked(&world.0).takes_fail = u32::MAX;
@@ -725,7 +726,7 @@ fn writers_beside_drains_are_marked() {
     judge_race(150).unwrap();
 }
 
-/// Of an origin that is away: who waits does not wait for each before him, too.
+/// With an origin that is away, a waiting thread does not wait for each earlier one in turn.
 #[test]
 fn one_failed_marking_is_told_to_all_who_waited_for_it() {
     let _turn = turn();
@@ -752,8 +753,8 @@ fn one_failed_marking_is_told_to_all_who_waited_for_it() {
     assert!(locked(&world.0).mark[1].is_some());
 }
 
-/// What could not be marked was not acknowledged; a flush that succeeds would say of what can be
-/// read that it is durable, and that the origin knows of it.
+/// A write that could not be marked was not acknowledged.  A flush that succeeds would declare
+/// readable data durable, and known to the origin.
 #[test]
 fn a_flush_does_not_pass_over_what_is_not_marked() {
     let _turn = turn();

@@ -12,16 +12,16 @@ use std::fs;
 use super::tests::*;
 use super::*;
 
-/// What the version before has left.
+/// The state that the previous version has left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Left {
     /// Drained, and closed in order.
     Drained,
-    /// Drained, and killed: what a static volume holds is not known until it was looked at.
+    /// Drained, and killed: the content of a static volume is unknown until it was examined.
     DrainedAndKilled,
     /// Killed when a write was in the pool, and neither marked nor acknowledged.
     CommitBeforeMark,
-    /// The same, and the mark is there.
+    /// Killed when a write was in the pool and marked, and not acknowledged.
     CommitAndMark,
     /// Acknowledged, and marked.
     Marked,
@@ -43,12 +43,12 @@ const TABLE: [(Left, bool, Option<i32>, bool); 8] = [
     (CommitAndMark, false, Some(0), true),
     (Marked, true, Some(1), true),
     (MarkLost, true, None, false),
-    // What was on the origin went with the mark, unless it was given up.
+    // The data on the origin disappeared together with the mark, unless it was given up.
     (CleanMarkLost, true, None, false),
     (OlderPool, true, Some(-1), false),
 ];
 
-/// Of docs/format.md.
+/// From docs/design/format.md.
 const RECORDS: usize = 8192;
 const RECORD: usize = 256;
 const NAME: usize = 48;
@@ -121,7 +121,7 @@ fn meets(dir: &Dir, of_static: bool, row: (Left, bool, Option<i32>, bool), even:
         ..Mark::default()
     });
     fs::write(&path, &bytes).unwrap();
-    // What the pool holds and the origin lacks is in the pool alone.
+    // Data that the pool holds and the origin lacks is only in the pool.
     let mut s = locked(&world.0);
     s.mark = [mark.as_ref().map(Mark::to_bytes), mark.as_ref().map(Mark::to_bytes)];
     if matches!(how, Marked | MarkLost | OlderPool) {

@@ -37,7 +37,7 @@ pub struct CreateOptions {
     /// Room for static volumes, of the pool's size: a multiple of
     /// [`defaults::STATIC_UNIT_BYTES`]; 0: it takes none.
     pub static_bytes: u64,
-    /// Room for maps, beside that: a multiple of 2 MiB; 0: it takes none.
+    /// Additional room for maps: a multiple of 2 MiB; 0: the pool takes none.
     pub map_bytes: u64,
     /// Format even if the media holds something.
     pub force: bool,
@@ -64,7 +64,7 @@ pub struct PoolSummary {
     pub media: MediaInfo,
 }
 
-/// What is at a path.
+/// The content found at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
     #[serde(serialize_with = "crate::report::path_as_text")]
@@ -99,8 +99,8 @@ fn why(probe: &Probe) -> &'static str {
     probe.error.map_or("", Code::message)
 }
 
-/// Looks at what is at the path.  Takes no lock and writes nothing, so it can
-/// be used beside a process that has the pool open.
+/// Examines the path.  Takes no lock and writes nothing, so it can run concurrently with a
+/// process that has the pool open.
 pub fn inspect(path: &Path) -> Result<Inspection> {
     let o = MediaOptions { read_only: true, ..Default::default() };
     let media = match Media::open_as(path, &o, Access::Peek, None) {

@@ -23,9 +23,9 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub(crate) enum Access {
     /// Exclusively, for writing.
     Write,
-    /// For reading, beside other readers but no writer.
+    /// For reading, together with other readers but no writer.
     Read,
-    /// For a look, beside anybody.  What is seen may be changing.
+    /// For a look, together with anybody.  The data may be changing.
     Peek,
 }
 
@@ -97,7 +97,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
     }
 }
 
-/// Of a file its file system and number, of a device its number.
+/// For a file its file system and number, for a device its number.
 pub(super) fn id_of_stat(st: &rustix::fs::Stat) -> String {
     match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => format!("file:{:x}:{}", st.st_dev, st.st_ino),
@@ -204,17 +204,17 @@ pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), E
     rustix::fs::flock(fd, operation)
 }
 
-/// Those that only look at a pool, as status and the exporter, are gone soon, and no more
-/// come: while a writer waits for them it has a second lock, a record lock, which who
-/// comes to look waits for.
+/// Readers such as status and the exporter close the pool soon.  While a writer waits for them,
+/// it also holds a record lock, and new readers wait for that: so no more of them come.
 fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let start = Instant::now();
     let mut first = false;
     let locked = loop {
-        // Of two writers the second is refused as before. Not everything can be locked so.
+        // Of two writers the second is refused as before.  Some file systems do not support
+        // this lock.
         first = first || record_lock(fd, FlockOperation::NonBlockingLockExclusive);
-        // Refused by a writer, who may stay for ever.
+        // A writer holds the lock, and may keep it for ever.
         if let Err(e) = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
             break Err(e);
         }
@@ -387,7 +387,7 @@ fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<
         what: "a devdax device whose size sysfs does not tell".into(),
         way_out: "see that /sys is mounted".into(),
     })?;
-    // Newer kernels show it beside size, older ones with the region.
+    // Newer kernels show it next to size, older ones in the region.
     let align_bytes = number("align")
         .or_else(|| number("device/align"))
         .or_else(|| number("../../dax_region/align"))

@@ -22,10 +22,10 @@ use crate::report::{human_bytes, MediaInfo, MediaKind, Persist};
 /// Media, opened, locked and mapped.
 pub struct Media {
     info: MediaInfo,
-    /// What the engine sees.
+    /// The engine's view.
     mapped: Arc<Mapped>,
     read_only: bool,
-    /// Memory modules it is interleaved over, where that can be told.
+    /// Memory modules that it is interleaved over, if known.
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
     fd: Option<Lasting<OwnedFd>>,
@@ -197,23 +197,23 @@ impl Media {
         Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd })
     }
 
-    /// What it is.
+    /// The properties of the media.
     pub fn info(&self) -> &MediaInfo {
         &self.info
     }
 
-    /// What the engine sees of it.
+    /// The engine's view of the media.
     pub fn mapped(&self) -> &Arc<Mapped> {
         &self.mapped
     }
 
-    /// The same media, slowed from now on; it must not be in use yet.
+    /// The same media with a pace from now on; it must not be in use yet.
     pub fn paced(self, pace: Arc<dyn Pace>) -> Media {
         let mapped = Arc::into_inner(self.mapped).expect("nobody else has it");
         Media { mapped: Arc::new(mapped.paced(pace)), ..self }
     }
 
-    /// What is there, if it is not a pool; `None`: nothing.
+    /// Describes content that is not a pool; `None`: blank.
     pub(crate) fn found(&self) -> Option<String> {
         let len = self.mapped.size() as usize;
         signature::find(len, &mut |at, page| match self.mapped.read(at as u64, page) {
@@ -320,7 +320,7 @@ fn map_error(path: &Path, e: io::Error) -> Error {
     }
 }
 
-/// What the kind needs, so that a power cut loses nothing acknowledged.
+/// The method that the kind needs, so that a power cut loses nothing acknowledged.
 fn needed_persist(kind: MediaKind, eadr: bool) -> Persist {
     match kind {
         MediaKind::Shm | MediaKind::DaxFile | MediaKind::DevDax => match eadr {
@@ -384,7 +384,7 @@ fn holes_can_be_read(path: &Path, opened: &Opened) -> Result<()> {
     let st = rustix::fs::fstat(&opened.fd).map_err(look)?;
     let holes = opened.size_bytes.saturating_sub((st.st_blocks as u64).saturating_mul(512));
     let fs = rustix::fs::fstatvfs(&opened.fd).map_err(look)?;
-    // Without a limit it has no blocks at all.
+    // A file system without a limit reports no blocks at all.
     match fs.f_blocks != 0 && holes > fs.f_bavail.saturating_mul(fs.f_frsize) {
         true => Err(Error::DiskFull {
             path: path.into(),
@@ -432,7 +432,7 @@ mod tests {
         MediaOptions { persist, allow_weaker, ..Default::default() }
     }
 
-    /// Every kind with every method: what is refused, and what auto takes.
+    /// Every kind with every method: which are refused, and which one auto chooses.
     #[test]
     fn weaker_methods_are_refused_unless_allowed() {
         use MediaKind::*;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What else may lie on media that somebody wants to format: a small table of
-//! well-known signatures, and a look for anything that is not zero.  It errs
-//! towards "in use": formatting needs force then.
+//! Other content on media that is about to be formatted: a small table of well-known
+//! signatures, and a search for anything that is not zero.  It errs towards "in use":
+//! formatting needs force then.
 
 /// One signature: bytes at an offset.
 struct Signature {
@@ -41,8 +41,7 @@ const SIGNATURES: &[Signature] = &[
 /// Bytes at each end that are looked at.
 pub(super) const EDGE_BYTES: usize = 64 << 10;
 
-/// Where a chunk header of any pool may be: each multiple of the smallest
-/// chunk size.
+/// Possible places of a chunk header of any pool: each multiple of the smallest chunk size.
 const CHUNK_STEP: usize = 64 << 10;
 const CHUNK_HEADER_BYTES: usize = 512;
 
@@ -74,7 +73,7 @@ pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<Strin
             }
         }
     }
-    // What is left of a pool whose start was zeroed is worth asking about.
+    // The remains of a pool whose start was zeroed are worth a question.
     for at in (0..len).step_by(CHUNK_STEP) {
         let header = &mut page[..CHUNK_HEADER_BYTES.min(len - at)];
         read(at, header)?;

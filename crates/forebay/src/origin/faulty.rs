@@ -13,7 +13,7 @@ use super::{Extent, Origin};
 use crate::mark::MarkedBy;
 use crate::report::OriginInfo;
 
-/// What to fail.
+/// The operation that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultOp {
     Read,

@@ -34,7 +34,7 @@ const BOUNCES_KEPT: usize = 8;
 /// Bytes zeroed by one system call, so that an error names a place.
 const ZERO_STEP: u64 = 1 << 30;
 
-/// What O_DIRECT wants, in bytes.
+/// The alignment that O_DIRECT needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alignment {
     offset: usize,
@@ -46,17 +46,17 @@ struct Alignment {
 pub struct FileOrigin {
     path: PathBuf,
     identity: String,
-    /// Of a device: what it says of itself, and another one that says the same.
+    /// For a device: its own id, and another device with the same id.
     own_id: String,
     twin: Option<String>,
     size_bytes: u64,
     logical_block: u32,
     block_device: bool,
-    /// Of fd; `None`: it goes through the page cache.
+    /// The alignment for fd; `None`: fd goes through the page cache.
     direct: Option<Alignment>,
     /// Holds the claim.
     fd: OwnedFd,
-    /// Without O_DIRECT, where some requests need it.
+    /// Opened without O_DIRECT, for requests that need it.
     buffered: Option<OwnedFd>,
     bounces: Mutex<Vec<Memory>>,
 }
@@ -153,9 +153,9 @@ impl FileOrigin {
         &self.path
     }
 
-    /// What a device is known by now, if that is not what it was.
+    /// The present id of a device, if it has changed.
     fn is_another(&self, own: &rustix::fs::Stat) -> Option<String> {
-        // A disk of the same number may have come: this one is open, and stays the same.
+        // Another disk may have taken the number: the open one stays the same.
         let now = self.block_device.then(|| of_device(self.fd.as_fd(), own).own)?;
         (now != self.own_id).then_some(now)
     }
@@ -428,8 +428,8 @@ impl Origin for FileOrigin {
     }
 }
 
-/// What is other about what is at a path than what a volume recorded, as far as a look
-/// without a claim can tell.
+/// How the file or device at a path differs from the volume's record, as far as a look without
+/// a claim can tell.
 pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> {
     let name = path.display();
     let st = match rustix::fs::stat(path) {

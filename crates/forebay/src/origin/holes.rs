@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of a file has data, by its file system.
+//! Data and holes of a file, as its file system reports them.
 
 use rustix::fd::AsFd;
 use rustix::fs::{fstat, seek, SeekFrom};
@@ -7,11 +7,12 @@ use rustix::io::{retry_on_intr, Errno};
 
 use super::Extent;
 
-/// Extents told at once; what follows is told as data.
+/// Most extents reported at once; the rest of the range is reported as data.
 const EXTENTS_MAX: usize = 4096;
 
-/// From the start of the range to its end; what cannot be asked has data.  So has a file that is
-/// shorter than `size`, the origin's: what was cut off is lost, and reads of it have to say so.
+/// Covers the range from start to end; unknown parts count as data.  So does all of a file that
+/// is shorter than `size`, the origin's: the truncated part is lost, and reads of it have to
+/// report that.
 pub(super) fn extents(file: impl AsFd, size: u64, offset: u64, len: u64) -> Vec<Extent> {
     let found = scan(&file, offset, len);
     // After the scan: a cut during it shows, too.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What makes an origin the same one tomorrow: ids that survive a reboot and a
-//! new device name.
+//! Ids of origins that survive a reboot and a new device name.
 //!
 //! | origin | id |
 //! |---|---|
@@ -11,8 +10,8 @@
 //! | partition | the id of its disk, its number |
 //! | other block device | `name:` and its name, which tells no two disks apart |
 //!
-//! A wwid or a serial number that another present disk has as well is no id: then a disk has
-//! its name alone.
+//! A wwid or a serial number that another present disk has as well is no id: then the disk has
+//! only its name.
 //!
 //! A name is the order in which the system found the disks, so it is refused as
 //! an id (`--origin-by-name` is the consent to it).  The record of a volume that
@@ -39,10 +38,10 @@ pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     Ok(format!("file:{}{born}", st.stx_ino))
 }
 
-/// What a block device is known by.
+/// The ids of a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OfBlock {
-    /// What the device says of itself.
+    /// The device's own id.
     pub own: String,
     /// `own`, or the name if another present disk says the same.
     pub id: String,
@@ -50,7 +49,7 @@ pub(super) struct OfBlock {
     pub twin: Option<String>,
 }
 
-/// Of a block device, by its number; `fd` is the device.
+/// The ids of a block device, by its number; `fd` is the device.
 pub(super) fn of_block(fd: BorrowedFd<'_>, major: u32, minor: u32) -> OfBlock {
     let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let sys = fs::canonicalize(&sys).unwrap_or(sys);
@@ -114,7 +113,7 @@ fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
     by_name.or_else(|| by_hardware(sys))
 }
 
-/// What a disk says of itself.
+/// The id that a disk states itself.
 fn by_hardware(sys: &Path) -> Option<String> {
     let names = [
         ("wwid", "wwid"),
@@ -238,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_are_told_apart_from_ids() {
-        // No such device: what is left is its number.
+        // No such device exists: only its number is left.
         let null = fs::File::open("/dev/null").unwrap();
         let OfBlock { own, id, twin } = of_block(std::os::fd::AsFd::as_fd(&null), 4095, 1_048_575);
         assert_eq!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What block devices are asked for by ioctl.
+//! Queries of block devices by ioctl.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -9,7 +9,7 @@ use rustix::ioctl::{ioctl, Getter, Opcode, Setter};
 
 /// `_IO(0x12, 119)`, of linux/fs.h
 const BLKDISCARD: Opcode = 0x1277;
-/// Of linux/loop.h.
+/// From linux/loop.h.
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
 
 /// Device and inode number of a file.
@@ -22,7 +22,7 @@ pub(super) fn discard(device: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(
     unsafe { ioctl(device, Request::new([offset, len])) }
 }
 
-/// What a loop device has open.  Of another device nothing: it does not know the call.
+/// The file that a loop device has open.  Other devices do not know the call, and give nothing.
 pub(super) fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
     /// The first two of the 29 words of `struct loop_info64` are the device and the
     /// inode number.

@@ -54,18 +54,17 @@ const MOST: u64 = 4 << 20;
 const RANGE_MOST: u64 = 1 << 30;
 /// A connection that is not up by then is tried again, or when requests fail if sooner.
 const CONNECT: Duration = Duration::from_secs(10);
-/// So long what is in flight may take, from when the last of it was sent, when the origin is let
-/// go of.
+/// Time for requests in flight, from when the last one was sent, when the origin is released.
 const LET_GO: Duration = Duration::from_secs(10);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Of a server that ends.
+/// The error of a server that ends.
 const SHUTDOWN: i32 = Errno::SHUTDOWN.raw_os_error();
 
 /// An export of an NBD server.
 #[derive(Debug)]
 pub struct NbdOrigin {
-    /// What it is known by.
+    /// The id of the origin.
     name: String,
     export: Export,
     logical_block: u32,
@@ -75,7 +74,7 @@ pub struct NbdOrigin {
 #[derive(Debug)]
 struct Shared {
     uri: String,
-    /// To be looked up.
+    /// The host name to look up.
     host: Option<String>,
     away: Away,
     state: Mutex<State>,
@@ -98,7 +97,7 @@ struct State {
     away: Option<(Instant, String)>,
     /// A connection ended while not all of its writes were flushed: the next flush says so.
     lost: bool,
-    /// What the server said last, when it came back.
+    /// The size that the server reported when it last came back.
     size_now: Option<u64>,
     given_up: bool,
     stop: bool,
@@ -195,7 +194,7 @@ impl State {
     /// It was in flight on a connection that has ended.
     fn take_back(&mut self, done: Done) {
         match self.sent.remove(&done.token) {
-            // What it would have told of is what is lost.
+            // The lost writes are those that this flush would have reported.
             Some(sent) if sent.flush && sent.wanted => {
                 self.ended.insert(done.token, Err(connection_lost()));
             }

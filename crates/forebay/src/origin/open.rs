@@ -13,7 +13,7 @@ use forebay_rbd::Name;
 use crate::attach::Away;
 use crate::error::{Error, Result};
 
-/// Where an origin is.
+/// The place of an origin.
 pub(crate) enum Place<'a> {
     /// A file or block device.
     Path(Cow<'a, Path>),

@@ -46,13 +46,13 @@ const RANGE_MOST: u64 = 256 << 20;
 const CONNECT: Duration = Duration::from_secs(15);
 /// A client that died holds the lock for half a minute by default.
 const LOCK: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
-/// So long what is in flight may end when the origin is let go of, and then the client.
+/// Time for requests in flight, and then for the client, when the origin is released.
 const LET_GO: Duration = Duration::from_secs(10);
-/// An answer about the image is waited for by who asks for its state.
+/// How long a caller that asks for the image's state waits for an answer.
 const ASK: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
-/// So long the mark of an origin that is let go of may take to go.
+/// Time for the removal of the mark when an origin is released.
 const MARK_GOES: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
-/// So often the lock is asked for: a request to one OSD.
+/// Interval of the queries for the lock: one request to one OSD each.
 const LOCK_ASK: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 const LOGICAL_BLOCK: u32 = 512;
 /// Under which the image's metadata has the mark: `rbd image-meta get POOL/IMAGE forebay_mark`.
@@ -63,9 +63,9 @@ const KEY: &CStr = c"forebay_mark";
 pub struct RbdOrigin {
     facts: Facts,
     shared: Arc<Shared>,
-    /// `None` when it is let go of.
+    /// `None` once it is released.
     image: Option<Arc<Image>>,
-    /// Dropped, it ends the thread that asks for the lock.
+    /// Dropping it ends the thread that asks for the lock.
     asks: Option<Sender<()>>,
 }
 
@@ -76,8 +76,8 @@ struct Shared {
     state: Mutex<State>,
     /// Something has ended, or is not waited for any more.
     changed: Condvar,
-    /// What was given up on of the mark may yet be done: what comes later waits until it has
-    /// ended.
+    /// An abandoned request for the mark may still be executed: later requests wait until it
+    /// has ended.
     mark_turn: Mutex<()>,
 }
 
@@ -131,7 +131,8 @@ impl Shared {
         self.wait_for(given_up, self.away.limit(), state, began)
     }
 
-    /// The same of what is to be done yet when nobody waits any more: not for as long.
+    /// Like the wait above, for work that remains when nobody waits any more: with a shorter
+    /// limit.
     fn wait_at_the_end<'a>(
         &'a self,
         state: MutexGuard<'a, State>,
@@ -334,8 +335,8 @@ impl Opening {
         OPENING.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Refused while there is one that was given up on: where the cluster does not answer it never
-    /// ends, and each further attempt would leave one more client behind.
+    /// Refused while an abandoned attempt remains: if the cluster does not answer, it never
+    /// ends, and each further attempt would leave one more client.
     fn begin(uri: &str, limit: Duration) -> Result<Opening> {
         let mut all = Opening::all();
         let given_up = |a: &&Attempt| a.uri == uri && a.began.elapsed() >= a.limit;
@@ -356,7 +357,7 @@ impl Drop for Opening {
     }
 }
 
-/// The file that librados reads, if one is named: of a FIFO it would wait for the other end.
+/// The file that librados reads, if one is named: with a FIFO it would wait for the other end.
 fn configuration(name: &Name) -> Option<PathBuf> {
     match &name.conf {
         Some(conf) => Some(OsStr::from_bytes(conf.to_bytes()).into()),
@@ -369,8 +370,8 @@ fn is_shut_out(errno: i32) -> bool {
     [Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error).contains(&errno)
 }
 
-/// Until the origin is let go of.  Twice in a row before it counts that the lock is not ours:
-/// librbd takes it under another name where it has lost its connection for a while.
+/// Runs until the origin is released.  The lock counts as lost only after two such answers in a
+/// row: librbd takes it under another name if it has lost its connection for a while.
 fn ask_for_lock(shared: &Shared, image: &Weak<Image>, end: &Receiver<()>) {
     let mut missed = false;
     while end.recv_timeout(LOCK_ASK) == Err(RecvTimeoutError::Timeout) {
@@ -386,7 +387,7 @@ fn ask_for_lock(shared: &Shared, image: &Weak<Image>, end: &Receiver<()>) {
         state.asking = true;
         drop(state);
         let owns = image.owns_lock();
-        // Before it is told that nobody asks: who lets go of the image closes it.
+        // Dropped before the end is reported: a thread that releases the image closes it.
         drop(image);
         let (lost, misses) = match owns {
             Ok(owns) => ((missed || bug!(LockLostByOneAnswer)) && !owns, !owns),
@@ -426,7 +427,7 @@ impl Drop for AskingSize {
 /// The image's metadata, where its mark is.
 #[derive(Debug)]
 struct Metadata {
-    /// The origin lets go of it.
+    /// The origin releases it.
     image: Weak<Image>,
     shared: Arc<Shared>,
 }
@@ -447,10 +448,12 @@ impl Metadata {
             let _turn = (!bug!(MarkOvertaken)).then_some(turn);
             if matches!(*asked_of(&told), Asked::Wanted) || bug!(MarkSetLater) {
                 let answer = work(&image);
-                // Before it is told: who lets go of the image closes it, and waits for that.
+                // Dropped before the answer is given: a thread that releases the image closes
+                // it, and waits for that.
                 drop(image);
                 *asked_of(&told) = Asked::Answered(answer);
-                // Not between a look at the answer and the wait for it.
+                // The lock keeps this from falling between a check of the answer and the wait
+                // for it.
                 drop(shared.state());
                 shared.changed.notify_all();
             }
@@ -482,7 +485,7 @@ impl Metadata {
     }
 }
 
-/// What becomes of a question about the mark.
+/// The state of a question about the mark.
 enum Asked<T> {
     Wanted,
     GivenUp,
@@ -514,7 +517,7 @@ impl Bears for Metadata {
 
 const AWAY: &str = "not to be reached";
 
-/// What stands in the way of opening an image, and the way out.
+/// The obstacle to opening an image, and the way out.
 fn told(e: &Failure) -> (&'static str, &'static str) {
     let Failure::Rbd { doing, errno } = e else { return ("not to be used", "see its library") };
     let is = |e: Errno| *errno == e.raw_os_error();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is under way to an origin on the network, and what becomes of it when nobody waits for
-//! it any more.  It may still be done, so what comes later for the same place waits for it.
+//! Requests in flight to an origin on the network, and their fate when nobody waits for them
+//! any more.  They may still be executed, so later requests for the same place wait for them.
 
 use std::io;
 use std::ops::Range;
@@ -18,7 +18,7 @@ const STILL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// What the origin holds.
+    /// The request changes the origin's content.
     pub changes: bool,
     pub flush: bool,
     pub offset: u64,

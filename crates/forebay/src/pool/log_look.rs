@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tools show of logs, and what a replay would come to: reads only.
+//! Views of logs for tools, and forecasts of a replay: reads only.
 
 use std::collections::HashSet;
 
@@ -39,8 +39,8 @@ impl Pool {
         Ok(all)
     }
 
-    /// What the replay of a log would come to, with the data of its entries verified.
-    /// Of one that is not in use, and whose header is in the pool.
+    /// Forecasts the replay of a log, and verifies the data of its entries.  The log must not
+    /// be in use, and its header must be in the pool.
     pub fn log_replay_dry(&self, name: &str) -> Result<ReplayReport> {
         let index = self.0.core().find_log(name)?;
         let info = self.log_info(name)?;
@@ -66,10 +66,10 @@ impl Pool {
         self.dry(index, true).map_err(|e| log_error(name, e))
     }
 
-    /// Hands out the entries that count of a log that was created in this open of the pool,
-    /// and that nobody appends to: in the order of a replay.  For a consumer who left them
-    /// there and begins again, since a log is claimed once in each open.  Nothing is stored;
-    /// of an entry that is missing it tells as [`Claimed::replay`](crate::Claimed::replay).
+    /// Hands out the live entries of a log that was created in this open of the pool, and that
+    /// nobody appends to, in the order of a replay.  It is for a consumer that left them there
+    /// and begins again, since a log is claimed once in each open.  Nothing is stored; missing
+    /// entries are reported as by [`Claimed::replay`](crate::Claimed::replay).
     pub fn log_left(
         &self,
         name: &str,
@@ -139,7 +139,7 @@ impl Pool {
         Ok(ReplayReport::of(&outcome, &info))
     }
 
-    /// Of each log: is anything missing or damaged of what is to be replayed?
+    /// For each log: is any entry that should be replayed missing or damaged?
     pub(super) fn check_logs(&self, data: bool) -> Result<Vec<LogCheck>> {
         let checked = self.0.core().logs().into_iter().map(|info| {
             let in_use = info.state == LogState::Logging && info.claimed;

@@ -42,7 +42,7 @@ impl Core {
 }
 
 impl Error {
-    /// What is said of a log that is not there, or may be one whose record is damaged.
+    /// The error for a log that does not exist, or that may be one with a damaged record.
     pub fn no_log(pool: &Path, name: &str, logs: &[LogInfo], volumes: &[VolumeInfo]) -> Error {
         let (pool, name) = (pool.to_path_buf(), name.to_owned());
         match volumes.iter().find(|v| v.damaged) {
@@ -128,7 +128,7 @@ impl Pool {
     pub fn log(&self, name: &str, o: &LogOptions) -> Result<Log> {
         let _volumes = self.0.volumes();
         let index = self.0.core().find_log(name)?;
-        // Which seals what is appended, and makes free what is obsolete.
+        // Destage seals appended entries, and frees obsolete ones.
         self.0.start_destage()?;
         let log = Log::open(&self.0, index, name, o);
         let mut open = self.0.logs();

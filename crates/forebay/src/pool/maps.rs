@@ -30,12 +30,12 @@ impl PoolMap {
         &self.name
     }
 
-    /// Where the map is attached.
+    /// The engine that the map is attached to.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Where the pool is.
+    /// Path of the pool.
     pub fn path(&self) -> &Path {
         self.pool.core().path()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an open pool tells of itself, and the options that change while it is open.
+//! Reports of an open pool, and the options that change while it is open.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Core {
         all.filter(|v| !v.name.is_empty() || v.damaged).collect()
     }
 
-    /// Without a name where the record is not used.
+    /// Has no name if the record is unused.
     pub(crate) fn volume_info(&self, index: u16) -> Result<VolumeInfo> {
         let info = self.engine.volume_info(index).map_err(|e| self.volume_error(index, e))?;
         let attached = self.attached(index);

@@ -81,7 +81,7 @@ impl Verdict {
         }
     }
 
-    /// Of a command that was to make the origin complete.
+    /// Exit code of a command that should make the origin complete.
     pub fn exit_code(self) -> u8 {
         match self {
             Verdict::Complete | Verdict::LossAccepted | Verdict::WrittenSince => 0,
@@ -100,10 +100,10 @@ impl Verdict {
 }
 
 impl CheckReport {
-    /// Of a look for damage: what the origins lack is none, as long as the pool has it.
+    /// Exit code of a search for damage: data that only the pool has is no damage.
     pub fn exit_code(&self) -> u8 {
         let found = self.volumes.iter().map(|c| c.verdict).filter(|v| v.is_damage());
-        // One that no volume can be named for.
+        // Damage that belongs to no known volume.
         let unnamed = (!self.damaged.is_empty()).then_some(Verdict::LostBlocks);
         let broken = self.invariant.is_some().then_some(Verdict::RecordDamaged);
         let log = self.logs.iter().any(|log| !log.is_ok()).then_some(Verdict::LostBlocks);
@@ -115,7 +115,7 @@ impl CheckReport {
     }
 }
 
-/// What is known about the origin of a volume.
+/// The state of a volume's origin.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completeness {
     pub volume: String,
@@ -134,14 +134,14 @@ pub struct Completeness {
     pub lost: Vec<u64>,
     /// Entries that recovery found lost and nobody accepted yet.
     pub lost_entries: u64,
-    /// Of those, the ones whose block is unknown.
+    /// Number of these whose block is unknown.
     pub lost_entries_unnamed: u64,
-    /// What is wrong with the origin, or why it could not be attached.
+    /// The fault of the origin, or why it could not be attached.
     pub origin: Option<String>,
-    /// What to do about an origin that fails.
+    /// How to deal with an origin that fails.
     #[serde(default)]
     pub origin_way_out: Option<String>,
-    /// It was to be attached, and could not be.
+    /// An attach was requested, and failed.
     #[serde(default)]
     pub attach_failed: bool,
     /// A static volume.
@@ -150,9 +150,9 @@ pub struct Completeness {
 }
 
 impl Completeness {
-    /// `pages_left`: of what the question is about; a drain that ended leaves
-    /// none, whatever was written since.  `changed`: what is other about the
-    /// origin than when it was attached.
+    /// `pages_left`: of those that the question concerns; a drain that ended leaves none,
+    /// whatever was written since.  `changed`: how the origin differs from the one that was
+    /// attached.
     pub fn judge(
         v: &VolumeInfo,
         pages_left: u64,
@@ -204,7 +204,7 @@ impl Completeness {
         }
     }
 
-    /// What was lost is given up by the operator's order.
+    /// Gives the lost blocks and entries up, by the operator's order.
     pub fn accept_loss(&mut self, mut blocks: Vec<u64>, entries: u64, unnamed: u64) {
         let clean = self.verdict.exit_code() == 0;
         if clean && !(blocks.is_empty() && entries + unnamed == 0) {
@@ -251,7 +251,7 @@ impl Completeness {
         self.verdict.exit_code()
     }
 
-    /// What to do; empty where there is nothing to do.
+    /// The advice to the user; empty if there is nothing to do.
     pub fn way_out(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self.verdict {
             Verdict::Complete | Verdict::LossAccepted | Verdict::WrittenSince => "",
@@ -289,7 +289,7 @@ pub(crate) fn blocks_text(blocks: &[u64]) -> String {
     }
 }
 
-/// What an origin wants that fails with this error.
+/// The way out if an origin fails with this error.
 pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
     match errno.map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
@@ -418,11 +418,11 @@ impl fmt::Display for LogLeft {
     }
 }
 
-/// All that a drain was asked for: is it done?
+/// The result of a drain: is everything that was asked for done?
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Drained {
     pub volumes: Vec<Completeness>,
-    /// Where the whole pool was meant, those of its logs that hold something.
+    /// If the whole pool was drained: those of its logs that hold entries.
     pub logs: Vec<LogLeft>,
 }
 
@@ -431,7 +431,7 @@ impl Drained {
         self.volumes.iter().all(|c| c.complete) && self.logs.is_empty()
     }
 
-    /// Of a volume first.
+    /// Volumes count before logs.
     pub fn exit_code(&self) -> u8 {
         let verdicts = self.volumes.iter().map(|c| c.verdict);
         let mut codes = verdicts.chain(self.logs.iter().map(|l| l.verdict)).map(Verdict::exit_code);
@@ -443,7 +443,7 @@ impl Drained {
 mod tests {
     use super::*;
 
-    /// What a log holds is not drained, whatever the volumes are.
+    /// A log's content is not drained, whatever the volumes are.
     #[test]
     fn a_log_that_holds_something_is_not_drained() {
         let complete = || Completeness {
@@ -469,7 +469,7 @@ mod tests {
         assert_eq!(Drained { volumes: vec![of_volume], logs }.exit_code(), 7);
     }
 
-    /// Whatever was given up, by name or without one, it is no complete origin.
+    /// An origin with accepted losses, by block or without one, is not complete.
     #[test]
     fn a_loss_that_was_accepted_is_one() {
         for (blocks, entries, unnamed) in

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The pool's on-media structures as values for tools: what `forebay dump`
-//! prints, as text or JSON.
+//! The pool's on-media structures as values for tools: `forebay dump` prints them, as text or
+//! JSON.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ pub struct SuperblockDump {
     /// Behind that, for maps.
     #[serde(default)]
     pub map_bytes: u64,
-    /// What a clean close recorded; of no meaning without `clean`.
+    /// Recorded by a clean close; meaningless without `clean`.
     pub clean_entries: u64,
     pub clean_digest: u64,
     pub clean_seq: u64,
@@ -45,12 +45,12 @@ impl SuperblockDump {
         self.data_offset_bytes + u64::from(chunk) * u64::from(self.chunk_size_bytes)
     }
 
-    /// Where the data of a page of a chunk lies on the media, in bytes.
+    /// Offset on the media of the data of a page of a chunk, in bytes.
     pub fn page_at(&self, chunk: u32, page: u32) -> u64 {
         self.chunk_at(chunk) + u64::from(page * sys::FBY_PAGE)
     }
 
-    /// Where the line that describes this page lies.
+    /// Offset of the line that describes this page.
     pub fn line_at(&self, chunk: u32, page: u32) -> u64 {
         let line = sys::fby_line_of_page(self.chunk_size_bytes / sys::FBY_PAGE, page);
         self.chunk_at(chunk) + u64::from(line * sys::FBY_LINE)
@@ -153,7 +153,7 @@ impl fmt::Display for ChunkDump {
     }
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
@@ -200,9 +200,9 @@ pub struct EntryDump {
     pub valid: bool,
     /// It is of the chunk's present epoch.
     pub current: bool,
-    /// It is the newest of its block: what a read returns.
+    /// The page is the newest of its block: a read returns it.
     pub linked: bool,
-    /// The data's checksum, if it was verified.
+    /// Whether the data matched its checksum, if it was verified.
     pub data_ok: Option<bool>,
     pub kind: EntryKind,
     pub seq: u64,
@@ -292,13 +292,13 @@ pub struct WayDump {
     pub superseded: bool,
     /// Written last.
     pub newest: bool,
-    /// Of a live one: is its checksum right?
+    /// Of a live page: whether its checksum is right.
     pub data_ok: Option<bool>,
     pub kind: EntryKind,
     /// 4 KiB units.
     pub block: u64,
     pub era: u64,
-    /// Of the write within the slot.
+    /// The write's number within the slot.
     pub number: u32,
     /// Sectors held, bit 0 first.
     pub valid_sectors: u8,
@@ -338,7 +338,7 @@ pub struct SlotDump {
     /// That was asked for, 4 KiB units; other blocks have the same slot.
     pub block: u64,
     pub slot: u32,
-    /// What was written last was never acknowledged.
+    /// The last write was never acknowledged.
     pub torn: bool,
     pub ways: Vec<WayDump>,
 }

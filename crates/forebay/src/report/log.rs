@@ -25,7 +25,7 @@ words! {
     unknown: "home \"{}\" of a log's header is not known", way_out: "use embedded or consumer"
 }
 
-/// What state a log is in.
+/// The state of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogState {
@@ -34,7 +34,7 @@ pub enum LogState {
     None,
     /// Entries are appended; or were, before the pool was opened.
     Logging,
-    /// Claimed: what is left is held for replay.
+    /// Claimed: the remaining entries are held for replay.
     Replaying,
 }
 
@@ -55,19 +55,19 @@ pub struct LogInfo {
     /// Its number in the table that it shares with the volumes.
     pub index: u16,
     pub home: LogHome,
-    /// As the pool knows it: of a header with the consumer, since it was claimed.
+    /// As the pool knows it; for a header with the consumer, as of the claim.
     pub state: LogState,
     /// Since the pool was opened; or created since.
     pub claimed: bool,
-    /// Of its logging period.
+    /// GUID of its logging period.
     pub guid: Option<Uuid>,
     /// Entries of this txg and older are obsolete.
     pub synced_txg: u64,
     /// Txgs that have entries and are not synced; 0 where it is not known yet, before a claim.
     pub unsynced_txgs: u64,
-    /// Of these txgs; before a claim, all that recovery has found.
+    /// Entries of these txgs; before a claim, all that recovery has found.
     pub entries: u64,
-    /// Entries that recovery has not found, and that there were; at least so many.
+    /// Lower bound of the entries that existed and that recovery did not find.
     pub missing: u64,
     /// Chunks were lost that held entries of the log, or may have.
     pub incomplete: bool,
@@ -101,7 +101,7 @@ impl fmt::Display for LogInfo {
     }
 }
 
-/// Where an entry is in its log: its generation, and its number there, from 1.
+/// The position of an entry in its log: its generation, and its number there, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EntryName {
     pub generation: u64,
@@ -118,14 +118,14 @@ impl std::fmt::Display for EntryName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReplayEnd {
-    /// All that there was is replayed.
+    /// All entries are replayed.
     #[default]
     Complete,
-    /// An entry is missing, or damaged: what depends on it is not replayed.  Or all that
-    /// there is was replayed, and the pool knows of something that is not there, or of two
-    /// that have one name.
+    /// An entry is missing or damaged: those that depend on it are not replayed.  Or all
+    /// readable entries were replayed, and the pool knows of one that is missing, or of two
+    /// with one name.
     Missing,
-    /// By the consumer.
+    /// The consumer stopped it.
     Stopped,
 }
 
@@ -147,7 +147,7 @@ impl fmt::Display for Witness {
     }
 }
 
-/// What a replay did, or would come to.
+/// The result of a replay, or its forecast.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayReport {
     pub end: ReplayEnd,
@@ -163,10 +163,11 @@ pub struct ReplayReport {
     pub first_damaged: Option<Witness>,
     /// Entries not replayed: from the witness or the stop on.
     pub left: u64,
-    /// Where `end` is [`ReplayEnd::Missing`]; `None`: no entry shows it.
+    /// The entry that shows the loss, if `end` is [`ReplayEnd::Missing`]; `None`: no entry
+    /// shows it.
     pub witness: Option<Witness>,
-    /// Entries that recovery has not found, and that there were; at least so many.  Some may
-    /// have been obsolete.
+    /// Lower bound of the entries that existed and that recovery did not find.  Some may have
+    /// been obsolete.
     pub missing: u64,
     /// Chunks were lost that held entries of the log, or may have.
     pub incomplete: bool,
@@ -214,19 +215,19 @@ pub struct LogEntryDump {
     #[serde(flatten)]
     pub name: EntryName,
     pub txg: u64,
-    /// Of its body.
+    /// Length of its body.
     pub bytes: u32,
     pub chunk: u32,
-    /// Of its chunk, in units of 64 bytes.
+    /// Place in its chunk, in units of 64 bytes.
     pub line: u32,
     pub epoch: u64,
-    /// Of the logging period.
+    /// GUID of the logging period.
     pub guid: Uuid,
-    /// Before it at least one entry of the chunk cannot be read.
+    /// At least one entry before it in the chunk is unreadable.
     pub after_gap: bool,
-    /// Of a txg that is synced.
+    /// Its txg is synced.
     pub obsolete: bool,
-    /// The body's checksum, if it was verified.
+    /// Whether the body matched its checksum, if it was verified.
     pub data_ok: Option<bool>,
     pub data_crc: u32,
 }
@@ -258,14 +259,14 @@ impl fmt::Display for LogEntryDump {
     }
 }
 
-/// What a check found of a log.
+/// The result of a check of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCheck {
     pub log: String,
-    /// What a replay would come to; `None` of a log in use, and of one whose header is
-    /// with its consumer.
+    /// Forecast of a replay; `None` for a log in use, and for one whose header is with its
+    /// consumer.
     pub replay: Option<ReplayReport>,
-    /// Entries that there were, and recovery has not found; at least so many.
+    /// Lower bound of the entries that existed and that recovery did not find.
     pub missing: u64,
     /// Chunks were lost that held entries of the log, or may have.
     pub incomplete: bool,

@@ -14,7 +14,7 @@ pub struct MapInfo {
     pub uuid: Uuid,
     /// Of the pool's room for maps ([`CreateOptions::map_bytes`](crate::CreateOptions::map_bytes)).
     pub share_bytes: u64,
-    /// Memory of so many bytes each.
+    /// Pieces of memory of this size each.
     pub frames: u32,
     pub frame_bytes: u32,
     /// That it can have at a time.
@@ -25,7 +25,7 @@ pub struct MapInfo {
     pub damaged: bool,
 }
 
-/// What a map holds of a crash, and what of it is damaged.
+/// The state of a map after a crash, and its damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapCheck {
     pub map: String,
@@ -46,7 +46,7 @@ pub struct MapCheck {
 }
 
 impl MapCheck {
-    /// Nothing is damaged; what is to be recovered is no damage.
+    /// Nothing is damaged; pending recovery is no damage.
     pub fn is_ok(&self) -> bool {
         let bad = self.damaged_frames + self.damaged_files + self.stray_frames;
         bad == 0 && self.unknown_pages == 0 && !self.damaged

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::words::words;
 
-/// What kind of media a pool lies on.
+/// The kind of media that a pool lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediaKind {
     /// A file on tmpfs (`/dev/shm`), or anonymous memory: DRAM speed;
     /// survives a process, not a power cut.
     Shm,
-    /// A regular file behind the page cache.
+    /// A regular file, through the page cache.
     File,
     /// A file on a DAX file system, mapped synchronously.
     DaxFile,
@@ -42,7 +42,7 @@ impl fmt::Display for MediaKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Persist {
-    /// What the media's kind needs.
+    /// The method that the media's kind needs.
     #[default]
     Auto,
     /// Non-temporal stores, then a fence.
@@ -60,13 +60,13 @@ words! {
     unknown: "persist method \"{}\" is not known", way_out: "use auto, nt, clwb, eadr or msync"
 }
 
-/// What a pool's media turned out to be.
+/// The detected properties of a pool's media.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaInfo {
     /// As opened; `(memory)` for anonymous memory.
     #[serde(serialize_with = "path_as_text")]
     pub path: PathBuf,
-    /// Which file or device that is, whatever its name: no copy has the same.
+    /// The identity of the file or device, whatever its name: no copy has the same.
     #[serde(default)]
     pub id: String,
     pub kind: MediaKind,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
-/// What a volume uses the pool for.
+/// How a volume uses the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -14,8 +14,8 @@ pub enum Mode {
     WriteBack,
     /// A write is acknowledged when the origin has it, flushed.
     WriteThrough,
-    /// What is cached goes to the origin, and nothing new comes to it but what
-    /// overwrites it: the pool empties.  Other writes are durable after a flush.
+    /// Cached data goes to the origin, and nothing new enters the pool except data that
+    /// overwrites its content: the pool empties.  Other writes are durable after a flush.
     Cleaner,
 }
 
@@ -29,7 +29,7 @@ words! {
     way_out: "use write-back, write-through or cleaner"
 }
 
-/// What a write does when the pool is full.
+/// How a write behaves when the pool is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {

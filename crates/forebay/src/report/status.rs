@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a pool and its volumes report, ready for JSON.  Counters count since
-//! open or attach unless they say otherwise; sectors are 512 bytes; an unknown
-//! block is `None`.
+//! Reports of a pool and its volumes, ready for JSON.  Counters count since open or attach
+//! unless they say otherwise; sectors are 512 bytes; an unknown block is `None`.
 
 use std::fmt;
 
@@ -41,7 +40,7 @@ impl fmt::Display for ReportBlock {
     }
 }
 
-/// What recovery saw when the pool was opened.
+/// The result of recovery when the pool was opened.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// The pool had been closed cleanly.
@@ -95,7 +94,7 @@ impl fmt::Display for RecoveryReport {
     }
 }
 
-/// What the destage of a volume is doing.
+/// The state of a volume's destage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DestageState {
@@ -127,7 +126,7 @@ pub struct OriginInfo {
     pub name: String,
     /// How it is written, by name: "io_uring, O_DIRECT".
     pub method: String,
-    /// What is not as good as it could be, and why; empty when all is well.
+    /// A note if it is not as good as it could be, with the reason; otherwise empty.
     pub note: String,
 }
 
@@ -191,7 +190,7 @@ pub struct VolumeInfo {
     pub pages: u64,
     pub cached_bytes: u64,
     pub chunks: u32,
-    /// Of a static volume: its share of the pool; 0: it is none.
+    /// Of a static volume: its share of the pool; 0: the volume is not static.
     #[serde(default)]
     pub static_bytes: u64,
     /// Its slots, of two pages each; blocks of which there is a multiple of as many between
@@ -210,24 +209,25 @@ pub struct VolumeInfo {
     #[serde(default)]
     pub conflicts: u64,
     /// Of a static volume: how many of its eras are used, in per cent; at 100 it takes no
-    /// write.  From 50 on it begins anew when it is attached with nothing in it.
+    /// writes.  From 50 on, the eras begin anew when the volume is attached empty.
     #[serde(default)]
     pub eras_percent: u32,
-    /// Blocks that answer EIO until they are overwritten; of a static volume those found
-    /// since it was attached.
+    /// Blocks that answer EIO until they are overwritten; of a static volume those found since
+    /// it was attached.
     pub lost_blocks: u64,
     /// Entries that recovery found lost and nobody accepted yet.
     pub holes: u64,
-    /// Of those, the ones whose block is unknown.
+    /// Number of these whose block is unknown.
     pub holes_unknown: u64,
     /// Whether the origin alone is all of it; judged by [`crate::Pool::status`] only.
     #[serde(default)]
     pub verdict: Verdict,
-    /// What is other about its origin than when it was attached or recorded; looked
-    /// for by [`crate::Pool::status`] only.
+    /// How its origin differs from the one that was attached or recorded; determined by
+    /// [`crate::Pool::status`] only.
     #[serde(default)]
     pub origin_changed: Option<String>,
-    /// Of a volume that is not attached: what the mark on its origin says; looked for as above.
+    /// Of a volume that is not attached: the content of the mark on its origin; determined as
+    /// above.
     #[serde(default)]
     pub origin_mark: Option<String>,
     /// Since when its origin, on the network, cannot be asked for anything, and why.
@@ -244,7 +244,7 @@ pub struct VolumeInfo {
     /// Pages that the origin has refused: they stay in the pool, and are tried again.
     #[serde(default)]
     pub pages_refused: u64,
-    /// Where in the volume the first of them is.
+    /// Offset in the volume of the first of them.
     #[serde(default)]
     pub refused_offset: Option<u64>,
     pub origin_writes: u64,
@@ -254,7 +254,7 @@ pub struct VolumeInfo {
     pub pages_destaged: u64,
     /// Pages copied within the pool: those that destage keeps, and those of mostly dead chunks.
     pub pages_relocated: u64,
-    /// The same as ratios; `None` before the first request to the origin.
+    /// As ratios; `None` before the first request to the origin.
     #[serde(default)]
     pub origin_use: Option<OriginUse>,
     pub writes: u64,
@@ -262,9 +262,10 @@ pub struct VolumeInfo {
     pub rounds: u64,
     /// Writers were held back so long in all, to meet the drain rate.
     pub throttled_seconds: f64,
-    /// What may be written now; `None`: no limit.
+    /// Allowed rate of writes now; `None`: no limit.
     pub intake_limit_bytes_per_s: Option<u64>,
-    /// What the origin takes, and what is overwritten, by the last second or so.
+    /// Rate of pages that the origin takes or that are overwritten, averaged over about a
+    /// second.
     pub drain_bytes_per_s: u64,
     /// Origin writes in flight that destage aims at.
     pub origin_depth: u32,
@@ -299,7 +300,7 @@ impl VolumeInfo {
         }
     }
 
-    /// What status says of it; without the numbers of lost blocks.
+    /// Its completeness for status; without the numbers of lost blocks.
     pub fn completeness(&self) -> Completeness {
         let pages_left = self.pages.saturating_sub(self.lost_blocks);
         Completeness::judge(self, pages_left, Vec::new(), self.origin_changed.clone())
@@ -385,8 +386,7 @@ pub struct PoolStatus {
     pub pages_cached: u64,
     pub capacity_bytes: u64,
     pub cached_bytes: u64,
-    /// Room for static volumes, beside all that; what of it is given to some; and what they
-    /// have cached.
+    /// Additional room for static volumes; the part given to volumes; the bytes cached there.
     #[serde(default)]
     pub static_bytes: u64,
     #[serde(default)]
@@ -394,7 +394,7 @@ pub struct PoolStatus {
     #[serde(default)]
     pub static_cached_bytes: u64,
     pub used_percent: f64,
-    /// Memory of the engine; of the volumes' destage in addition.
+    /// Memory of the engine; the volumes' destage needs more.
     pub memory_bytes: u64,
     pub destage_memory_bytes: u64,
     pub slots: u32,
@@ -429,16 +429,16 @@ pub struct DrainProgress {
     pub seconds: f64,
     /// The origin's last error, while it fails; the drain goes on trying.
     pub origin_error: Option<String>,
-    /// What to do about it.
+    /// The way out.
     #[serde(default)]
     pub origin_way_out: Option<String>,
-    /// What the drain waits for: for how long the origin is away, and why.
+    /// The reason for the drain's wait: for how long the origin is away, and why.
     #[serde(default)]
     pub origin_away: Option<String>,
     pub state: DestageState,
 }
 
-/// What `check` found.
+/// The result of `check`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CheckReport {
     /// Nothing is wrong.
@@ -457,12 +457,12 @@ pub struct CheckReport {
     pub damaged_volumes: Vec<u16>,
     /// Entries that recovery found lost.
     pub holes: u64,
-    /// What is known of each volume, with what was found.
+    /// The state of each volume, including the check's findings.
     pub volumes: Vec<Completeness>,
-    /// What is known of each log.
+    /// The state of each log.
     #[serde(default)]
     pub logs: Vec<LogCheck>,
-    /// What is known of each map.
+    /// The state of each map.
     #[serde(default)]
     pub maps: Vec<MapCheck>,
     pub recovery: RecoveryReport,

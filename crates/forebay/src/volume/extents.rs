@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What of a volume has data, without reading it: by the pool, and for what is not cached by
-//! the origin.
+//! Which parts of a volume have data, without reading it: the pool knows cached parts, the
+//! origin the others.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,7 +11,7 @@ use crate::origin::Extent;
 /// One call looks at no more, so that it is over soon.
 const LOOK_BYTES: u64 = 256 << 20;
 
-/// What the pool says of a block.
+/// The pool's part of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cached {
     /// All of it is the origin's.
@@ -21,13 +21,14 @@ enum Cached {
 }
 
 impl Volume {
-    /// What the range, from its start on, has: up to so many extents, one at least, that
-    /// follow each other and may end before the range does. What it says of a byte was true
-    /// at a moment during the call.
+    /// Describes the range from its start on: up to `most` adjacent extents, at least one,
+    /// which may end before the range does.  The statement about a byte was true at a moment
+    /// during the call.
     pub fn extents(&self, offset: u64, len: u64, most: usize) -> Result<Vec<Extent>> {
         self.inner().check(offset, len)?;
         let end = (offset + len).min((offset / BLOCK * BLOCK).saturating_add(LOOK_BYTES));
-        // The pool first: what is destaged and let go of meanwhile is found on the origin.
+        // The pool is asked first: data that is destaged and released meanwhile is found on the
+        // origin.
         let mut runs: Vec<(u64, Cached)> = Vec::new();
         let mut at = offset;
         while at < end {
@@ -60,7 +61,7 @@ impl Volume {
         Ok(found)
     }
 
-    /// Of a block, or the part of it in the range.
+    /// A block, or its part in the range.
     fn cached(&self, at: u64, to: u64) -> Cached {
         let mut data = [0; BLOCK as usize];
         let data = &mut data[..(to - at) as usize];
@@ -77,7 +78,7 @@ impl Volume {
         match found {
             Ok((origin, 0)) if origin & all == all => Cached::No,
             Ok((0, 0)) if data.iter().all(|byte| *byte == 0) => Cached::Zeroes,
-            // What is lost, or cannot be told, is no hole.
+            // A lost or unknown block is no hole.
             _ => Cached::Data,
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes past the cache: what goes there, that nothing older shows after them,
-//! and that a flush then reaches the origin.
+//! Writes that bypass the cache: which writes do, that nothing older shows after them, and that
+//! a flush then reaches the origin.
 
 use crate::common::*;
 use forebay::*;
@@ -35,7 +35,7 @@ fn large_writes(path: &std::path::Path) {
     let pool = Pool::open(path, &unthrottled()).unwrap();
     let origin = MemOrigin::new(1 << 20).unwrap();
     let (volume, faults) = attach_with(&pool, &origin, 128 << 10, WhenFull::Wait);
-    // Of whoever had the origin before.
+    // Owed on behalf of an earlier user of the origin.
     assert!(volume.info().unwrap().flush_owed);
     volume.flush().unwrap();
     volume.flush().unwrap();
@@ -57,7 +57,7 @@ fn large_writes(path: &std::path::Path) {
     assert_eq!((info.pages, info.bypasses, info.bypassed_bytes), (16, 2, 448 << 10));
     assert_eq!(read(&volume, 0, 256 << 10), [3; 256 << 10]);
     assert_eq!(origin.content()[..64 << 10], [0; 64 << 10]);
-    // What is cached is enough to break it into pieces not worth a request.
+    // Enough is cached to break the write into pieces not worth a request.
     volume.write_at(&[4; 4096], 512 << 10).unwrap();
     volume.write_at(&[4; 4096], 560 << 10).unwrap();
     volume.write_at(&[5; 128 << 10], 512 << 10).unwrap();
@@ -124,7 +124,7 @@ fn durable_writes(path: &std::path::Path) {
     assert_eq!(read(&volume, 131072, 65536), [3; 65536]);
 }
 
-/// Destage can let go of nothing, and the pool is full: writes go on.
+/// Destage can release nothing, and the pool is full: writes continue.
 #[test]
 fn a_full_pool_is_passed_by() {
     let dir = Dir::new("passed-by");
@@ -167,8 +167,8 @@ fn passed_by(path: &std::path::Path) {
     assert_sound(&pool);
 }
 
-/// Writers whose areas share blocks, past the cache and through it, beside
-/// destage: each sees its own newest writes, always.
+/// Concurrent writers past the cache and through it, whose areas share blocks, while destage
+/// runs: each always sees its own newest writes.
 #[test]
 fn writers_past_and_through_the_cache_do_not_overtake_each_other() {
     const AREA: u64 = 1212; // sectors: ends within blocks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Volumes come and go beside others that are written, drained and looked at.
+//! Volumes are added and removed while others are written, drained and examined.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tests share: directories, small pools, patterns.
+//! Helpers of the tests: directories, small pools, patterns.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ impl Dir {
         Dir::below(&forebay_test::memory(), name)
     }
 
-    /// Where temporary files are: on a disk, mostly.
+    /// A directory among temporary files, which are usually on a disk.
     pub fn on_disk(name: &str) -> Dir {
         Dir::below(&std::env::temp_dir(), name)
     }
@@ -87,7 +87,7 @@ pub fn open(path: &Path) -> Pool {
     Pool::open(path, &PoolOptions::default()).unwrap()
 }
 
-/// Of the kind that the pool was made for.
+/// Adds a volume of the kind that the pool was made for.
 pub fn add(pool: &Pool, name: &str, origin: &dyn Origin) -> VolumeInfo {
     let share_bytes = pool.status().static_bytes;
     let placed = (share_bytes > 0).then_some(Placed { share_bytes, flush_every: None });
@@ -124,7 +124,7 @@ pub fn drain_but_lost(volume: &Volume) -> Completeness {
     }
 }
 
-/// Changes a byte, beside the engine.
+/// Changes a byte without the engine.
 pub fn spoil(path: &Path, at: u64) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use crate::common::*;
 use forebay::*;
 
-/// Where an entry lies: its place in its chunk, and in the file its line and its data.
+/// The place of an entry: its page in the chunk, and the offsets in the file of its line and
+/// data.
 struct Place {
     page: u32,
     line_at: u64,
@@ -102,7 +103,7 @@ fn damaged_blocks_answer_eio_until_overwritten() {
     assert_sound(&pool);
 }
 
-/// What is given up is written anew in the volume's own blocks, of either size.
+/// Blocks that are given up are rewritten in the volume's own block size, small or large.
 #[test]
 fn lost_blocks_of_both_sizes_are_given_up() {
     for block_size in [512, 4096u32] {
@@ -203,7 +204,7 @@ fn lost_entries_need_an_order() {
     assert!(older <= 2, "{older} blocks show older data");
     assert_eq!(drain_but_lost(&volume).verdict, Verdict::LostBlocks);
 
-    // The way out: what the origin has becomes the newest, and it is said which.
+    // The way out: the origin's data becomes the newest, and the report names the blocks.
     let given_up = volume.accept_lost().unwrap();
     assert!(!given_up.is_empty());
     drain(&volume);

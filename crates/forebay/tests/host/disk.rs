@@ -8,7 +8,7 @@ use forebay::*;
 
 pub const SIZE: usize = 4 << 20;
 
-/// What a request does before it takes effect; an error is that of the request.
+/// Called before a request takes effect; an error is returned for the request.
 type Hook = Arc<dyn Fn(&str, u64) -> io::Result<()> + Send + Sync>;
 
 pub struct State {
@@ -65,7 +65,7 @@ impl Disk {
         s.busy.clear();
     }
 
-    /// All that was not flushed.
+    /// Drops all data that was not flushed.
     pub fn lose(&self) {
         let mut s = self.state();
         let State { now, durable, .. } = &mut *s;

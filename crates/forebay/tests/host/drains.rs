@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Drains of one volume beside each other, and beside its writers: each ends.
+//! Concurrent drains of one volume, with writers: each drain ends.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +49,8 @@ fn one_that_is_given_up_leaves_the_others_going() {
     assert!(!volume.info().unwrap().draining);
 }
 
-/// What is written when a drain has begun may stay in the pool; it is not told as complete then.
+/// Data written after a drain has begun may stay in the pool; then the drain does not report it
+/// as complete.
 #[test]
 fn what_is_written_since_is_told() {
     let dir = Dir::new("since");
@@ -75,7 +76,7 @@ fn what_is_written_since_is_told() {
     assert!(beside.to_string().contains("3 pages of 4 KiB that were written since"), "{beside}");
 }
 
-/// It takes no write before it is let go on.
+/// It takes no write until the test releases it.
 #[derive(Debug)]
 struct StoppedOrigin(MemOrigin, std::sync::Arc<Hanging>);
 
@@ -183,7 +184,7 @@ fn one_that_is_given_up_does_not_wait_for_the_flush() {
     let past = AttachOptions { bypass_limit_bytes: 64 << 10, ..Default::default() };
     let volume = pool.attach_origin("v", Box::new(origin), &past).unwrap();
     volume.write_at(&[7; 256 << 10], 0).unwrap();
-    // Whatever is wrong, the test ends.
+    // The test ends, whatever is wrong.
     let watch = std::thread::spawn({
         let hanging = hanging.clone();
         move || {
@@ -212,8 +213,8 @@ fn one_that_is_given_up_does_not_wait_for_the_flush() {
     watch.join().unwrap();
 }
 
-/// What went past the cache is flushed at the end of a drain, and by then the volume is
-/// gone: nobody says that its origin is complete.
+/// A drain flushes bypassed writes at its end.  If the volume is gone by then, nobody reports
+/// its origin as complete.
 #[test]
 fn a_volume_that_is_detached_meanwhile_is_not_called_complete() {
     let dir = Dir::new("detached-meanwhile");

@@ -348,11 +348,11 @@ fn memory_that_cannot_be_read_fails_its_blocks() {
         read[usize::from(page[0] == b as u8 + 1)] += 1;
     }
     assert!(read[0] > 0 && read[1] > 0, "{read:?}: the test tested less than it says");
-    // So that the pool can be closed.
+    // Allows the pool to be closed.
     file.set_len(whole).unwrap();
 }
 
-/// The same for what looks at media without a pool.
+/// The same for code that examines media without a pool.
 #[test]
 fn memory_that_cannot_be_read_is_not_blank() {
     let dir = Dir::new("cut-blank");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is told of a pool in lists and numbers: dumps, checks, names, and lists longer
-//! than the engine gives at once; and what each setting of `verify` lets pass.
+//! Lists and numbers that a pool reports: dumps, checks, names, and lists longer than the
+//! engine returns at once; and the damage that each setting of `verify` lets pass.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
@@ -10,7 +10,7 @@ use forebay::*;
 
 const PAGE: usize = 4096;
 
-/// Where in the pool's file the data of each linked block is.
+/// Offset in the pool's file of the data of each linked block.
 fn places(pool: &Pool) -> Vec<(u64, u64)> {
     let sb = pool.superblock().unwrap();
     let mut found = Vec::new();
@@ -110,7 +110,7 @@ fn a_check_says_whether_it_looked_at_data() {
     assert_eq!(&report.recovery, pool.recovery());
 }
 
-/// Always: at each read.  First: at the first of each page.  Never: what is there.
+/// Always: at each read.  First: at the first read of each page.  Never: no read is verified.
 #[test]
 fn verify_is_as_often_as_it_says() {
     for verify in [Verify::Always, Verify::First, Verify::Never] {
@@ -156,7 +156,7 @@ fn a_random_name_is_one() {
     assert_eq!(digits[19], "89ab".chars().collect());
 }
 
-/// Bytes are bytes: of so many sectors and pages each.
+/// Bytes match the counts of sectors and pages.
 #[test]
 fn a_volume_counts_in_bytes() {
     let dir = Dir::new("bytes");
@@ -224,7 +224,7 @@ fn kernels_are_named() {
     assert!(kernels().contains(&"generic"), "{:?}", kernels());
 }
 
-/// What cannot be is refused, each by itself.
+/// Each impossible size is refused separately.
 #[test]
 fn sizes_that_are_not_possible() {
     let dir = Dir::new("sizes");
@@ -244,7 +244,7 @@ fn sizes_that_are_not_possible() {
     }
 }
 
-/// What is no origin is told as what it is.
+/// The error for a path that is no origin says what it is.
 #[test]
 fn what_is_no_origin_is_named() {
     let dir = Dir::new("unsuitable");
@@ -291,7 +291,7 @@ fn an_origin_is_told_as_what_it_is() {
     assert_eq!(volume.info().unwrap().last_errno, None);
 }
 
-/// Of the index, and of each volume for as long as it is attached.
+/// Counts the index, and each volume for as long as it is attached.
 #[test]
 fn memory_is_counted() {
     let dir = Dir::new("memory");

@@ -392,7 +392,7 @@ fn a_discard_that_the_origin_does_not_take_is_zeroes() {
         assert_eq!(read(&volume, 0, 8192), [0; 8192], "refuses: {refuses}");
         assert_eq!(read(&volume, 16384, 4096), [3; 4096]);
         assert_eq!(volume.info().unwrap().origin_errors, 0);
-        // What is not cached: the advice is the origin's to take.
+        // The block is not cached, so the discard goes to the origin.
         assert_eq!(volume.discard(1 << 20, 8192).is_err(), refuses);
         assert_eq!(read(&volume, 1 << 20, 8192), [1; 8192]);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Origins that hang: what they cost the other volumes of their pool.
+//! Hanging origins: their effect on the other volumes of their pool.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// More requests in flight than a fixed number for all volumes would allow.
 const HUNG: usize = 40;
 
-/// Shut, requests to the origins behind it do not end.
+/// While it is shut, requests to its origins do not end.
 #[derive(Clone, Debug, Default)]
 struct Gate(Arc<(Mutex<bool>, Condvar)>);
 
@@ -101,7 +101,7 @@ impl Origin for Silent {
     }
 }
 
-/// What it says, on a thread: an answer, or that there is none in time.
+/// Runs the work on a thread: returns its answer, or fails if there is none in time.
 fn answers<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(work()));
@@ -224,7 +224,7 @@ fn hung_origins_do_not_stop_the_destage_of_another() {
     beside_hung_origins(None, || ());
 }
 
-/// The same where their writes go through io_uring.
+/// The same with writes through io_uring.
 #[test]
 fn hung_descriptors_do_not_stop_the_destage_of_another() {
     let dir = Dir::new("pipe");

@@ -41,7 +41,7 @@ fn child() {
                 loop {
                     // Blocks of its own, so that the order is known.
                     let b = rng.below(BLOCKS / THREADS) * THREADS + t;
-                    // What a killed child may have written after its last
+                    // If the child is killed now, the pool may have this write without its record.
                     counts[b as usize] += 1;
                     let count = counts[b as usize];
                     let data: Vec<u8> = (0..8).flat_map(|i| sector(b, b * 8 + i, count)).collect();
@@ -140,7 +140,7 @@ fn survive(dir: &Dir, made: &CreateOptions) {
         volume.detach().unwrap();
         assert_sound(&pool);
         pool.close().unwrap();
-        // What was found is what the next child begins with.
+        // The next child begins with the state that was found.
         let mut records = Vec::new();
         for (b, page) in all.chunks(4096).enumerate() {
             let count = sector_count(&page[..512], b as u64, b as u64 * 8);

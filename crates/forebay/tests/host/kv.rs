@@ -50,7 +50,7 @@ fn killed_after(dir: &Path, seed: u64, commits: u64, delay: Duration) -> Vec<(u6
         acknowledged.extend(pair(lines.next().expect("it goes on until it is killed").unwrap()));
     }
     child.kill().unwrap();
-    // What it had written before that.
+    // Lines that it had written before the kill.
     acknowledged.extend(lines.map_while(Result::ok).filter_map(pair));
     child.wait().unwrap();
     acknowledged

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Logs that end while others use them: what is told then, and what is not taken for the
-//! next period's.
+//! Logs that end while others use them: the errors returned, and that no entry counts in the
+//! next period.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,8 +92,8 @@ fn a_log_counts_from_nothing_and_for_itself() {
     assert_eq!(written(&pool), (1, 4096));
 }
 
-/// Appends by threads, while another ends the log and begins it anew: what was
-/// acknowledged in the last period is there after a crash, and nothing of another.
+/// Threads append while another ends the log and begins it again.  After a crash the
+/// acknowledged entries of the last period are there, and none of another.
 #[test]
 fn appends_beside_the_end_of_a_log_are_refused_or_of_one_period() {
     let dir = Dir::new("log-periods");

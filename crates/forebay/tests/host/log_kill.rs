@@ -28,7 +28,7 @@ const ROUNDS: u64 = 6;
 const WORDS: usize = 6;
 /// A part of a page, at whose end SIGKILL may cut a write off.
 const RECORD: usize = 256;
-/// What a record is: of an entry, or of what is noted else.
+/// Kinds of records: of an entry, or of another event.
 const ENTRY: u64 = 1;
 const SYNC_BEGINS: u64 = 2;
 const SYNCED: u64 = 3;
@@ -66,7 +66,7 @@ fn notes(dir: &Path, name: &str) -> Vec<Note> {
     records.map(note).collect()
 }
 
-/// Of the thread's entry n, of many lengths; the first words say which it is.
+/// The body of the thread's entry n; lengths vary, and the first words identify it.
 fn body(thread: u64, n: u64) -> Vec<u8> {
     let length = if n % 50 == 49 { 9000 } else { 16 + (n * 37) % 400 };
     let mut body: Vec<u8> = (0..length).map(|i| (thread * 31 + n * 7 + i) as u8).collect();
@@ -81,7 +81,7 @@ struct Bed {
     log: Log,
 }
 
-/// What the environment says; `None`: this is no child.
+/// Reads the environment; `None`: this is no child.
 fn place() -> Option<(std::path::PathBuf, LogHome)> {
     let home = std::env::var(HOME).ok()?.parse().unwrap();
     Some((std::env::var_os(DIR)?.into(), home))
@@ -92,7 +92,7 @@ impl Bed {
         notes(&self.dir, "effects").last().map_or(LogHeader::default(), |(_, h)| h.clone())
     }
 
-    /// What sync has begun with is known to be elsewhere.
+    /// A txg whose sync has begun is known to be stored elsewhere.
     fn claim(&self) -> Claimed {
         let known = sync_begun(&self.dir);
         match self.home {
@@ -264,7 +264,7 @@ fn claimed_by_two(dir: &Path, home: LogHome, at: u64, before: bool) -> bool {
     end == "done"
 }
 
-/// What the period that was killed came to.
+/// The outcome of the killed period.
 fn judge(dir: &Path, home: LogHome, kills: &[(usize, bool)]) -> usize {
     let (told, effects) = (notes(dir, "acknowledged"), notes(dir, "effects"));
     let highest = |what| told.iter().filter(|n| n.0[0] == what).map(|n| n.0[3]).max().unwrap_or(0);
@@ -294,7 +294,7 @@ fn judge(dir: &Path, home: LogHome, kills: &[(usize, bool)]) -> usize {
             None => assert!(*txg <= begun, "lost: {thread} {n}, entry {gen}.{id} of txg {txg}"),
         }
     }
-    // What was not acknowledged: at most the one that each thread was at.
+    // Unacknowledged entries: at most the one that each thread was appending.
     for (thread, n) in by_thread.keys() {
         assert_eq!(*n, next[*thread as usize], "never appended by thread {thread}");
     }
@@ -337,7 +337,7 @@ fn rounds(home: LogHome) {
             kills.push((entries() - from, before));
         }
         replayed += judge(place, home, &kills);
-        // What is known of this period is not to be taken for the next one's.
+        // Knowledge of this period must not count for the next one.
         let header = notes(place, "effects").last().unwrap().1.clone();
         std::fs::remove_file(dir.path("effects")).unwrap();
         Notes::open(place, "effects").add([HEADER, 0, 0, 0, 0, 0], &header);

@@ -26,7 +26,7 @@ fn made(dir: &Dir) {
     pool.close().unwrap();
 }
 
-/// Where an entry's header lies; its body is two lines behind that.
+/// Offset of an entry's header; its body begins two lines after it.
 fn header_at(bytes: &[u8], entry: &str) -> usize {
     let at = bytes.windows(entry.len()).position(|w| w == entry.as_bytes()).unwrap();
     at - 128
@@ -63,7 +63,7 @@ fn two_of_one_name(bytes: &mut [u8]) {
     bytes[third + 124..third + 128].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What is done, and which entries come all the same.
+/// The change, and the entries that are replayed all the same.
 type Row = (&'static str, fn(&mut [u8]), &'static [&'static str]);
 
 const ROWS: &[Row] = &[
@@ -113,7 +113,7 @@ fn a_replay_that_misses_entries_is_never_complete() {
             drop(log);
             pool.close().unwrap();
         }
-        // It is given up by order alone; what comes after is not told of it.
+        // It is given up only by order; later users are not told of it.
         let pool = open(&path);
         let log = pool.log("l", &LogOptions::default()).unwrap();
         log.claim().unwrap().give_up().unwrap();

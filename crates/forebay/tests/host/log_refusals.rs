@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a log refuses it names, and writes nothing.
+//! Goal: a log names what it refuses, and writes nothing.
 //!
-//! Method: a table with a row for each refusal: the log as it is then, the call, the
-//! engine's error, words of the message.  The bytes of the pool are compared before and
-//! after, but for the lines in which chunks are sealed now and then whatever happens.
+//! Method: a table with a row for each refusal: the log's state, the call, the engine's error,
+//! words of the message.  The test compares the bytes of the pool before and after, except the
+//! seal lines, which change now and then anyway.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn logging(dir: &Dir) -> Bed<'_> {
     b
 }
 
-/// The same, after a crash.
+/// The log after a crash.
 fn unclaimed(dir: &Dir) -> Bed<'_> {
     crashed(logging(dir))
 }
@@ -83,7 +83,7 @@ fn full(dir: &Dir) -> Bed<'_> {
     b
 }
 
-/// In no state, beside a log in use.
+/// A log in state none, with another log in use.
 fn beside_other(dir: &Dir) -> Bed<'_> {
     with_other(none(dir))
 }
@@ -121,7 +121,7 @@ struct Row {
     what: &'static str,
     state: for<'a> fn(&'a Dir) -> Bed<'a>,
     call: fn(&mut Bed<'_>) -> Result<()>,
-    /// Of the engine; 0: the pool was full.
+    /// The engine's error; 0: the pool was full.
     code: i32,
     says: &'static str,
 }
@@ -258,7 +258,7 @@ fn what_is_refused_is_named_and_writes_nothing() {
 
 // --- records -------------------------------------------------------------------------------
 
-/// Of the log in the second place of the table: both copies changed so.
+/// Edits both copies of the log's record in the second place of the table.
 fn edit_record(dir: &Dir, edit: impl Fn(&mut [u8])) {
     let path = dir.path("pool");
     let mut bytes = std::fs::read(&path).unwrap();
@@ -286,7 +286,7 @@ fn a_damaged_record_is_not_taken_for_no_log() {
     assert!(pool.logs().is_empty() && pool.volumes()[0].damaged);
     pool.close().unwrap();
     assert!(std::fs::read(dir.path("pool")).unwrap() == before);
-    // Nor is one made, or its entries given back.
+    // No log is made, and none of its entries are freed.
     let pool = open(&dir.path("pool"));
     let e = pool.log_add(NAME, LogHome::Embedded).unwrap_err();
     assert_eq!((matches!(e, Error::Damaged { .. }), e.exit_code()), (true, 5), "{e:?}");
@@ -296,7 +296,7 @@ fn a_damaged_record_is_not_taken_for_no_log() {
     let mut claimed = pool.log(NAME, &options(0)).unwrap().claim().unwrap();
     let report = claimed.replay(|_, _| Effect::Durable).unwrap();
     assert_eq!((report.replayed, report.end), (3, ReplayEnd::Complete));
-    // Where it is lost for good, an explicit order makes room.
+    // If it is lost for good, an explicit order makes room.
     drop((claimed, pool));
     edit_record(&dir, |record| record[40] ^= 1);
     let pool = open(&dir.path("pool"));

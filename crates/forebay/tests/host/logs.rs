@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Logs: what is appended comes back after a crash, once and in order; and what is
-//! refused, with nothing written.
+//! Logs: appended entries are handed back after a crash, once and in order; refused calls write
+//! nothing.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn pool_with_log(dir: &Dir, home: LogHome) -> Pool {
     pool
 }
 
-/// What a crash leaves: a copy of the pool beside its user, opened.
+/// The state after a crash: a copy of the pool while its user runs, opened.
 fn crashed(dir: &Dir) -> Pool {
     let copy = dir.path("crashed");
     std::fs::copy(dir.path("pool"), &copy).unwrap();
@@ -127,7 +127,7 @@ fn a_replay_goes_on_where_it_was_cut_off() {
     claimed.destroy().unwrap();
 }
 
-/// What is applied is durable with the next that is.
+/// An applied entry becomes durable with the next durable one.
 #[test]
 fn what_is_only_applied_comes_again() {
     let dir = Dir::new("log-applied");
@@ -211,7 +211,7 @@ fn a_consumer_keeps_the_header() {
         log.release().unwrap();
         assert_eq!(log.create(10).unwrap().state(), LogState::Logging);
     }
-    // What it knows to be synced counts, though the header stored is older.
+    // The txg that the consumer knows to be synced counts, though the stored header is older.
     let pool = crashed(&dir);
     let log = log_of(&pool, "l");
     let mut claimed = log.claim_with(&LogHeader::from_bytes(&older).unwrap(), 9).unwrap();
@@ -301,7 +301,7 @@ fn replay_may_write_to_a_full_volume_of_the_same_pool() {
 
 // --- what is missing -----------------------------------------------------------
 
-/// Where the pattern lies in the pool, once.
+/// The only place of the pattern in the pool.
 fn place_of(pool: &Path, pattern: &[u8]) -> usize {
     let bytes = std::fs::read(pool).unwrap();
     let found: Vec<usize> =

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The library from outside, on pools of a few hundred KiB in /dev/shm: what
-//! it promises about data, and what it says when something is wrong.  One
-//! program, so that it links once.
+//! Tests of the library's public interface, on pools of a few hundred KiB in /dev/shm: its
+//! promises about data, and its errors.  One program, so that it links once.
 
 mod bypass;
 mod churn;

@@ -8,8 +8,7 @@ use std::path::Path;
 use crate::common::*;
 use forebay::*;
 
-/// FOREBAY_TEST_MEDIA="PATH KIND PERSIST [BYTES]": what is at the path is
-/// overwritten.
+/// FOREBAY_TEST_MEDIA="PATH KIND PERSIST [BYTES]": the content of the path is overwritten.
 #[test]
 #[ignore = "overwrites the media that FOREBAY_TEST_MEDIA names"]
 fn on_the_media_named() {
@@ -67,8 +66,8 @@ fn on_the_media_named() {
     assert!(matches!(e, Error::WeakerPersist { .. }), "{e}");
 }
 
-/// By force: what stood at the start and at the end, where file systems and
-/// partition tables are known by, is gone.
+/// By force: signatures at the start and at the end, which identify file systems and partition
+/// tables, are gone.
 #[test]
 fn force_leaves_nothing_that_is_known() {
     let dir = Dir::new("force");

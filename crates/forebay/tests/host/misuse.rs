@@ -48,7 +48,7 @@ fn creating() {
     let e = make(&p, &o).unwrap_err();
     assert!(e.exit_code() == 3 && e.to_string().contains("nowhere"), "{e}");
 
-    // What is there stays there.
+    // Existing content stays.
     let p = at("data");
     std::fs::write(&p, vec![7; 1 << 20]).unwrap();
     let existing = CreateOptions { size_bytes: None, ..o.clone() };
@@ -209,7 +209,7 @@ fn words_of_options() {
     assert_eq!(Error::from(full("stop").unwrap_err()).exit_code(), 2);
 }
 
-/// Whoever only looks at a pool does not keep its server from starting.
+/// A process that only reads a pool does not keep the pool's server from starting.
 #[test]
 fn a_writer_waits_for_readers() {
     let dir = Dir::new("readers");

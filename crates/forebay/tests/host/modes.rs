@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Write-through: what was acknowledged is on the origin, flushed, whatever was cached
-//! before and whoever writes beside.  Cleaner: the pool empties, and stays empty.
-//! Method: an origin with a volatile cache, of which only the durable part is looked at.
+//! Write-through: acknowledged data is on the flushed origin, whatever was cached before and
+//! whoever writes concurrently.  Cleaner: the pool empties, and stays empty.  Method: an origin
+//! with a volatile cache; the tests examine only its durable part.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -146,7 +146,7 @@ fn an_origin_that_fails_is_told_to_whoever_writes_through() {
     disk.assert_unmet();
 }
 
-/// What is left of a block stays lost, and does not hold up what was overwritten.
+/// The rest of a block stays lost, and does not delay the overwritten part.
 #[test]
 fn a_lost_block_is_written_through() {
     let dir = Dir::new("through-lost");
@@ -184,7 +184,7 @@ fn a_cleaner_empties_the_pool_beside_writers() {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let n = written.fetch_add(1, Ordering::Relaxed) + 1;
-                // What is not cached, and now and then what was.
+                // Blocks that are not cached, and now and then one that was.
                 let offset = (1 << 20) + n % 100 * 4096;
                 volume.write_at(&[n as u8; 4096], offset).unwrap();
                 if n.is_multiple_of(50) {

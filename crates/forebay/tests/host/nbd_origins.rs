@@ -23,7 +23,7 @@ const SOON: Away = Away { when: WhenAway::Error, limit: Duration::from_millis(40
 const LATE: Away = Away { when: WhenAway::Error, limit: LIMIT };
 const NEVER: Away = Away { when: WhenAway::Wait, limit: LIMIT };
 
-/// Of marks: no directory of the system's.
+/// The directory of marks: not one of the system's.
 fn state() -> Option<PathBuf> {
     Some(std::env::temp_dir().join(format!("fby-nbd-state-{}", std::process::id())))
 }
@@ -52,12 +52,12 @@ impl Server {
         Server { child, socket }
     }
 
-    /// Of a file, which has what was flushed, and nothing else if the server is killed.
+    /// Serves a file that has only flushed data if the server is killed.
     fn volatile(dir: &Dir, file: &Path) -> Server {
         Server::start(dir, "nbdkit", &["--filter=cache", "file", file.to_str().unwrap()])
     }
 
-    /// Of a file.
+    /// Serves a file.
     fn of_file(dir: &Dir, file: &Path) -> Server {
         Server::start(dir, "nbdkit", &["file", file.to_str().unwrap()])
     }
@@ -151,8 +151,8 @@ fn what_is_written_is_on_the_export() {
     }
 }
 
-/// The server of a volume is killed and started again while it is drained, and loses what
-/// it had not flushed: what was acknowledged reaches the export.
+/// A volume's server is killed and restarted while the volume is drained, and loses unflushed
+/// data: all acknowledged data reaches the export.
 #[test]
 fn a_server_that_dies_loses_nothing() {
     let dir = Dir::new("nbd-dies");
@@ -284,7 +284,7 @@ fn a_server_that_stands_still_is_told_of_by_status() {
     assert_eq!(origin.away(), None);
 }
 
-/// What was sent has ten seconds to end, and not ten more from the detach on.
+/// A sent request has ten seconds to end, and not another ten from the detach on.
 #[test]
 fn a_drain_says_what_it_waits_for_and_the_detach_behind_it_waits_no_longer() {
     let dir = Dir::new("nbd-drain");
@@ -497,8 +497,7 @@ fn slow_server(dir: &Dir, more: &[&str]) -> Server {
 /// A server of shell scripts takes a while by itself.
 const SHELL: Away = Away { when: WhenAway::Error, limit: Duration::from_secs(3) };
 
-/// A flush was given up, and then fails: what was written meanwhile may be lost, and a
-/// flush says so.
+/// An abandoned flush fails later: data written meanwhile may be lost, and a flush reports it.
 #[test]
 fn a_flush_that_fails_after_it_was_given_up_is_told() {
     let dir = Dir::new("nbd-late-flush");
@@ -519,8 +518,8 @@ fn a_flush_that_fails_after_it_was_given_up_is_told() {
     origin.flush().unwrap();
 }
 
-/// What was in flight when the origin was let go of does not come after what was written
-/// by the next one, and is not waited for any longer than it takes.
+/// A request in flight when the origin was released does not overwrite the data of its next
+/// user, which waits for it no longer than it takes.
 #[test]
 fn what_is_let_go_of_does_not_come_later() {
     let dir = Dir::new("nbd-late-write");
@@ -628,17 +627,17 @@ fn connections_in(dir: &Dir, time: Duration, size: fn(u32) -> u64) -> u32 {
 /// again without a pause.
 #[test]
 fn a_server_that_hangs_up_is_not_asked_without_a_pause() {
-    // Of four links, each 50 ms after the last in 400 ms.
+    // Four links, with at least 50 ms between attempts, in 400 ms.
     let taken = connections_in(&Dir::new("nbd-hangs-up"), SOON.limit, |_| MIB);
     assert!(taken < 50, "{taken} connections");
 }
 
-/// Nor is one that is there and has become another, as often as before.
+/// A server whose export has changed is not asked at an undiminished rate either.
 #[test]
 fn a_server_that_has_shrunk_is_asked_less_and_less_often() {
     let size = |number| if number == 0 { MIB } else { MIB / 2 };
     let taken = connections_in(&Dir::new("nbd-shrunk-pause"), Duration::from_secs(2), size);
-    // Of four links, behind 50, 100, 200, 400, 800 ms.
+    // Four links, with pauses of 50, 100, 200, 400, 800 ms.
     assert!(taken < 40, "{taken} connections");
 }
 

@@ -114,8 +114,8 @@ impl Origin for Named {
     }
 }
 
-/// Two virtual disks without serial numbers change places: what is cached for
-/// the one must not be written onto the other because it has the name now.
+/// Two virtual disks without serial numbers change places: data cached for one must not be
+/// written onto the other because it has the name now.
 #[test]
 fn a_name_is_an_id_by_order_only() {
     let dir = Dir::new("name");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! For origins of tests that are another one but in some of their methods.
 
-/// Of `impl Origin`: the methods that are those of the origin it has in the field.
+/// For `impl Origin`: these methods call those of the origin in the field.
 macro_rules! origin_passes_on {
     ($field:tt: $($method:ident),+) => { $(crate::passing::origin_passes_on!(@$method $field);)+ };
     (@size_bytes $field:tt) => {

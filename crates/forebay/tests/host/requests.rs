@@ -13,7 +13,7 @@ const SHARE: u64 = 4;
 const BLOCK: u64 = 4096;
 const SIZE: usize = IN_FLIGHT * (SHARE * BLOCK) as usize;
 
-/// What a request does, and to which bytes.
+/// The operation of a request, and its bytes.
 #[derive(Clone, Copy)]
 enum Op {
     Read,
@@ -136,7 +136,7 @@ fn a_thousand_requests_in_flight_on_one_thread() {
     assert!(origin.content() == model);
 }
 
-/// What is given up with the origin at work holds nothing: others write the same blocks.
+/// A request abandoned while the origin is busy holds nothing: others write the same blocks.
 #[test]
 fn a_request_that_is_dropped_lets_go_of_its_blocks() {
     let dir = Dir::new("dropped");
@@ -158,7 +158,7 @@ fn a_request_that_is_dropped_lets_go_of_its_blocks() {
     assert_eq!(read(&volume, 4096, 4096), [8; 4096]);
 }
 
-/// What is to be written has its data, what is read its place, and a flush neither.
+/// A write to the origin has its data, a read its place, and a flush neither.
 #[test]
 fn what_the_origin_is_asked_for_has_its_memory() {
     const LEN: usize = 256 << 10;

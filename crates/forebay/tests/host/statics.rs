@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static volumes: what they cost, what they refuse, what is told of them, and that damage
-//! is told and never older data.  Other tests run on them, too: model, kill, modes, bypass.
+//! Static volumes: their cost, their refusals and reports, and that damage is reported and
+//! never hidden by older data.  Other tests run on them, too: model, kill, modes, bypass.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -171,7 +171,7 @@ fn a_period_of_its_own() {
     assert_eq!(pool.volume_info("v").unwrap().flush_every_seconds, Some(0.01));
 }
 
-/// A drain has an end, whoever writes beside it, and has what was written before it.
+/// A drain ends although others write meanwhile, and has everything written before it.
 #[test]
 fn a_drain_beside_a_writer_ends() {
     let dir = Dir::new("drained");
@@ -197,8 +197,8 @@ fn a_drain_beside_a_writer_ends() {
     });
 }
 
-/// A page, or a line: lost is what is told, by all that tell something.
-/// What a drain found bad, and what reads well later, is not forgotten by the next one.
+/// A page, or a line: every report says that it is lost.  The next drain takes pages that an
+/// earlier drain found damaged and that are readable again.
 #[test]
 fn what_was_bad_for_a_time_comes_home() {
     let dir = Dir::new("for-a-time");
@@ -266,7 +266,7 @@ fn damage_is_told_and_never_older_data() {
     assert!(judged.to_string().contains("volume remove --discard"), "{judged}");
     let refused = volume.accept_lost().unwrap_err().to_string();
     assert!(refused.contains("add it again"), "{refused}");
-    // What has a name is healed by writing it; a line that is gone by removing the volume.
+    // A block with a known number is healed by writing it; a lost line by removing the volume.
     volume.write_at(&[3; 4096], 4096).unwrap();
     let judged = drain_but_lost(&volume);
     assert_eq!((judged.lost_blocks, &judged.lost[..]), (3, &[2, 9, 16][..]));

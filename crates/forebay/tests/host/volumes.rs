@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Volumes of a pool, and pools of a process, beside each other.
+//! Several volumes of a pool, and several pools of a process.
 
 use std::time::Duration;
 

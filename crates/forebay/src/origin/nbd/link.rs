@@ -17,7 +17,7 @@ use super::*;
 pub(super) struct Link {
     pub shared: Arc<Shared>,
     pub number: usize,
-    /// What the export was when the origin was opened.
+    /// The export as it was when the origin was opened.
     pub export: Option<Export>,
 }
 
@@ -187,7 +187,7 @@ impl Link {
         self.shared.changed.notify_all();
     }
 
-    /// All that was in flight goes back, and what was acknowledged may be gone.
+    /// All requests in flight return to the queue, and acknowledged data may be lost.
     fn lost(&self, connection: Connection) {
         let gone = connection.close();
         let mut state = self.shared.state();
@@ -198,13 +198,13 @@ impl Link {
         self.kick_others();
     }
 
-    /// Those that are up take over what is in the queue; the rest have their pause.
+    /// Connected links take over the requests in the queue; the others have their pause.
     fn kick_others(&self) {
         let up = self.shared.state().up & !(1 << self.number);
         (0..LINKS).filter(|l| up >> l & 1 != 0).for_each(|l| self.shared.kicks[l].kick());
     }
 
-    /// What this one was kicked for, and cannot take.
+    /// Passes on the requests that this link was kicked for and cannot take.
     fn kick_free(&self) {
         let state = self.shared.state();
         let left = state.queue.iter().any(|r| r.link.is_none());
@@ -255,8 +255,8 @@ fn keep_alive(socket: &BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_keepcnt(socket, times);
 }
 
-/// Whether the host has an address.  libnbd asks for that itself, and waits without a bound
-/// where nameservers do not answer; right behind an answer it gets one too.
+/// Resolves the host.  libnbd does that itself, too, and waits without a bound if nameservers
+/// do not answer; right after an answer it gets one as well.
 fn look_up(host: &str, limit: Duration) -> std::result::Result<(), String> {
     let asked = (host.to_string(), 0u16);
     match sent::bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {

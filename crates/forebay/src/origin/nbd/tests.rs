@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a flush says is true of what was written before it, whatever becomes of the
-//! connections meanwhile.  Method: the state by itself, with the links' part done by hand at
-//! the moments that a server can only be made to meet by chance.
+//! Goal: a flush's result is true of the writes before it, whatever happens to the connections
+//! meanwhile.  Method: the state alone; the test plays the links' part at moments that a server
+//! meets only by chance.
 
 use super::*;
 use crate::attach::WhenAway;

@@ -15,7 +15,7 @@ const PORT: u16 = 10809;
 /// Links that are followed to a socket.
 const LINKS_MOST: u32 = 40;
 
-/// What a URI says.
+/// A parsed URI.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Uri {
     Tcp { user: String, host: String, port: u16, export: Vec<u8> },
@@ -40,7 +40,7 @@ impl Uri {
         }
     }
 
-    /// The same for all ways to write it, without a password.
+    /// The same name for all spellings of the URI, without a password.
     pub fn name(&self) -> String {
         match self {
             Uri::Tcp { user, host, port, export } => {
@@ -56,7 +56,7 @@ impl Uri {
         }
     }
 
-    /// To be looked up, if it is a name.
+    /// The host to look up, if it is a name.
     pub fn host(&self) -> Option<&str> {
         match self {
             Uri::Tcp { host, .. } => Some(host.trim_start_matches('[').trim_end_matches(']')),
@@ -106,7 +106,7 @@ fn socket_of(query: &str) -> Result<PathBuf, &'static str> {
     }
 }
 
-/// Where a path leads, whether something is there or not.
+/// Resolves a path, whether something exists there or not.
 fn real(path: &Path, links: u32) -> PathBuf {
     if let Ok(real) = std::fs::canonicalize(path) {
         return real;

@@ -125,12 +125,12 @@ fn a_configuration_that_is_no_file_is_refused_at_once() {
     }
 }
 
-/// Who lets go of the origin waits until the image is closed, so it has to be the last that has it.
+/// Releasing the origin waits until the image is closed, so the origin must be its last holder.
 #[test]
 fn who_was_told_of_the_mark_has_the_image_alone() {
     let cluster = Cluster::new();
     let uri = format!("rbd:pool/image@{}", cluster.0.join("conf").display());
-    // For reading only: nobody asks for the lock beside.
+    // Read-only: no other thread asks for the lock.
     let origin = RbdOrigin::open(&uri, true, LATE).unwrap();
     let MarkedOn::Origin(mark) = origin.mark().on else { panic!("it bears no mark") };
     for time in 0..2000 {
@@ -231,7 +231,7 @@ fn who_lost_the_lock_writes_no_more() -> Judged {
     };
     refused(origin.write_at(&page(2), 0))?;
     want("told", told_of_the_lock(&origin), true)?;
-    // Whoever has had it may have written; an attach looks.
+    // Another holder may have written; an attach checks.
     cluster.unsay("stolen");
     refused(origin.write_at(&page(3), 0))?;
     refused(origin.flush())?;
@@ -267,7 +267,7 @@ fn a_lost_lock_is_noticed_without_a_write() -> Judged {
     other.open(LATE).map(|_| ()).map_err(|e| e.to_string())
 }
 
-/// What was given up on may still be done.
+/// An abandoned request may still be executed.
 fn what_is_given_up_on_is_not_overtaken() -> Judged {
     let cluster = Cluster::new();
     let origin = cluster.open(SOON).unwrap();
@@ -334,7 +334,7 @@ fn a_mark_comes_and_goes_in_turn() -> Judged {
     Ok(())
 }
 
-/// One that waits for its turn behind another that the cluster does not answer.
+/// The request waits for its turn after another that the cluster does not answer.
 fn a_mark_that_is_given_up_on_is_not_set() -> Judged {
     let cluster = Cluster::new();
     let origin = cluster.open(SOON).unwrap();
@@ -350,7 +350,7 @@ fn a_mark_that_is_given_up_on_is_not_set() -> Judged {
     want("the mark", mark.read().unwrap(), Some(b"first".to_vec()))
 }
 
-/// As it is when the volume is detached: what has everything says so.
+/// The case of a detached volume: an origin that has everything says so.
 fn a_mark_goes_when_the_image_is_let_go_of() -> Judged {
     let cluster = Cluster::new();
     let origin = cluster.open(Away { when: WhenAway::Wait, limit: LIMIT }).unwrap();
@@ -414,7 +414,7 @@ const SCENARIOS: &[Scenario] = &[
     a_size_that_is_not_told_is_asked_for_again,
 ];
 
-/// Which is to find it.
+/// The scenario that has to find the mistake.
 fn finder(bug: Bug) -> Scenario {
     match bug {
         Bug::CompletionLeft | Bug::CacheLeftOn | Bug::FlushNotAsked => {
@@ -434,7 +434,7 @@ fn finder(bug: Bug) -> Scenario {
     }
 }
 
-/// In one test: what is planted is so for the whole process.
+/// One test: planted mistakes apply to the whole process.
 #[test]
 fn rbd_origins_do_what_they_say_and_each_mistake_is_found() {
     for scenario in SCENARIOS {
@@ -451,7 +451,7 @@ fn rbd_origins_do_what_they_say_and_each_mistake_is_found() {
     }
 }
 
-/// Each client that is left behind has threads and memory, for as long as the process lives.
+/// Each client left over has threads and memory for as long as the process lives.
 #[test]
 fn an_image_that_hangs_is_opened_by_one_client_at_a_time() {
     let cluster = Cluster::new();
@@ -474,7 +474,7 @@ fn an_image_that_hangs_is_opened_by_one_client_at_a_time() {
     }
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(threads() <= before, "{} clients, and {before} before", threads());
-    // It answers again: the one that was left behind goes, and the next one may try.
+    // The cluster answers again: the client left over ends, and the next attempt may begin.
     cluster.unsay("away");
     within(LIMIT, "it is opened", || cluster.open(soon).is_ok()).unwrap();
 }
