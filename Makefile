@@ -16,7 +16,9 @@ libdir = $(PREFIX)/lib
 # mount(8) looks nowhere else for what mounts a type of file system.
 sbindir = $(DESTDIR)/usr/sbin
 places = -e 's,@bindir@,$(PREFIX)/bin,g' -e 's,@unitdir@,$(libdir)/systemd/system,g'
-built = $(or $(CARGO_TARGET_DIR),target)/release
+# FOREBAY_BUILT is a directory of programs that are built already: they are taken as they are.
+built = $(or $(FOREBAY_BUILT),$(or $(CARGO_TARGET_DIR),target)/release)
+compile = $(if $(FOREBAY_BUILT),@:,cargo build --release)
 version = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' Cargo.toml)
 dkmsdir = $(DESTDIR)/usr/src/forebay-$(version)
 
@@ -60,11 +62,11 @@ help:
 
 build:
 	@scripts/need build
-	cargo build --release -p forebay-cli -p forebay-map-c -p forebay-map-preload
+	$(compile) -p forebay-cli -p forebay-map-c -p forebay-map-preload
 
 demo:
 	@scripts/need serve
-	cargo build --release -p forebay-cli
+	$(compile) -p forebay-cli
 	$(built)/forebay demo --dir $(OUT)/demo
 
 # STRICT=1: a test that is skipped is a failure.  PART: one part of the whole check.
@@ -278,7 +280,7 @@ install: build install-map
 # libforebay-map: shared, static, header, pkg-config; and what `forebay map-run` preloads.
 mapdir = $(DESTDIR)$(PREFIX)
 install-map:
-	cargo build --release -p forebay-map-c -p forebay-map-preload
+	$(compile) -p forebay-map-c -p forebay-map-preload
 	install -D -m 644 $(built)/libforebay_map_c.so $(mapdir)/lib/libforebay-map.so.0
 	ln -sf libforebay-map.so.0 $(mapdir)/lib/libforebay-map.so
 	install -m 644 $(built)/libforebay_map_c.a $(mapdir)/lib/libforebay-map.a

@@ -4,6 +4,7 @@
 # path, another name of its directory) keeps no recovery from bringing home what it has synced.
 # Method: changes.c is killed while it does so in each way; the file has what it has said.
 . "$(dirname "$0")/../serve/lib.sh"
+needs_userfaultfd=no
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
 compile changes

@@ -8,8 +8,8 @@
 [ "$(id -u)" = 0 ] || skip "not root: no child can drop its rights"
 need cargo
 # Another build is to be named: nothing is tested of an older one by mistake.
-libraries=${FOREBAY_LIBRARIES:-$root/target/release}
-[ -n "${FOREBAY_LIBRARIES:-}" ] || (cd "$root" && cargo build -q --release -p forebay-map-c) || fail "libforebay-map does not build"
+libraries=${FOREBAY_BUILT:-$root/target/release}
+[ -n "${FOREBAY_BUILT:-}" ] || (cd "$root" && cargo build -q --release -p forebay-map-c) || fail "libforebay-map does not build"
 make_map 48M 24M
 compile children
 mv "$work/children" "$work/program"

@@ -4,6 +4,16 @@
 # and programs that are run by `forebay map-run`.
 need gcc
 
+# Without userfaultfd, as an ordinary user or in a container, map-run refuses growth of a file and
+# more.  A script that tests what is possible then sets needs_userfaultfd=no.
+has_userfaultfd() {
+	python3 -c 'import ctypes, os, platform, sys
+call = {"x86_64": 323, "aarch64": 282}[platform.machine()]
+if ctypes.CDLL(None).syscall(call, os.O_CLOEXEC) < 0:
+    os.open("/dev/userfaultfd", os.O_RDWR)' 2>/dev/null
+}
+[ "${needs_userfaultfd:-yes}" = no ] || has_userfaultfd || skip "userfaultfd is refused here"
+
 make_map() { # SIZE MAPS
 	"$FOREBAY" create "$pool" --size "$1" --maps "$2" >/dev/null
 	"$FOREBAY" map add "$pool" db >/dev/null

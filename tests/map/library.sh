@@ -5,6 +5,7 @@
 # library and the static one, by what pkg-config says, on a pool of its own and on one that
 # is served, whose server is killed; the header by C++; the names exported.
 . "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
 need gcc g++ clang pkg-config nm
 
 there=$work/installed

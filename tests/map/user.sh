@@ -5,10 +5,12 @@
 # with the way out.
 # Method: program.c as nobody, with a file that is new, one that grows, and one that is too large.
 . "$(dirname "$0")/../serve/lib.sh"
+needs_userfaultfd=no
 . "$(dirname "$0")/lib.sh"
 need setpriv
 [ "$(id -u)" = 0 ] || skip "not root: it cannot become another user"
 [ "$(cat /proc/sys/vm/unprivileged_userfaultfd 2>/dev/null || echo 0)" = 0 ] || skip "every user may have userfaultfd here"
+touch "$work/probe" && chown nobody "$work/probe" 2>/dev/null || skip "no file can be given to another user (it needs CAP_CHOWN)"
 compile program
 make_map 160M 128M
 mkdir "$work/home" "$work/home/run"

@@ -4,7 +4,7 @@
 # the first seed, and what is planted, if anything.
 . "$(dirname "$0")/guest-lib.sh"
 command=$root/out/vm/forebay
-[ -x "$command" ] || command=$root/target/release/forebay
+[ -x "$command" ] || command=${FOREBAY_BUILT:-$root/target/release}/forebay
 tool=$1 pools=$2 seed=$3 planted=${4:-}
 
 load_module $planted

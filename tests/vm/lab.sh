@@ -10,7 +10,7 @@
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
-built=$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/release
+built=${FOREBAY_BUILT:-$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/release}
 series=${FOREBAY_VM_KERNEL:-6.12} # or 6.1, where apt does not know this one
 module_env=() # what runs the module's build: a command, or nothing
 
@@ -314,8 +314,10 @@ build_tools() {
 		say "$command: not built; run: cargo build --release -p forebay-cli"
 		return 1
 	}
-	if [ "$command" -nt "$root/out/vm/forebay" ]; then
+	# It may be of a release build, or of a build for tests.
+	if [ "$command" -nt "$root/out/vm/forebay" ] || [ "$(cat "$root/out/vm/forebay.from" 2>/dev/null)" != "$command" ]; then
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
+		echo "$command" >"$root/out/vm/forebay.from"
 	fi
 	for name in ackload fsx replay requests; do
 		build_program $name || return 1
