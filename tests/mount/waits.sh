@@ -14,7 +14,7 @@
 need python3 fsfreeze mkfs.ext4
 
 # shellcheck disable=SC2034 # of volatile.sh
-seed=1 bytes=$((256 << 20)) pool_size=512M
+seed=1 bytes=$((512 << 20)) pool_size=512M
 truncate -s $bytes "$work/platter"
 start_disk ext4
 tree=$work/disk/tree other=$work/other
@@ -37,3 +37,35 @@ for how in freeze stop; do
 		fail "$how: somebody was kept by those who wait"
 	stop_mount
 done
+
+# Large writes that wait are held in the server: so many bytes at most, and all are written at the end.
+start_mount "$tree" --sync-interval 600s
+python3 - "$tree" "$server" "$work/disk" <<'P' || fail "writes that wait take the server's memory"
+import os, subprocess, sys, threading, time
+tree, server, disk = sys.argv[1:]
+COUNT, SIZE, MOST = 180, 1 << 20, 160 << 20  # 128 MiB, and what else a server takes
+def anonymous():
+    lines = open(f"/proc/{server}/status").read().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+files = [os.open(f"{tree}/large-{i}", os.O_RDWR | os.O_CREAT) for i in range(COUNT)]
+before, written = anonymous(), []
+threads = [threading.Thread(target=lambda fd=fd: written.append(os.pwrite(fd, b"L" * SIZE, 0))) for fd in files]
+subprocess.run(["fsfreeze", "-f", disk], check=True)
+try:
+    for thread in threads:
+        thread.start()
+    most, last = 0, time.monotonic()
+    # Until it takes no more.
+    while time.monotonic() - last < 2:
+        if anonymous() > most + (1 << 20):
+            most, last = anonymous(), time.monotonic()
+        time.sleep(0.05)
+finally:
+    subprocess.run(["fsfreeze", "-u", disk], check=True)
+for thread in threads:
+    thread.join()
+assert written == [SIZE] * COUNT, f"{len(written)} of {COUNT} are written"
+print(f"{COUNT} MiB of writes wait, {most - before >> 20} MiB of them in the server")
+assert most - before < MOST, f"{most - before} bytes are held"
+P
+stop_mount

@@ -7,9 +7,10 @@
 //! pages of the file, and waits for the requests.
 
 use std::fs;
+use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{mpsc, Arc, OnceLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{mpsc, Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,9 @@ pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
 /// Programs write on meanwhile: a second look finds what they have written during the first.
 const LOOKS: usize = 2;
 
+/// Files that the kernel is asked for at once: as many as helpers take their bytes.
+const AT_ONCE: usize = 64;
+
 /// The kernel writes back what it holds of all files; an error says what is lost.
 pub(crate) fn write_back(
     live: &Arc<TreeLive>,
@@ -35,11 +39,13 @@ pub(crate) fn write_back(
     let (tell, told) = mpsc::channel();
     let (of, kernel) = (live.clone(), kernel.clone());
     let mountpoint = mountpoint.map(Path::to_path_buf);
-    thread::spawn(move || {
+    let look = move || {
         // Many files at once are written back sooner than one after the other.
         let _ = mountpoint.and_then(|at| rustix::fs::syncfs(fs::File::open(at).ok()?).ok());
         let _ = tell.send(look_at_all(&of, &kernel));
-    });
+    };
+    let named = thread::Builder::new().name("mount-end".into());
+    named.spawn(look).map_err(|e| format!("no thread asks the kernel for them: {e}"))?;
     match told.recv_timeout(limit) {
         Ok(done) => done?,
         Err(_) => {
@@ -55,13 +61,37 @@ pub(crate) fn write_back(
 fn look_at_all(live: &TreeLive, kernel: &OnceLock<Notifier>) -> Result<(), String> {
     let Some(kernel) = kernel.get() else { return Ok(()) };
     for _ in 0..LOOKS {
-        for ino in live.files_of_kernel() {
+        each(&live.files_of_kernel(), |ino| {
             let number = INodeNo(number_for_kernel(ino, live.root().ino));
-            let asked = kernel.inval_inode(number, 0, 0);
-            asked.map_err(|e| format!("the kernel does not write them back: {e}"))?;
-        }
+            kernel.inval_inode(number, 0, 0)
+        })
+        .map_err(|e| format!("the kernel does not write them back: {e}"))?;
     }
     Ok(())
+}
+
+/// Several at once: a file waits for the disk, and as many as wait at once take no longer than one.
+/// All are looked at, whatever becomes of others; the first error is told.
+fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<()> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Ok(())));
+    let work = || {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(e) = look(*file) {
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if failed.is_ok() {
+                    *failed = Err(e);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..AT_ONCE.min(files.len()) {
+            // Fewer do it more slowly.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Linux before 6.16 calls a page written back when its request is queued.  So no request may be
@@ -78,5 +108,30 @@ pub(crate) fn wait_for_queue(connection: u32) {
             Ok(waiting) if waiting.trim() != "0" => thread::sleep(Duration::from_millis(1)),
             _ => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thousand files of a disk that takes 20 ms for each: 20 s one after the other.
+    #[test]
+    fn many_files_take_no_longer_than_a_few() {
+        let looked = AtomicUsize::new(0);
+        let files: Vec<u64> = (0..1000).collect();
+        let begun = Instant::now();
+        let done = each(&files, |file| {
+            thread::sleep(Duration::from_millis(20));
+            looked.fetch_add(1, Ordering::Relaxed);
+            if file == 3 {
+                Err(io::ErrorKind::OutOfMemory.into())
+            } else {
+                Ok(())
+            }
+        });
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert_eq!(looked.into_inner(), files.len(), "an error keeps none from the others");
+        assert_eq!(done.expect_err("one failed").kind(), io::ErrorKind::OutOfMemory);
     }
 }

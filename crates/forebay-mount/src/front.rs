@@ -12,6 +12,9 @@
 //! ([`helpers`]): first to those that answer by what the kernel's caches have of the tree, where
 //! that may do, and else to those that may wait.  So any number of requests may wait, for a disk
 //! or for space in the pool, and the next one is read.
+//!
+//! A request that is given to a helper is copied.  The copies are bounded by their bytes
+//! ([`Memory`]): beyond that the last thread waits, and the kernel keeps the requests.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -43,7 +46,7 @@ use crate::record::SetAttr;
 use crate::unix::UnixTree;
 use callers::caller;
 pub(crate) use helpers::Helpers;
-use helpers::{Class, Slots};
+use helpers::{Class, Held, Memory, Slot, Slots};
 pub(crate) use holes::kernel_waits;
 pub(crate) use served::number_for_kernel;
 use served::Served;
@@ -72,6 +75,7 @@ pub(crate) const fn threads(waiting: usize) -> usize {
 
 pub struct Front {
     served: Arc<Served>,
+    memory: Memory,
     /// For the threads that read requests: one fewer than there are of them.
     slots: Slots,
 }
@@ -80,14 +84,15 @@ pub struct Front {
 /// left to read requests.  What is borrowed from the request is copied for that.
 macro_rules! answer {
     ($front:ident, $class:ident, [$($borrowed:ident),*], |$served:ident| $answer:expr) => {
-        match $front.slots.take_soon(MOMENT) {
-            Some(_slot) => {
+        match $front.room(0 $(+ $borrowed.len())*) {
+            Room::Here(_slot) => {
                 let $served = &*$front.served;
                 $answer
             }
-            None => {
+            Room::Later(held) => {
                 $(let $borrowed = $borrowed.to_owned();)*
                 $front.later(Class::$class, move |$served| {
+                    let _held = held;
                     $(let $borrowed = &*$borrowed;)*
                     $answer
                 });
@@ -96,7 +101,28 @@ macro_rules! answer {
     };
 }
 
+/// Where a request is answered.
+enum Room {
+    Here(Slot),
+    /// By a helper, for which it is copied.
+    Later(Held),
+}
+
 impl Front {
+    /// For a request with so many bytes.
+    fn room(&self, bytes: usize) -> Room {
+        // A thread may come back, which needs no copy.
+        const LOOK: Duration = Duration::from_millis(10);
+        loop {
+            if let Some(slot) = self.slots.take_soon(MOMENT) {
+                return Room::Here(slot);
+            }
+            if let Some(held) = self.memory.take(bytes, LOOK) {
+                return Room::Later(held);
+            }
+        }
+    }
+
     /// `waiting`: so many threads that read requests may wait, of [`threads`].
     pub fn new(
         live: Arc<TreeLive>,
@@ -105,7 +131,7 @@ impl Front {
         waiting: usize,
     ) -> Front {
         let served = Arc::new(Served::new(live, latency, options));
-        Front { served, slots: Slots::new(waiting) }
+        Front { served, memory: Memory::default(), slots: Slots::new(waiting) }
     }
 
     /// To be set when there is one, before the first request.

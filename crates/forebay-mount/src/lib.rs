@@ -30,6 +30,7 @@ mod log;
 pub mod mark;
 mod mount;
 mod namespaces;
+mod needs;
 pub mod record;
 pub mod recover;
 pub mod replay;

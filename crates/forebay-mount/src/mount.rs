@@ -2,7 +2,6 @@
 //! A mount from its start, which replays, to its end, which brings everything home.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::{LogOptions, LogState, Pages, Pool};
-use fuser::{Notifier, Session, SessionUnmounter};
+use fuser::{INodeNo, Notifier, Session, SessionUnmounter};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
@@ -20,13 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{attach, register, unregister, waiting, Flags};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
-use crate::front::{Front, Helpers, TreeLive};
+use crate::front::{threads, Front, Helpers, TreeLive};
 use crate::holders;
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::namespaces;
+use crate::needs;
 use crate::rights;
 use crate::tree::Tree;
 use crate::unix::UnixTree;
@@ -94,10 +94,21 @@ pub enum MountError {
     )]
     Held { mountpoint: String, by: Vec<String> },
     #[error(
+        "{mountpoint} is unmounted everywhere, but the server has not ended it: answers to what \
+         programs asked for wait for the disk of {tree}, or for space in the pool (see forebay \
+         status); it ends by itself when they are given"
+    )]
+    Waits { mountpoint: String, tree: String },
+    #[error(
         "{mountpoint}: bytes that programs had written when it was ended, and that no sync covers, \
          are lost: {cause}"
     )]
     Lost { mountpoint: String, cause: String },
+    #[error(
+        "{mountpoint}: its session ended while it was mounted: {cause}; programs had errors, and \
+         what was logged is in the tree"
+    )]
+    Session { mountpoint: String, cause: String },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
     Busy { mountpoint: String, cause: io::Error },
 }
@@ -152,8 +163,12 @@ pub struct Mount {
     kernel: Arc<OnceLock<Notifier>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The session is over: somebody unmounted it.
+    /// The session is over: somebody unmounted it, or it failed.
     ended: Arc<(Mutex<bool>, Condvar)>,
+    /// Why it ended, if nobody unmounted it.
+    session_failure: Arc<OnceLock<String>>,
+    /// This server unmounts it.
+    unmounts: Arc<AtomicBool>,
     finishing: Arc<AtomicBool>,
     /// umount(8) has a line of it that is ours.
     registered: AtomicBool,
@@ -232,7 +247,7 @@ pub(crate) fn answer<T: Send + 'static>(
 ) -> io::Result<T> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let (tell, told) = mpsc::channel();
-    thread::spawn(move || tell.send(look()));
+    thread::Builder::new().spawn(move || tell.send(look()))?;
     told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
         let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
                     with ps, continue it (kill -CONT) or end it";
@@ -249,6 +264,12 @@ pub(crate) fn clear_dead_mount(path: &Path) -> io::Result<()> {
         take_away(path, UnmountFlags::DETACH)?;
     }
     Ok(())
+}
+
+/// The kernel refuses all that waits for the session's answers, and what comes.
+fn abort(device: u64) {
+    let connection = rustix::fs::minor(device);
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
 /// One who is not root mounts by fusermount3, which may unmount what is his, too.
@@ -347,6 +368,7 @@ impl Mount {
         clear_dead_mount(tree).map_err(tree_error)?;
         clear_dead_mount(mountpoint).map_err(mount_error)?;
         raise_limits();
+        needs::probe(threads(waiting())).map_err(mount_error)?;
 
         let below = open_tree(tree).map_err(tree_error)?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
@@ -383,21 +405,35 @@ impl Mount {
                 begun.map(|group| live.bear(group)).map_err(mark_error)
             }
         };
-        let shown = begun.and_then(|()| {
-            let (mount, shown) = Mount::show(live.clone(), mountpoint, options)?;
-            mount.spawn(shown, pool.pages()).map_err(mount_error)?;
-            if let Ok(at) = std::fs::metadata(mountpoint) {
-                let _ = mount.device.set(at.dev());
-                read_ahead(at.dev());
+        let shown = begun.and_then(|()| Mount::show(live.clone(), mountpoint, options));
+        let (mount, shown) = match shown {
+            Ok(shown) => shown,
+            Err(e) => {
+                // It holds nothing.
+                let _ = end_period(&live);
+                return Err(e);
             }
-            mount.register();
-            Ok(mount)
-        });
-        if shown.is_err() {
-            // It holds nothing.
-            let _ = end_period(&live);
+        };
+        let begun = mount.spawn(shown, pool.pages()).and_then(|()| mount.answers());
+        if let Err(e) = begun {
+            let _ = mount.abandon(false);
+            return Err(mount_error(e));
         }
-        shown
+        if let Some(device) = mount.device.get() {
+            read_ahead(*device);
+        }
+        mount.register();
+        Ok(mount)
+    }
+
+    /// The session answers.
+    fn answers(&self) -> io::Result<()> {
+        let at = self.mountpoint.clone();
+        let asked = answer(move || std::fs::metadata(at));
+        match self.session_failure.get() {
+            Some(cause) => Err(io::Error::other(cause.clone())),
+            None => asked.map(drop),
+        }
     }
 
     fn register(&self) {
@@ -439,17 +475,21 @@ impl Mount {
         }
         let mut session = attach(front, live.tree(), mountpoint, options).map_err(mount_error)?;
         let _ = kernel.set(session.notifier());
+        // Nobody answers yet, and this asks nobody.
+        let device = device_at(mountpoint).map_or_else(|_| OnceLock::new(), OnceLock::from);
         let mount = Mount {
             live,
             latency,
             options: options.clone(),
             tree,
             mountpoint: mountpoint.into(),
-            device: Arc::default(),
+            device: Arc::new(device),
             kernel,
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
+            session_failure: Arc::default(),
+            unmounts: Arc::default(),
             finishing: Arc::default(),
             registered: AtomicBool::default(),
             end: Mutex::default(),
@@ -468,18 +508,34 @@ impl Mount {
         })?;
         let (live, ended) = (self.live.clone(), self.ended.clone());
         let (device, mountpoint) = (self.device.clone(), self.mountpoint.clone());
+        let (failure, unmounts) = (self.session_failure.clone(), self.unmounts.clone());
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
             // The threads that answer requests are this one's.
             let _ = shown.acts.set(rights::prepare(live.tree()));
             drop(live);
-            // However it ends, it is over: what there is to tell is in the live part.
-            let _ = shown.session.run();
+            let ran = shown.session.run();
+            let unmounted = || {
+                let at = |device: &u64| place(&mountpoint, *device) != Place::Ours;
+                unmounts.load(Ordering::Relaxed) || device.get().is_some_and(at)
+            };
+            // Somebody who unmounts it by force ends the session first.
+            let begun = Instant::now();
+            while !unmounted() && ran.is_ok() && begun.elapsed() < ABORT_WAIT {
+                thread::sleep(Duration::from_millis(10));
+            }
+            if !unmounted() {
+                let aborted = "the kernel ended its connection (umount -f, or an abort in \
+                               /sys/fs/fuse/connections)";
+                let _ = failure.set(ran.map_or_else(|e| e.to_string(), |()| aborted.into()));
+                // Nobody serves the mount any more.  Who waits for an answer is told.
+                if let Some(device) = device.get() {
+                    abort(*device);
+                }
+                let force = UnmountFlags::FORCE | UnmountFlags::DETACH;
+                let _ = take_away(&mountpoint, force);
+            }
             // What was asked for is done.
             shown.helpers.wait();
-            // If it has failed, nobody serves the mount any more.
-            if device.get().is_some_and(|device| place(&mountpoint, *device) == Place::Ours) {
-                let _ = unmount(&mountpoint, UnmountFlags::DETACH);
-            }
             *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             ended.1.notify_all();
         })?);
@@ -539,7 +595,12 @@ impl Mount {
             let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
             match self.place() {
                 _ if end.unmounted => {}
-                Place::Ours => self.take_away().map_err(at)?,
+                Place::Ours => {
+                    self.unmounts.store(true, Ordering::Relaxed);
+                    self.take_away().map_err(at).inspect_err(|_| {
+                        self.unmounts.store(false, Ordering::Relaxed);
+                    })?;
+                }
                 Place::Covered => {
                     let cause = "something else is mounted over it; unmount that first";
                     return Err(at(io::Error::other(cause)));
@@ -549,6 +610,9 @@ impl Mount {
             end.unmounted = true;
             if !self.wait_for_end(HELD_WAIT) {
                 let mountpoint = name(&self.mountpoint);
+                if !self.kernel_has_it() {
+                    return Err(MountError::Waits { mountpoint, tree: name(&self.tree) });
+                }
                 let by = namespaces::that_see(self.device.get().copied().unwrap_or_default());
                 return Err(MountError::Held { mountpoint, by });
             }
@@ -583,14 +647,14 @@ impl Mount {
             }
         }
         if ours {
+            self.unmounts.store(true, Ordering::Relaxed);
             let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
             let _ = unmounter.unmount();
         }
         // While a program has a file open the session goes on, where it is not forced to end.
         if let (false, Some(device)) = (self.wait_for_end(ABORT_WAIT), self.device.get()) {
-            let connection = rustix::fs::minor(*device);
-            let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+            abort(*device);
             self.wait_for_end(ABORT_WAIT);
         }
         kept.map_err(|cause| {
@@ -599,6 +663,12 @@ impl Mount {
             forebay::diagnostics::warn(format_args!("forebay: {lost}"));
             lost
         })
+    }
+
+    /// It is mounted in some namespace, or in use.  Else the kernel does not find its root.
+    fn kernel_has_it(&self) -> bool {
+        let asked = self.kernel.get().map(|kernel| kernel.inval_inode(INodeNo::ROOT, -1, 0));
+        !matches!(asked, Some(Err(e)) if e.kind() == io::ErrorKind::NotFound)
     }
 
     /// Unmounting goes by path, and must not take away what another has mounted there.
@@ -639,7 +709,13 @@ impl Mount {
             (None, false) => end_period(&self.live),
         };
         self.live.tree().unlock();
-        ended
+        ended.and_then(|()| match self.session_failure.get() {
+            None => Ok(()),
+            Some(cause) => {
+                let (mountpoint, cause) = (name(&self.mountpoint), cause.clone());
+                Err(MountError::Session { mountpoint, cause })
+            }
+        })
     }
 
     pub fn status(&self) -> MountStatus {

@@ -8,19 +8,25 @@
 //! capabilities that override modes: the kernel has checked those for the caller.
 //!
 //! What a caller has besides is looked up when the file system refuses for lack of space: his
-//! groups (ext4 keeps blocks for a group, too), and `CAP_SYS_RESOURCE` of his own.
+//! groups (ext4 keeps blocks for a group, too), and `CAP_SYS_RESOURCE` of his own.  The server's
+//! groups are nobody's: a thread that answers requests has none.
+//!
+//! What /proc shows of a process depends on who looks: on the file-system user and group, on the
+//! groups and on the effective capabilities.  So the server looks as itself, whoever it has acted
+//! for before ([`as_server`]).
 //!
 //! A thread stays as it is until the next change, so that one user's requests cost no system
 //! call more.  Other threads of the server (replay, marks, syncs) act for themselves.
 
 use std::cell::Cell;
 use std::fs;
+use std::sync::OnceLock;
 
 use nix::sched::CloneFlags;
 use nix::unistd::{setfsgid, setfsuid};
 use rustix::fs::{Gid, Mode};
 use rustix::io::Errno;
-use rustix::process::{geteuid, getgroups, umask};
+use rustix::process::{getegid, geteuid, getgroups, umask};
 use rustix::thread::{
     capabilities, capabilities_secure_bits, set_capabilities, set_capabilities_secure_bits,
     set_thread_groups, CapabilitiesSecureBits, CapabilitySet,
@@ -46,6 +52,9 @@ thread_local! {
     static WORN: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }
 
+/// The server's own, before its threads gave them up.
+static GROUPS: OnceLock<Vec<Gid>> = OnceLock::new();
+
 /// Until it is dropped, this thread changes the tree for that caller.
 #[derive(Debug)]
 pub struct Acting(());
@@ -61,6 +70,11 @@ impl Drop for Acting {
     fn drop(&mut self) {
         CALLER.set(None);
     }
+}
+
+/// For whom this thread changes the tree.
+pub fn acting() -> Option<Caller> {
+    CALLER.get()
 }
 
 /// Prepares this thread, and those that it starts from now on, to answer requests.  `false`:
@@ -81,7 +95,26 @@ fn prepare_capabilities() -> Result<()> {
     }
     let bits = capabilities_secure_bits()?;
     set_capabilities_secure_bits(bits | CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
-    more_space(false)
+    more_space(false)?;
+    let own = getgroups()?;
+    GROUPS.get_or_init(|| own);
+    set_thread_groups(&[])
+}
+
+/// Looks at something as the server, on a thread that may act for a caller.
+pub fn as_server<R>(look: impl FnOnce() -> R) -> R {
+    let Some(groups) = GROUPS.get() else { return look() };
+    // Where something of it cannot be, it looks as what it is then.
+    let worn = WORN.get();
+    let with_groups = set_thread_groups(groups).is_ok();
+    let _ = wear(geteuid().as_raw(), getegid().as_raw());
+    let _ = more_space(true);
+    let seen = look();
+    let as_before = more_space(false).is_ok() && (!with_groups || set_thread_groups(&[]).is_ok());
+    let as_before = as_before && worn.is_none_or(|(uid, gid)| wear(uid, gid).is_ok());
+    // What the server may is no caller's.
+    assert!(as_before, "a thread cannot give up what it took a moment before");
+    seen
 }
 
 /// `CAP_SYS_RESOURCE` of this thread.
@@ -173,6 +206,10 @@ impl Status {
         if pid == 0 {
             return None;
         }
+        as_server(|| Status::look(pid))
+    }
+
+    fn look(pid: u32) -> Option<Status> {
         let (groups, effective) = parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?;
         let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let own = namespace("self");
@@ -233,15 +270,41 @@ mod tests {
         };
         let before = ids().expect("this thread's");
         std::thread::spawn(move || {
+            set_thread_groups(&[Gid::from_raw(7), Gid::from_raw(4545)]).expect("groups");
             let tree = UnixTree::open("/".as_ref()).expect("a tree");
             assert!(prepare(&tree), "root may act as others");
             let (uid, gid, own) = ids().expect("its own");
             assert_eq!((uid, gid), (0, 0));
             assert_eq!(own & CapabilitySet::SYS_RESOURCE.bits(), 0);
+            assert_eq!(getgroups(), Ok(Vec::new()), "the server's groups are no caller's");
             let caller = Caller { uid: 4242, gid: 4343, pid: 0 };
             let acting = Acting::new(caller);
             assert_eq!(as_caller(ids), Ok((4242, 4343, own)), "modes are overridden as before");
+            // Between two tries it looks into /proc, and the second one is the caller's, too.
+            let mut tries = Vec::new();
+            let refused = as_caller(|| {
+                assert_eq!(as_server(ids), Ok((0, 0, before.2)));
+                tries.push(ids()?);
+                Err::<(), _>(Errno::NOSPC)
+            });
+            assert_eq!(refused, Err(Errno::NOSPC));
             drop(acting);
+            let stranger = Caller { pid: std::process::id(), ..caller };
+            let acting = Acting::new(stranger);
+            let _ = as_caller(|| {
+                tries.push(ids()?);
+                Err::<(), _>(Errno::NOSPC)
+            });
+            drop(acting);
+            assert!(
+                tries.len() >= 2 && tries.iter().all(|(uid, gid, _)| (*uid, *gid) == (4242, 4343))
+            );
+            // What it looks at it sees as the server, and then it is the caller's again.
+            let groups = |ids: Vec<u32>| ids.into_iter().map(Gid::from_raw).collect::<Vec<_>>();
+            assert_eq!(as_server(ids), Ok((0, 0, before.2)));
+            assert_eq!(as_server(getgroups), Ok(groups(vec![7, 4545])));
+            assert_eq!(getgroups(), Ok(Vec::new()));
+            assert_eq!(ids().map(|(.., capabilities)| capabilities), Ok(own));
             // One who has the capability gets its use, for the second try alone.
             let root = Acting::new(Caller { uid: 0, gid: 0, pid: std::process::id() });
             let mut tries = Vec::new();

@@ -93,8 +93,8 @@ fn told(e: MountError) -> Error {
         MountError::Tree { cause, .. } | MountError::Mount { cause, .. } => of_system(cause),
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
-        MountError::Failed { .. } | MountError::Lost { .. } => 7,
-        MountError::Busy { .. } | MountError::Held { .. } => 4,
+        MountError::Failed { .. } | MountError::Lost { .. } | MountError::Session { .. } => 7,
+        MountError::Busy { .. } | MountError::Held { .. } | MountError::Waits { .. } => 4,
     };
     match e {
         MountError::Pool(e) => Error::Pool(e),

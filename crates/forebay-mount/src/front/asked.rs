@@ -12,6 +12,8 @@ use std::fs;
 
 use fuser::{OpenFlags, WriteFlags};
 
+use crate::rights;
+
 const O_ACCMODE: i32 = 0o3;
 const O_DSYNC: i32 = 0o10000;
 const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
@@ -32,6 +34,10 @@ pub(super) fn write_is_whole(write: WriteFlags, flags: OpenFlags) -> bool {
 /// Whether the caller of a copy writes synchronously to the inode, which the kernel knows by this
 /// number; `true` where that cannot be known.
 pub(super) fn copy_syncs(pid: u32, ino: u64) -> bool {
+    rights::as_server(|| descriptors_sync(pid, ino))
+}
+
+fn descriptors_sync(pid: u32, ino: u64) -> bool {
     let Ok(infos) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return true };
     let mut known = false;
     for info in infos.flatten() {

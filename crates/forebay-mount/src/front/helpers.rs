@@ -193,6 +193,42 @@ impl Helpers {
     }
 }
 
+/// Bytes of requests that wait for helpers: copies in this process's memory, while a disk that hangs
+/// takes none.
+const MOST_HELD: usize = 128 << 20;
+
+/// How many bytes are held, and a bound for them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(Arc<(Mutex<usize>, Condvar)>);
+
+/// Some of them, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held(Memory, usize);
+
+impl Memory {
+    /// Waits for that long, and no longer, until there is room for so many bytes.  One request has
+    /// room where nothing else is held, however long it is.
+    pub fn take(&self, bytes: usize, limit: Duration) -> Option<Held> {
+        let held = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
+        let full = |held: &mut usize| *held > 0 && *held + bytes > MOST_HELD;
+        let waited = self.0 .1.wait_timeout_while(held, limit, full);
+        let mut held = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if full(&mut held) {
+            return None;
+        }
+        *held += bytes;
+        Some(Held(self.clone(), bytes))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Memory(shared) = &self.0;
+        *shared.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
+        shared.1.notify_all();
+    }
+}
+
 /// So many may be at something at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots(Arc<Counted>);
@@ -363,6 +399,24 @@ mod tests {
         waiter.join().expect("one who waits");
         assert_eq!(told.try_recv(), Ok(()));
         leader.join().expect("the leader");
+    }
+
+    /// What is held stays below the bound, and who waits goes on when something is given back.
+    #[test]
+    fn held_bytes_are_bounded() {
+        const MIB: usize = 1 << 20;
+        let memory = Memory::default();
+        let all: Vec<_> =
+            std::iter::from_fn(|| memory.take(MIB, Duration::ZERO)).take(10_000).collect();
+        assert_eq!(all.len(), MOST_HELD / MIB);
+        assert!(memory.take(1, Duration::from_millis(1)).is_none(), "it is full");
+        assert!(memory.take(0, Duration::ZERO).is_some(), "no bytes have room");
+        let waits = memory.clone();
+        let waiter = thread::spawn(move || waits.take(MIB, SOON).is_some());
+        drop(all);
+        assert!(waiter.join().expect("one who waits"));
+        assert!(memory.take(2 * MOST_HELD, Duration::ZERO).is_some(), "a long one alone");
+        assert_eq!(*memory.0 .0.lock().expect("the count"), 0);
     }
 
     #[test]

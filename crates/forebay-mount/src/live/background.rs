@@ -48,7 +48,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.believe()?;
         // The tree may be a group ahead of the log, and never one behind it.
         if !planted(Bug::GroupAfterLog) && !planted(Bug::GroupBeforeTree) {
-            self.bear_group(closed.txg)?;
+            {
+                let _syncing = self.syncs.begin();
+                self.bear_group(closed.txg)?;
+            }
+            self.believe()?;
         }
         if let Err(e) = self.journal.sync(closed.txg) {
             return Err(self.fail(e.to_string(), Errno::IO));

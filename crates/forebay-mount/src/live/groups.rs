@@ -8,6 +8,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::room::Gone;
 use super::Inode;
 
 /// The log takes entries of three groups that are not synced: one is left unused, so that
@@ -29,8 +30,8 @@ struct State<N> {
     synced: u64,
     /// Of the open group and the one before, by the number's last bit.
     groups: [Group<N>; 2],
-    /// The group that is being synced names inodes that are gone.
-    frees: bool,
+    /// Owners of inodes that are gone, and that the group names that is being synced.
+    frees: Vec<(u32, u32)>,
     /// Somebody waits for space in the log.
     space_wanted: bool,
     /// Counts syncs, for those who wait for space.
@@ -130,7 +131,7 @@ impl<N> Groups<N> {
             open: synced + 1,
             synced,
             groups: Default::default(),
-            frees: false,
+            frees: Vec::new(),
             space_wanted: false,
             syncs: 0,
             ending: false,
@@ -242,22 +243,34 @@ impl<N> Groups<N> {
         }
         let group = state.group(txg);
         let (touched, names) = (std::mem::take(&mut group.touched), group.names);
-        state.frees = touched.iter().any(|inode| inode.is_gone());
+        state.frees = touched.iter().filter_map(|inode| inode.gone_owner()).collect();
+        state.frees.sort_unstable();
+        state.frees.dedup();
         Some(Closed { txg, touched, names })
     }
 
-    /// The next sync lets go of inodes that have no name any more.
-    pub fn frees(&self) -> bool {
+    /// What the next sync gives back, and whether something of it is this user's or group's;
+    /// `None`: all of it counts as that.
+    pub fn gone(&self, owner: Option<(u32, u32)>) -> Gone {
         let state = self.lock();
-        let named = || state.groups.iter().flat_map(|group| &group.touched);
-        state.frees || named().any(|inode| inode.is_gone())
+        let named = state.groups.iter().flat_map(|group| &group.touched);
+        let owners = named.filter_map(|inode| inode.gone_owner());
+        let mut gone = Gone::default();
+        for (uid, gid) in owners.chain(state.frees.iter().copied()) {
+            gone.any = true;
+            gone.own |= owner.is_none_or(|(user, group)| user == uid || group == gid);
+            if gone.own {
+                break;
+            }
+        }
+        gone
     }
 
     /// The log has forgotten the group.
     pub fn synced(&self, txg: u64) {
         let mut state = self.lock();
         *state.group(txg) = Group::default();
-        state.frees = false;
+        state.frees.clear();
         state.synced = txg;
         state.syncs += 1;
         self.changed.notify_all();
@@ -286,6 +299,15 @@ impl<N> Groups<N> {
             state = self.wait(state);
         }
         true
+    }
+
+    /// Waits until that group is synced, which nobody hastens; `false`: it is not yet, or never
+    /// will be.
+    pub fn is_synced_within(&self, group: u64, limit: Duration) -> bool {
+        let state = self.lock();
+        let waits = |state: &mut State<N>| state.synced < group && !state.over;
+        let waited = self.changed.wait_timeout_while(state, limit, waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0.synced >= group
     }
 
     /// Nothing will be synced any more.

@@ -2,8 +2,8 @@
 //! Inodes that the kernel knows, or an entry that is not synced.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
 
@@ -110,7 +110,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 kind: attr.kind,
                 node,
                 fid: fid.unwrap_or_else(|| self.new_fid()),
-                gone: AtomicBool::new(false),
+                gone: OnceLock::new(),
                 bound: AtomicU64::new(0),
                 content: Mutex::new(content),
                 refused_write_backs: AtomicU64::new(0),
@@ -191,7 +191,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let done = operation();
         match self.tree.attr(&inode.node) {
             Ok(attr) if attr.nlink > 0 => drop(self.tree.pin(&inode.node, false)),
-            Ok(_) => inode.gone.store(true, Ordering::Relaxed),
+            Ok(attr) => drop(inode.gone.set((attr.uid, attr.gid))),
             Err(_) => {}
         }
         done

@@ -35,7 +35,7 @@ mod waits;
 mod whiteout;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -104,8 +104,8 @@ pub struct Inode<N> {
     pub kind: Kind,
     pub node: N,
     fid: Fid,
-    /// It has no name any more, and gets none.
-    gone: AtomicBool,
+    /// It has no name any more, and gets none; its user and group.
+    gone: OnceLock<(u32, u32)>,
     /// The group in which it has a Bind.  Changed with the appender locked.
     bound: AtomicU64,
     content: Mutex<Content>,
@@ -137,7 +137,11 @@ fn asked_often(name: &[u8]) -> Option<usize> {
 
 impl<N> Inode<N> {
     fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+        self.gone.get().is_some()
+    }
+
+    fn gone_owner(&self) -> Option<(u32, u32)> {
+        self.gone.get().copied()
     }
 
     pub fn refused_write_backs(&self) -> u64 {
@@ -214,6 +218,8 @@ pub struct Live<T: Tree, J: Journal> {
     /// Since when each of those who wait for space in the log does.
     waits: Mutex<Vec<Instant>>,
     recent: Recent,
+    /// When the groups were last synced for room: see [`room`].
+    room_made: Mutex<Option<Instant>>,
     pub counters: Counters,
 }
 
@@ -231,7 +237,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             kind: attr.kind,
             node,
             fid: ROOT,
-            gone: AtomicBool::new(false),
+            gone: OnceLock::new(),
             bound: AtomicU64::new(0),
             content: Mutex::default(),
             refused_write_backs: AtomicU64::new(0),
@@ -249,6 +255,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             bears: OnceLock::new(),
             waits: Mutex::default(),
             recent: Recent::default(),
+            room_made: Mutex::default(),
             counters: Counters::default(),
             tree,
             journal,

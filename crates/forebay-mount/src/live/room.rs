@@ -3,11 +3,22 @@
 //!
 //! An inode that lost its last name stays open while an entry that is not synced names it.  When
 //! the tree has no room for something else, the groups are synced, and it is asked again.
+//!
+//! Anybody can be out of room as often as he likes, so that costs others no more than the sync of
+//! a group costs them anyway: what is refused by a quota is tried again only if something was
+//! removed, of another owner only once, and there is one sync of these a second at most.  Who
+//! comes in between waits for that, or for the sync of a group that comes by itself.
+
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::{Journal, Live};
+use crate::rights;
 use crate::tree::{Result, Tree};
+
+/// Between two syncs that are for room alone.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often room was made for one operation.
 #[derive(Debug, Default)]
@@ -15,17 +26,55 @@ pub(super) struct Room {
     made: u32,
 }
 
+/// What unsynced groups name that has no name any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gone {
+    pub any: bool,
+    /// Of the user or group who is asked for.
+    pub own: bool,
+}
+
 impl<T: Tree, J: Journal> Live<T, J> {
     /// After this error of the tree another try is worth it.  The caller holds no group.
     pub(super) fn makes_room(&self, room: &mut Room, error: Errno) -> bool {
         // Others remove files, and take what they left, meanwhile.
         const MOST: u32 = 4;
-        let no_room = matches!(error, Errno::NOSPC | Errno::DQUOT);
-        if !no_room || room.made == MOST || !self.groups.frees() {
+        if !matches!(error, Errno::NOSPC | Errno::DQUOT) {
+            return false;
+        }
+        let gone = self.groups.gone(rights::acting().map(|caller| (caller.uid, caller.gid)));
+        let most = match error {
+            Errno::NOSPC if gone.any => MOST,
+            Errno::DQUOT if gone.own => MOST,
+            // It may count for the same project.
+            Errno::DQUOT if gone.any => 1,
+            _ => 0,
+        };
+        if room.made >= most {
             return false;
         }
         room.made += 1;
-        self.groups.sync_now()
+        self.sync_for_room()
+    }
+
+    fn sync_for_room(&self) -> bool {
+        let wanted = self.groups.numbers().0;
+        loop {
+            let left = {
+                let mut last = self.room_made.lock().unwrap_or_else(|e| e.into_inner());
+                let since = last.map_or(INTERVAL, |last| last.elapsed());
+                if since >= INTERVAL {
+                    *last = Some(Instant::now());
+                }
+                INTERVAL.saturating_sub(since)
+            };
+            if left.is_zero() {
+                return self.groups.sync_now();
+            }
+            if self.groups.is_synced_within(wanted, left) {
+                return true;
+            }
+        }
     }
 
     /// What the tree says, once there is room if some can be made.  The caller holds no group.

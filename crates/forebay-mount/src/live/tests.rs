@@ -11,6 +11,7 @@ use std::thread;
 use super::*;
 use crate::record::{Allocate, Entry};
 use crate::replay;
+use crate::rights::{Acting, Caller};
 use crate::unix::UnixTree;
 
 #[derive(Debug)]
@@ -124,6 +125,43 @@ fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'stat
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
     result.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}: it hangs"))
+}
+
+/// Whoever is out of room asks again and again: others wait for no sync but those that come anyway.
+#[test]
+fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
+    let bed = Bed::calm("room");
+    let background = bed.background();
+    let groups = || bed.live.groups.syncs();
+    let tries_of = |error| {
+        let tries = AtomicU64::new(0);
+        let refused = bed.live.with_room(|| {
+            tries.fetch_add(1, Ordering::Relaxed);
+            Err::<(), _>(error)
+        });
+        assert_eq!(refused, Err(error));
+        tries.into_inner()
+    };
+    let remove = |name: &str| {
+        bed.create(name).unwrap();
+        bed.live.unlink(bed.live.root(), name.as_bytes(), false).unwrap();
+    };
+    bed.create("there").unwrap();
+    assert_eq!((tries_of(Errno::DQUOT), tries_of(Errno::NOSPC), groups()), (1, 1, 0));
+    remove("another's");
+    let acting = Acting::new(Caller { uid: 4242, gid: 4242, pid: 0 });
+    assert_eq!((tries_of(Errno::DQUOT), groups()), (2, 1), "his group of files, perhaps");
+    assert_eq!((tries_of(Errno::DQUOT), groups()), (1, 1), "nothing is gone any more");
+    drop(acting);
+    let begun = Instant::now();
+    for i in 0..3 {
+        remove(&i.to_string());
+        assert_eq!(tries_of([Errno::NOSPC, Errno::DQUOT][i % 2]), 2);
+    }
+    let most = 2 + begun.elapsed().as_secs();
+    assert!(groups() <= most, "{} syncs in {:?}", groups() - 1, begun.elapsed());
+    bed.live.end();
+    background.join().unwrap();
 }
 
 #[test]

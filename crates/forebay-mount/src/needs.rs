@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a session takes of the process's limits, asked for before anything is mounted or marked.
+//!
+//! A session that finds a limit while it starts leaves a mount that nobody serves, and memory that
+//! cannot be had ends the process.  So all of it is taken at once here, and given back.
+
+use std::fs::File;
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+/// Besides one for each thread that reads requests: the device, the tree, its root, files that
+/// answers open, /proc, the server's sockets.
+const DESCRIPTORS: usize = 16;
+/// Of a thread that reads requests: its buffer, and what an answer takes.
+const BYTES: usize = 20 << 20;
+/// Threads that sync, that help, and that a client's request starts.
+const OTHER_THREADS: usize = 8;
+
+/// There is enough for a session of so many threads that read requests.
+pub(crate) fn probe(threads: usize) -> io::Result<()> {
+    let lacks = |what: String, way_out: &'static str| {
+        move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}; {way_out}"))
+    };
+    let wanted = threads + DESCRIPTORS;
+    let opened: io::Result<Vec<File>> = (0..wanted).map(|_| File::open("/dev/null")).collect();
+    drop(
+        opened
+            .map_err(lacks(format!("{wanted} more descriptors are needed"), "raise ulimit -n"))?,
+    );
+    let (mib, all) = ((threads * BYTES) >> 20, threads + OTHER_THREADS);
+    let what = format!("{all} threads and {mib} MiB are needed");
+    with_memory(threads).map_err(lacks(what, "raise ulimit -v and -u, or the container's limits"))
+}
+
+fn with_memory(threads: usize) -> io::Result<()> {
+    thread::scope(|scope| {
+        let mut of_others = Vec::new();
+        let mut first = Ok(());
+        for _ in 0..threads + OTHER_THREADS {
+            let (end, wait) = mpsc::channel::<()>();
+            let waits = move || {
+                let _ = wait.recv();
+            };
+            match thread::Builder::new().spawn_scoped(scope, waits) {
+                Ok(_) => of_others.push(end),
+                Err(e) => {
+                    first = Err(e);
+                    break;
+                }
+            }
+        }
+        let mut buffers = Vec::new();
+        for _ in 0..threads {
+            let mut buffer = Vec::<u8>::new();
+            if buffer.try_reserve_exact(BYTES).is_err() {
+                first = first.and(Err(io::ErrorKind::OutOfMemory.into()));
+            }
+            buffers.push(buffer);
+        }
+        first
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_found_and_given_back() {
+        let open = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
+        let before = open();
+        probe(3).expect("a few");
+        assert!(open() < before + DESCRIPTORS, "they are closed again");
+    }
+}

@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a mount that lacks descriptors or memory fails with an exit code other than 0, says
+# why, and leaves neither a mount nor a mark; one that succeeds serves.
+# Method: a table of limits: every small number of descriptors, and a range of address spaces.  The
+# exit code is what the command claims; the mount table, and a file that is written and synced through
+# the mount, say what is true.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need pgrep
+
+tree=$work/tree
+mkdir "$tree"
+"$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
+at_end 'umount -l "$tree" 2>/dev/null || true'
+
+served=0 refused=0 least='' wrong=()
+# row LIMIT VALUE: in a subshell, so that the limit is that of the command alone.
+row() {
+	local code=0 what="ulimit $1 $2"
+	(ulimit "$1" "$2" && exec timeout 10 "$FOREBAY" mount "$pool" "$tree") >"$work/out" 2>&1 || code=$?
+	if [ $code = 0 ]; then
+		served=$((served + 1))
+		least=${least:-$2}
+		if ! { echo "$what" >"$tree/file" && sync "$tree/file" && [ "$(cat "$tree/file")" = "$what" ]; } 2>"$work/said"; then
+			wrong+=("$what: exit code 0, and no mount: $(cat "$work/said")")
+		fi
+		timeout 10 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || wrong+=("$what: umount: $(cat "$work/out")")
+		[ "$(cat "$tree/file" 2>/dev/null)" = "$what" ] || wrong+=("$what: the file is not in the tree")
+	else
+		refused=$((refused + 1))
+		[ $code != 124 ] || {
+			wrong+=("$what: the command hangs")
+			# Its server, or each later row finds that one.
+			pgrep -f -- "foreground.* $pool " | xargs -r kill -KILL
+		}
+		[ -s "$work/out" ] || wrong+=("$what: exit code $code, and nothing is said")
+	fi
+	# A server that fails may take a moment to end.
+	for ((tries = 0; tries < 100; tries++)); do
+		grep -q " $tree " /proc/self/mountinfo || break
+		sleep 0.05
+	done
+	if [ $tries = 100 ]; then
+		wrong+=("$what: exit code $code leaves a mount: $(tail -n 1 "$work/out")")
+		umount -l "$tree"
+	fi
+	rm -f "$tree/file"
+	[ -z "$(ls -A "$tree")" ] || {
+		wrong+=("$what: exit code $code leaves $(ls -A "$tree"): $(tail -n 1 "$work/out")")
+		"$FOREBAY" replay "$pool" "$tree" >/dev/null 2>&1 || "$FOREBAY" unmark "$tree" --accept-loss >/dev/null 2>&1 || true
+	}
+}
+
+table() { # WHAT LIMIT VALUES...
+	local what=$1 limit=$2 value
+	shift 2
+	served=0 refused=0 least=''
+	for value in "$@"; do row "$limit" "$value"; done
+	say "$what: $refused limits refused, $served served, from $least on"
+}
+# shellcheck disable=SC2046
+{
+	table descriptors -n $(seq 4 40)
+	table "address space in KiB" -v $(seq 100000 200000 2500000)
+}
+[ ${#wrong[@]} = 0 ] || fail "$(printf '%s\n' "${#wrong[@]} rows are wrong" "${wrong[@]}")"
