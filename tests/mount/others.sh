@@ -161,7 +161,15 @@ P
 	"$FOREBAY" replay "$pool" "$work/disk/tree" >"$work/refused.log" 2>&1 || got=$?
 	[ $got = 11 ] || fail "$system: exit code $got for an older copy of the tree: $(cat "$work/refused.log")"
 	grep -q "an older copy of the tree" "$work/refused.log" || fail "$system: $(cat "$work/refused.log")"
-	"$FOREBAY" replay "$pool" "$work/disk/tree" --accept >/dev/null || fail "$system: not with --accept"
+	# Another kind of consent is none to this.
+	for other in "" =moved,no-group,unmarked,under-way,lost-entries; do
+		got=0
+		"$FOREBAY" replay "$pool" "$work/disk/tree" "--accept$other" >"$work/refused.log" 2>&1 || got=$?
+		[ $got = 11 ] || fail "$system: exit code $got for an older copy with --accept$other"
+	done
+	"$FOREBAY" replay "$pool" "$work/disk/tree" --accept=older-tree >"$work/accepted" || fail "$system: not with --accept=older-tree"
+	grep -q "accepted (older-tree)" "$work/accepted" || fail "$system: what was accepted is not told: $(cat "$work/accepted")"
+	grep -q "accepted (older-tree)" "$work/disk/tree/.forebay-found/"*-report || fail "$system: the report lacks what was accepted"
 	has "$work/disk/tree/older" changed
 	stop_disk
 	say "$system: an older copy of the tree is refused"

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use forebay::{Pool, Uuid};
+use forebay_mount::replay::Accept;
 use forebay_mount::service::{whole, MountRequest, Mounts, KIND};
 use forebay_mount::{is_mounted, Flags, ENDING_WAIT};
 use forebay_server::{
@@ -209,12 +210,14 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
         ("--allow-other", request.allow_other),
         ("--write-back", request.write_back),
         ("--log-writes", request.log_writes),
-        ("--accept", request.accept),
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));
     if request.flags != Flags::default() {
         child.args(["--flags", &request.flags.to_string()]);
+    }
+    if request.accept != Accept::default() {
+        child.arg(format!("--accept={}", request.accept));
     }
     if let Some(kernel) = &a.media.kernel {
         child.args(["--kernel", kernel]);

@@ -127,7 +127,7 @@ pub enum MarkError {
     #[error(
         "the log holds entries, and the tree does not have their mark: it is an older copy of \
          the tree, or it was given up or mounted by another log since, and a replay may undo \
-         what came after. Replay onto the tree as it was, or accept that (--accept); forebay \
+         what came after. Replay onto the tree as it was, or accept that (--accept=unmarked); forebay \
          log destroy --discard gives the entries up"
     )]
     Unmarked,
@@ -139,7 +139,7 @@ pub enum MarkError {
     #[error(
         "this is an older copy of the tree: it has what was synced up to group {tree}, and the \
          log has forgotten what came up to group {log}. Replay onto the tree as it was, or \
-         accept that what came in between is lost (--accept); forebay log destroy --discard and \
+         accept that what came in between is lost (--accept=older-tree); forebay log destroy --discard and \
          forebay unmark TREE --accept-loss give up what the log holds"
     )]
     OlderTree { tree: u64, log: u64 },
@@ -152,13 +152,13 @@ pub enum MarkError {
     #[error(
         ".forebay-group in it is gone, or is not of the mark's period, so that an older copy of \
          the tree cannot be told from the tree. Replay onto the tree as it was, or accept that \
-         (--accept)"
+         (--accept=no-group)"
     )]
     NoGroup,
     #[error(
         "others may write to .forebay-group in it, so it does not prove that the tree is the one \
          whose mark was renamed to .forebay-done. Take that right from them (chmod 644), or \
-         accept that (--accept)"
+         accept that (--accept=no-group)"
     )]
     GroupMode,
     #[error(
@@ -171,6 +171,18 @@ pub enum MarkError {
          here; mount or replay that one first"
     )]
     Above { directory: String },
+}
+
+impl MarkError {
+    /// As what an operator may accept it: see [`crate::replay::Accept`].
+    pub fn kind(&self) -> Option<&'static str> {
+        match self {
+            MarkError::OlderTree { .. } => Some("older-tree"),
+            MarkError::NoGroup | MarkError::GroupMode => Some("no-group"),
+            MarkError::Unmarked => Some("unmarked"),
+            _ => None,
+        }
+    }
 }
 
 type Result<T> = std::result::Result<T, MarkError>;

@@ -97,13 +97,10 @@ impl Recovery<'_> {
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);
         let verdict = verdict.map_err(self.of_mark())?;
+        let mut accepted = Vec::new();
         if let (Some(info), Verdict::Replay) = (&info, verdict) {
-            match mark::judge_group(&tree, &found, info.synced_txg) {
-                // An older pool would undo what came after; nobody can mean that.
-                Err(e) if !self.options.accept || matches!(e, MarkError::OlderPool { .. }) => {
-                    return Err(self.of_mark()(e));
-                }
-                _ => {}
+            if let Err(e) = mark::judge_group(&tree, &found, info.synced_txg) {
+                self.accept(e, &mut accepted)?;
             }
         }
         let log = match info {
@@ -122,7 +119,7 @@ impl Recovery<'_> {
             Some(held) => held,
             None => Held::of(self.pool, log, info)?,
         };
-        let report = self.bring_home(&tree, &held, verdict, progress);
+        let report = self.bring_home(&tree, &held, verdict, accepted, progress);
         if self.dry_run || report.is_err() {
             self.claims.lock().insert(self.log.into(), held);
             return report.map(Some);
@@ -166,22 +163,41 @@ impl Recovery<'_> {
         tree: &UnixTree,
         held: &Held,
         verdict: Verdict,
+        mut accepted: Vec<String>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Report, RecoverError> {
-        if let (Some(report), false) = (&held.incomplete, self.options.accept) {
-            // What is left is given up by order alone.
+        if let Some(report) = &held.incomplete {
             let (name, report) = (self.log.into(), report.clone());
-            return Err(forebay::Error::LogIncomplete { name, report }.into());
+            let lost = forebay::Error::LogIncomplete { name, report };
+            // What is left is given up by order alone.
+            if !self.options.accept.lost_entries {
+                return Err(lost.into());
+            }
+            accepted.push(replay::accepted("lost-entries", lost));
         }
-        if verdict == Verdict::Unmarked && !held.entries.is_empty() && !self.options.accept {
+        if verdict == Verdict::Unmarked && !held.entries.is_empty() {
             // That it is another tree says more.
             replay::plan(tree, &held.entries).map_err(self.of_replay())?;
-            return Err(self.of_mark()(MarkError::Unmarked));
+            self.accept(MarkError::Unmarked, &mut accepted)?;
         }
         if self.dry_run {
-            return replay::plan(tree, &held.entries).map_err(self.of_replay());
+            let planned = replay::plan(tree, &held.entries).map_err(self.of_replay())?;
+            return Ok(Report { accepted, ..planned });
         }
-        replay::replay(tree, &held.entries, &self.options, progress).map_err(self.of_replay())
+        let options = ReplayOptions { accepted, ..self.options.clone() };
+        replay::replay(tree, &held.entries, &options, progress).map_err(self.of_replay())
+    }
+
+    /// What the operator accepts by its kind is told; the rest is refused.  An older pool would
+    /// undo what came after: nobody can mean that.
+    fn accept(&self, refusal: MarkError, accepted: &mut Vec<String>) -> Result<(), RecoverError> {
+        match refusal.kind().filter(|kind| self.options.accept.has(kind)) {
+            Some(kind) => {
+                accepted.push(replay::accepted(kind, refusal));
+                Ok(())
+            }
+            None => Err(self.of_mark()(refusal)),
+        }
     }
 
     fn path(&self) -> String {

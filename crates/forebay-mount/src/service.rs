@@ -19,7 +19,7 @@ use crate::attach::Flags;
 use crate::mark::MarkError;
 use crate::mount::{answer, Mount, MountError, MountOptions, MountStatus};
 use crate::recover::{Claims, RecoverError, Recovery};
-use crate::replay::{ReplayError, ReplayOptions};
+use crate::replay::{Accept, ReplayError, ReplayOptions};
 
 /// The kind of service that mounts are, for clients of the control socket.
 pub const KIND: &str = "mount";
@@ -44,7 +44,7 @@ pub struct MountRequest {
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
     /// Of the replay before it: see [`ReplayOptions`].
-    pub accept: bool,
+    pub accept: Accept,
     pub salvage: Option<PathBuf>,
 }
 

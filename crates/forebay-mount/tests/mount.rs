@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use forebay::{create, CreateOptions, LogState, Pool, PoolOptions};
 use forebay_mount::recover::{Claims, Recovery};
-use forebay_mount::replay::ReplayOptions;
+use forebay_mount::replay::{Accept, ReplayOptions};
 use forebay_mount::{Mount, MountError, MountOptions};
 
 /// A child that was forked holds the files and locks of all tests until its program runs: who
@@ -269,7 +269,7 @@ fn a_log_that_is_damaged_is_replayed_by_order_alone() {
         Recovery { pool: bed.pool(), claims, tree, log: "mount", options, dry_run: false }
             .run(&mut |_, _| ())
     };
-    let refused = recovery(false).unwrap_err();
+    let refused = recovery(Accept::default()).unwrap_err();
     assert!(refused.to_string().contains("log mount"), "{refused}");
     assert_ne!(bed.pool().log_info("mount").unwrap().state, LogState::None);
 }
@@ -299,7 +299,7 @@ fn a_log_that_is_in_use_is_not_replayed() {
         claims: &Claims::default(),
         tree: &other,
         log: "mount",
-        options: ReplayOptions { accept: true, ..ReplayOptions::default() },
+        options: ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() },
         dry_run: false,
     };
     let refused = recovery.run(&mut |_, _| ()).unwrap_err();

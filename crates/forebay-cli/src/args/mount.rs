@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use forebay_mount::replay::Accept;
 use forebay_mount::{Flags, MountOptions};
 
 use super::{Json, MediaArgs};
@@ -73,10 +74,10 @@ pub struct MountHow {
     /// How many bytes may be
     #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
-    /// Replay what the log holds although the tree is an older copy or in another place; forebay
-    /// replay can tell before
-    #[arg(long)]
-    pub accept: bool,
+    /// Replay what the log holds although something speaks against it, named by its kind as the
+    /// refusal names it (see forebay replay --help); forebay replay can tell before
+    #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
+    pub accept: Accept,
     /// Where to put the data that the log has of missing files, instead of .forebay-found in
     /// the tree
     #[arg(long, value_name = "DIR")]
@@ -112,7 +113,7 @@ impl Default for MountHow {
             flags: usual.flags,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,
-            accept: false,
+            accept: Accept::default(),
             salvage: None,
         }
     }
@@ -124,7 +125,7 @@ impl Default for MountHow {
 #[command(after_help = after!(
     "forebay replay /dev/pmem0 /srv/data --dry-run            11: it is refused, as it may be a copy",
     "forebay replay /dev/pmem0 /srv/data",
-    "forebay replay /dev/pmem0 /srv/data --accept --salvage /var/tmp/saved",
+    "forebay replay /dev/pmem0 /srv/data --accept=moved --salvage /var/tmp/saved",
 ))]
 pub struct Replay {
     /// The pool
@@ -137,9 +138,14 @@ pub struct Replay {
     /// Only report what would be done: nothing is changed
     #[arg(long)]
     pub dry_run: bool,
-    /// Go on where the tree is an older copy or in another place
-    #[arg(long)]
-    pub accept: bool,
+    /// Go on although something speaks against it, by its kind: moved (the tree is at another
+    /// path), older-tree (it is an older copy, and what came in between is lost), no-group
+    /// (.forebay-group is gone or no proof), unmarked (the tree lacks the log's mark), under-way
+    /// (leave out the last change, which the tree refuses), lost-entries (leave out what depends
+    /// on entries that are lost); by commas. Without a kind: moved, by which nothing is lost. What
+    /// is accepted is told in the report
+    #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
+    pub accept: Accept,
     /// Where to put the data that the log has of missing files, instead of .forebay-found in
     /// the tree
     #[arg(long, value_name = "DIR")]

@@ -10,9 +10,11 @@
 //!
 //! A line is durable before what it says is done, and the list of the staging directory has the
 //! name of the report: one that goes on where an earlier replay was cut off, or failed, goes on
-//! with its report.
+//! with its report.  Lines of many steps are made durable by one sync, before the first of the
+//! steps; a name that a line promised, and that nothing got before the replay was cut off, is used
+//! by the next one.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use rustix::io::Errno;
 
@@ -39,7 +41,12 @@ pub struct Found<'p, N> {
     pub told: Vec<String>,
     /// All that the report says.
     lines: HashSet<String>,
+    /// By path: names that are free, and that the report says already.
+    reserved: HashMap<String, VecDeque<Place>>,
 }
+
+/// A name, and the line that says what goes there.
+type Place = (String, String);
 
 impl<'p, N: Clone + Send + Sync> Found<'p, N> {
     pub fn new(name: &str, entries: Option<&'p [Vec<u8>]>) -> Found<'p, N> {
@@ -53,6 +60,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             earlier: Vec::new(),
             told: Vec::new(),
             lines: HashSet::new(),
+            reserved: HashMap::new(),
         }
     }
 
@@ -79,13 +87,34 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         self.lines = self.earlier.iter().cloned().collect();
         // Later than all that it names.
         self.number = self.earlier.len() as u64 + 1;
+        let promised = format!(": now {dir}/");
+        for line in &self.earlier {
+            let Some((path, place)) = line.rsplit_once(&promised) else { continue };
+            let number = place.split_once('-').and_then(|(number, _)| number.parse().ok());
+            let Some(name) = number.map(|number| name_of(number, path)) else { continue };
+            let is_it = printable(name.as_bytes()) == place;
+            if is_it && look(&found, &name)?.is_none() {
+                let places = self.reserved.entry(path.into()).or_default();
+                places.push_back((name, line.clone()));
+            }
+        }
         (self.name, self.node, self.report) = (dir.into(), Some(found), Some((report, end as u64)));
         Ok(())
     }
 
-    /// Durable when it returns: the report says it.
-    pub fn tell<T: Tree<Node = N>>(&mut self, tree: &T, line: &str) -> Result<()> {
-        if planted(Bug::ToldAtTheEnd) || !self.lines.insert(line.into()) {
+    /// Durable when it returns: the report says them.
+    pub fn tell<T: Tree<Node = N>>(&mut self, tree: &T, lines: &[String]) -> Result<()> {
+        if planted(Bug::ToldAtTheEnd) {
+            return Ok(());
+        }
+        let mut text = String::new();
+        for line in lines {
+            if self.lines.insert(line.clone()) {
+                text += line;
+                text.push('\n');
+            }
+        }
+        if text.is_empty() {
             return Ok(());
         }
         let shown = || "report".into();
@@ -93,7 +122,6 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             Some(report) => report,
             None => (self.new_report(tree)?, 0),
         };
-        let text = format!("{line}\n");
         failed(tree.write(&report, size, text.as_bytes()), "write", shown)?;
         failed(tree.sync(&report), "sync", shown)?;
         self.report = Some((report, size + text.len() as u64));
@@ -145,6 +173,36 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         }
     }
 
+    /// A name that nothing has, and that is given to nothing else.
+    fn free<T: Tree<Node = N>>(&mut self, tree: &T, path: &str) -> Result<Place> {
+        let dir = self.directory(tree)?;
+        loop {
+            self.number += 1;
+            let name = name_of(self.number, path);
+            if failed(tree.lookup(&dir, name.as_bytes()), "look up", || name.clone())?.is_none() {
+                let line = format!("{path}: now {}/{}", self.name, printable(name.as_bytes()));
+                return Ok((name, line));
+            }
+        }
+    }
+
+    /// The report says where what is at these paths goes, when it returns.
+    pub fn reserve<T: Tree<Node = N>>(&mut self, tree: &T, paths: &[String]) -> Result<()> {
+        let mut wanted: HashMap<&str, usize> = HashMap::new();
+        let mut lines = Vec::new();
+        for path in paths {
+            let wanted = wanted.entry(path).or_default();
+            *wanted += 1;
+            if self.reserved.get(path).is_some_and(|places| places.len() >= *wanted) {
+                continue;
+            }
+            let place = self.free(tree, path)?;
+            lines.push(place.1.clone());
+            self.reserved.entry(path.clone()).or_default().push_back(place);
+        }
+        self.tell(tree, &lines)
+    }
+
     /// Does this with a name that nothing has.
     fn named<T: Tree<Node = N>, R>(
         &mut self,
@@ -154,20 +212,15 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         act: impl Fn(&N, &[u8]) -> crate::tree::Result<R>,
     ) -> Result<R> {
         let dir = self.directory(tree)?;
-        // As much of the last part of the path as a name takes.
-        let last = path.rsplit('/').next().unwrap_or_default();
-        let mut end = last.len().min(200);
-        while !last.is_char_boundary(end) {
-            end -= 1;
-        }
         loop {
-            self.number += 1;
-            let name = format!("{}-{}", self.number, &last[..end]);
-            if failed(tree.lookup(&dir, name.as_bytes()), "look up", || name.clone())?.is_some() {
-                continue;
-            }
-            let line = format!("{path}: now {}/{}", self.name, printable(name.as_bytes()));
-            self.tell(tree, &line)?;
+            let (name, line) = match self.reserved.get_mut(path).and_then(VecDeque::pop_front) {
+                Some(place) => place,
+                None => {
+                    let (name, line) = self.free(tree, path)?;
+                    self.tell(tree, std::slice::from_ref(&line))?;
+                    (name, line)
+                }
+            };
             match act(&dir, name.as_bytes()) {
                 Err(Errno::EXIST) => {}
                 done => {
@@ -196,6 +249,16 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         let new = New::plain(Kind::File, 0o600);
         self.named(tree, path, "make a copy of", |dir, name| tree.create(dir, name, &new))
     }
+}
+
+/// As much of the last part of the path as a name takes.
+fn name_of(number: u64, path: &str) -> String {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let mut end = last.len().min(200);
+    while !last.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{number}-{}", &last[..end])
 }
 
 fn is_ours(attr: &Attr) -> bool {

@@ -58,6 +58,10 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
             touched.insert(*fid);
             let mode = plan.staging.modes.get(fid).copied().unwrap_or(attr.mode);
             lines.extend(replaced(tree, node, file, &Attr { mode, ..attr }, &path()));
+            // A replay that was cut off may have set them.
+            if !was_changed && !plan.staging.resumed {
+                lines.extend(replaced_times(file, &attr, &path()));
+            }
         }
         let loses = !file.content.is_empty() || file.attr.mtime.or(file.attr.atime).is_some();
         if was_changed && loses && file.kind == Kind::File {
@@ -148,6 +152,21 @@ fn replaced<T: Tree>(
     }
     lines.extend(rights_lost(file, is, path));
     lines
+}
+
+/// Times that the log replaces, in words.
+fn replaced_times(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
+    let shown = |time: Time| format!("{}.{:09}", time.seconds, time.nanoseconds);
+    let times = [
+        ("time of modification", is.mtime, file.attr.mtime),
+        ("time of access", is.atime, file.attr.atime),
+    ];
+    let replaced = times.into_iter().filter_map(|(what, is, logged)| {
+        let (is, logged) = (shown(is), shown(logged.filter(|logged| *logged != is)?));
+        let why = "it may have been changed after the crash";
+        Some(format!("{path}: {what} {is} is replaced by the log's {logged}: {why}"))
+    });
+    replaced.collect()
 }
 
 /// Logged rights of an owner that are not given to the file, in words.

@@ -12,6 +12,7 @@
 //! else is changed a list is made durable there of the inodes that the tree does not have:
 //! a file system that lost the inode may give its identity to one that the replay makes.
 
+mod accept;
 mod flight;
 mod found;
 mod history;
@@ -26,6 +27,8 @@ mod within;
 mod beside;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod many;
 #[cfg(test)]
 pub(crate) mod model;
 
@@ -44,6 +47,8 @@ use run::Failed;
 use staging::Staging;
 use within::Walked;
 
+pub(crate) use accept::accepted;
+pub use accept::Accept;
 pub(crate) use found::put_aside;
 pub use staging::{is_staging, tidy};
 
@@ -53,10 +58,10 @@ pub const STAGING: &[u8] = b".forebay-replay";
 /// What [`replay`] may do beyond what is certain.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// Go on where the tree is at another path than it was.  Leave out what cannot be done if it may have
-    /// been under way at the crash, so that nobody was told that it is done.  It lets nothing
-    /// be overwritten that is not overwritten without it.
-    pub accept: bool,
+    /// It lets nothing be overwritten that is not overwritten without it.
+    pub accept: Accept,
+    /// What was accepted before, in words, for the report.
+    pub accepted: Vec<String>,
     /// A directory outside the tree for the data that the log has of missing files, instead
     /// of [`ReplayOptions::found`].
     pub salvage: Option<PathBuf>,
@@ -119,6 +124,8 @@ pub struct Report {
     pub salvaged: Vec<String>,
     /// Operations that the tree refuses and that were under way at the crash.
     pub left_out: Vec<String>,
+    /// What was found and accepted, by its kind.
+    pub accepted: Vec<String>,
     /// What an earlier replay of the log, which was cut off or failed, has told.
     pub earlier: Vec<String>,
 }
@@ -134,6 +141,7 @@ impl Report {
     /// What is not as the log says, in words; nothing: the tree is what the log says.
     pub fn in_dispute(&self) -> Vec<String> {
         let mut now = [
+            self.accepted.clone(),
             self.of_names(),
             all("put aside: ", &self.found),
             all("left out, as it was under way at the crash: ", &self.left_out),
@@ -177,7 +185,7 @@ pub enum ReplayError {
     )]
     OtherTree { log: String, tree: String },
     #[error(
-        "{}; nothing was changed: give the tree back as it was, or accept it (--accept)",
+        "{}; nothing was changed: give the tree back as it was, or accept it (--accept=moved)",
         refusal(.0)
     )]
     Refused(Box<Report>),
@@ -186,7 +194,7 @@ pub enum ReplayError {
     #[error(
         "{path}: cannot {what}: {cause}; the log keeps everything: mend that and replay again. \
          It is the last change there, and may have been under way at the crash: then it may be \
-         left out (--accept)"
+         left out (--accept=under-way)"
     )]
     UnderWay { path: String, what: &'static str, cause: Errno },
     #[error("{path} is not as a replay leaves it ({what}): move it away")]
@@ -215,6 +223,11 @@ pub fn replay<T: Tree>(
     let (mut refused, mut walked) = (HashSet::new(), Walked::default());
     let mut plan = planned(tree, entries, &refused, &mut walked)?;
     let mut report = allowed(plan.report(), options)?;
+    report.accepted.clone_from(&options.accepted);
+    if let Some(from) = &report.moved_from {
+        report.accepted.push(accepted("moved", format_args!("the tree was at {from}")));
+    }
+    let options = &ReplayOptions { accepted: report.accepted.clone(), ..options.clone() };
     let earlier = |n: &u64| format!("what entry {n} says (when the replay was cut off)");
     report.left_out = plan.staging.left_out.iter().map(earlier).collect();
     if let Some(dir) = &options.salvage {
@@ -236,7 +249,9 @@ pub fn replay<T: Tree>(
         let refusal = step.and_then(|step| flight::refusal(&step, cause));
         let number = step.and_then(|step| in_flight.of_step(&step));
         match (number.filter(|n| !refused.contains(n)), refusal) {
-            (Some(number), Some(refusal)) if refusal == Refusal::ForGood || options.accept => {
+            (Some(number), Some(refusal))
+                if refusal == Refusal::ForGood || options.accept.under_way =>
+            {
                 staging::leave_out(tree, entries, number)?;
                 refused.insert(number);
                 report.left_out.push(format!("{what} {path} ({cause})"));
@@ -250,7 +265,7 @@ pub fn replay<T: Tree>(
 }
 
 fn allowed(report: Report, options: &ReplayOptions) -> Result<Report> {
-    match report.is_certain() || options.accept {
+    match report.is_certain() || options.accept.moved {
         true => Ok(report),
         false => Err(ReplayError::Refused(Box::new(report))),
     }

@@ -175,6 +175,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             found: Vec::new(),
             salvaged: Vec::new(),
             left_out: Vec::new(),
+            accepted: Vec::new(),
             earlier: Vec::new(),
         }
     }

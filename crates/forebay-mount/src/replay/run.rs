@@ -40,7 +40,14 @@ struct Run<'p, 'a, T: Tree> {
     deadline: Option<Instant>,
     /// What could not be as the log says, in words.
     disputes: Vec<String>,
+    /// The same, as far as the report does not say it yet; and steps that failed, for which the
+    /// rest is to be done when it does.
+    untold: Vec<String>,
+    failed: Vec<Step<'a>>,
 }
+
+/// So many steps are told of by one sync.
+const BATCH: usize = 1024;
 
 /// What a replay that is done has to tell.
 pub struct Told {
@@ -51,13 +58,15 @@ pub struct Told {
 }
 
 /// Its owner may do that to a file that he can reach beside the mount: run it, hold a lease of
-/// it, or seal it (fs-verity; to others than root it may be a right that they lack).
+/// it, or seal it (fs-verity).
 fn is_of_the_file(cause: Errno) -> bool {
-    match cause {
-        Errno::TXTBSY | Errno::AGAIN => true,
-        Errno::PERM => geteuid().is_root(),
-        _ => false,
-    }
+    matches!(cause, Errno::TXTBSY | Errno::AGAIN) || is_sealed(cause)
+}
+
+/// A file or a directory that is immutable, or takes only more (`chattr +i`, `+a`).  To others
+/// than root it may be a right that they lack.
+fn is_sealed(cause: Errno) -> bool {
+    cause == Errno::PERM && geteuid().is_root()
 }
 
 /// How long the kernel lets the holder of a lease keep it, and a little more.
@@ -107,12 +116,23 @@ pub fn run<'a, T: Tree>(
         leased: BTreeSet::new(),
         deadline: None,
         disputes: Vec::new(),
+        untold: Vec::new(),
+        failed: Vec::new(),
     };
     run.found.resume(tree, plan.staging.report.as_deref())?;
-    plan.report().of_names().iter().try_for_each(|line| run.found.tell(tree, line))?;
-    for (i, step) in plan.steps.iter().enumerate() {
-        run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
-        progress(i as u64 + 2, total);
+    run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
+    let mut done = 1;
+    for batch in plan.steps.chunks(BATCH) {
+        // That others fail is told when they have.
+        let planned =
+            |step: &&Step<'_>| matches!(step, Step::Aside(_) | Step::Find(_) | Step::Salvage(_));
+        run.reserve(batch.iter().filter(planned))?;
+        for step in batch {
+            run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
+            done += 1;
+            progress(done, total);
+        }
+        run.settle()?;
     }
     run.wait_for_leases()?;
     run.lock_again()?;
@@ -227,6 +247,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                     done.map_err(|error| Failed { step: Some(step), error })?;
                 }
             }
+            self.settle()?;
         }
         Ok(())
     }
@@ -266,9 +287,9 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 | Step::Link(..)
         );
         let costs_the_step = match step {
-            _ if of_name => shape.contains(&cause),
+            _ if of_name => shape.contains(&cause) || is_sealed(cause),
             Step::Content(_) => is_of_the_file(cause) && !planted(Bug::BusyStopsAll),
-            Step::Attributes(_) => cause == Errno::PERM && geteuid().is_root(),
+            Step::Attributes(_) => is_sealed(cause),
             _ => false,
         };
         if !costs_the_step {
@@ -278,29 +299,62 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Step::Content(_) => "its content stays as it is",
             _ => "it stays as it is",
         };
-        self.dispute(format!("{path}: cannot {what}: {cause}; {stays}"))?;
-        match *step {
-            Step::Content(fid) => {
-                self.unwritten.insert(fid);
-                let attr = failed(self.tree.attr(self.node(fid)), "look at", self.at(fid))?;
-                let lost = later::rights_lost(self.file(fid), &attr, &self.plan.history.path(fid));
-                lost.into_iter().try_for_each(|line| self.dispute(line))?;
-                self.salvage(fid)
-            }
-            Step::Put(fid, _) => match self.find(fid) {
-                // It was not moved away either: it is where it was.
-                Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),
-                done => done,
-            },
-            _ => Ok(()),
+        self.untold.push(format!("{path}: cannot {what}: {cause}; {stays}"));
+        if let Step::Content(fid) = *step {
+            self.unwritten.insert(fid);
+            let attr = failed(self.tree.attr(self.node(fid)), "look at", self.at(fid))?;
+            let lost = later::rights_lost(self.file(fid), &attr, &self.plan.history.path(fid));
+            self.untold.extend(lost);
         }
+        if matches!(step, Step::Content(_) | Step::Put(..)) {
+            self.failed.push(*step);
+        }
+        Ok(())
     }
 
-    /// Durable in the report when it returns.
-    fn dispute(&mut self, line: String) -> Result<()> {
-        self.found.tell(self.tree, &line)?;
-        self.disputes.push(line);
+    /// Where what these steps concern goes, in the report.
+    fn reserve<'s>(&mut self, steps: impl IntoIterator<Item = &'s Step<'a>>) -> Result<()>
+    where
+        'a: 's,
+    {
+        let path = |step: &Step<'a>| match *step {
+            Step::Aside(place) => Some(self.plan.history.place(place)),
+            Step::Find(fid) | Step::Put(fid, _) => Some(self.plan.history.path(fid)),
+            Step::Salvage(fid) | Step::Content(fid) if !self.is_salvaged(fid) => {
+                Some(self.plan.history.path(fid))
+            }
+            _ => None,
+        };
+        let paths: Vec<_> = steps.into_iter().filter_map(path).collect();
+        self.found.reserve(self.tree, &paths)
+    }
+
+    /// What was in dispute is in the report when it returns, and what the steps that failed were
+    /// to place is where things are found.
+    fn settle(&mut self) -> std::result::Result<(), Failed<'a>> {
+        let untold = std::mem::take(&mut self.untold);
+        self.found.tell(self.tree, &untold)?;
+        self.disputes.extend(untold);
+        let steps = std::mem::take(&mut self.failed);
+        self.reserve(&steps)?;
+        for step in steps {
+            let placed = match step {
+                Step::Content(fid) => self.salvage(fid),
+                Step::Put(fid, _) => match self.find(fid) {
+                    // It was not moved away either: it is where it was.
+                    Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),
+                    done => done,
+                },
+                _ => Ok(()),
+            };
+            placed.map_err(|error| Failed { step: Some(step), error })?;
+        }
         Ok(())
+    }
+
+    /// It was written outside the tree.
+    fn is_salvaged(&self, fid: Fid) -> bool {
+        self.options.salvage.is_some() && self.plan.missing.contains(&fid)
     }
 
     /// From the staging directory to where things are found.
@@ -312,7 +366,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
 
     /// The file of the tree, if it has one, stays as it is.
     fn salvage(&mut self, fid: Fid) -> Result<()> {
-        if self.options.salvage.is_some() && self.plan.missing.contains(&fid) {
+        if self.is_salvaged(fid) {
             return Ok(());
         }
         let path = self.plan.history.path(fid);

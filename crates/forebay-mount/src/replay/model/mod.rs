@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use forebay::Uuid;
 
 use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS};
-use super::{printable, replay, ReplayError, ReplayOptions, STAGING};
+use super::{printable, replay, Accept, ReplayError, ReplayOptions, STAGING};
 use crate::mark::{self, Verdict};
 use crate::record::{Entry, Record};
 use crate::recover;
@@ -456,7 +456,7 @@ fn planted_bugs_of_the_number_are_caught() {
 #[test]
 fn what_was_under_way_is_left_out_if_that_is_accepted() {
     use Act::*;
-    let accept = ReplayOptions { accept: true, ..ReplayOptions::default() };
+    let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
     let replay_of = |log: &[Vec<u8>], state: &State, options: &ReplayOptions| {
         let tree = SimTree::new(state.clone());
         (replay(&tree, log, options, &mut |_, _| {}), tree.now())
@@ -518,7 +518,7 @@ fn what_a_sync_came_after_was_not_under_way() {
     let voids = log.iter().filter(|body| is_void(body)).count();
     assert_eq!(voids, 1, "the tree refuses such a size");
     log.retain(|body| !is_void(body));
-    for accept in [false, true] {
+    for accept in [Accept::default(), Accept::all()] {
         let options = ReplayOptions { accept, ..ReplayOptions::default() };
         let tree = SimTree::new(ran.base.clone());
         let done = replay(&tree, &log, &options, &mut |_, _| {});

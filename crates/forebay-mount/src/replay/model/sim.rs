@@ -3,6 +3,7 @@
 //! what a file system may have kept at a crash.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::io::Errno;
@@ -328,8 +329,8 @@ pub struct SimTree {
     inode_alone: bool,
     /// And nothing else was.
     changed_alone: Option<u64>,
-    /// Its owner runs it.
-    busy: Option<u64>,
+    /// Their owner runs them.
+    busy: Range<u64>,
     /// Somebody holds a lease of it, for so many tries.
     lease: Arc<Mutex<(u64, u32)>>,
     /// Directories, each time that one was listed.
@@ -346,7 +347,7 @@ impl SimTree {
             changed: Time::default(),
             inode_alone: false,
             changed_alone: None,
-            busy: None,
+            busy: 0..0,
             lease: Arc::default(),
             listed: Arc::default(),
         }
@@ -378,7 +379,11 @@ impl SimTree {
     }
 
     pub fn busy(self, ino: u64) -> SimTree {
-        SimTree { busy: Some(ino), ..self }
+        self.all_busy(ino..ino + 1)
+    }
+
+    pub fn all_busy(self, busy: Range<u64>) -> SimTree {
+        SimTree { busy, ..self }
     }
 
     fn is_changed(&self, ino: u64) -> bool {
@@ -395,7 +400,7 @@ impl SimTree {
             lease.1 -= 1;
             return Err(Errno::AGAIN);
         }
-        if self.busy == Some(ino) {
+        if self.busy.contains(&ino) {
             return Err(Errno::TXTBSY);
         }
         let needed = |i: &Inode| if i.kind == Kind::Directory { 0o300 } else { 0o200 };

@@ -1,0 +1,107 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: what somebody has made immutable or append-only beside the mount, and what is mounted over a
+# part of the tree, costs a replay what it touches and nothing else; a file system that can only be
+# read refuses it, and then the log keeps everything.
+# Method: a table: chattr +i and +a on directories, on files, a tmpfs over a directory, each with a
+# change of content, of a mode, a rename, a link, a removal and a new file in the log; the tree as it
+# was before them.  A directory that nobody touched has to be as the log says, each old file is still
+# there or is explained, and the report names what stays.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need python3 chattr fsfreeze
+
+kinds="plain dir-i dir-a file-i file-a over"
+olds="content mode rename link remove"
+make_disk ext4 64M
+tree=$work/disk/tree
+mkdir "$tree"
+for kind in $kinds; do
+	mkdir "$tree/$kind"
+	for name in $olds; do echo "old $name" >"$tree/$kind/$name"; done
+done
+start_mount "$tree" --sync-interval 600s
+fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+python3 - "$tree" $kinds <<'P'
+import os, sys
+def synced(path, text, flags=os.O_WRONLY):
+    file = os.open(path, flags, 0o644)
+    os.write(file, text)
+    os.fsync(file)
+    os.close(file)
+for kind in sys.argv[2:]:
+    at = f"{sys.argv[1]}/{kind}"
+    synced(f"{at}/content", b"NEW content\n")
+    os.chmod(f"{at}/mode", 0o600)
+    os.rename(f"{at}/rename", f"{at}/renamed")
+    os.link(f"{at}/link", f"{at}/linked")
+    os.unlink(f"{at}/remove")
+    synced(f"{at}/new", b"NEW new\n", os.O_WRONLY | os.O_CREAT)
+P
+kill_mount
+umount_disk
+cp "$work/before" "$work/image"
+mount -o loop "$work/image" "$work/disk"
+
+mount -o remount,ro "$work/disk"
+code=0
+"$FOREBAY" replay "$pool" "$tree" >"$work/refused" 2>&1 || code=$?
+[ $code != 0 ] && grep -qi "read-only" "$work/refused" || fail "read-only: exit code $code: $(cat "$work/refused")"
+mount -o remount,rw "$work/disk"
+
+chattr +i "$tree/dir-i"
+chattr +a "$tree/dir-a"
+for name in $olds; do
+	chattr +i "$tree/file-i/$name"
+	chattr +a "$tree/file-a/$name"
+done
+mount -t tmpfs none "$tree/over"
+echo another >"$tree/over/content"
+at_end 'umount -l "$tree/over" 2>/dev/null; chattr -R -ia "$tree" 2>/dev/null || true'
+"$FOREBAY" replay "$pool" "$tree" >"$work/replayed" 2>&1 || fail "one who seals a file stops the replay: $(cat "$work/replayed")"
+umount "$tree/over"
+chattr -R -i "$tree"
+chattr -R -a "$tree"
+
+python3 - "$tree" <<'P' || fail "$(printf '%s\n' "not all is there or told" "$(cat "$work/replayed")")"
+import glob, os, sys
+tree, wrong = sys.argv[1], []
+def text(path):
+    try:
+        return open(path).read()
+    except OSError:
+        return None
+after = {"content": "NEW content\n", "mode": "old mode\n", "renamed": "old rename\n", "link": "old link\n",
+         "linked": "old link\n", "new": "NEW new\n"}
+found = {name: text(name) for name in glob.glob(f"{tree}/.forebay-found/*")}
+report = "".join(value for name, value in found.items() if name.endswith("-report"))
+plain = {name: text(f"{tree}/plain/{name}") for name in os.listdir(f"{tree}/plain")}
+if plain != after or os.stat(f"{tree}/plain/mode").st_mode & 0o777 != 0o600:
+    wrong.append(f"plain: {plain}")
+if "plain" in report:
+    wrong.append("the report has something of plain")
+told = 0
+for kind in ["dir-i", "dir-a", "file-i", "file-a", "over"]:
+    is_there = {name: text(f"{tree}/{kind}/{name}") for name in os.listdir(f"{tree}/{kind}")}
+    for name, wanted in after.items():
+        # At the old name, where the new one could not be.
+        if is_there.get(name) == wanted:
+            continue
+        told += 1
+        if f"{kind}/" not in report and f"{kind}:" not in report:
+            wrong.append(f"{kind}/{name}: {is_there.get(name)!r}, and the report has nothing of it")
+        old = {"renamed": "rename"}.get(name, name)
+        kept = [is_there.get(old)] + list(found.values())
+        if wanted not in kept and not (name == "linked" and "old link\n" in is_there.values()):
+            wrong.append(f"{kind}/{name}: its bytes are nowhere: {is_there}")
+    for name in ["content", "mode", "rename", "link"]:
+        if f"old {name}\n" not in list(is_there.values()) + list(found.values()) and is_there.get(name) != after.get(name):
+            wrong.append(f"{kind}/{name}: what the tree had is lost")
+print(f"{told} changes in dispute, {len(report.splitlines())} lines in the report")
+if wrong:
+    print("\n".join(wrong))
+    sys.exit(1)
+P
+umount_disk
+say "immutable, append-only, mounted over, read-only: the rest is restored, and what stays is told"
