@@ -18,6 +18,9 @@
  *	edges make FILE         makes it
  *	edges stops FILE COMMAND...   runs it until it is to make FILE; says "stopped", and lets it go
  *				on at a byte of its input
+ *	edges writes FILE SEEN  stores all the time, and to the plain file SEEN after that; says "stored"
+ *	edges comes FILE SEEN MS   opens FILE to write without a wait, MS later with one; what SEEN had
+ *				by then is in FILE, and it writes there
  *	edges leaves FILE OTHER stores to FILE, says "stored", waits for a byte of its input; ends
  *				while a thread opens OTHER again and again
  */
@@ -152,21 +155,20 @@ static void makes(void)
 	CHECK(close(made(path)) == 0);
 }
 
-static sigjmp_buf out;
+static sigjmp_buf out, *within;
 static int opened_within;
 
 static void leaves(int signal)
 {
-	jmp_buf within;
-
 	(void)signal;
-	/* A jump within it: it runs still. */
-	if (setjmp(within) == 0)
-		longjmp(within, 1);
+	/* A jump within it, wherever it is kept where that goes: it runs still. */
+	if (sigsetjmp(*within, 0) == 0)
+		siglongjmp(*within, 1);
 	opened_within = open(path, O_RDWR);
-	CHECK(opened_within >= 0 || (is_mapped_run() && errno == EBUSY));
-	if (opened_within >= 0)
-		CHECK(close(opened_within) == 0);
+	if (is_mapped_run())
+		CHECK(opened_within == -1 && errno == EBUSY);
+	else
+		CHECK(opened_within >= 0 && close(opened_within) == 0);
 	siglongjmp(out, 1);
 }
 
@@ -192,6 +194,8 @@ static void *jumps_here(void *p)
 	struct sigaction action = { .sa_handler = leaves };
 	volatile int round;
 
+	within = malloc(sizeof(*within));
+	CHECK(within);
 	for (round = 0; round < 4; round++) {
 		action.sa_flags = round % 2 ? SA_ONSTACK : 0;
 		CHECK(sigaltstack(&other, NULL) == 0 && sigaction(SIGUSR1, &action, NULL) == 0);
@@ -424,6 +428,67 @@ static void ends(char *other)
 	exit(0);
 }
 
+static volatile uint64_t *seen;
+
+static void seen_at(const char *name)
+{
+	int fd = made(name);
+
+	CHECK(ftruncate(fd, PAGE) == 0);
+	seen = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(seen != MAP_FAILED && close(fd) == 0);
+}
+
+static void *counts(void *p)
+{
+	volatile uint64_t *count = (uint64_t *)((char *)p + 2 * PAGE);
+	uint64_t n;
+
+	for (n = 1;; n++) {
+		*count = n;
+		*(volatile uint64_t *)((char *)p + 5 * PAGE) = n;
+		*seen = n;
+		usleep(100);
+	}
+	return NULL;
+}
+
+static void writes(const char *name)
+{
+	int fd = made(path);
+	char *p, *other;
+
+	CHECK(ftruncate(fd, 24 * MIB) == 0);
+	p = mmap(NULL, 24 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	seen_at(name);
+	begin(counts, p);
+	memset(p + 4 * MIB, 1, 20 * MIB);
+	puts("stored");
+	for (;;) {
+		/* Much is written back. */
+		other = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+		CHECK(other != MAP_FAILED && munmap(other, PAGE) == 0);
+		memset(p + 4 * MIB, rand(), 20 * MIB);
+	}
+}
+
+static void comes(const char *name, int ms)
+{
+	uint64_t before, there;
+	int fd;
+
+	seen_at(name);
+	CHECK(open(path, O_WRONLY | O_NONBLOCK) == -1 && errno == EAGAIN);
+	usleep((useconds_t)ms * 1000);
+	before = *seen;
+	fd = open(path, O_RDWR);
+	CHECK(fd >= 0 && pread(fd, &there, sizeof(there), 2 * PAGE) == sizeof(there));
+	CHECK(pwrite(fd, "other", 5, 5 * PAGE + 100) == 5 && fsync(fd) == 0 && close(fd) == 0);
+	if (there < before)
+		printf("%lu is there of %lu\n", (unsigned long)there, (unsigned long)before);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -462,6 +527,10 @@ int main(int argc, char **argv)
 		CHECK(close(made(path)) == 0);
 	if (strcmp(argv[1], "stops") == 0)
 		stops(argv + 3);
+	if (strcmp(argv[1], "writes") == 0)
+		writes(argv[3]);
+	if (strcmp(argv[1], "comes") == 0)
+		comes(argv[3], atoi(argv[4]));
 	if (strcmp(argv[1], "leaves") == 0)
 		ends(argv[3]);
 	return 0;

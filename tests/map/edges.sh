@@ -118,6 +118,19 @@ else
 	say "NOT TESTED: no overlay can be mounted"
 fi
 
+# A writer that comes while the library looks who was refused.
+for ms in 2 10 30 60; do
+	fresh
+	begin_beside writes "$file" "$work/seen"
+	timeout -s KILL 60 "$edges" comes "$file" "$work/seen" $ms >"$work/came" || fail "a writer after one that was refused: $(cat "$work/says")"
+	ended
+	[ "$code" = 6 ] || fail "a writer after one that was refused: $code $(cat "$work/says")"
+	# Where it came in the one moment in which nothing keeps it, the rest stays in the pool.
+	grep -q 'kept in the pool' "$work/says" || [ ! -s "$work/came" ] || fail "it does not see what was stored: $(cat "$work/came" "$work/says")"
+	[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "what it has written is overwritten: $(cat "$work/says")"
+done
+say "a writer after one that was refused: passed"
+
 # What was stored cannot be written to the file: that is told, and is kept.
 mkdir "$work/full"
 if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then

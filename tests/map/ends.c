@@ -6,6 +6,7 @@
  *
  *	ends list             the ways to end, each with where it stores last
  *	ends end WAY FILE     stores to FILE and ends so, without a sync
+ *	ends syncs FILE       sync(2) while another thread closes FILE, and a kill
  *	ends signals FILE     handlers that open, write, sync and jump while threads and they are at it
  *	ends cancel FILE      threads are cancelled while they write, sync and read
  *	ends futex FILE       a process-shared lock in a mapping, while its memory moves
@@ -20,6 +21,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -86,6 +88,130 @@ static void *exits(void *p)
 	_exit(0);
 }
 
+static volatile pid_t closer;
+static volatile int closes_now;
+
+/* It closes FILE, the last user of that, with much to write to it. */
+static void *closes(void *p)
+{
+	long at;
+
+	(void)p;
+	for (at = MIB; at < 4 * MIB; at += MIB)
+		CHECK(pwrite(file, memory, MIB, at) == MIB);
+	CHECK(munmap(memory, 4 * MIB) == 0);
+	memory = NULL;
+	closer = gettid();
+	while (!closes_now)
+		;
+	CHECK(close(file) == 0);
+	for (;;)
+		pause();
+	return NULL;
+}
+
+/* What the library does of a file's close before it syncs: it has taken it out of its tables by then. */
+static int is_closing(pid_t thread)
+{
+	struct __ptrace_syscall_info info;
+
+	CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) > 0);
+	return info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == SYS_fcntl &&
+	       info.entry.args[1] == F_DUPFD_CLOEXEC;
+}
+
+/* In a child: stops the thread within its close, and lets it go on after three seconds: so slow may
+ * storage be. */
+static void slow_down(pid_t thread, int to_parent, int from_parent)
+{
+	int status;
+	char c = 0;
+
+	CHECK(ptrace(PTRACE_SEIZE, thread, 0, PTRACE_O_TRACESYSGOOD) == 0);
+	CHECK(ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0);
+	CHECK(waitpid(thread, &status, __WALL) == thread);
+	CHECK(write(to_parent, &c, 1) == 1 && read(from_parent, &c, 1) == 1);
+	do {
+		CHECK(ptrace(PTRACE_SYSCALL, thread, 0, 0) == 0);
+		CHECK(waitpid(thread, &status, __WALL) == thread);
+	} while (!WIFSTOPPED(status) || WSTOPSIG(status) != (SIGTRAP | 0x80) || !is_closing(thread));
+	CHECK(write(to_parent, &c, 1) == 1);
+	sleep(3);
+	/* By then the program may have ended. */
+	ptrace(PTRACE_DETACH, thread, 0, 0);
+	_exit(0);
+}
+
+static void end_beside_close(void)
+{
+	pthread_t thread;
+	int to[2], from[2];
+	char c = 0;
+
+	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
+	while (!closer)
+		;
+	if (!is_mapped_run()) {
+		closes_now = 1;
+		return;
+	}
+	CHECK(pipe(to) == 0 && pipe(from) == 0);
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0)
+		slow_down(closer, from[1], to[0]);
+	CHECK(read(from[0], &c, 1) == 1);
+	closes_now = 1;
+	CHECK(write(to[1], &c, 1) == 1 && read(from[0], &c, 1) == 1);
+}
+
+static volatile int duplicated = -1;
+
+static void *duplicates(void *p)
+{
+	for (;;) {
+		int fd = dup(duplicated);
+
+		CHECK(fd >= 0 ? close(fd) == 0 : errno == EBADF);
+	}
+	return p;
+}
+
+/* The last descriptor of another file is closed while others duplicate it. */
+static void duplicate_beside_close(void)
+{
+	pthread_t thread;
+	char name[512];
+	int round, i;
+
+	snprintf(name, sizeof(name), "%s.other.map", path);
+	for (i = 0; i < 3; i++)
+		CHECK(pthread_create(&thread, NULL, duplicates, NULL) == 0);
+	for (round = 0; round < 300; round++) {
+		int fd = open(name, O_RDWR | O_CREAT, 0600);
+
+		CHECK(fd >= 0);
+		/* Above the numbers that the others make, which may not be reused for it. */
+		duplicated = fcntl(fd, F_DUPFD, 500);
+		CHECK(duplicated >= 500 && close(fd) == 0);
+		usleep((unsigned)(round % 10) * 20);
+		CHECK(close(duplicated) == 0);
+	}
+}
+
+static int copy;
+
+/* From a mapping of one file to another file, and back. */
+static void *copies(void *p)
+{
+	for (;;) {
+		CHECK(pwrite(copy, memory + MIB, 2 * MIB, 0) == 2 * MIB);
+		CHECK(pread(copy, memory + 3 * MIB, MIB, 0) == MIB);
+	}
+	return p;
+}
+
 static void end(const char *way)
 {
 	pthread_t thread;
@@ -118,6 +244,32 @@ static void end(const char *way)
 		usleep(20000);
 		store("last, beside an open");
 		exit(0);
+	} else if (strcmp(way, "beside-last-close") == 0) {
+		store("last, beside the last close");
+		end_beside_close();
+		_exit(0);
+	} else if (strcmp(way, "beside-close") == 0) {
+		/* Another file stays open. */
+		char name[512];
+
+		snprintf(name, sizeof(name), "%s.stays.map", path);
+		CHECK(open(name, O_RDWR | O_CREAT, 0600) >= 0);
+		store("last, beside a close");
+		end_beside_close();
+		_exit(0);
+	} else if (strcmp(way, "beside-copy") == 0) {
+		char name[512];
+
+		snprintf(name, sizeof(name), "%s.copy.map", path);
+		copy = open(name, O_RDWR | O_CREAT, 0600);
+		CHECK(copy >= 0 && pthread_create(&thread, NULL, copies, NULL) == 0);
+		usleep(20000);
+		store("last, beside a copy");
+		_exit(0);
+	} else if (strcmp(way, "duplicates") == 0) {
+		duplicate_beside_close();
+		store("last, after duplicates");
+		_exit(0);
 	} else if (strcmp(way, "handler-_exit") == 0 || strcmp(way, "handler-exit") == 0) {
 		/* It interrupts what it likes: the library, and the C library's memory. */
 		struct itimerval in = { { 0, 0 }, { 0, 3000 } };
@@ -141,6 +293,18 @@ static void end(const char *way)
 	} else {
 		CHECK(!"such a way");
 	}
+}
+
+static void syncs(void)
+{
+	char name[512];
+
+	snprintf(name, sizeof(name), "%s.stays.map", path);
+	CHECK(open(name, O_RDWR | O_CREAT, 0600) >= 0);
+	store("last, before a sync");
+	end_beside_close();
+	sync();
+	raise(SIGKILL);
 }
 
 static sigjmp_buf back;
@@ -403,7 +567,8 @@ static void futexes(void)
 int main(int argc, char **argv)
 {
 	static const char *const ways[] = { "return", "exit", "_exit", "quick_exit", "atexit", "destructor",
-					    "library", "beside-open", "handler-_exit", "handler-exit", "two-exits" };
+					    "library", "beside-open", "beside-close", "beside-last-close", "beside-copy", "duplicates",
+					    "handler-_exit", "handler-exit", "two-exits" };
 	size_t i;
 
 	if (argc == 2 && strcmp(argv[1], "list") == 0) {
@@ -423,6 +588,8 @@ int main(int argc, char **argv)
 	CHECK(memory != MAP_FAILED);
 	if (strcmp(argv[1], "end") == 0)
 		end(argv[2]);
+	else if (strcmp(argv[1], "syncs") == 0)
+		syncs();
 	else if (strcmp(argv[1], "signals") == 0)
 		signals();
 	else if (strcmp(argv[1], "cancel") == 0)

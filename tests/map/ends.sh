@@ -14,7 +14,7 @@ ends=$work/ends
 
 ends_so() { # WAY
 	local tries=1 try code
-	case $1 in beside-open | handler-* | two-exits) tries=${TRIES:-8} ;; esac
+	case $1 in beside-open | beside-copy | handler-* | two-exits) tries=${TRIES:-8} ;; esac
 	for ((try = 0; try < tries; try++)); do
 		rm -f "$work"/end.map*
 		code=0
@@ -33,6 +33,14 @@ while read -r way; do
 	ways=$((ways + 1))
 done < <("$ends" list)
 say "$ways ways to end: passed"
+
+rm -f "$work"/end.map*
+code=0
+ROOM=8M mapped timeout -s KILL 40 "$ends" syncs "$work/end.map" 2>"$work/says" || code=$?
+[ "$code" = 137 ] || fail "a sync next to a close: $code $(cat "$work/says")"
+recover || fail "a sync next to a close: not recovered"
+grep -aq 'last, ' "$work/end.map" || fail "a sync next to a close: what was synced is lost"
+say "a sync next to a close: passed"
 
 for what in signals cancel futex children; do
 	rm -f "$work"/plain* "$work"/what.map*

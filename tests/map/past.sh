@@ -108,8 +108,14 @@ writes_by_force() {
 }
 if [ -w $patience ]; then
 	beside reader writes_by_force
-	[ "$code" = 6 ] && stored_there || fail "a writer by force: $code $(cat "$work/said" "$work/says")"
-	grep -q 'past the library' "$work/says" || fail "a writer by force is not told"
+	[ "$code" = 6 ] || fail "a writer by force: $code $(cat "$work/said" "$work/says")"
+	grep -q 'past the library.*kept in the pool' "$work/says" || fail "a writer by force is not told: $(cat "$work/says")"
+	[ "$(wc -l <"$work/says")" = 1 ] || fail "a writer by force is not told once: $(cat "$work/says")"
+	if grep -q stored "$file"; then fail "the file is written after others have changed it"; fi
+	"$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 && fail "a file that others have changed is recovered: $(cat "$work/recovered")"
+	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
+	stored_there || fail "what was stored before a writer by force is lost: $(cat "$work/recovered")"
+	tail -c 5 "$file" | grep -q other || fail "the bytes of a writer by force are lost"
 else
 	say "NOT TESTED: $patience cannot be written"
 fi

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use libc::{mode_t, off_t};
 
+use crate::closing;
 use crate::kept;
 use crate::locks;
 use crate::planted::{self, Planted};
@@ -70,9 +71,11 @@ fn duplicated(desc: Option<state::Held>, new: c_int) -> c_int {
     let Some(desc) = desc.filter(|_| new >= 0 && !planted::is(Planted::DupForgotten)) else {
         return new;
     };
-    // SAFETY: it was made just now.
-    let undo = |errno| unsafe {
-        real::close(new);
+    let undo = |errno| {
+        // What the number was before it was made just now is closed, by dup2(2).
+        let _ = state::take(new);
+        // SAFETY: it was made just now.
+        unsafe { real::close(new) };
         fail(errno)
     };
     if new <= 2 {
@@ -539,7 +542,7 @@ pub unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int {
 }
 
 fn leave(code: c_int) -> ! {
-    state::end();
+    closing::end();
     loop {
         // SAFETY: it ends the process.
         unsafe { real::raw(libc::SYS_exit_group, [code as usize, 0, 0, 0, 0, 0]) };

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use libc::{sigaction, siginfo_t};
 
+use crate::extent;
 use crate::real::raw;
-use crate::state;
 
 /// The thread that ends the program; it does not wait for itself.
 static ENDS: AtomicI32 = AtomicI32::new(0);
@@ -66,15 +66,28 @@ fn thread() -> i32 {
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// While the program ends another thread goes no further where it would see that a file is closed,
+/// or would open one that nobody closes.
+pub fn stay_if_begun() {
+    if has_begun() && thread() != ENDS.load(Ordering::SeqCst) {
+        stay();
+    }
+}
+
+/// Until the process ends.
+fn stay() -> ! {
+    loop {
+        // SAFETY: it waits for nothing, for ever.
+        unsafe { raw(libc::SYS_ppoll, [0; 6]) };
+    }
+}
+
 extern "C" fn fault(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     // SAFETY: the kernel's, of a fault.
     let address = unsafe { (*info).si_addr() }.addr();
     let ends = ENDS.load(Ordering::SeqCst);
-    if ends != 0 && state::was_mapped(address) && thread() != ends {
-        loop {
-            // SAFETY: it waits for nothing, for ever.
-            unsafe { raw(libc::SYS_ppoll, [0; 6]) };
-        }
+    if ends != 0 && extent::may_have(address, 1) && thread() != ends {
+        stay();
     }
     // The next one is the program's own: the instruction is run again.
     let before = FAULTS.iter().position(|&f| f == signal).and_then(|i| BEFORE[i].get());

@@ -25,12 +25,13 @@ use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile};
 
+use crate::closing;
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real::raw;
-use crate::say::About;
-use crate::state::{self, inside, lock};
+use crate::say::{once, About};
+use crate::state::{inside, lock};
 use crate::which;
 
 const F_SETSIG: usize = 10;
@@ -259,6 +260,7 @@ fn watch() {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
                 (_, Some(State::Broken { to_write: true })) if was_refused(&file) => {}
+                (_, Some(State::Taken)) if !is_own(&file) => give_up(&file),
                 (_, Some(state @ (State::Broken { .. } | State::Taken))) => {
                     give_back(&file, !matches!(state, State::Broken { to_write: false }));
                     match (is, settle(&file)) {
@@ -327,14 +329,14 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         false => "",
     };
     if all.is_err() {
-        state::stop(format_args!(
+        closing::stop(format_args!(
             "{path}: it is opened past the library, {who}and what the program has stored cannot be \
              written to it: the program ends, and what was synced is kept in the pool: forebay map \
              recover, with --accept if others have changed the file by then"
         ));
     }
     if to_write {
-        state::stop(format_args!(
+        closing::stop(format_args!(
             "{path}: it is opened past the library, {who}(by an instruction of the program's own, by \
              a library that is bound to the C library alone, or by another program): all that was \
              stored is in the file, and the program ends; leave it out of --files"
@@ -344,6 +346,30 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     if let Some(fd) = descriptor(file) {
         unset(fd, fd);
     }
+}
+
+/// The kernel lets nobody else change it before it takes the lease.
+fn is_own(file: &Mapped) -> bool {
+    file.map().as_ref().is_none_or(MapFile::is_own)
+}
+
+/// Others have the file, and may have changed it: nothing is written over that.
+fn give_up(file: &Arc<Mapped>) -> ! {
+    file.close_failed.store(true, Ordering::SeqCst);
+    let synced = file.call(About::Sync, |map| {
+        map.give_up();
+        map.sync(0, u64::MAX)
+    });
+    let kept = match synced {
+        Ok(()) => "what the program has stored",
+        Err(_) => "what the program has synced",
+    };
+    closing::stop(format_args!(
+        "{}: it was opened past the library before the library could know, and may have been changed: \
+         nothing more is written to it, and the program ends; {kept} since is kept in the pool: \
+         forebay map recover, with --accept if others have changed the file",
+        file.path.display()
+    ));
 }
 
 /// Its descriptor, if it is open.  The file's lock is not held, since the program may end next.
@@ -358,10 +384,11 @@ fn descriptor(file: &Mapped) -> Option<RawFd> {
 ///
 /// The kernel counts who has a file open, including in an open that waits, and gives no lease
 /// beside one.  To be whole, the lease has to be given back for a moment, in which anybody may open
-/// the file: he is counted, or has come and gone, and then has written to it or not.
-fn was_refused(file: &Mapped) -> bool {
-    let map = file.map();
-    let Some((map, fd)) = map.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
+/// the file: he is counted, or has come and gone, and then has written to it or not.  So before that
+/// moment all is in the file, and an open that has come until then is waited with.
+fn was_refused(file: &Arc<Mapped>) -> bool {
+    let held = file.map();
+    let Some((map, fd)) = held.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
         return false;
     };
     let is_ours = || kept::check(fd).is_ok();
@@ -370,13 +397,35 @@ fn was_refused(file: &Mapped) -> bool {
     if !is_ours() || !within(SETTLES, free) || !is_ours() {
         return false;
     }
-    inside(|| {
-        map.alone(|| {
+    let mut again = Again::Waits;
+    let exposed = inside(|| {
+        map.expose(|| {
             let before = which::written(fd);
+            // The write-back before this may have taken long.
+            if before.is_none() || !free() || !is_ours() {
+                return true;
+            }
             unset(fd, fd);
-            within(SETTLES, || set(fd).is_ok()) && before.is_some() && which::written(fd) == before
+            let whole = within(SETTLES, || set(fd).is_ok()) && which::written(fd) == before;
+            again = if whole { Again::Whole } else { Again::Lost };
+            whole
         })
-    })
+    });
+    drop(held);
+    match again {
+        Again::Lost => give_up(file),
+        Again::Whole => exposed.is_ok(),
+        Again::Waits => false,
+    }
+}
+
+/// What has become of a lease after an open that was refused.
+enum Again {
+    /// Somebody waits for it.
+    Waits,
+    Whole,
+    /// Somebody has the file, or has changed it.
+    Lost,
 }
 
 /// Tries for so long.
@@ -396,12 +445,24 @@ fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
 /// Whether nobody else has it any more.
 fn retake(file: &Mapped) -> bool {
     let Some(fd) = descriptor(file) else { return true };
-    if set(fd).is_ok() {
-        inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
-        return true;
+    match set(fd) {
+        Ok(()) => {
+            inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
+            return true;
+        }
+        Err(libc::EACCES | libc::EPERM) => once(
+            About::Lease,
+            format_args!(
+                "{}: the kernel gives its lease no more, since the program has changed its user: what \
+                 opens it past the library is not seen from now on; run the program as that user from \
+                 its start, or give it CAP_LEASE",
+                file.path.display()
+            ),
+        ),
+        Err(_) => {}
     }
     if which::is_open_plainly(file.id) {
-        state::stop(format_args!(
+        closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \
              or a library that is bound to the C library alone), and would not see what is stored: \
              all is in the file, and the program ends; leave it out of --files",

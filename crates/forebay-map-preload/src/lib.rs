@@ -9,9 +9,12 @@
 
 mod attributes;
 mod calls;
+mod closing;
 mod config;
 mod ending;
+mod extent;
 mod forking;
+mod jumps;
 mod kept;
 mod lease;
 mod locks;
@@ -40,6 +43,7 @@ static MEMORY: memory_own::Memory = memory_own::Memory::new();
 
 extern "C" fn begin() {
     real::find();
+    jumps::start();
     let started = match Config::of_environment() {
         Ok(None) => Ok(()),
         Ok(Some(config)) => end_last().and_then(|()| state::start(config)),
@@ -53,7 +57,7 @@ extern "C" fn begin() {
 }
 
 extern "C" fn end(_: *mut c_void) {
-    state::end();
+    closing::end();
 }
 
 extern "C" {

@@ -4,19 +4,20 @@
 use std::ffi::c_int;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, PAGE};
 
+use crate::closing::release;
+use crate::ending;
+use crate::extent;
 use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{
-    errno_of, inside, known_place, lock, quietly, read, release, write, Locked, CONFIG, OPEN,
-};
+use crate::state::{errno_of, inside, lock, quietly, read, write, Locked, CONFIG, OPEN};
 use crate::views::Views;
 use crate::which::is_at;
 
@@ -38,6 +39,8 @@ pub struct Mapped {
     pub locks: Locks,
     /// Segments that stay where they are.
     pub pins: Mutex<Vec<u64>>,
+    /// A close has failed: stores that were not synced are lost.
+    pub close_failed: AtomicBool,
 }
 
 /// Addresses.
@@ -76,8 +79,13 @@ impl Mapped {
         about: About,
         f: impl FnOnce(&MapFile) -> forebay_map::Result<R>,
     ) -> Result<R, c_int> {
-        let map = self.map();
-        let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
+        let held = self.map();
+        let Some(map) = held.as_ref() else {
+            drop(held);
+            // The program may have closed it, or its end.
+            ending::stay_if_begun();
+            return Err(libc::EBADF);
+        };
         inside(|| f(map)).map_err(|e| {
             once(about, format_args!("{e}"));
             match (about, errno_of(&e)) {
@@ -95,6 +103,7 @@ impl Mapped {
             return Ok(());
         }
         let opened = lock(&OPEN);
+        ending::stay_if_begun();
         let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
         let mut map = write(&self.map);
         let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
@@ -147,6 +156,9 @@ impl Mapped {
             let ending = map.as_ref().map(lease::ends);
             // After an error here it is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close).map_err(refused);
+            if closed.is_err() {
+                self.close_failed.store(true, Ordering::SeqCst);
+            }
             let again = |room| opened.map_again(config, &self.path, room, ending.as_ref());
             let larger = closed.and_then(|()| again(bytes).map_err(refused));
             let (now, done) = match larger {
@@ -176,7 +188,7 @@ impl Mapped {
         }
         let (from, room) = map.as_ref().map_or((0, 0), |m| (m.address().addr(), m.room() as usize));
         drop(map);
-        known_place(from, room);
+        extent::add(from, room);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use libc::off_t;
 
+use crate::closing;
 use crate::kept;
 use crate::planted::{self, Planted};
 use crate::real::{fail, raw, told};
@@ -218,7 +219,7 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
             && state::over(p.addr(), len).is_some()
             && !planted::is(Planted::MsyncAcross)
         {
-            if let Err(errno) = state::sync_all() {
+            if let Err(errno) = closing::sync_all() {
                 return fail(errno);
             }
         }

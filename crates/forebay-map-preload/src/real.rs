@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The calls as they are without us: the C library's once our constructor has looked them up,
-//! and system calls before that.  A look-up may allocate, and an allocator may call us, so
-//! none is made later.
+//! and system calls before that.  A look-up may allocate, and an allocator may call us; and a handler
+//! of a signal may not make one.  So none is made later.
 
 use std::ffi::{c_char, c_int, c_long, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -67,8 +67,7 @@ macro_rules! reals {
             $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)+
         }
 
-        /// Looks all of them up.
-        pub fn find() {
+        fn find_reals() {
             $(
                 let name = concat!(stringify!($name), "\0");
                 // SAFETY: the name ends with a zero byte.
@@ -154,19 +153,36 @@ reals! {
     pselect(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
 }
 
+/// Looks all of them up.
+pub fn find() {
+    find_reals();
+    for (found, name) in LATER.iter().chain(&WHENEVER).chain(&JUMPS) {
+        late(found, name);
+    }
+}
+
+/// A function of the C library, and its name, which ends with a zero byte.
+type Late = (&'static AtomicPtr<c_void>, &'static str);
+
 /// Without a fall-back: a program that has come so far has run our constructor.
 macro_rules! later {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
+        #[allow(non_upper_case_globals)]
+        mod found_later {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)+
+        }
+        static LATER: [Late; [$(stringify!($name)),+].len()] =
+            [$((&found_later::$name, concat!(stringify!($name), "\0"))),+];
         $(
             /// Without us.
             ///
             /// # Safety
             /// As the C library's.
             pub unsafe fn $name($($arg: $type),*) -> Option<$ret> {
-                // SAFETY: the name ends with a zero byte; the function has these arguments.
+                // SAFETY: the function has these arguments.
                 unsafe {
-                    let name = concat!(stringify!($name), "\0");
-                    let p = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
+                    let p = late(&found_later::$name, concat!(stringify!($name), "\0"));
                     if p.is_null() {
                         return None;
                     }
@@ -191,13 +207,13 @@ later! {
     sync() -> ();
 }
 
-/// A function of the C library that may be called before our constructor, found at its first call.
-/// The name ends with a zero byte.
+/// A function of the C library that may be called before our constructor: it is found then.  The
+/// name ends with a zero byte.
 fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     debug_assert!(name.ends_with('\0'));
     let mut p = found.load(Ordering::Acquire);
     if p.is_null() {
-        // SAFETY: both callers end the name with a zero byte.
+        // SAFETY: all callers end the name with a zero byte.
         p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
         found.store(p, Ordering::Release);
     }
@@ -207,14 +223,20 @@ fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
 /// Signals are handled before our constructor, too, and the kernel's struct is another one.
 macro_rules! whenever {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
+        #[allow(non_upper_case_globals)]
+        mod found_whenever {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)+
+        }
+        static WHENEVER: [Late; [$(stringify!($name)),+].len()] =
+            [$((&found_whenever::$name, concat!(stringify!($name), "\0"))),+];
         $(
             /// Without us.
             ///
             /// # Safety
             /// As the C library's.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
-                static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                let p = late(&FOUND, concat!(stringify!($name), "\0"));
+                let p = late(&found_whenever::$name, concat!(stringify!($name), "\0"));
                 // SAFETY: the function has these arguments.
                 unsafe {
                     if p.is_null() {
@@ -233,14 +255,21 @@ whenever! {
 }
 
 macro_rules! jumps {
-    ($($name:ident)+) => {$(
+    ($($name:ident)+) => {
+        #[allow(non_upper_case_globals)]
+        mod found_jumps {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)+
+        }
+        static JUMPS: [Late; [$(stringify!($name)),+].len()] =
+            [$((&found_jumps::$name, concat!(stringify!($name), "\0"))),+];
+        $(
         /// Without us.
         ///
         /// # Safety
         /// As longjmp(3).
         pub unsafe fn $name(set: *mut c_void, value: c_int) -> ! {
-            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            let p = late(&FOUND, concat!(stringify!($name), "\0"));
+            let p = late(&found_jumps::$name, concat!(stringify!($name), "\0"));
             // SAFETY: the function has these arguments.
             unsafe {
                 if p.is_null() {

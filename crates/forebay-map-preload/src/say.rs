@@ -30,6 +30,7 @@ pub enum About {
     Instruction,
     Ours,
     Touch,
+    Lease,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

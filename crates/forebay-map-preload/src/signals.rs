@@ -17,6 +17,7 @@ use std::sync::atomic::{compiler_fence, AtomicPtr, Ordering};
 
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
+use crate::jumps;
 use crate::real::{self, raw};
 
 const SIGNALS: usize = 65;
@@ -65,10 +66,17 @@ impl Running {
 
     fn begin(&self, began: Began) {
         let depth = self.depth.get();
-        if let Some(one) = self.all.get(depth) {
-            one.set(began);
-        }
+        let set = || {
+            if let Some(one) = self.all.get(depth) {
+                one.set(began);
+            }
+        };
+        set();
+        compiler_fence(Ordering::SeqCst);
         self.depth.set(depth + 1);
+        compiler_fence(Ordering::SeqCst);
+        // A handler that came between the two had the entry.
+        set();
     }
 
     /// All that have not the address below them on the stack were left by a jump.
@@ -219,9 +227,12 @@ pub fn in_handler() -> bool {
 }
 
 /// The thread goes to where `set` was filled by setjmp(3): handlers that it leaves by that run no
-/// more.  Where a handler jumps within itself, what it has filled lies on the stack below it.
-fn jumps_to(set: usize) {
-    let _ = RUNNING.try_with(|running| running.keep_above(set));
+/// more.  Where `set` cannot be read, the place of it stands for where the jump goes to: a handler
+/// that jumps within itself is known then if it has `set` on its own stack.
+unsafe fn jumps_to(set: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let to = unsafe { jumps::stack_of(set) }.unwrap_or(set.addr());
+    let _ = RUNNING.try_with(|running| running.keep_above(to));
 }
 
 macro_rules! jumps {
@@ -230,9 +241,11 @@ macro_rules! jumps {
         /// As longjmp(3).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(set: *mut c_void, value: c_int) -> ! {
-            jumps_to(set.addr());
             // SAFETY: the caller's promise.  Nothing here has to be dropped.
-            unsafe { real::$name(set, value) }
+            unsafe {
+                jumps_to(set);
+                real::$name(set, value)
+            }
         }
     )+};
 }

@@ -16,14 +16,15 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use std::sync::RwLockWriteGuard;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
-use std::sync::{RwLockWriteGuard, TryLockError};
-use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
 
+use crate::closing::{close_pool, release, POOL};
 use crate::config::Config;
 use crate::ending;
+use crate::extent;
 use crate::forking;
 use crate::kept;
 use crate::lease;
@@ -36,9 +37,6 @@ use crate::signals::{self, hold, Busy};
 use crate::which::{identity_at, is_at};
 use crate::window;
 
-/// Exit status of a program that cannot be followed any more.
-const STOPPED: usize = 6;
-
 /// Descriptors beyond are refused.
 pub const MOST: usize = 1 << 16;
 
@@ -47,12 +45,10 @@ static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
 pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
-/// Where files are mapped, and the least and the last address of them.
-static PLACES: RwLock<Vec<Arc<Mapped>>> = RwLock::new(Vec::new());
-static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
-static LAST: AtomicUsize = AtomicUsize::new(0);
-/// How many files are open.
-static FILES: AtomicUsize = AtomicUsize::new(0);
+/// Where files are mapped.
+pub static PLACES: RwLock<Places> = RwLock::new(Places { open: Vec::new(), closing: Vec::new() });
+/// How many files are open, with those that are being closed.
+pub static FILES: AtomicUsize = AtomicUsize::new(0);
 
 pub static CONFIG: OnceLock<Config> = OnceLock::new();
 static CHILD: AtomicBool = AtomicBool::new(false);
@@ -62,8 +58,17 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 static ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 pub struct Opened {
-    session: Session,
-    files: HashMap<(u64, u64), Arc<Mapped>>,
+    pub session: Session,
+    pub files: HashMap<(u64, u64), Arc<Mapped>>,
+}
+
+/// Files whose stores may not be in the file yet: a file is in one of the lists until they are.
+#[derive(Debug)]
+pub struct Places {
+    /// They have an address.
+    pub open: Vec<Arc<Mapped>>,
+    /// A close is under way, with `OPEN` held.
+    pub closing: Vec<Arc<Mapped>>,
 }
 
 impl Opened {
@@ -266,7 +271,7 @@ pub fn is_elsewhere() -> bool {
 /// A child has everything of the table and the places, and none of the threads that use them.
 pub type Unchanged = (
     RwLockWriteGuard<'static, Option<HashMap<c_int, Arc<Desc>>>>,
-    RwLockWriteGuard<'static, Vec<Arc<Mapped>>>,
+    RwLockWriteGuard<'static, Places>,
 );
 
 /// For a fork.
@@ -326,19 +331,10 @@ pub fn errno_of(e: &Error) -> c_int {
     }
 }
 
-pub fn known_place(from: usize, room: usize) {
-    LEAST.fetch_min(from, Ordering::SeqCst);
-    LAST.fetch_max(from + room, Ordering::SeqCst);
-}
-
 fn may_be_within(from: usize, last: usize) -> bool {
-    let none = last < LEAST.load(Ordering::Relaxed) || from >= LAST.load(Ordering::Relaxed);
-    !none && !is_child() && !is_inside()
-}
-
-/// Whether a file was mapped there, or between two.
-pub fn was_mapped(address: usize) -> bool {
-    (LEAST.load(Ordering::Relaxed)..LAST.load(Ordering::Relaxed)).contains(&address)
+    extent::may_have(from, last.saturating_sub(from).saturating_add(1))
+        && !is_child()
+        && !is_inside()
 }
 
 /// A file that has a part of a range.
@@ -347,7 +343,7 @@ pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
     if !may_be_within(from, end - 1) {
         return None;
     }
-    read(&PLACES).iter().find(|file| file.is_within(from, end)).cloned()
+    read(&PLACES).open.iter().find(|file| file.is_within(from, end)).cloned()
 }
 
 /// The file that is mapped at an address, and where in it that is.
@@ -356,7 +352,7 @@ pub fn at(address: usize) -> Option<(Arc<Mapped>, u64)> {
         return None;
     }
     // The file's own lock is not waited for with that of the places held: see `forking.rs`.
-    let found = read(&PLACES).iter().find(|f| f.is_within(address, address + 1)).cloned()?;
+    let found = read(&PLACES).open.iter().find(|f| f.is_within(address, address + 1)).cloned()?;
     let at = found.offset(address)?;
     Some((found, at))
 }
@@ -421,8 +417,13 @@ fn desc_of(fd: c_int) -> Option<Held> {
     Some(Held { desc, _busy })
 }
 
-/// A descriptor is another one of a description.
+/// A descriptor is another one of a description that has one already.  If its last one was closed
+/// meanwhile, the file may be closed, too: EBADF, as if the close had come first.
 pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
+    put_as(fd, desc, false)
+}
+
+fn put_as(fd: c_int, desc: Arc<Desc>, first: bool) -> Result<(), c_int> {
     let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) else {
         once(
             About::Descriptors,
@@ -434,6 +435,9 @@ pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
         return Err(libc::EMFILE);
     };
     let mut table = write(&TABLE);
+    if !first && desc.numbers.load(Ordering::SeqCst) == 0 {
+        return Err(libc::EBADF);
+    }
     desc.numbers.fetch_add(1, Ordering::SeqCst);
     let before = table.get_or_insert_default().insert(fd, desc).map(one_less);
     ours.store(1, Ordering::SeqCst);
@@ -500,51 +504,6 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
     found.len()
 }
 
-/// One user of a file less; the last one closes it, and the last file the pool.
-pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
-    let mut open = lock(&OPEN);
-    if file.users.fetch_sub(1, Ordering::SeqCst) > 1 {
-        return Ok(());
-    }
-    let Some(opened) = open.as_mut() else { return Ok(()) };
-    opened.files.remove(&file.id);
-    let closed = close_file(file);
-    if opened.files.is_empty() {
-        close_pool(&mut open);
-    }
-    closed
-}
-
-fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
-    inside(|| write(&PLACES).retain(|f| !Arc::ptr_eq(f, file)));
-    FILES.fetch_sub(1, Ordering::SeqCst);
-    let mut map = write(&file.map);
-    let Some(map) = map.take() else { return Ok(()) };
-    let _ending = inside(|| lease::ends(&map));
-    inside(|| {
-        if planted::is(Planted::CloseForgets) {
-            let _ = map.drop_cache(0, u64::MAX);
-        }
-        map.close()
-    })
-    .map_err(|e| close_failed(&e))
-}
-
-fn close_failed(e: &Error) -> c_int {
-    once(
-        About::Close,
-        format_args!("{e}; what was synced is kept in the pool: forebay map recover"),
-    );
-    libc::EIO
-}
-
-fn close_pool(open: &mut Option<Opened>) {
-    let Some(opened) = open.take() else { return };
-    if let Err(e) = inside(|| opened.session.close()) {
-        once(About::Pool, format_args!("{e}"));
-    }
-}
-
 pub fn is_open(id: (u64, u64)) -> bool {
     any_files() && lock(&OPEN).as_ref().is_some_and(|o| o.files.contains_key(&id))
 }
@@ -569,6 +528,7 @@ pub fn open(
     let Some(config) = config() else { return Err(Refusal::Errno(libc::EIO)) };
     let path = Path::new(std::ffi::OsStr::from_bytes(real.to_bytes()));
     let mut open = lock(&OPEN);
+    ending::stay_if_begun();
     if is_elsewhere() {
         return Err(Refusal::Errno(libc::EIO));
     }
@@ -609,7 +569,7 @@ pub fn open(
                     return Err(Refusal::Errno(e.raw_os_error().unwrap_or(libc::EIO)));
                 }
             };
-            known_place(map.address().addr(), map.room() as usize);
+            extent::add(map.address().addr(), map.room() as usize);
             let place = Place::of(&map);
             let file = Arc::new(Mapped {
                 id,
@@ -620,6 +580,7 @@ pub fn open(
                 users: AtomicUsize::new(0),
                 locks,
                 pins: Mutex::default(),
+                close_failed: AtomicBool::new(false),
             });
             if let Some(opened) = open.as_mut() {
                 opened.files.insert(id, Arc::clone(&file));
@@ -627,7 +588,9 @@ pub fn open(
             FILES.fetch_add(1, Ordering::SeqCst);
             inside(|| lease::watch_over(&file));
             // An allocator may call us, too.
-            inside(|| write(&PLACES).push(Arc::clone(&file)));
+            inside(|| write(&PLACES).open.push(Arc::clone(&file)));
+            // The end of the program has not seen it there, or closes it.
+            ending::stay_if_begun();
             file
         }
     };
@@ -637,7 +600,7 @@ pub fn open(
         AtomicI32::new(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC));
     let desc = Desc { file, flags, at: Mutex::new(0), numbers: AtomicUsize::new(0) };
     let file = Arc::clone(&desc.file);
-    put(fd, Arc::new(desc)).map_err(|errno| {
+    put_as(fd, Arc::new(desc), true).map_err(|errno| {
         let _ = release(&file);
         Refusal::Errno(errno)
     })
@@ -678,6 +641,7 @@ fn first(
             Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
         let session = Session::open(&config.wanted, options)?;
         *open = Some(Opened { session, files: HashMap::new() });
+        POOL.store(true, Ordering::SeqCst);
     }
     match open {
         Some(opened) => match opened.map(config, path, room) {
@@ -689,78 +653,5 @@ fn first(
             done => done,
         },
         None => Err(Error::Pool("it was closed".into())),
-    }
-}
-
-/// What was stored to all files is durable.
-pub fn sync_all() -> Result<(), c_int> {
-    let files: Vec<_> = read(&PLACES).clone();
-    let mut all = Ok(());
-    for file in files {
-        // The others are not to wait for this one.
-        all = all.and(file.call(About::Sync, |map| map.sync(0, u64::MAX)));
-    }
-    all
-}
-
-/// The program cannot go on: all goes to the files, and it ends.
-pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
-    crate::say::say(why);
-    end();
-    loop {
-        // SAFETY: it ends the process.
-        unsafe { real::raw(libc::SYS_exit_group, [STOPPED, 0, 0, 0, 0, 0]) };
-    }
-}
-
-/// The program ends: all goes to the files.
-pub fn end() {
-    if config().is_none() || is_inside() || is_elsewhere() {
-        return;
-    }
-    if planted::is(Planted::EndForgets) {
-        return;
-    }
-    let _busy = hold();
-    // Another thread may be closing the last file.
-    let Some(_first) = ending::first() else { return };
-    if !any_files() {
-        return;
-    }
-    let open = open_at_end();
-    if !planted::is(Planted::StoresAtEnd) {
-        ending::begin();
-    }
-    // A handler has interrupted who knows what of the C library, or another thread opens or closes a
-    // file, who knows for how long: no thread is waited for, and the pool stays open.  The files are
-    // closed all the same, and only the threads go on; of one that another thread closes now its
-    // lock is waited for.
-    match open {
-        Some(mut open) if !signals::in_handler() => {
-            for (_, file) in open.iter_mut().flat_map(|o| o.files.drain()).collect::<Vec<_>>() {
-                let _ = close_file(&file);
-            }
-            close_pool(&mut open);
-        }
-        _ => {
-            for file in inside(|| read(&PLACES).clone()) {
-                let ended = || read(&file.map).as_ref().map_or(Ok(()), MapFile::end);
-                let _ = inside(ended).map_err(|e| close_failed(&e));
-            }
-        }
-    }
-}
-
-/// Unless another thread opens or closes a file for long.
-fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    let begun = Instant::now();
-    loop {
-        match OPEN.try_lock() {
-            Ok(open) => return Some(open),
-            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => return None,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-        }
     }
 }

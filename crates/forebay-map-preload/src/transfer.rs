@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads, writes and syncs of descriptors.
 
+use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use libc::{iovec, off_t};
 
+use crate::closing;
+use crate::extent;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
@@ -55,7 +58,7 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
     for b in all.iter().filter(|b| b.iov_len > 0) {
         // SAFETY: the caller's promise.
         let to = unsafe { std::slice::from_raw_parts_mut(b.iov_base.cast::<u8>(), b.iov_len) };
-        let n = desc.file.call(About::Io, |map| map.read(at + done as u64, to));
+        let n = read_into(desc, at + done as u64, to);
         match n {
             Ok(n) => done += n,
             Err(errno) if done == 0 => return Err(errno),
@@ -63,6 +66,54 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
         }
         if n != Ok(b.iov_len) {
             break;
+        }
+    }
+    Ok(done)
+}
+
+/// Memory of a mapping is touched in pieces of this size, and outside of the calls of the file that
+/// is read or written: a thread that touches it while the program ends goes no further, and the end
+/// waits for the calls of each file.
+const PIECE: usize = 1 << 20;
+
+fn is_mapped(bytes: &[u8]) -> bool {
+    extent::may_have(bytes.as_ptr().addr(), bytes.len())
+}
+
+fn read_into(desc: &Desc, at: u64, to: &mut [u8]) -> Result<usize, c_int> {
+    if !is_mapped(to) {
+        return desc.file.call(About::Io, |map| map.read(at, to));
+    }
+    let mut piece = vec![0; to.len().min(PIECE)];
+    let mut done = 0;
+    for to in to.chunks_mut(PIECE) {
+        let piece = &mut piece[..to.len()];
+        match desc.file.call(About::Io, |map| map.read(at + done as u64, piece)) {
+            Ok(n) => {
+                to[..n].copy_from_slice(&piece[..n]);
+                done += n;
+                if n < to.len() {
+                    break;
+                }
+            }
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(done)
+}
+
+fn write_from(desc: &Desc, at: u64, from: &[u8]) -> Result<usize, c_int> {
+    if !is_mapped(from) {
+        return desc.file.call(About::Io, |map| map.write(at, from)).map(|()| from.len());
+    }
+    let mut done = 0;
+    for from in from.chunks(PIECE) {
+        let piece = from.to_vec();
+        match desc.file.call(About::Io, |map| map.write(at + done as u64, &piece)) {
+            Ok(()) => done += piece.len(),
+            Err(errno) if done == 0 => return Err(errno),
+            Err(_) => break,
         }
     }
     Ok(done)
@@ -111,7 +162,13 @@ unsafe fn write_at(
             // SAFETY: the caller's promise.
             let parts = parts
                 .map(|b| unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) });
-            let parts: Vec<&[u8]> = parts.collect();
+            let parts: Vec<Cow<'_, [u8]>> = parts
+                .map(|part| match is_mapped(part) {
+                    true => Cow::Owned(part.to_vec()),
+                    false => Cow::Borrowed(part),
+                })
+                .collect();
+            let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
             let appended = desc.file.call(About::Io, |map| {
                 let fits = map.size().saturating_add(total as u64) <= map.room();
                 fits.then(|| map.append(&parts)).transpose()
@@ -128,10 +185,14 @@ unsafe fn write_at(
     for b in all.iter().filter(|b| b.iov_len > 0) {
         // SAFETY: the caller's promise.
         let from = unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) };
-        match desc.file.call(About::Io, |map| map.write(at + done as u64, from)) {
-            Ok(()) => done += b.iov_len,
+        let n = write_from(desc, at + done as u64, from);
+        match n {
+            Ok(n) => done += n,
             Err(errno) if done == 0 => return Err(errno),
             Err(_) => break,
+        }
+        if n != Ok(b.iov_len) {
+            break;
         }
     }
     synced(at, done)
@@ -440,7 +501,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     if state::any_files() && !state::is_child() && !state::is_inside() {
-        if let Err(errno) = state::sync_all() {
+        if let Err(errno) = closing::sync_all() {
             return fail(errno);
         }
         if state::is_ours(fd) {
@@ -456,7 +517,7 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync() {
     if state::any_files() && !state::is_child() && !state::is_inside() {
-        let _ = state::sync_all();
+        let _ = closing::sync_all();
     }
     // SAFETY: it takes nothing.
     unsafe { real::sync() };

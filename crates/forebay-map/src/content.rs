@@ -460,6 +460,10 @@ impl Content {
         };
         let (at, len) = ((segment * SEGMENT) as u64, inside as u64);
         let mut blocks = inside;
+        // The recovery asks for them.
+        if self.marking.is_given_up() {
+            return Ok(());
+        }
         if asked || self.backing.has_hole(at, len).map_err(self.system("look for holes"))? {
             self.slot(segment).asked = true;
             let since = self.failures();

@@ -34,9 +34,14 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn unlock(&self, at: u64, len: u64);
     fn drop_cache(&self, at: u64, len: u64) -> Result<()>;
     fn change(&self, f: &mut dyn FnMut()) -> Result<()>;
-    fn alone(&self, f: &mut dyn FnMut()) {
+    fn expose(&self, f: &mut dyn FnMut() -> bool) -> Result<()> {
         f();
+        Ok(())
     }
+    fn is_own(&self) -> bool {
+        true
+    }
+    fn give_up(&self) {}
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call does it; later ones do nothing.
@@ -198,12 +203,24 @@ impl MapFile {
         Ok(done.expect("it was called"))
     }
 
-    /// Meanwhile this process does nothing with the file, but for what `f` does.  Not for one that
-    /// is shared.
-    pub fn alone<R>(&self, f: impl FnOnce() -> R) -> R {
-        let (mut f, mut done) = (Some(f), None);
-        self.it().alone(&mut || done = f.take().map(|f| f()));
-        done.expect("it was called")
+    /// Runs `f`, during which others may open the file.  Before, all is synced and in the file;
+    /// meanwhile this process does nothing with the file.  `f` says whether others have left the
+    /// file alone; if they have not, the file is [given up](MapFile::give_up).  After an error `f`
+    /// was not called.  Not for a file that is shared.
+    pub fn expose(&self, mut f: impl FnMut() -> bool) -> Result<()> {
+        self.it().expose(&mut f)
+    }
+
+    /// Whether only this process has changed the file since it was opened.  Where that cannot be
+    /// told, it is not so.
+    pub fn is_own(&self) -> bool {
+        self.it().is_own()
+    }
+
+    /// Nothing is written to the file any more, since others have changed it.  What was or is
+    /// synced stays in the pool, for a recovery, and `close` fails.
+    pub fn give_up(&self) {
+        self.it().give_up();
     }
 
     /// What was synced is in the file when it returns, durable there.

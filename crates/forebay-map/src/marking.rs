@@ -8,6 +8,7 @@
 //! The stamp, in the file's record: that we change the file from now on, before we do; and when
 //! the file was changed last, once that is durable in its file system.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,7 +16,7 @@ use crate::backing::Backing;
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
-use crate::store::{Stamp, Store};
+use crate::store::{Stamp, Store, Time};
 
 /// After so long a change has another stamp; much less than `CHANGES_FOR`.
 const STAMP_LASTS: Duration = Duration::from_secs(1);
@@ -27,6 +28,8 @@ pub(crate) struct Marking {
     /// The file may bear the mark.  Held while it is set or taken away.
     borne: Mutex<bool>,
     changes: Mutex<Changes>,
+    /// Others have changed it: this process changes it no more.
+    given_up: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ struct Changes {
     count: u64,
     /// Of the last stamp, if it says that we change the file.
     stamped: Option<Instant>,
+    /// Of the last stamp, if it says when the file was changed last.
+    settled: Option<Time>,
 }
 
 /// A change that is under way.
@@ -115,10 +120,16 @@ impl Marking {
     /// Before we change the file, until it is dropped.
     pub fn change(&self, of: Of<'_>) -> Result<Change<'_>> {
         let mut changes = lock(&self.changes);
+        if self.is_given_up() {
+            let path = of.backing.path().to_owned();
+            let why = "others have changed it, so nothing is written to it any more".into();
+            return Err(Error::Refused { path, why });
+        }
         let lasts = changes.stamped.is_some_and(|at| at.elapsed() < STAMP_LASTS);
         if !lasts && !planted::is(Planted::NotStamped) {
             of.store.set_stamp(of.id, Stamp::Changing(now()))?;
             changes.stamped = Some(Instant::now());
+            changes.settled = None;
         }
         changes.under_way += 1;
         changes.count += 1;
@@ -140,8 +151,30 @@ impl Marking {
         if changes.count == count {
             of.store.set_stamp(of.id, Stamp::Settled(time))?;
             changes.stamped = None;
+            changes.settled = Some(time);
         }
         Ok(())
+    }
+
+    /// The file was changed then when it was opened.
+    pub fn opened(&self, changed: Time) {
+        lock(&self.changes).settled = Some(changed);
+    }
+
+    /// Whether only this process has changed the file, as far as that is known.
+    pub fn is_own(&self, backing: &dyn Backing) -> bool {
+        let settled = lock(&self.changes).settled;
+        settled.is_some() && backing.changed().ok() == settled
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::SeqCst)
+    }
+
+    /// From now on each change is refused.
+    pub fn give_up(&self) {
+        let _none_begins = lock(&self.changes);
+        self.given_up.store(true, Ordering::SeqCst);
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::Duration;
 
 use forebay::FoundMark;
 
@@ -20,6 +21,9 @@ use crate::planted::{self, Planted};
 use crate::store::{FileRecord, Stamp};
 use crate::track::Track;
 use crate::tracker::{Counts, NotEvicted, Tracker};
+
+/// After so long another change of a file has another time: the longest tick of a kernel's clock.
+const TICK: Duration = Duration::from_millis(11);
 
 #[derive(Debug)]
 pub(crate) struct Inner<T: Track = Tracker<Segments>> {
@@ -158,7 +162,9 @@ pub(crate) fn content_of(
     }
     fits(segments).map_err(|why| Error::Refused { path, why })?;
     let id = shared.store.add_file(&record)?;
-    Ok(Arc::new(Content::new(shared, backing, id, size, segments)))
+    let content = Content::new(shared, backing, id, size, segments);
+    content.marking.opened(changed);
+    Ok(Arc::new(content))
 }
 
 impl<T: Track> Inner<T> {
@@ -567,9 +573,26 @@ impl Mapped for Inner {
         Ok(())
     }
 
-    fn alone(&self, f: &mut dyn FnMut()) {
+    fn expose(&self, f: &mut dyn FnMut() -> bool) -> Result<()> {
         let _alone = self.alone();
-        f();
+        let content = &self.content;
+        self.end_cut()?;
+        self.sync_range(0, u64::MAX)?;
+        content.write_back(self.segments())?;
+        content.marking.settle(content.of())?;
+        std::thread::sleep(TICK);
+        if !f() {
+            content.marking.give_up();
+        }
+        Ok(())
+    }
+
+    fn is_own(&self) -> bool {
+        self.content.marking.is_own(&self.content.backing)
+    }
+
+    fn give_up(&self) {
+        self.content.marking.give_up();
     }
 
     fn write_back(&self) -> Result<usize> {
