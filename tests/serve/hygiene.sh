@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file behind;
-# and the mount namespace of one test holds no mount of another.
+# no test takes the python3 that comes first in the PATH; and the mount namespace of one test
+# holds no mount of another.
 # Method: a planted test starts a server, a process that has left its session, a shell in the
 # background, mounts, a loop device and a tree mounted by Forebay, and then fails or is stopped.
+# A python3 that can do nothing comes first in the PATH of one that uses it.
 # A copy of another test's mount is looked for in a namespace by tests/apart, and in a plain one.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -68,6 +70,17 @@ for how in exit fails stopped; do
 	[ ! -s "$told.loop" ] || ! losetup "$(cat "$told.loop")" 2>/dev/null | grep -qF "$its_work" || fail "$how: a loop device is left"
 done
 say "a test that fails or is stopped leaves nothing (a server, programs in the background$with)"
+
+if [ -x /usr/bin/python3 ]; then
+	mkdir "$work/venv"
+	printf '#!/bin/sh\necho "this is the python3 of a venv" >&2\nexit 1\n' >"$work/venv/python3"
+	chmod +x "$work/venv/python3"
+	! PATH=$work/venv:$PATH python3 -c '' 2>/dev/null || fail "the planted python3 works: this test shows nothing"
+	# shellcheck disable=SC2016 # for the shell inside
+	PATH=$work/venv:$PATH bash -c '. "$1" && python3 -c "import ctypes, sqlite3"' python "$root/tests/serve/lib.sh" >"$work/says" 2>&1 ||
+		fail "a test takes the python3 that comes first in the PATH: $(cat "$work/says")"
+	say "a test takes Debian's python3"
+fi
 
 [[ $with == *mounts* ]] && unshare --mount true 2>/dev/null || { say "NOT TESTED: no mount namespace can be made"; exit; }
 other=$(mktemp -d "${TMPDIR:-/tmp}/forebay-other.XXXXXX")
