@@ -11,7 +11,7 @@ use forebay_bench::MountCase;
 
 use crate::units;
 
-/// Ends --help and the man page: what a script can rely on.
+/// Text at the end of --help and of the man page: the exit codes that a script can rely on.
 fn exit_codes() -> String {
     let lines = forebay::EXIT_CODES.iter().map(|(code, meaning)| format!("\n {code:2}  {meaning}"));
     format!("Exit codes:{}", lines.collect::<String>())
@@ -72,15 +72,15 @@ pub enum Command {
     /// Maps of a pool: make and list them, and write to its files what a crash left
     #[command(subcommand)]
     Map(Map),
-    /// Run a program whose files are mapped onto a pool: a sync costs what was stored
+    /// Run a program whose files are mapped onto a pool: a sync writes only stored pages
     ///
-    /// The program is any of the GNU C library that is not static; it is not changed.  What
-    /// cannot be followed is refused with a message, and nothing is acknowledged that is not
-    /// durable.  docs/manual/map-run.md says what that is.
+    /// The program is any dynamic one of the GNU C library; it is not changed.  Actions that
+    /// cannot be followed are refused with a message, and nothing is acknowledged that is not
+    /// durable.  docs/manual/map-run.md lists them.
     ///
     /// Any number of programs can use a pool that `forebay serve` has open, each with files of
-    /// its own.  One program at a time can use another pool; what a crash left there is written
-    /// to its files first.
+    /// its own.  One program at a time can use another pool; pages that a crash left there are
+    /// written to its files first.
     #[command(after_help = after!(
         "forebay map-run --pool /dev/pmem0 --files data.mdb -- slapd -d 0",
         "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' data.mdb -- ./server",
@@ -133,8 +133,7 @@ pub enum Command {
     Man(Man),
 }
 
-/// What Forebay itself runs, and nobody is offered: not by the help, a completion or a
-/// man page.
+/// Commands that only Forebay itself runs: no help, completion or man page lists them.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version)]
 pub struct Internal {
@@ -146,7 +145,7 @@ pub struct Internal {
 pub enum InternalCommand {
     /// The process that the demo kills
     DemoWriter(DemoWriter),
-    /// What makes systemd's units from /etc/forebay.d
+    /// Makes systemd's units from /etc/forebay.d
     SystemdGenerator(module::SystemdGenerator),
 }
 
@@ -232,7 +231,7 @@ pub struct Create {
     /// forebay-map; a multiple of 2M.  The kernel module does not know such pools
     #[arg(long = "maps", value_name = "SIZE", value_parser = units::parse_size)]
     pub map_bytes: Option<u64>,
-    /// Format even if there is data; what is there is destroyed
+    /// Format even if there is data; the data is destroyed
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -270,9 +269,9 @@ pub struct VolumeAdd {
     pub pool: PathBuf,
     /// Name of the new volume, which is also its export's
     pub name: String,
-    /// What the volume caches: a block device or file, by its path or file:///PATH, an
-    /// export of an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT,
-    /// or an image of a Ceph cluster, by rbd:POOL/IMAGE[@CONF]
+    /// The origin to cache: a block device or file, by its path or file:///PATH, an export of
+    /// an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT, or an
+    /// image of a Ceph cluster, by rbd:POOL/IMAGE[@CONF]
     pub origin: PathBuf,
     /// Logical block: 512 or 4096; default: the origin's own
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]
@@ -548,9 +547,9 @@ pub enum Bench {
         "forebay bench mount --what replace --clients 1",
     ))]
     Mount(BenchMount),
-    /// Files mapped onto a pool: what a sync costs, in turns with the kernel's msync
+    /// Files mapped onto a pool: the time of a sync, in turns with the kernel's msync
     ///
-    /// Nothing offers such mappings yet: this is for who builds on them.
+    /// No command offers such mappings yet: this is for developers who build on them.
     #[command(after_help = after!(
         "forebay bench map --json",
         "forebay bench map --dir /mnt/disk --mapping 64M,1G --pages 1,64 --rounds 20",
@@ -560,10 +559,10 @@ pub enum Bench {
 
 #[derive(Args, Debug)]
 pub struct BenchMap {
-    /// Where to make the files that are mapped; default: the one for temporary files
+    /// Directory for the mapped files; default: the one for temporary files
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Where to make the pool, on a tmpfs; default: in memory
+    /// Directory for the pool, on a tmpfs; default: in memory
     #[arg(long, value_name = "DIR")]
     pub media_dir: Option<PathBuf>,
     /// Sizes of mappings, one after the other
@@ -586,10 +585,10 @@ fn what_of_mount(name: &str) -> Result<MountCase, String> {
 
 #[derive(Args, Debug)]
 pub struct BenchMount {
-    /// Where to make both directories; default: the one for temporary files
+    /// Directory for both trees; default: the one for temporary files
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Where to make the pool
+    /// Directory for the pool
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pub media_dir: PathBuf,
     /// Size of the pool
@@ -647,7 +646,7 @@ pub struct BenchArgs {
 
 #[derive(Args, Debug)]
 pub struct BenchSlots {
-    /// Bandwidth of the media in bytes a second; 0: what it has
+    /// Bandwidth of the media in bytes a second; 0: not limited
     #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = units::parse_size)]
     pub media_rate: u64,
     /// Numbers of commit slots, a pool for each
@@ -701,10 +700,10 @@ pub struct BenchRecovery {
     "forebay demo --dir /mnt/disk/demo --seconds 10",
 ))]
 pub struct Demo {
-    /// Where the origin file, the log and the plot go
+    /// Directory for the origin file, the log and the plot
     #[arg(long, value_name = "DIR", default_value = "out/demo")]
     pub dir: PathBuf,
-    /// Where the pool goes; default: /dev/shm
+    /// Directory for the pool; default: /dev/shm
     #[arg(long, value_name = "PATH")]
     pub pool: Option<PathBuf>,
     /// An eighth of everything, for a first look
@@ -716,7 +715,7 @@ pub struct Demo {
     /// How often the writer is killed; default: 12, quick 4
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub kills: Option<u32>,
-    /// Of the blocks, contents and moments; default: from the clock
+    /// Seed of the blocks, contents and moments; default: from the clock
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Keep the pool and the origin file

@@ -178,8 +178,8 @@ fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
     Ok(words)
 }
 
-/// What the module is told: devices by number, so that no character of a path
-/// matters, and the origin by its id, which the pool recorded.
+/// The line for the module: devices by number, so that no character of a path matters, and the
+/// origin by its recorded id.
 fn line(w: &Wanted) -> anyhow::Result<String> {
     let usage =
         |what: String| forebay::Error::Usage { what, way_out: "see forebay attach --help".into() };
@@ -199,9 +199,9 @@ fn line(w: &Wanted) -> anyhow::Result<String> {
     Ok(words.join(" "))
 }
 
-/// What `forebay volume add` has recorded, if it is the same device.  The module
-/// records what it is told, so that a name is let through only where it cannot
-/// be recorded, or may be: there it is recorded already, and with consent.
+/// The id that `forebay volume add` has recorded, if the device is the same.  The module
+/// records the id that it gets.  So a name is passed only if it cannot be recorded, or may be:
+/// there it is recorded already, and with consent.
 fn identity(w: &Wanted) -> anyhow::Result<String> {
     let origin = FileOrigin::open(&w.origin, true)
         .with_context(|| format!("volume {}: its origin", w.volume))?;
@@ -450,7 +450,7 @@ fn detach_one(
     let mut judged = flushed()?;
     // A flush ends while others write; then the origin lacks what they wrote.
     let order = format!("detach {}{}", l.device, if flush { " clean" } else { "" });
-    // Whoever looks at a device that was just closed, as udev does, has it open.
+    // A process that examines a device after its close, as udev does, has it open.
     let patience = Instant::now() + PATIENCE;
     let mut flushes = 1;
     loop {
@@ -497,7 +497,8 @@ fn judge(status: &module::Status, l: &Listed) -> Completeness {
     Completeness::judge(&v, pages.saturating_sub(lost), Vec::new(), None)
 }
 
-/// Of a device that others write to between them; after so many the module is not asked again.
+/// Most flushes of a device that others write to meanwhile; after these the module is not asked
+/// again.
 const FLUSHES_MOST: u32 = 16;
 #[cfg(not(test))]
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -629,7 +630,7 @@ mod tests {
         assert_eq!(detach_words("--all", &script).unwrap(), ["forebay1", "forebay0"]);
     }
 
-    /// What is lost keeps no device from being detached, and no origin is called complete.
+    /// A loss keeps no device from being detached, but its origin is not called complete.
     #[test]
     fn detach_of_what_has_lost_something() {
         let script = Script::new(&[
@@ -692,7 +693,7 @@ mod tests {
         assert!(script.is_done());
     }
 
-    /// What the module counts decides what is said of the origin.
+    /// The module's counters decide the verdict about the origin.
     #[test]
     fn a_flush_that_leaves_something_is_not_complete() {
         use forebay::Verdict::*;

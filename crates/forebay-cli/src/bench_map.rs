@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay bench map`: syncs of files mapped onto a pool, beside the kernel's.
+//! `forebay bench map`: syncs of files mapped onto a pool, compared with the kernel's.
 
 use forebay_bench::{maps, MapBenchOptions};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay bench mount`: a directory of the disk and a mount of one beside it.
+//! `forebay bench mount`: compares a directory of the disk with a mount of such a directory.
 
 use anyhow::bail;
 use forebay_bench::{mounts, MountBenchOptions};

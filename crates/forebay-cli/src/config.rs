@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! /etc/forebay.d/*.toml: which volumes are attached, and how; forebay.d(5).
-//! A file is a pool.  Strict: what is not understood is an error, with its file
-//! and line, and never a default.
+//! /etc/forebay.d/*.toml: which volumes are attached, and how; forebay.d(5).  Each file
+//! describes a pool.  The parser is strict: anything unknown is an error, with file and line,
+//! and never replaced by a default.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +68,7 @@ pub struct Volume {
     pub auto: bool,
 }
 
-/// FILE:LINE: what is wrong; what to do.
+/// An error as FILE:LINE: the mistake; the way out.
 #[derive(Clone, Debug)]
 pub struct Mistake {
     pub file: PathBuf,
@@ -88,8 +88,8 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// What was understood, and what was not: one file's mistakes do not keep the
-/// volumes of another from being attached.
+/// The volumes and the mistakes of all files: one file's mistakes do not keep the volumes of
+/// another from being attached.
 #[derive(Debug, Default)]
 pub struct Config {
     pub volumes: Vec<Volume>,
@@ -165,7 +165,7 @@ fn apart(known: &[Volume], new: Vec<Volume>) -> Result<Vec<Volume>, Mistake> {
     Ok(new)
 }
 
-/// Where a span begins, counted from 1.
+/// The line on which a span begins, counted from 1.
 fn line_of(text: &str, span: &Range<usize>) -> usize {
     text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
 }
@@ -474,7 +474,7 @@ flush_on_detach = true
             let said = mistake.to_string();
             assert!(said.contains(words), "{text}: {said}");
             let found_at = match words {
-                "missing field `pool`" => 1, // of the whole table
+                "missing field `pool`" => 1,
                 "duplicate key" if text.starts_with("[volume") => 17,
                 "duplicate key" => 9,
                 _ => line,

@@ -48,7 +48,7 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What the media is and what it survives.
+/// Describes the media and the events that it survives.
 pub fn media_text(media: &forebay::MediaInfo) -> String {
     let survives = match media.durable {
         true => "survives a power cut",

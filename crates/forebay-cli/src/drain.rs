@@ -31,16 +31,16 @@ pub fn run(a: &args::Drain) -> anyhow::Result<u8> {
         drained => drained?,
     };
     report(a, &bars.last, &done)?;
-    // Of each it is told with its name.
+    // Each error was reported with its volume's name.
     Ok(done.failed.as_ref().map_or_else(|| done.exit_code(), Error::exit_code))
 }
 
-/// What became of it, and the first error that kept a volume from being attached: the
+/// The result of the drain, and the first error that kept a volume from being attached: the
 /// others are drained all the same.
 #[derive(Default)]
 struct Outcome {
     drained: Drained,
-    /// Where the whole pool was meant.
+    /// Set if the whole pool was drained.
     maps: MapsDrained,
     failed: Option<Error>,
 }
@@ -118,7 +118,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     let asked = |v: &VolumeInfo| named.is_empty() || named.contains(&v.index);
     let Outcome { mut drained, mut maps, mut failed } = Outcome::default();
     let mut volumes = Vec::new();
-    // Without a name, so it cannot be attached.
+    // It has no name, so it cannot be attached.
     let damaged = |c: &Completeness| c.verdict == Verdict::RecordDamaged;
     for v in all.iter().filter(|v| asked(v) && !v.damaged) {
         match attach(a, pool, v) {
@@ -254,7 +254,7 @@ impl Bars {
         }
     }
 
-    /// What was told last, at the end of the time that was given.
+    /// The last progress, when the time limit is over.
     fn unfinished(&self) -> Outcome {
         let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
         let drained = Drained { volumes: judged.collect(), ..Drained::default() };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay dump`: what is on the media.  The superblock is read beside a
-//! server too; the rest needs the pool for itself.
+//! `forebay dump`: the content of the media.  The superblock can be read while a server runs;
+//! the rest needs exclusive access to the pool.
 
 use std::fmt::Display;
 use std::path::Path;

@@ -54,7 +54,7 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The server's answer; of a pool that nobody serves, what the last look found.
+/// The server's answer; for a pool that nobody serves, the result of the last look.
 fn scrape(pool: &Path, looks: &Looks) -> anyhow::Result<ServerStatus> {
     match status::asked(pool, PATIENCE) {
         Ok(Some(status)) => Ok(status),
@@ -107,7 +107,7 @@ fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
                 replace(file, &up(false))?;
             }
             (Err(e), None) => {
-                // What is wrong with the pool is the news, and not the file.
+                // The pool's error is reported, not the file's.
                 let _ = replace(file, &up(false));
                 return Err(e);
             }

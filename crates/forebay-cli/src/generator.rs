@@ -42,8 +42,8 @@ fn generate(a: &SystemdGenerator, v: &Volume) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The pool and the origin are there before, and go after; what lies on the
-/// volume is mounted after and unmounted before.
+/// The pool and the origin start before the device and stop after it; file systems on the
+/// volume are mounted after it and unmounted before.
 fn drop_in(v: &Volume, command: &Path) -> String {
     let devices = [&v.pool, &v.origin].map(|path| escape(&path.to_string_lossy()));
     let mut text = String::new();

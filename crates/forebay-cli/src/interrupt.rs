@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 
 use crate::out;
 
-/// What comes sooner after the first is the same order once more: timeout(1) sends its
+/// A signal that follows the first within this time is the same order: timeout(1) sends its
 /// signal to the process and to its group, and a terminal to all in the foreground.
 const ANOTHER: Duration = Duration::from_millis(500);
 
@@ -34,7 +34,7 @@ impl Interrupt {
             }
         });
         if watching.is_err() {
-            // Where no thread can be had, the first one has to do.
+            // If no thread can be started, only the first signal is handled.
             for signal in [SIGINT, SIGTERM] {
                 signal_hook::flag::register(signal, flag.clone())?;
             }
@@ -69,12 +69,12 @@ impl Hangup {
 /// As many open files as are allowed: a connection takes two.
 pub fn raise_open_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where it cannot be, what there is has to do.
+    // If that fails, the present limit has to do.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// What is written beyond the limit on a file's size then fails, as on a full disk,
-/// instead of ending the process.
+/// A write beyond the limit on a file's size then fails, as on a full disk, instead of ending
+/// the process.
 pub fn outlive_file_size_limit() -> std::io::Result<()> {
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
 }

@@ -30,7 +30,7 @@ fn list(a: &a::LogPool) -> anyhow::Result<u8> {
     } else {
         out::line(table(&logs))?;
     }
-    // Of which kind the record of one was, nobody can tell.
+    // The kind of a damaged record is unknown.
     for v in status.volumes.iter().filter(|v| v.damaged) {
         let pool = out::quoted(&a.pool);
         out::warn(format_args!(
@@ -61,7 +61,7 @@ pub fn table(logs: &[LogInfo]) -> Table {
     t
 }
 
-/// In a few words; what is wrong first.
+/// The state in a few words; faults come first.
 pub fn state(l: &LogInfo) -> String {
     if l.incomplete {
         return "chunks of it may be LOST".into();

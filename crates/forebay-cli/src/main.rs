@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The command `forebay`.  Each subcommand is a function in a file of its
-//! name; what it prints and what it exits with is decided here.
+//! The command `forebay`.  Each subcommand is a function in a file of its name; its output and
+//! exit code are decided here.
 #![forbid(unsafe_code)]
-// They panic where nobody reads any more.
+// They panic when the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -130,7 +130,7 @@ fn text(error: &anyhow::Error) -> String {
     })
 }
 
-/// Of the table at the end of `forebay --help`.
+/// The exit code, from the table at the end of `forebay --help`.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let code = |e: &(dyn std::error::Error + 'static)| {
         let module = e.downcast_ref::<module::Error>();
@@ -141,7 +141,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
             .or(server.map(forebay_server::Error::exit_code))
             .or(e.downcast_ref().map(forebay_map::Error::exit_code))
             .or(e.downcast_ref().map(forebay_map_server::Error::exit_code))
-            // What the library calls an I/O error need not be one of a device here.
+            // An I/O error of the library may not concern a device here.
             .or(e.downcast_ref().map(forebay::io_exit_code).filter(|code| *code != 7))
     };
     error.chain().find_map(code).unwrap_or(1)

@@ -164,7 +164,8 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Who has it; one that has ended has it until it is brought home.
+/// The process that has the file; after its end it has the file until the pages are written
+/// back.
 fn mapped_by(f: &OfFile) -> Option<String> {
     let pid = f.mapped_by?;
     let kept = match f.pinned {
@@ -209,7 +210,7 @@ struct MapUse {
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Holder {
     process: u32,
-    /// None: it has ended, and its files are being brought home.
+    /// None: the process has ended, and its files are being written back.
     user: Option<u32>,
     command: Option<String>,
     files: usize,
@@ -299,7 +300,7 @@ fn status(a: &a::MapPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Of the files that are named, those that processes have.
+/// The named files that processes have open.
 fn not_touched(a: &a::MapRecover) -> anyhow::Result<Vec<OfFile>> {
     if a.files.is_empty() {
         return Ok(Vec::new());
@@ -324,7 +325,7 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
     if done.maps.is_empty() && !a.json.json {
         return told(&a.json, &a.pool, &done.maps).map(|_| 0);
     }
-    // What was done is told whether they can be asked for or not.
+    // The completed work is reported whether these can be listed or not.
     for f in not_touched(a).unwrap_or_default() {
         let by = mapped_by(&f).unwrap_or_default();
         out::warn(format_args!("forebay: {}: is not touched: {by}", f.file));
@@ -357,7 +358,7 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
 }
 
 fn salvage_to(a: &a::MapSalvage) -> anyhow::Result<u8> {
-    // Whoever has the pool need not be in the same directory, and need not be asked.
+    // The process that has the pool may be in another directory.
     let whole = std::path::absolute(&a.to)?;
     let order = Order::Salvage { files: a.files.clone(), to: whole.clone() };
     let mut saved: Vec<Saved> = answer(&a.pool, &reading(), &order)?;
@@ -399,7 +400,7 @@ fn drop_files(a: &a::MapDrop) -> anyhow::Result<u8> {
 }
 
 fn pin(a: &a::MapPin) -> anyhow::Result<u8> {
-    // Whoever has the pool need not be in the same directory.
+    // The process that has the pool may be in another directory.
     let whole = |file: &PathBuf| std::path::absolute(file);
     let files = a.files.iter().map(whole).collect::<std::io::Result<Vec<PathBuf>>>()?;
     let range = (!a.off).then(|| (a.from, a.to.unwrap_or(u64::MAX)));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `forebay drain` does with maps: pages that a crash has left go to their files, and those
-//! that files lack afterwards are named.
+//! Maps in `forebay drain`: pages that a crash has left go to their files, and pages that files
+//! lack afterwards are listed.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::{out, units};
 /// A process writes back what it has synced within half a second, unless it syncs all the time.
 const WRITES_BACK: Duration = Duration::from_secs(2);
 
-/// What became of the maps of a pool.
+/// The result of draining a pool's maps.
 #[derive(Debug, Default)]
 pub struct MapsDrained {
     home: Vec<(String, u64)>,
@@ -30,7 +30,7 @@ pub struct MapsDrained {
 #[derive(Debug, Serialize)]
 pub struct MapLeft {
     map: String,
-    /// None: of all of the map.
+    /// None: the whole map.
     file: Option<String>,
     pages: usize,
     why: String,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay map-run`: sees that a program can be followed, brings home what a crash has left,
-//! and becomes the program, with the preload library between it and the C library.
+//! `forebay map-run`: checks that a program can be followed, writes back pages that a crash has
+//! left, and executes the program, with the preload library between it and the C library.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -60,8 +60,8 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
     Err(anyhow::Error::from(command.exec()).context(format!("cannot run {}", program.display())))
 }
 
-/// A pattern as the library takes it: of a name, or of whole paths without links in them, as
-/// the kernel tells where a file is.  One that fits no file is refused: nobody would see that
+/// A pattern in the library's form: of a name, or of whole paths without links, as the kernel
+/// reports a file's path.  A pattern that fits no file is refused: nobody would notice that
 /// nothing is mapped.
 fn pattern(text: &str) -> anyhow::Result<String> {
     let wrong = |what: &str, way_out: &str| {
@@ -75,7 +75,7 @@ fn pattern(text: &str) -> anyhow::Result<String> {
     let literal = text.find(is_special).unwrap_or(text.len());
     let Some(slash) = text[..literal].rfind('/') else {
         return match text.contains('/') {
-            // Where `*/x.mdb` begins is where we are.
+            // `*/x.mdb` begins at the current directory.
             true => pattern(&format!("./{text}")),
             false => Ok(text.into()),
         };
@@ -102,7 +102,8 @@ fn pattern(text: &str) -> anyhow::Result<String> {
     Ok(format!("{whole}/{rest}"))
 }
 
-/// What a crash has left would keep its files from being opened.  A server has brought it home.
+/// Writes back pages that a crash has left: they would keep their files from being opened.  A
+/// server has done that already.
 fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
     let (map, pool) = (a.map.clone(), a.media.read_write());
     let wanted = Wanted { map, pool, bring_home: true, ..Wanted::of(&a.pool) };
@@ -137,11 +138,11 @@ fn unsuitable(path: &Path, what: impl Into<String>, way_out: &str) -> anyhow::Er
     Error::Unsuitable { path: path.into(), what: what.into(), way_out: way_out.into() }.into()
 }
 
-/// Where the preload library is.
+/// The path of the preload library.
 fn library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("FOREBAY_MAP_PRELOAD") {
         let path = std::path::absolute(PathBuf::from(path))?;
-        // Without it the program would run, and nothing would be mapped.
+        // Without the library the program would run, and nothing would be mapped.
         return match path.is_file() {
             true => Ok(path),
             false => Err(Error::NotFound {
@@ -155,7 +156,7 @@ fn library() -> anyhow::Result<PathBuf> {
     let dir = me.parent().unwrap_or(Path::new("/"));
     let places = [dir.join(BUILT), dir.join(INSTALLED)];
     let found = places.iter().find(|place| place.is_file());
-    // What LD_PRELOAD cannot name.
+    // LD_PRELOAD cannot name paths with these characters.
     let found = found.filter(|p| !p.as_os_str().as_bytes().iter().any(|b| b" :".contains(b)));
     found.cloned().ok_or_else(|| {
         Error::NotFound {
@@ -236,7 +237,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
 /// Reads so many bytes of a file from a place on; none: it has not so many.
 fn part_of(file: &File) -> impl Fn(usize, usize) -> Option<Vec<u8>> + '_ {
     |from, len| {
-        // What matters is small.
+        // The parts that matter are small.
         let mut part = vec![0; (len <= 16 << 20).then_some(len)?];
         file.read_exact_at(&mut part, from as u64).ok()?;
         Some(part)
@@ -336,7 +337,7 @@ mod tests {
             }
             segments.push((4, segment));
         }
-        // Far behind, as in a large program.
+        // Far after the header, as in a large program.
         let first = 128 << 10;
         let mut headers = Vec::new();
         let mut contents = Vec::new();
@@ -391,7 +392,7 @@ mod tests {
         }
     }
 
-    /// What the library compares is where the kernel says that a file is.
+    /// The library compares patterns with the path that the kernel reports.
     #[test]
     fn patterns_of_places_are_whole_and_without_links() {
         let dir = std::env::temp_dir().join(format!("forebay-pattern-{}", std::process::id()));

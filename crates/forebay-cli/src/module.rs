@@ -15,7 +15,7 @@ const CONTROL: &str = "/dev/forebay-control";
 /// More than the module ever answers: a line of less than 4 KiB for each device.
 const ANSWER_MAX: u64 = 256 << 20;
 
-/// What is asked, and what answers; the tests have their own.
+/// The channel for orders and answers; tests have their own.
 pub trait Control {
     /// The whole answer to a line.
     fn ask(&self, line: &str) -> io::Result<String>;
@@ -52,10 +52,10 @@ impl Control for Device {
 
 // --- errors ------------------------------------------------------------------
 
-/// What the module, or the way to it, said against it.
+/// An error of the module, or of the way to it.
 #[derive(Debug)]
 pub struct Error {
-    /// What was to be done, with what.
+    /// The order, and its object.
     what: String,
     cause: String,
     way_out: String,
@@ -93,7 +93,7 @@ impl Error {
         self.errno
     }
 
-    /// Of the same, named otherwise.
+    /// The same error with another subject.
     pub fn named(mut self, what: &str) -> Error {
         self.what = what.into();
         self
@@ -188,7 +188,7 @@ fn lower_first(text: &str) -> String {
 
 // --- commands ----------------------------------------------------------------
 
-/// Sends a line; the answer's text behind "ok".  `what` names it in errors.
+/// Sends a line; returns the answer's text after "ok".  `what` is the subject in errors.
 pub fn ask(control: &dyn Control, what: &str, line: &str) -> Result<String, Error> {
     let answer = control.ask(line).map_err(|e| Error::unreachable(what, &e))?;
     let answer = answer.trim_end_matches('\n');
@@ -308,13 +308,13 @@ pub fn device_path(number: &str) -> String {
         .map_or_else(|| number.to_string(), |name| format!("/dev/{name}"))
 }
 
-/// Of a device by its name in /sys/block.
+/// Size of a device by its name in /sys/block.
 pub fn size_bytes(device: &str) -> Option<u64> {
     let sectors = std::fs::read_to_string(format!("/sys/block/{device}/size")).ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 
-/// Who has a device, as far as one can tell: where it is mounted, what lies on it.
+/// The users of a device, if known: its mount points, and devices on top of it.
 pub fn users(device: &str) -> Option<String> {
     let sys = Path::new("/sys/block").join(device);
     let number = std::fs::read_to_string(sys.join("dev")).unwrap_or_default();

@@ -32,7 +32,7 @@ pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
     let (begun, mut interrupt) = (Instant::now(), None);
     loop {
-        // Whose mount is in the way.
+        // The tree whose mount is in the way.
         let mut tree = request.tree.clone();
         let mounted = match Client::for_pool(&runtime_dir(), &pool) {
             Ok(Some(client)) => {
@@ -95,7 +95,7 @@ pub fn request(
     })
 }
 
-/// What is printed line by line in the foreground as JSON, and read by who started it.
+/// A line of output in the foreground, as JSON; the process that started the mount reads it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Line {
@@ -192,7 +192,7 @@ fn here(
         })?;
         Ok(())
     });
-    // Whatever came of it, what is logged is safe and the pool closed in order.
+    // Whatever the result, logged changes are safe, and the pool is closed in order.
     server.close()?;
     served.map(|()| 0)
 }
@@ -315,10 +315,11 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Whoever mounts next is to find the pool closed, and not a server that is about to end.
+/// The next mount must find the pool closed, and not a server that is about to end.
 fn wait_for_end(process: &OwnedFd) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    // If it takes longer the tree has what it has: who opens the pool is told who has it.
+    // If it takes longer, the tree has all that it gets: a process that opens the pool is told
+    // who has it.
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
 }
 
@@ -338,7 +339,7 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>
         let file = socket?.file_name();
         let uuid = file.to_str().and_then(|file| file.strip_suffix(".sock"));
         let Some(uuid) = uuid.and_then(|uuid| uuid.parse::<Uuid>().ok()) else { continue };
-        // What does not answer is no reason not to ask the others.
+        // A server that does not answer is no reason to skip the others.
         let Ok(Some(mut client)) = Client::connect(&directory, uuid) else { continue };
         let status = match client.status() {
             Ok(status) => status,

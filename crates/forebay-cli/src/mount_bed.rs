@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A tree, a mount of it and a plain directory beside it, for the demo and the benchmark:
-//! served by a process of its own, as mounts are used.
+//! A tree, a mount of it and a plain directory, for the demo and the benchmark: served by a
+//! separate process, as mounts are used.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -38,7 +38,7 @@ impl MountBed {
         self.dir.join("tree")
     }
 
-    /// Where the tree is mounted.
+    /// The mount point of the tree.
     pub fn at(&self) -> PathBuf {
         self.dir.join("at")
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use forebay::{Error, Pool, PoolOptions};
 
-/// What is too small to be a pool is none: to whoever opens it, its size is no
-/// news.
+/// A file or device that is too small is no pool: its size does not interest a user who opens
+/// it.
 pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
     Pool::open(path, options).map_err(|error| match error {
         Error::TooSmall { path, bytes, .. } => {

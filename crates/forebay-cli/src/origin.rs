@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay origin`: what the mark on an origin says, and giving up what it stands for.
+//! `forebay origin`: shows the mark on an origin, and gives up the data that it stands for.
 
 use forebay::{OriginMarks, OriginState, OriginStatus};
 use serde_json::json;
@@ -23,7 +23,7 @@ fn status(a: &Asked) -> anyhow::Result<u8> {
     Ok(status.exit_code())
 }
 
-/// What may be missing, in words.
+/// Describes the data that may be missing.
 fn missing(status: &OriginStatus) -> String {
     let Some(mark) = &status.mark else {
         let why = status.damage.as_deref().unwrap_or_default();

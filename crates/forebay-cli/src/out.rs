@@ -17,16 +17,16 @@ use serde::Serialize;
 
 /// Something was printed.
 static PRINTED: AtomicBool = AtomicBool::new(false);
-/// Whoever read it has gone.
+/// The reader has gone.
 static UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Prints a line.  Nobody who reads it is no error: what was to be done is done, and
-/// the exit code tells of it.
+/// Prints a line.  A missing reader is no error: the work is done, and the exit code reports
+/// it.
 pub fn line(text: impl Display) -> anyhow::Result<()> {
     raw_line(printable_lines(&text.to_string()))
 }
 
-/// Of several lines each.
+/// Makes each of several lines printable.
 fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
@@ -72,9 +72,9 @@ pub fn as_a_service() {
     std::panic::set_hook(Box::new(|panic| warn(format_args!("forebay: {panic}"))));
 }
 
-/// Puts a file with these bytes at the path, as a whole. Whatever is there by that name, or by
-/// the name of the file on its way, is replaced or left alone, and never followed: the
-/// directory may be another user's, who makes links in it, and this process root's.
+/// Puts a file with these bytes at the path, atomically.  An existing file of that name, or of
+/// the temporary name, is replaced or left alone, and never followed: the directory may belong
+/// to another user, who makes links in it, while this process is root's.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
     loop {
@@ -106,7 +106,7 @@ pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
     line(serde_json::to_string(value)?)
 }
 
-/// For a command that was to print JSON and fails; what it printed before is all.
+/// For a command that should print JSON and fails; if it printed something before, that is all.
 pub fn json_error(message: &str, exit_code: u8) {
     if !PRINTED.load(Relaxed) {
         let error = serde_json::json!({ "message": message, "exit_code": exit_code });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay replay`: brings home what a log holds for a tree, without mounting it.
+//! `forebay replay`: writes what a log holds for a tree to the tree, without mounting it.
 
 use forebay::PoolOptions;
 use forebay_mount::mark::Found;
@@ -35,8 +35,8 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
         bar.show(&Work { what: what.clone(), done_bytes, total_bytes, trouble: None });
     };
     let done = match recovery.run(&mut progress) {
-        // A log that is not there is a wrong name, and not one that holds nothing; what the
-        // tree's mark says of another comes first.
+        // A missing log is a wrong name, and not an empty log; a tree's mark that names another
+        // log is reported first.
         Ok(None) => pool.log_info(&a.log).map(|_| None).map_err(RecoverError::from),
         done => done,
     };

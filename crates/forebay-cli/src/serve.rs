@@ -35,7 +35,7 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     }
     let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let served = serve(a, &server, &path, &mounts, ready, &interrupt);
-    // Whatever came of it, what is cached is safe and the pool closed in order.
+    // Whatever the result, cached data is safe, and the pool is closed in order.
     server.close()?;
     served.map(|()| 0)
 }
@@ -127,7 +127,7 @@ fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {
     }
 }
 
-/// Those of the command line; each has a log of its own.
+/// The mounts of the command line; each has its own log.
 fn mounts(a: &args::Serve) -> anyhow::Result<Vec<MountRequest>> {
     let each = a.mount.iter().enumerate().map(|(i, mount)| {
         let (tree, mountpoint) = match mount.split_once('=') {
@@ -144,7 +144,7 @@ fn mounts(a: &args::Serve) -> anyhow::Result<Vec<MountRequest>> {
     each.collect()
 }
 
-/// What is printed of the exports and mounts.
+/// The output about exports and mounts.
 struct Offer {
     mounts: Vec<PathBuf>,
     socket: PathBuf,

@@ -54,7 +54,7 @@ pub fn of_pool(path: &Path) -> anyhow::Result<ServerStatus> {
     of_pool_by(path, &|| Client::for_pool(&runtime_dir(), path))
 }
 
-/// The same for who has only so long for each answer of a server.
+/// Like `of_pool`, with a time limit for each answer of a server.
 pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<ServerStatus> {
     of_pool_by(path, &|| Client::for_pool_within(&runtime_dir(), path, patience))
 }
@@ -76,7 +76,7 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
             Ok(None) => {}
             // It ended just then.
             Err(e) if e.exit_code() == 13 => {}
-            // A copy can be looked at beside the pool that is served.
+            // A copy can be examined while the pool is served.
             Err(e @ forebay_server::Error::OtherPool { .. }) => {
                 out::warn(format_args!("forebay: note: {e}"))
             }
@@ -97,7 +97,7 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
     }
 }
 
-/// What the maps of a pool hold that nobody serves, told as their server would.
+/// The state of the maps of a pool that nobody serves, as their server would report it.
 fn maps(pool: &Pool) -> Option<ServiceStatus> {
     let service = match MapService::start(pool, &runtime_dir(), true, &mut |_| {}) {
         Ok(started) => started?.0,
@@ -161,7 +161,7 @@ fn print(a: &args::Status, s: &ServerStatus, rates: Option<&Rates>) -> anyhow::R
     out::line(text(s, rates))
 }
 
-/// Of a static volume that should begin anew.
+/// The advice for a static volume whose eras should begin anew.
 pub fn eras_text(percent: u32) -> Option<String> {
     (percent >= ERAS_WARN_PERCENT).then(|| {
         format!("{percent} % of its eras are used: drain it, detach it and attach it, and it begins anew; at 100 % it takes no write")

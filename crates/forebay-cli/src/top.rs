@@ -20,7 +20,7 @@ use crate::{args, log, status, units, volume};
 /// Looks kept for the curves.
 const HISTORY: usize = 240;
 
-/// What changed between two looks, per second.
+/// Changes between two looks, per second.
 #[derive(Clone, Copy, Default)]
 struct Rates {
     writes: f64,
@@ -35,7 +35,7 @@ struct View {
     status: PoolStatus,
     rates: Rates,
     services: Vec<ServiceStatus>,
-    /// Of each service its figures, of what is counted so many a second.
+    /// The figures of each service; counters as rates per second.
     figures: Vec<String>,
     writes: VecDeque<u64>,
     destage: VecDeque<u64>,

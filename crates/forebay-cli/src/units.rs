@@ -40,7 +40,7 @@ pub fn parse_chunk_size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// What a chunk can have, for help and messages.
+/// The possible sizes of a chunk, for help and messages.
 pub fn chunk_sizes() -> String {
     let [least, most] = [defaults::CHUNK_SIZE_BYTES_MIN, defaults::CHUNK_SIZE_BYTES].map(size);
     format!("a power of two from {least} to {most}")

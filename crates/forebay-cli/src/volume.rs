@@ -59,7 +59,7 @@ fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// What a static volume has of the pool.
+/// The part of the pool that a static volume has.
 pub fn placed_text(v: &VolumeInfo) -> String {
     let blocks = v.size_bytes.div_ceil(4096);
     let slots = u64::from(v.static_slots).max(1);
@@ -82,7 +82,7 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
             v.label(),
             units::bytes(v.size_bytes),
             v.block_size.to_string(),
-            // What a static volume holds that was not closed is not known yet.
+            // The content of a static volume that was not closed is unknown yet.
             match v.uncounted && !v.damaged {
                 true => format!(">= {}", units::bytes(v.cached_bytes)),
                 false => units::bytes(v.cached_bytes),
@@ -95,7 +95,7 @@ pub fn table(volumes: &[VolumeInfo]) -> Table {
     t
 }
 
-/// In a word or two; what is wrong first.
+/// The state in a word or two; faults come first.
 pub fn state(v: &VolumeInfo) -> String {
     if let (false, Some(why)) = (v.damaged, &v.origin_changed) {
         return format!("origin CHANGED: {why}");

@@ -615,7 +615,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// Of a file; None: a directory.
+/// The content of a file; None: a directory.
 type Content = Option<Vec<u8>>;
 
 /// Every file of the directory and what it holds.
@@ -745,7 +745,7 @@ fn a_damaged_block_is_lost_by_name_and_nothing_else_is() {
     let out = b.run(&["check", "pool"]);
     assert_eq!(out.code, Some(11), "{}{}", out.stdout, out.stderr);
     assert!(out.stdout.contains("block 1 of volume v"), "{}", out.stdout);
-    // Without the data's checksums there is nothing to see.
+    // Without the data's checksums the damage is not visible.
     assert_eq!(b.run(&["check", "pool", "--no-data"]).code, Some(0));
 }
 
@@ -773,8 +773,8 @@ fn a_limit_on_files_is_told() {
     assert!(told.contains("pool") && told.contains("too large"), "{told}");
 }
 
-/// As under TasksMax= of a unit: what can be done on fewer threads is, and the rest is
-/// an error as any other.
+/// As under TasksMax= of a unit: work that fits on fewer threads succeeds, and the rest fails
+/// with an ordinary error.
 #[test]
 fn a_limit_on_threads_is_no_sudden_end() {
     let b = Bench::new();
@@ -782,7 +782,7 @@ fn a_limit_on_threads_is_no_sudden_end() {
         forebay_test::skipped!("no limit on threads holds root, who may not become another user");
         return;
     }
-    // Of so many chunks that several threads look at them.
+    // Enough chunks for several threads.
     b.run_ok(&["create", "pool", "--size", "16M", "--chunk-size", "64K"]);
     b.write("origin", &[0; 1 << 20]);
     b.run_ok(&["volume", "add", "pool", "v", "origin"]);

@@ -57,14 +57,14 @@ fn a_header_alone_takes_no_memory() {
     }
     let most = most_resident(&served, Duration::from_secs(1));
     assert!(most < before + 32, "{before} MiB, and then {most} MiB");
-    // Those who hold the room, and do not use it, make way for one who does.
+    // Clients that hold the room without using it give way to one that uses it.
     let mut other = served.connect("v");
     assert_eq!(other.write(0, &[7; MOST as usize]), 0);
     assert_eq!(other.read(0, MOST as usize).unwrap(), [7; MOST as usize]);
 }
 
-/// Nor do answers that nobody takes, beyond what all clients have together; small requests
-/// of others go on meanwhile, and large ones when the first were cut off.
+/// Unread answers are bounded by the memory of all clients as well.  Small requests of others
+/// continue meanwhile, and large ones after the first clients were disconnected.
 #[test]
 fn answers_that_nobody_takes_are_bounded() {
     let b = large();
@@ -154,7 +154,7 @@ fn a_log_that_nobody_reads_stops_nothing_and_is_bounded() {
     assert!(told[64 << 10..].len() < 4096, "what found no room was lost, or waited for");
 }
 
-/// The same with a reader: the log has the first lines, and how many there were.
+/// The same with a reader: the log has the first lines, and the number of the others.
 #[test]
 fn a_flood_of_lines_is_cut_and_counted() {
     let b = large();

@@ -62,8 +62,8 @@ const ALL: &[&str] = &[
 /// Run by Forebay itself.
 const INTERNAL: [&str; 2] = ["demo-writer", "systemd-generator"];
 
-/// What help calls a default is what a pool has that is made and served without options;
-/// where the low watermark is not named, it follows the high one.
+/// The defaults in the help are those of a pool that is made and served without options.  A low
+/// watermark that is not given follows the high one.
 #[test]
 fn defaults_are_those_that_help_names() {
     let b = Bench::new();
@@ -282,7 +282,7 @@ fn each_subcommand_has_a_man_page() {
     }
 }
 
-/// What a synopsis says, without the marks of the typesetter.
+/// The text of a synopsis, without typesetter's marks.
 fn synopsis(page: &str) -> String {
     let (_, rest) = page.split_once(".SH SYNOPSIS\n").unwrap();
     let line = rest.lines().find(|line| !line.starts_with('.')).unwrap();

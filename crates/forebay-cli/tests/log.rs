@@ -78,7 +78,7 @@ fn what_a_log_holds_is_told_and_kept() {
     let entries = json(&bench.run_ok(&["log", "dump", "pool", "intent", "--json"]).stdout);
     assert_eq!((&entries[3]["txg"], &entries[3]["bytes"]), (&3.into(), &5.into()));
     assert!(lines[3].contains(&name(&entries[3])), "{dump}");
-    // The same by its chunk, which is not taken for a volume's.
+    // The same by its chunk, which is not mistaken for a volume's.
     let chunk = entries[0]["chunk"].to_string();
     let by_chunk = bench.run_ok(&["dump", "entries", "pool", &chunk, "--data"]).stdout;
     assert!(!by_chunk.is_empty() && by_chunk.lines().all(|line| dump.contains(line)), "{by_chunk}");
@@ -202,7 +202,7 @@ fn a_log_that_cannot_be_read_is_not_one_that_holds_nothing() {
             assert!(out.stderr.contains(says), "{words:?}: {}{}", out.stdout, out.stderr);
             assert!(!out.stdout.contains("everything"), "{words:?}: {}", out.stdout);
         }
-        // Whatever else is to be said of its state.
+        // Independent of other remarks on its state.
         let listed = bench.run(&["log", "list", "pool"]);
         let (table, told) = (listed.stdout, listed.stderr);
         assert_eq!(table.contains("chunks of it may be LOST"), code == 11, "{table}");

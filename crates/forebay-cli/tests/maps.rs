@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a crash has left in a map is listed, brought home, copied elsewhere and given up
-//! by the command, which says of each file what became of it; and no damage of the share makes
-//! a command end by itself.  Method: what a crash leaves is made by the library.
+//! Goal: the command lists pages that a crash has left in a map, writes them back, copies them
+//! elsewhere or gives them up, and reports the result for each file; no damage of the share
+//! crashes a command.  Method: the library makes the state after a crash.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -140,8 +140,8 @@ fn a_file_that_others_changed_is_written_by_order_alone() {
     assert!(done.code == Some(0) && is_home(&file), "{done:?}");
 }
 
-/// Where nobody serves a pool, status tells what its maps hold, and a drain is none before they
-/// hold nothing.
+/// For a pool that nobody serves, status reports the content of its maps, and a drain is not
+/// complete before they are empty.
 #[test]
 fn a_pool_that_nobody_serves_tells_what_files_lack() {
     let bench = a_pool();

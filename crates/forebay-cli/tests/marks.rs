@@ -17,7 +17,7 @@ use common::nbd::Served;
 use common::{Bench, Output};
 use forebay::{AttachOptions, Pool, PoolOptions};
 
-/// Where a dirty origin, whose pool may hold block 0, is.
+/// The place of a dirty origin, whose pool may hold block 0.
 struct Case {
     b: Bench,
     place: &'static str,
@@ -126,7 +126,7 @@ fn an_older_copy_of_the_pool() {
         }
         fs::copy(case.b.path("newest"), case.b.path("pool")).unwrap();
         case.drained(&["drain", "pool"], 2);
-        // What it holds was drained long ago.
+        // Its content was drained long ago.
         fs::copy(case.b.path("older"), case.b.path("pool")).unwrap();
         case.refused(6, &["drain", "pool"], &["whose mark is gone"]);
         // A copy that holds nothing loses nothing.
@@ -185,7 +185,7 @@ fn the_mark_is_lost_or_damaged() {
         remove_mark(&case);
         case.refused(6, &["drain", "pool"], &["whose mark is gone", "--accept-mark"]);
         case.drained(&["drain", "pool", "--accept-mark"], 1);
-        // Of what another has left there.
+        // The remains of another's mark.
         set_mark(&case, &[0xff; 1500]);
         case.status(5);
         case.refused(6, &["drain", "pool"], &["cannot be read"]);
@@ -212,7 +212,7 @@ fn a_copy_from_before_the_volume_was_removed_and_added() {
         let says = ["another volume that has, or had, this name", "accept-loss"];
         case.refused(6, &["drain", "pool"], &says);
         case.refused(6, &["drain", "pool", "--accept-mark"], &says);
-        // What it holds is given up there, and the origin lacks what it lacked.
+        // The pool's data is given up, and the origin lacks what it lacked before.
         case.b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
         case.status(14);
         fs::rename(case.b.path("newer"), case.b.path("pool")).unwrap();
@@ -229,7 +229,7 @@ fn a_volume_that_is_removed_from_an_older_copy_leaves_the_mark() {
         case.b.run_ok(&["volume", "remove", "copy", "v"]);
         case.status(14);
         case.drained(&["drain", "pool"], 1);
-        // Nor does one of the same state, while the pool is attached.
+        // A copy of the same state is refused as well, while the pool is attached.
         case.dirty(2);
         case.drained(&["drain", "pool"], 2);
         let pool = Pool::open(&case.b.path("pool"), &PoolOptions::default()).unwrap();
@@ -243,7 +243,7 @@ fn a_volume_that_is_removed_from_an_older_copy_leaves_the_mark() {
         case.status(14);
         volume.detach().unwrap();
         pool.close().unwrap();
-        // It is the pool's own to take away.
+        // The pool itself may remove the mark.
         case.b.run_ok(&["volume", "remove", "pool", "v"]);
         case.status(0);
     }
@@ -282,7 +282,8 @@ fn set_mark(case: &Case, bytes: &[u8]) {
     rustix::fs::fsetxattr(&file, "user.forebay", bytes, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// As a crash leaves it before it is taken away, of a Forebay that did not say the last number.
+/// The state after a crash before the mark's removal, by a version whose marks did not state
+/// the last number.
 fn left_over(case: &Case, mark: &[u8]) {
     set_mark(case, mark);
     edit_mark(case, |mark| drop(mark.as_object_mut().unwrap().remove("exact")));
@@ -374,7 +375,7 @@ fn modes_that_keep_nothing_in_the_pool_mark_nothing() {
             case.status(0);
         }
         for case in cases() {
-            // What is cached is marked, until it is drained.
+            // Cached data is marked until it is drained.
             case.dirty(1);
             let served = Marked::start(&case.b, &[mode]);
             served.write(2);
@@ -489,14 +490,14 @@ fn an_export_is_marked_by_a_file_under_a_running_server() {
     served.end("-KILL");
     assert_eq!(far.status(), 14);
 
-    // Neither another pool nor none.
+    // It is refused for another pool and without a pool.
     b.run_ok(&["create", "other", "--size", "16M"]);
     let out = b.run(&["volume", "add", "other", "v", &far.uri]);
     assert!(out.code == Some(6) && out.stderr.contains("may lack writes"), "{out:?}");
     let out = b.run(&["create", "pool", "--force"]);
     assert_eq!(out.code, Some(14), "{out:?}");
 
-    // What is there in place of the mark is not followed, nor believed.
+    // A link or file in place of the mark is neither followed nor believed.
     let path = mark.path();
     let kept = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -580,7 +581,7 @@ fn written(b: &Bench, pool: &str, n: u8) {
     pool.close().unwrap();
 }
 
-/// Neither as two volumes of a pool, nor with two pools, nor is it complete by another name.
+/// Two volumes of a pool, two pools, and another spelling of the URI are all refused.
 #[test]
 fn an_export_is_one_origin_however_its_uri_is_written() {
     let Some(far) = Far::start() else { return };

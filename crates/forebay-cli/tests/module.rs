@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: the commands for the kernel module, where there is none.
-//! Method: a plain file for its control device.  What is written to it moves
-//! the position, so that what is read is the answer that was put behind.
+//! Goal: the commands for the kernel module, on a machine without it.  Method: a plain file in
+//! place of its control device.  Writes to it move the position, so that reads return the
+//! answer that was put after it.
 
 mod common;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what other users and other processes put in the way changes nothing of what the
-//! command does: a server that is not the pool's, links in a directory of theirs, and those
-//! who look at the pool again and again. Method: each of them, made by hand.
+//! Goal: other users and processes cannot change what the command does: a server that is not
+//! the pool's, links in a directory of theirs, and processes that read the pool again and
+//! again.  Method: the test makes each of them.
 
 mod common;
 
@@ -81,7 +81,7 @@ fn a_server_of_another_user_is_not_believed() {
             assert!(out.stderr.contains(&format!("user {OTHER_USER} answers")), "{out:?}");
         }
     }
-    // Nor is the pool served there, where its clients could be met by another.
+    // The pool is not served there either, since its clients could meet another server.
     refuses_to_serve(&b);
 }
 
@@ -142,7 +142,7 @@ fn files_are_written_through_no_link() {
     assert_eq!(left, 4, "nothing stays beside it");
 }
 
-/// Whoever looks again and again makes way for the one that is to serve the pool.
+/// Processes that read the pool again and again give way to the one that serves it.
 #[test]
 fn those_who_look_do_not_keep_a_server_from_starting() {
     let b = Bench::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what is in use, or holds data, is refused until that is over or the
-//! operator says so, and then done.  Method: the state, the command, the way out.
+//! Goal: an object in use, or with data, is refused until that is over or the operator orders
+//! it, and then the order is executed.  Method: the state, the command, the way out.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn a_busy_origin_is_refused() {
     b.run_ok(&["drain", "pool"]);
 }
 
-/// What is mounted of it writes to the file, and asks for no lock.
+/// A mount of the loop device writes to the file, and asks for no lock.
 #[test]
 fn an_origin_that_is_a_loop_device_is_refused() {
     let b = Bench::new();

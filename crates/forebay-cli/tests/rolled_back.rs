@@ -17,7 +17,7 @@ use forebay::{AttachOptions, Pool, PoolOptions};
 
 const BLOCK: usize = 4096;
 
-/// Of the origin: what it has, and its mark.
+/// An origin's content and mark.
 #[derive(Clone)]
 struct OriginState {
     bytes: Vec<u8>,
@@ -46,7 +46,7 @@ fn brought_back(b: &Bench, state: &OriginState) {
     }
 }
 
-/// All that is checked of one meeting: the exit code and what is said.
+/// Checks the exit code and the message of one attempt.
 fn meets(b: &Bench, words: &[&str], code: i32, says: &str, what: &str) {
     let before = (fs::read(b.path("origin")).unwrap(), mark_of(b, "origin"));
     let out = b.run(words);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a client does to its own connection is felt by nobody else, and a
-//! server that says that it is ready can be reached.  Method: clients that hang up
-//! at every moment beside one that verifies what it reads; servers started again at
-//! once after a signal.  `FOREBAY_HANGUPS` and `FOREBAY_RESTARTS` try more.  Servers
-//! that are stopped or lose their memory are told as what they are.
+//! Goal: a client's behaviour on its own connection affects nobody else, and a server that
+//! reports readiness can be reached.  Method: clients that hang up at every moment, and one
+//! that verifies what it reads; servers restarted at once after a signal.  `FOREBAY_HANGUPS`
+//! and `FOREBAY_RESTARTS` try more.  Servers that are stopped or lose their memory are reported
+//! as such.
 
 mod common;
 
@@ -131,7 +131,7 @@ fn a_server_that_says_it_is_ready_can_be_reached() {
     println!("found in use {busy} times");
 }
 
-/// Whoever waits for the file would take the server for dead.
+/// A process that waits for the file would take the server for dead.
 #[test]
 fn a_server_that_is_refused_leaves_the_ready_file_of_the_one_that_runs() {
     let bench = pool_of_two();
@@ -143,7 +143,7 @@ fn a_server_that_is_refused_leaves_the_ready_file_of_the_one_that_runs() {
     assert!(ready.exists(), "the second one took it away");
     assert_eq!(first.stop(), Some(0));
     assert!(!ready.exists());
-    // One that was killed leaves its own behind, which is no obstacle.
+    // A killed server leaves its file, which is no obstacle.
     let mut killed = Served::start(&bench, &option);
     killed.process.kill().unwrap();
     killed.process.wait().unwrap();
@@ -213,8 +213,8 @@ fn a_pool_that_is_deleted_under_its_server_is_told() {
     }
 }
 
-/// A server that stops just then is no error of an origin: what can look by itself does,
-/// and the rest is told what became of it.
+/// A server that stops at that moment is no error of an origin: commands that can look without
+/// it do, and the others report that it stopped.
 #[test]
 fn a_server_that_hangs_up_before_it_answers_has_stopped() {
     let bench = pool_of_two();

@@ -61,7 +61,7 @@ fn the_manager_is_told_when_it_is_ready() {
     is_ready_then_stops(&b, &format!("@{name}"), &socket, &[]);
 }
 
-/// What can be tried without systemd: the capabilities, and no new privileges.
+/// The part that can be tested without systemd: the capabilities, and no new privileges.
 #[test]
 fn it_works_with_the_capabilities_of_its_unit() {
     let key = "CapabilityBoundingSet=";
@@ -98,7 +98,7 @@ fn verify(b: &Bench, unit: &str) -> Option<String> {
 
 #[test]
 fn systemd_takes_the_unit() {
-    // On a disk: what is in /dev/shm may not be executed everywhere.
+    // On a disk: files in /dev/shm may not be executable everywhere.
     let b = Bench::on_disk();
     let Some(said) = verify(&b, UNIT) else {
         forebay_test::skipped!("there is no systemd-analyze");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: static volumes by the command: what cannot be is refused with the way out, what is
-//! acknowledged survives a server that is killed, and each command that tells something of a
-//! pool tells it of them.  Method: the command, and clients of its server.
+//! Goal: static volumes by the command: impossible requests are refused with the way out,
+//! acknowledged data survives a killed server, and each command that reports on a pool includes
+//! them.  Method: the command, and clients of its server.
 
 mod common;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what becomes of a command's output changes nothing about what it does, nor
-//! about its exit code; and with --json what it prints is JSON, errors too.  Method:
-//! commands whose pipes nobody reads, or that write to /dev/full.
+//! Goal: the fate of a command's output does not change its work or its exit code; and with
+//! --json all output is JSON, including errors.  Method: commands whose pipes nobody reads, or
+//! that write to /dev/full.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn a_loss_is_told_though_nobody_reads() {
     }
     let script = b.command(&["completions", "bash"]).stdout(nobody_reads()).output().unwrap();
     assert_eq!((script.status.code(), &script.stderr[..]), (Some(0), &b""[..]));
-    // Nor does what is printed again and again go on for nobody.
+    // Repeated output ends as well when nobody reads.
     let mut watch = b.command(&["status", "pool", "--watch", "10ms"]);
     assert_eq!(watch.stdout(nobody_reads()).status().unwrap().code(), Some(0));
 }
@@ -71,8 +71,8 @@ fn an_output_that_takes_nothing_is_named() {
     }
 }
 
-/// Whoever took its messages has gone: requests that fail are answered all the same,
-/// and it stops when told to.
+/// The reader of its messages has gone: failing requests are answered all the same, and the
+/// server stops when told to.
 #[test]
 fn a_server_goes_on_without_its_log() {
     let b = Bench::new();
@@ -112,7 +112,7 @@ fn errors_are_json_too() {
         let message = said["error"]["message"].as_str().unwrap();
         assert!(!message.is_empty() && out.stderr.contains(message.lines().next().unwrap()));
     }
-    // What was printed before an error stays one value.
+    // Output before an error is still one JSON value.
     b.write_to_volume(0, &[1; 4096]);
     fs::remove_file(b.path("origin")).unwrap();
     let out = b.run(&["drain", "pool", "--json"]);

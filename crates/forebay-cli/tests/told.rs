@@ -31,7 +31,7 @@ use states::*;
 
 // --- columns -----------------------------------------------------------------
 
-/// What is run, split at spaces, and the subcommand that it is.
+/// The command line, split at spaces, and its subcommand.
 const COMMANDS: [(&str, &str); 26] = [
     ("status", "status pool"),
     ("top", "top pool"),
@@ -61,7 +61,7 @@ const COMMANDS: [(&str, &str); 26] = [
     ("log destroy", "log destroy pool l"),
 ];
 const DRAINS: std::ops::Range<usize> = 9..13;
-/// Of the volume alone: what the log holds is not asked for.
+/// Drains the volume alone: the log's content does not count.
 const DRAIN_VOLUME: usize = 12;
 const SERVE: usize = 17;
 const STATUS: usize = 0;
@@ -586,7 +586,7 @@ fn run(b: &Bench, world: &World, column: usize) -> Said {
     Said { code: out.status.code(), signal: out.status.signal(), text, json: None }
 }
 
-/// One cell; what is wrong about it.
+/// Runs one cell; returns what is wrong.
 fn cell(row: &Row, column: usize) -> Vec<String> {
     let b = Bench::new();
     let world = (row.make)(&b);
@@ -699,8 +699,8 @@ fn every_command_tells_the_truth_in_every_state() {
     assert!(failures.is_empty(), "{} of {cells}:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Of its own: a thread that opens a pool while another forks would find it in
-/// use for a moment.
+/// Runs the cell in a separate process: a thread that opens a pool while another forks would
+/// find it in use for a moment.
 fn cell_in_a_process(cell: usize) -> Option<String> {
     let mut test = Command::new(std::env::current_exe().unwrap());
     test.args(["--exact", "one_cell", "--ignored", "--nocapture"]).env(CELL, cell.to_string());
@@ -741,7 +741,7 @@ fn every_subcommand_has_its_place() {
         let words = name.trim_end_matches(".1").replace('-', " ");
         found.extend(words.strip_prefix("forebay ").map(str::to_owned));
     }
-    // Those with subcommands of their own.
+    // Commands with subcommands.
     let groups: Vec<_> = found
         .iter()
         .filter(|name| found.iter().any(|other| other.starts_with(&format!("{name} "))))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the engine answers: decisions and errors.
+//! The results of the engine's calls: decisions and errors.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ impl std::error::Error for Code {}
 
 pub type Result<T> = std::result::Result<T, Code>;
 
-/// What the engine decided: `enum fby_decision`.
+/// A decision of the engine: `enum fby_decision`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Done,
@@ -55,7 +55,7 @@ pub enum Decision {
     Cached,
 }
 
-/// What a request waits for.
+/// The reason for a request's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     Block,
@@ -80,7 +80,7 @@ pub(crate) fn decision(value: i32) -> Result<Decision> {
     })
 }
 
-/// Of a call that decides nothing.
+/// Converts the result of a call that decides nothing.
 pub(crate) fn done(value: i32) -> Result<()> {
     match value {
         e if e < 0 => Err(Code(-e)),

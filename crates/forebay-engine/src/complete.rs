@@ -19,7 +19,7 @@ pub enum Completeness {
     Whole,
 }
 
-/// Of all that decides it.
+/// Judges by all facts that matter.
 pub fn judge(of: &sys::fby_complete) -> Completeness {
     // SAFETY: a plain computation.
     match unsafe { sys::fby_complete_judge(of) } {

@@ -28,8 +28,8 @@ pub struct Engine<M: Medium = Arc<Media>> {
 /// Destage memory of the volumes that are attached.
 pub(crate) type Admin = HashMap<u16, Arc<Memory>>;
 
-// SAFETY: the engine may be called from any thread; where it wants one at a
-// time, the methods here take a lock.
+// SAFETY: the engine may be called from any thread; the methods here take a lock for calls that
+// exclude each other.
 unsafe impl<M: Medium + Send> Send for Engine<M> {}
 // SAFETY: as above; media that threads may not share keep the engine to one.
 unsafe impl<M: Medium + Sync> Sync for Engine<M> {}
@@ -56,7 +56,7 @@ impl Write {
     }
 }
 
-/// What a read of a block found.
+/// The result of reading a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockRead {
     /// DONE, ORIGIN if some sectors are to be read there, or `FBY_E_LOST`.
@@ -88,7 +88,7 @@ pub struct Io {
     pub len: u64,
     /// Data of a write; null otherwise.
     buf: *const u8,
-    /// What buf lies in.
+    /// The memory that contains buf.
     _memory: Arc<Memory>,
     opening: u64,
 }
@@ -109,7 +109,7 @@ impl Io {
     }
 }
 
-/// What there is to do after a destage step.
+/// The next action after a destage step.
 #[derive(Debug)]
 pub enum Step {
     Submit(Io),
@@ -135,7 +135,7 @@ impl<M: Medium> Engine<M> {
         &self.media
     }
 
-    /// Of the pool's index.
+    /// Memory of the pool's index.
     pub fn memory_bytes(&self) -> u64 {
         self.memory.len() as u64
     }
@@ -157,7 +157,7 @@ impl<M: Medium> Engine<M> {
         done(unsafe { sys::fby_pool_close(self.pool) })
     }
 
-    /// The same beside attached volumes: nobody else has the pool, so nothing runs.
+    /// Closes the pool with volumes attached: nobody else has the pool, so nothing runs.
     pub fn close_attached(&mut self) -> Result<()> {
         // SAFETY: no call is under way.
         done(unsafe { sys::fby_pool_close(self.pool) })

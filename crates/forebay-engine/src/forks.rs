@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a child of this process (fork) must not have: the memory and the descriptors of a pool.
-//! A child may drop its rights, and the pool holds the data of all its users.
+//! Keeps the memory and the descriptors of a pool from children of this process (fork).  A
+//! child may drop its rights, and the pool holds the data of all its users.
 //!
 //! - A mapping of a pool is not inherited (MADV_DONTFORK).
 //! - A descriptor in the [registry](enter) becomes a deaf one in the child: an epoll with nothing
@@ -9,8 +9,8 @@
 //! - Both have a moment at which they exist and are not protected yet.  A fork waits for that
 //!   moment to end ([`hold`]).
 //!
-//! The handlers run for fork(3) and what calls it.  A child that is made by a clone(2) of the
-//! program's own runs no handler: it gets copies of the descriptors, and no memory.
+//! The handlers run for fork(3) and its callers.  A child that the program makes with clone(2)
+//! runs no handler: it gets copies of the descriptors, and no memory.
 
 use std::cell::Cell;
 use std::ffi::c_int;

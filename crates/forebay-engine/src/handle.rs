@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! File handles, the UUID of a file system, what is in the page cache: what the system has no safe
-//! call for.
+//! File handles, the UUID of a file system, the content of the page cache: system calls without
+//! a safe interface.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::io;
@@ -61,8 +61,8 @@ fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Of what the descriptor is of, which may be one of O_PATH.  Where the file system opens
-/// nothing by handle, it still tells inodes apart.
+/// The handle of the descriptor's file; O_PATH descriptors are accepted.  Even if the file
+/// system cannot open files by handle, the handle distinguishes inodes.
 pub fn file_handle(of: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     let ask = |flags: c_int| {
         let mut found = FileHandle { bytes: BYTES_MAX as u32, kind: 0, handle: [0; BYTES_MAX] };
@@ -85,9 +85,9 @@ pub fn file_handle(of: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// The error that a write-back of the file has met since the descriptor was opened, or since
-/// this or an fsync told of one.  Writes nothing and waits for nothing: what is asked for is
-/// a byte far beyond the end.
+/// The write-back error of the file since the descriptor was opened, or since this call or an
+/// fsync reported one.  It writes nothing and waits for nothing: it asks for a byte far beyond
+/// the end.
 pub fn write_back_error(file: BorrowedFd<'_>) -> Result<(), Errno> {
     const FAR: i64 = 0x7fff_ffff_ffff_f000;
     const WAIT_BEFORE: c_uint = 1;
@@ -140,8 +140,8 @@ pub fn open_handle(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Resul
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Of the file system that the descriptor is on; an error where the kernel or the file
-/// system has none to tell.
+/// The UUID of the descriptor's file system; an error if the kernel or the file system reports
+/// none.
 pub fn file_system_uuid(of: BorrowedFd<'_>) -> Result<[u8; 16], Errno> {
     type Request = Getter<FS_IOC_GETFSUUID, [u8; 17]>;
     // SAFETY: `struct fsuuid2` is a byte and sixteen, as the call's number says.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the engine's port asks of the machine, answered by the program.  The linker
-//! puts these in place: with `--wrap=fby_cpu` and `--wrap=fby_assert_failed`.
+//! Answers of the program to the engine's port.  The linker puts these functions in place: with
+//! `--wrap=fby_cpu` and `--wrap=fby_assert_failed`.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, CStr};

@@ -16,7 +16,7 @@ use crate::forks;
 /// Who knows of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Keeper {
-    /// Such a descriptor was opened; the one to use in its place.
+    /// Called when such a descriptor was opened; returns the one to use in its place.
     pub keep: fn(OwnedFd) -> OwnedFd,
     /// Closes it.
     pub close: fn(OwnedFd),
@@ -45,7 +45,7 @@ pub fn check(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Such a descriptor, and what it is used as.
+/// Such a descriptor, as the type of its user.
 #[derive(Debug)]
 pub struct Lasting<T: Into<OwnedFd>>(Option<T>);
 
@@ -59,7 +59,7 @@ where
 }
 
 impl<T: Into<OwnedFd> + From<OwnedFd>> From<T> for Lasting<T> {
-    /// Of one that was opened before: a child that was forked meanwhile has it.
+    /// Takes a descriptor that was opened before: a child forked meanwhile has it.
     fn from(opened: T) -> Lasting<T> {
         let _hold = forks::hold();
         let opened: OwnedFd = opened.into();

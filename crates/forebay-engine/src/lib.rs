@@ -2,10 +2,10 @@
 //! The engine for safe Rust: the only crate that calls `core/api/forebay.h`, and,
 //! beside `forebay-sys`, the only one with `unsafe` code for it.
 //!
-//! It owns what the engine is given (the pool's memory, the media, the memory of
-//! attached volumes) for as long as the engine may touch it, and it keeps apart the
-//! calls that the contract wants one at a time.  It decides nothing: when to wait,
-//! what to do about an error and what to tell a person is the caller's.
+//! It owns the objects that the engine gets (the pool's memory, the media, the memory of
+//! attached volumes) for as long as the engine may use them, and it serialises the calls that
+//! exclude each other.  It decides nothing: the caller decides when to wait, how to treat an
+//! error and what to report.
 //!
 //! | module | what |
 //! |---|---|

@@ -35,12 +35,12 @@ pub fn claim(synced: u64, nodes: &[Node]) -> Position {
     at
 }
 
-/// What the callback of a replay says of an entry: `FBY_LOG_REPLAYED`, `_APPLIED`,
-/// `_DAMAGED` or `_STOP`.
+/// The callback's verdict on an entry of a replay: `FBY_LOG_REPLAYED`, `_APPLIED`, `_DAMAGED`
+/// or `_STOP`.
 pub type Verdict<'a> = &'a mut dyn FnMut(&Node, &Position) -> u32;
 
-/// What the C calls in the course of a replay.  A panic ends the replay, and goes on behind
-/// it: nothing unwinds through C.
+/// The state for the callback that C calls during a replay.  A panic ends the replay, and
+/// continues after it: nothing unwinds through C.
 struct Guarded<'a> {
     verdict: Verdict<'a>,
     panic: Option<Box<dyn Any + Send>>,

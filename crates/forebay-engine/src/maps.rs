@@ -62,8 +62,8 @@ unsafe impl Send for Frame {}
 // SAFETY: as above.
 unsafe impl Sync for Frame {}
 
-/// Where a frame lies on the media, and what its words are checked by: enough for another
-/// process that has the media mapped ([`Frame::at`]).
+/// The place of a frame on the media, and the seed of its words: enough for another process
+/// that has the media mapped ([`Frame::at`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub memory: u64,
@@ -111,7 +111,7 @@ impl Engine {
 }
 
 impl Map {
-    /// Attaches it; what it has of a crash is in the report.
+    /// Attaches the map; the report describes the state that a crash has left.
     pub fn attach(
         engine: &Arc<Engine>,
         index: u16,
@@ -136,7 +136,7 @@ impl Map {
         Ok((Map { engine: Arc::clone(engine), index, _memory: memory }, report))
     }
 
-    /// Of the pool.
+    /// The media of the pool.
     pub fn media(&self) -> &Arc<Media> {
         self.engine.media()
     }
@@ -263,7 +263,7 @@ impl Map {
         Ok(info)
     }
 
-    /// To be asked for again when its file has another size.
+    /// Ask for it again when its file has another size.
     pub fn frame(&self, frame: u32) -> Result<Frame> {
         let mut raw = sys::fby_frame::default();
         let _admin = self.engine.admin();
@@ -273,8 +273,8 @@ impl Map {
         Ok(Frame { raw, bytes, _media: Arc::clone(self.engine.media()) })
     }
 
-    /// As the media has it: pages that are dirty, and those of which that is not known.
-    /// Where memory is bad, this tells, and [`Frame::dirty`] is a fault.
+    /// The dirty pages and the unknown ones, as the media has them.  On bad memory this returns
+    /// an error, while [`Frame::dirty`] faults.
     pub fn frame_dirty(&self, frame: u32) -> Result<(Pages, Pages)> {
         let (mut dirty, mut unknown): (sys::fby_pages, sys::fby_pages) = Default::default();
         let _admin = self.engine.admin();
@@ -307,7 +307,8 @@ impl Drop for Map {
 }
 
 impl Frame {
-    /// Of another process, that has the pool: none is not within the media, or cannot be one.
+    /// A frame of another process, which has the pool.  None: it is not within the media, or
+    /// impossible.
     pub fn at(media: &Arc<Media>, place: &Place) -> Option<Frame> {
         let bytes = u64::from(place.pages) * 4096;
         let sound = |at: u64, len: u64, to: u64| {
@@ -351,7 +352,7 @@ impl Frame {
         sys::fby_pages { bit: *pages }
     }
 
-    /// False: a page is behind the end of the file, and nothing was done.
+    /// False: a page is past the end of the file, and nothing was done.
     pub fn sync(&self, pages: &Pages) -> Result<bool> {
         self.check(pages);
         // SAFETY: words and memory are the media's, which is kept; the pages are of the
@@ -363,7 +364,7 @@ impl Frame {
         }
     }
 
-    /// Those that are dirty, and those of which that is not known.
+    /// The dirty pages, and the unknown ones.
     pub fn dirty(&self) -> (Pages, Pages) {
         self.check(&[0; 8]);
         let (mut dirty, mut unknown) = Default::default();
@@ -372,7 +373,7 @@ impl Frame {
         (dirty.bit, unknown.bit)
     }
 
-    /// Of the pages those that are to be written, and are copied only now.
+    /// The pages of these that must be written; copy them only after this call.
     pub fn write_begin(&self, pages: &Pages) -> Pages {
         self.check(pages);
         let mut pages = Frame::pages(pages);
@@ -381,7 +382,7 @@ impl Frame {
         pages.bit
     }
 
-    /// Those of the pages that stay dirty.
+    /// The pages of these that stay dirty.
     pub fn write_end(&self, pages: &Pages) -> Pages {
         self.check(pages);
         let mut pages = Frame::pages(pages);

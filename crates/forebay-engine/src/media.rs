@@ -13,7 +13,7 @@ use forebay_sys as sys;
 use crate::code::{done, Result};
 use crate::memory::Memory;
 
-/// What the engine can be opened on: [`Media`], [`crate::Soft`], and shared ones.
+/// Media that the engine can be opened on: [`Media`], [`crate::Soft`], and shared ones.
 pub trait Medium: private::Raw {}
 
 pub(crate) mod private {
@@ -54,7 +54,7 @@ pub fn format<M: Medium>(media: &M, f: &sys::fby_format) -> Result<()> {
     done(unsafe { sys::fby_format(media.raw(), f) })
 }
 
-/// What is on it.
+/// Examines the media's content.
 pub fn probe<M: Medium>(media: &M) -> sys::fby_probe {
     let mut out = sys::fby_probe::default();
     // SAFETY: the media outlives the call; out is ours.
@@ -88,7 +88,7 @@ pub trait Pace: Send + Sync {
     fn fenced(&self);
 }
 
-/// What the slowed operations find at `fby_media::host`.
+/// The state for the slowed operations, at `fby_media::host`.
 struct Paced {
     real: &'static sys::fby_media_ops,
     pace: Arc<dyn Pace>,
@@ -106,8 +106,8 @@ pub struct Media {
     paced: Option<Box<Paced>>,
 }
 
-// SAFETY: the struct in the cell is written before the media is shared and
-// only read afterwards; the memory behind it is the engine's to synchronise.
+// SAFETY: the struct in the cell is written before the media is shared and only read
+// afterwards; the engine synchronises access to the memory.
 unsafe impl Send for Media {}
 // SAFETY: as above.
 unsafe impl Sync for Media {}
@@ -217,7 +217,7 @@ impl Media {
         unsafe { (self.ops().write_crc)(self.raw.get(), at, src.as_ptr().cast(), src.len(), crc) }
     }
 
-    /// What this thread stored, all of it in this range, is durable.
+    /// Makes durable what this thread stored in this range.
     #[inline]
     pub fn fence(&self, at: u64, len: usize) {
         self.check(at, len);
@@ -259,7 +259,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // SAFETY: what watch returned, once.
+        // SAFETY: the value that watch returned, used once.
         unsafe { sys::fby_posix_unwatch(self.0) };
     }
 }

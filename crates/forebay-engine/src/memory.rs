@@ -35,9 +35,8 @@ enum Kind {
     File { writable: bool },
 }
 
-// SAFETY: plain memory that any thread may use and give back; what keeps
-// concurrent access to its bytes sound is the business of its users, which get a
-// raw pointer only.
+// SAFETY: plain memory that any thread may use and free; its users get only a raw pointer, and
+// must keep concurrent access sound.
 unsafe impl Send for Memory {}
 // SAFETY: as above; through &self only the address and length are to be had.
 unsafe impl Sync for Memory {}
@@ -95,7 +94,7 @@ impl Memory {
         // the engine takes what it reads there for hostile.
         let p = unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, flags, fd, 0) }?;
         let memory = Memory::mapped(p, len, Kind::File { writable });
-        // SAFETY: of the new mapping, whose bytes it does not change.
+        // SAFETY: the call concerns the new mapping and does not change its bytes.
         unsafe { rustix::mm::madvise(p, len, Advice::LinuxDontFork) }?;
         Ok(memory)
     }
@@ -128,7 +127,7 @@ impl Memory {
         }
     }
 
-    /// The same if the system does it by itself: no byte is looked at.  `false`: it does not.
+    /// The same if the kernel does it: no byte is accessed.  `false`: the kernel cannot.
     pub fn try_populate(&self, range: Range<usize>) -> bool {
         self.writable() && self.kind != Kind::Heap && self.advise(range, Advice::LinuxPopulateWrite)
     }

@@ -111,8 +111,8 @@ impl<M: Medium> Engine<M> {
 }
 
 impl<M: Medium + Sync> Engine<M> {
-    /// The same, on that many threads, or as many as there can be: they take ranges from
-    /// a shared counter, so that one with few entries does not wait for one with many.
+    /// The same, on that many threads, or as many as can be started.  They take ranges from a
+    /// shared counter, so that one with few entries does not wait for one with many.
     pub fn open_threaded(
         media: M,
         options: &sys::fby_options,

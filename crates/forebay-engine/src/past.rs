@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What goes past the cache, and flushes.
+//! Requests that bypass the cache, and flushes.
 
 use forebay_sys as sys;
 
@@ -21,7 +21,7 @@ impl Bypass {
     }
 }
 
-/// What the host has to do for the first part of a request.
+/// The host's task for the first part of a request.
 #[derive(Debug)]
 pub enum Past {
     /// Nothing: all of it is done.
@@ -34,7 +34,7 @@ pub enum Past {
 }
 
 impl Past {
-    /// What is for the origin, if some is.
+    /// The part for the origin, if there is one.
     pub fn begun(self) -> Option<Bypass> {
         match self {
             Past::Origin(b) => Some(b),
@@ -54,13 +54,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// For all as well, but of none of those who have written: what it is told, the
-    /// next of theirs is told too.
+    /// A flush of everything that no client asked for: the next client is told its error, too.
     pub fn aside() -> Ticket {
         Ticket { raw: sys::fby_flush { aside: true, ..Default::default() }, ..Ticket::default() }
     }
 
-    /// Of one of several, who was told so many failures before.
+    /// For one of several clients, which was told of so many failures before.
     pub fn client(told: u32) -> Ticket {
         let raw = sys::fby_flush { client: true, told, ..Default::default() };
         Ticket { raw, ..Ticket::default() }
@@ -165,7 +164,7 @@ impl<M: Medium> Engine<M> {
         unsafe { sys::fby_flush_told(self.pool, volume) }
     }
 
-    /// What the ticket covers is acknowledged without a flush.
+    /// The write that the ticket covers is acknowledged without a flush.
     pub fn flush_later(&self, t: &mut Ticket) -> Result<()> {
         self.take(t);
         // SAFETY: the pool is open; the ticket is ours, and not in flight.

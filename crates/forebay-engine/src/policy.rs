@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What all hosts of the engine decide alike: host/policy.h.
+//! Decisions that all hosts of the engine share: host/policy.h.
 
 use std::ffi::CString;
 
@@ -13,7 +13,7 @@ pub fn policy_limit(bytes: u64) -> u32 {
     unsafe { sys::fby_policy_limit(bytes) }
 }
 
-/// What was found where an origin is to be.
+/// The origin found at its place.
 #[derive(Clone, Copy, Debug)]
 pub struct Found<'a> {
     /// Without a path.
@@ -90,7 +90,7 @@ impl MarkVerdict {
     }
 }
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MarkSays {
     /// The least number of the record.
@@ -101,8 +101,8 @@ pub struct MarkSays {
     pub exact: bool,
 }
 
-/// Of the volume as its record is, and the mark of the origin, if there is one.  `borne`: the
-/// origin itself would bear one.
+/// Judges the volume by its record and the mark of the origin, if there is one.  `borne`: the
+/// origin could bear a mark itself.
 pub fn judge_mark(
     volume: &sys::fby_volume_info,
     mark: Option<MarkSays>,
@@ -126,7 +126,7 @@ pub fn judge_mark(
     }
 }
 
-/// What the mark says of a volume whose record has this number.
+/// The number that a mark of a volume with this record carries.
 pub fn mark_number(marks: u32) -> u32 {
     // SAFETY: a plain computation.
     unsafe { sys::fby_mark_number(marks) }
@@ -241,7 +241,7 @@ mod tests {
             sys::fby_volume_info { spec, marks, pages, counted: true, ..Default::default() }
         };
         for (marks, holds, least, verdict, exact_verdict) in [
-            // Even: never marked, to be marked first, taken away, by whatever version.
+            // Even: never marked, about to be marked first, or mark removed, by any version.
             (0, false, None, Right, Right),
             (0, true, None, Right, Right),
             (2, true, None, Right, Right),
@@ -254,18 +254,18 @@ mod tests {
             (11, true, None, Missing, Missing),
             (13, true, None, Missing, Missing),
             (15, false, None, Right, Missing),
-            // To be set first, and set.
+            // About to be set first, and set.
             (8, true, Some(8), Right, Right),
             (8, true, Some(0), Right, Older),
             (9, true, Some(8), Right, Right),
             (17, true, Some(8), Right, Older),
             (9, true, Some(6), Right, Older),
-            // To be set again.
+            // About to be set again.
             (11, true, Some(8), Right, Right),
             (11, true, Some(16), Newer, Right),
             (11, true, Some(0), Right, Older),
             (19, true, Some(8), Right, Older),
-            // To be taken away, or to be set again because that failed.
+            // About to be removed, or to be set again because the removal failed.
             (10, false, Some(8), Right, Right),
             (10, false, Some(0), Right, Older),
             (10, true, Some(16), Newer, Newer),

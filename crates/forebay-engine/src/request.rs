@@ -57,7 +57,7 @@ pub type RunSpace = [MaybeUninit<sys::fby_run>; RUNS];
 pub const NO_RUNS: RunSpace = [const { MaybeUninit::uninit() }; RUNS];
 
 impl Runs<'_> {
-    /// Of so many parts, or as many as are worth it.
+    /// Memory for so many parts, or for as many as are useful.
     pub fn own(n: Option<usize>) -> Runs<'static> {
         Runs::Own(Box::new_uninit_slice(n.unwrap_or(RUNS)))
     }
@@ -71,7 +71,7 @@ impl Runs<'_> {
     }
 }
 
-/// What is asked for.
+/// The operation, its volume and range.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub volume: u16,
@@ -87,7 +87,7 @@ pub struct Wanted {
 #[derive(Debug)]
 #[must_use = "what it holds is held until Engine::request_end"]
 pub struct Request<'r> {
-    /// What the calls have set of it, and no more.
+    /// Only the fields that the calls have set are initialized.
     raw: MaybeUninit<sys::fby_request>,
     bytes: Option<u64>,
     runs: Runs<'r>,
@@ -97,7 +97,7 @@ pub struct Request<'r> {
     called: bool,
 }
 
-// SAFETY: what it points to is its own, or set at each call.
+// SAFETY: its pointers are to its own memory, or set at each call.
 unsafe impl Send for Request<'_> {}
 
 /// A result of the last call.
@@ -135,7 +135,7 @@ impl<'r> Request<'r> {
         Request { raw, bytes, runs, steps, opening: 0, called: false }
     }
 
-    /// Of a client's flush: the failures that it need not be told any more.
+    /// For a client's flush: the failures that it need not be told any more.
     pub fn set_told(&mut self, told: u32) {
         assert!(!self.called);
         // SAFETY: r is to memory of the request's size.
@@ -147,7 +147,7 @@ impl<'r> Request<'r> {
         unsafe { (&raw const (*self.raw.as_ptr()).told).read() }
     }
 
-    /// Of the last call.
+    /// The wake mask of the last call.
     #[inline(always)]
     pub fn wake(&self) -> u32 {
         result!(self, wake)
@@ -169,7 +169,7 @@ impl<'r> Request<'r> {
         result!(self, done)
     }
 
-    /// Of them past the cache.
+    /// Sectors of these that bypassed the cache.
     pub fn past_sectors(&self) -> u64 {
         result!(self, past_sectors)
     }
@@ -179,7 +179,7 @@ impl<'r> Request<'r> {
         result!(self, lost)
     }
 
-    /// What the origin is asked for.
+    /// The request to the origin.
     pub fn asked(&self) -> sys::fby_asked {
         result!(self, io)
     }
@@ -215,8 +215,8 @@ impl<M: Medium> Engine<M> {
         unsafe { self.go(r, policy, &raw const piece, u32::from(len > 0), result) }
     }
 
-    /// The same, where the memory comes in pieces of these lengths; what they leave is not
-    /// shown yet.
+    /// The same, if the memory comes in pieces of these lengths; the rest of the memory is not
+    /// given yet.
     pub fn request_go_cut(
         &self,
         r: &mut Request<'_>,

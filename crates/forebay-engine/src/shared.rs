@@ -21,7 +21,7 @@ impl SharedBytes {
         SharedBytes { start, len }
     }
 
-    /// Where it begins.
+    /// The start of the memory.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -32,7 +32,7 @@ impl SharedBytes {
         self.len
     }
 
-    /// Where `len` bytes from `at` on lie.  Panics if they are not within.
+    /// A pointer to `len` bytes from `at` on.  Panics if they are not within the memory.
     pub fn at(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "{at}, {len} of {}", self.len);
         // SAFETY: within the memory, as was just asserted.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Media that Rust supplies: what the port asks of the media, answered by a trait.
-//! So the simulator decides what is durable, and what cannot be read.
+//! Media written in Rust: a trait implements the port's media operations.  So the simulator
+//! decides which data is durable, and which is unreadable.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -11,13 +11,13 @@ use forebay_sys as sys;
 
 use crate::media::{private, Medium};
 
-/// What a kind of media does; `core/medium/port.h` has the contract of each.  Only
-/// called by calls of the engine, in their thread.
+/// The operations of a kind of media; `core/medium/port.h` has the contract of each.  Only the
+/// engine's calls use them, in their thread.
 pub trait Store {
     /// Bytes; never changes.
     fn size(&self) -> u64;
     fn write(&self, at: u64, src: &[u8]);
-    /// What the caller's thread stored before, all in this range, is durable.
+    /// Makes durable what the caller's thread stored before, all in this range.
     fn fence(&self, at: u64, bytes: usize);
     /// Hands exactly these bytes to `take`.  False, without a call: they cannot be
     /// read.
@@ -27,7 +27,7 @@ pub trait Store {
 /// A store as media for the engine.
 pub struct Soft<S: Store> {
     raw: Box<UnsafeCell<sys::fby_media>>,
-    /// From a box; what the operations find at `fby_media::host`.
+    /// From a box; the operations find it at `fby_media::host`.
     store: NonNull<S>,
 }
 

@@ -59,7 +59,8 @@ impl<M: Medium> Engine<M> {
         Ok(info)
     }
 
-    /// What an attach would refuse whatever the origin is; `holes` as of [`Attach::holes`].
+    /// Checks everything that makes an attach fail whatever the origin is; `holes` as in
+    /// [`Attach::holes`].
     pub fn volume_ready(&self, index: u16, holes: u32) -> Result<()> {
         assert!(holes <= sys::FBY_HOLES_ACCEPT);
         let _admin = self.admin();
@@ -76,7 +77,7 @@ impl<M: Medium> Engine<M> {
     }
 
     /// Counts a step of marking its origin ([`sys::FBY_MARK_BEGIN`] and so on), durably.
-    /// What the mark says then ([`sys::fby_mark_number`]).
+    /// Returns the number that the mark carries then ([`sys::fby_mark_number`]).
     pub fn volume_mark(&self, index: u16, step: u32) -> Result<u32> {
         assert!(step <= sys::FBY_MARK_GONE);
         let (_admin, mut marks) = (self.admin(), 0);

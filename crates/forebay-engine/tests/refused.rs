@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What safe code can get wrong about the engine ends in a panic, before the C code goes
-//! by a number or a text that is wrong.
+//! Mistakes of safe code end in a panic, before the C code uses a wrong number or text.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;

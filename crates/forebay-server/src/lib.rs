@@ -9,7 +9,7 @@
 //! | [`control`] | the socket that answers for the pool, and the client that asks there |
 //! | [`metrics`] | the figures of pool and services for Prometheus, over [`http`] |
 #![forbid(unsafe_code)]
-// They panic where nobody reads any more.
+// They panic when the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::fmt::Display;
@@ -86,7 +86,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Pool(e) => e.exit_code(),
-            // What the library calls an I/O error need not be one of a device here.
+            // An I/O error of the library may not concern a device here.
             Error::System { source, .. } => match forebay::io_exit_code(source) {
                 7 => 1,
                 code => code,

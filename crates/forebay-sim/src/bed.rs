@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the explorers of crashes stand on: media with what is durable at a cut, over which
-//! one image after the other is laid and taken away again, and the engine on it.
+//! The base of the explorers of crashes: media with its durable content at a cut, the engine on
+//! it, and images that are applied and undone one after the other.
 
 use std::cell::Ref;
 use std::collections::HashSet;
@@ -34,9 +34,9 @@ pub struct Bounds {
     pub images: u64,
     /// Most images of one cut inside a recovery.
     pub nested: u64,
-    /// Of so many images one has its recovery cut too.
+    /// One of so many images has its recovery cut too.
     pub nested_every: u64,
-    /// Of so many images one is gone on with.
+    /// One of so many images is used further after recovery.
     pub go_on_every: u64,
 }
 
@@ -50,7 +50,7 @@ pub fn lay<'a>(engine: &Engine, lines: impl Iterator<Item = (u32, &'a Words)>) {
     }
 }
 
-/// Back to the base: what was recorded is undone, and the lines that were laid over it.
+/// Restores the base: undoes recorded stores and applied lines.
 pub fn take_away(engine: &mut Engine, base: &Region, lines: impl Iterator<Item = u32>) {
     if engine.is_open() {
         engine.abandon();
@@ -70,7 +70,7 @@ pub fn take_away(engine: &mut Engine, base: &Region, lines: impl Iterator<Item =
 
 pub struct Bed {
     pub engine: Engine,
-    /// What is durable at the cut; the engine's media is equal to it between images.
+    /// The durable content at the cut; the engine's media is equal to it between images.
     base: Region,
     base_hash: u64,
     layout: Layout,
@@ -84,7 +84,7 @@ impl Bed {
         Self { engine: Engine::new(media), base: start, base_hash, layout }
     }
 
-    /// What was recorded since the last image was laid over.
+    /// Events recorded since the last image was applied.
     pub fn trace(&self) -> Ref<'_, [MediaEvent]> {
         Ref::map(self.engine.media.state(), |s| s.trace.as_deref().unwrap_or(&[]))
     }
@@ -99,7 +99,7 @@ impl Bed {
         take_away(&mut self.engine, &self.base, image.lines.iter().map(|(line, _)| *line));
     }
 
-    /// What a cut may leave of `pending`, with `durable` over the base.
+    /// The images that a cut may leave of `pending`, with `durable` over the base.
     pub fn images(
         &self,
         durable: &Overlay,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a cut leaves beyond the end of a chunk: torn lines of a batch that never was, of
-//! which some can be put right. Recovery bounds the number of a lost line by the lines
-//! behind it; a bound from beyond the end is above all that is written next, and the loss
-//! would win over it after the next start.
+//! Lines that a cut leaves past the end of a chunk: torn lines of a batch that never was, some
+//! of which can be repaired.  Recovery bounds the number of a lost line by later lines.  A
+//! bound from past the end would be above all that is written next, and the loss would override
+//! it after the next start.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -53,7 +53,7 @@ fn line(page: usize) -> Range<usize> {
     CHUNK + at..CHUNK + at + 64
 }
 
-/// Of the two pages of a batch that was cut short the second has its line but for a bit.
+/// The batch was interrupted: the second of its two pages has its line, except for one bit.
 fn torn_beyond(image: &mut [u8]) {
     let (page, seq) = (LOST_PAGE + 2, 100u64);
     let mut l: [u8; 64] = image[line(LOST_PAGE)].try_into().unwrap();
@@ -69,7 +69,7 @@ fn torn_beyond(image: &mut [u8]) {
     image[line(page)].copy_from_slice(&l);
 }
 
-/// A lost line before the end, a torn one beyond it: what is written next stays.
+/// A lost line before the end, a torn one past it: data written next stays.
 pub fn lost_before_torn() -> Result<(), String> {
     let mut image = sealed();
     torn_beyond(&mut image);

@@ -2,19 +2,18 @@
 //! Two damages at once, a damaged range, and damage with a cut in the recovery
 //! that follows.
 //!
-//! A small pool is met as a kill, a clean close, a recovery or the removal of a
-//! volume leaves it.  Its structures are the two superblocks, each copy of each
-//! record, and each line of each header array.  Of each pair of them each is zeroed
-//! or has a bit flipped; so is each by itself, and each range of adjacent lines is
-//! zeroed.  Then the pool is recovered, once or twice, and read: each sector holds
-//! what it held, or
+//! The cases begin with a small pool after a kill, a clean close, a recovery or the removal of
+//! a volume.  Its structures are the two superblocks, each copy of each record, and each line
+//! of each header array.  For each single structure and each pair, every one is zeroed or has a
+//! bit flipped; each range of adjacent lines is zeroed, too.  Then the pool is recovered, once
+//! or twice, and read.  Each sector has its content, or
 //!
 //! * it answers EIO, and its block is that of a damaged page,
 //! * or the volume, or the pool, refuses until it is told that older data may show,
 //! * or it may pass: see `may_pass`, the one thing that does (docs/design/testing.md).
 //!
-//! With cuts, all of that holds for each image that a cut at any fence of the
-//! recovery of a damaged pool may leave: what is lost is not forgotten.
+//! With cuts, all of that holds for each image that a cut at any fence of the recovery of a
+//! damaged pool may leave: a loss is not forgotten.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem::offset_of;
@@ -179,7 +178,7 @@ fn script(state: State) -> Script {
 struct Unit {
     line: u32,
     lines: u32,
-    /// Of a page line.
+    /// Set for a page line.
     page: Option<usize>,
 }
 
@@ -199,7 +198,7 @@ struct Page {
     sealed: bool,
 }
 
-/// What is wrong with an image: lines over the base, and the pages whose lines these are.
+/// The damage of an image: lines over the base, and the pages whose lines these are.
 #[derive(Clone, Debug, Default)]
 struct Damage {
     lines: Overlay,
@@ -312,7 +311,7 @@ impl Bench {
         }
     }
 
-    /// Which pages have a line of their chunk's epoch, from the bytes alone.
+    /// Finds the pages with a line of their chunk's epoch, from the bytes alone.
     fn learn_pages(&mut self) {
         use sys::{fby_open_line as open, fby_page_line as page, fby_seal_line as seal};
         let g = self.script.geometry;
@@ -342,9 +341,9 @@ impl Bench {
         }
     }
 
-    /// The one thing that two damages may do without a word: take away pages of a
-    /// chunk from its end, none of them sealed, with a damaged line in each batch
-    /// from there on.  Nothing tells them from a write that a cut has torn.
+    /// The one undetected effect of two damages: pages disappear from the end of a chunk, none
+    /// of them sealed, with a damaged line in each batch from there on.  Nothing distinguishes
+    /// them from a torn write.
     fn may_pass(&self, vol: usize, block: u64, damage: &Damage) -> bool {
         let g = self.script.geometry.chunk_pages as usize;
         damage.pages.iter().any(|&at| {
@@ -463,7 +462,7 @@ impl Bench {
         }
     }
 
-    /// Of the image that is loaded; recovered twice if `again`.
+    /// Judges the loaded image; recovered twice if `again`.
     fn judge(&mut self, damage: &Damage, again: bool) -> Result<Fate, String> {
         for _ in 0..=u32::from(again) {
             if self.engine.is_open() {
@@ -592,8 +591,8 @@ impl Bench {
     }
 }
 
-/// A part of the work: of all damages of a kind those whose number is `part` modulo
-/// `parts`, and of these one in `every`.
+/// A part of the work: the damages of a kind whose number is `part` modulo `parts`, and of
+/// these one in `every`.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     pub state: State,
@@ -643,8 +642,8 @@ pub fn run(job: &Job) -> Result<Row, String> {
     Ok(row)
 }
 
-/// All states and kinds, in parts for several threads.  Near pairs and ranges are few,
-/// and likely to matter: of these none is left out.
+/// All states and kinds, in parts for several threads.  Near pairs and ranges are few, and
+/// likely to matter: none of them is left out.
 pub fn jobs(every: usize, seed: u64, bound: u64, pair_cuts: bool) -> Vec<Job> {
     let parts = 8;
     let mut jobs = Vec::new();

@@ -15,13 +15,13 @@ use forebay_engine::sys;
 pub const SECTORS: u64 = 240;
 const NUMBER: u64 = 1;
 pub const EIO: i32 = 5;
-/// Of destage, in which a drain must end.
+/// Steps of destage in which a drain must end.
 const STEPS: u32 = 5000;
 
 pub struct Run {
     pub engine: Engine,
     pub origin: Origin,
-    /// What each sector holds.
+    /// The content of each sector.
     pub truth: Vec<u64>,
     now_ns: u64,
 }
@@ -176,7 +176,7 @@ impl Run {
         Ok(decision)
     }
 
-    /// All that was not flushed is gone.
+    /// Drops all data that was not flushed.
     pub fn lose(&mut self) {
         self.origin.power_cut(Loss::All, &mut Rng::new(1));
     }
@@ -254,7 +254,7 @@ impl Run {
 pub fn another_origin() -> Result<(), String> {
     let mut run = Run::new();
     run.drain(0, false, &mut Rng::new(1));
-    // The first twelve make a round; of the others some lie between them.
+    // The first twelve make a round; some of the others lie between them.
     let order = [0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 2, 4];
     for (id, block) in (10..).zip(order) {
         run.write(id, block * 8, 8);

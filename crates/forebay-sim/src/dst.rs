@@ -32,7 +32,7 @@ use crate::script::Geometry;
 use client::Client;
 use host::{OriginHealth, Request};
 
-/// What a run did; sums over runs.
+/// Counts of a run's events; sums over runs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
     pub runs: u64,
@@ -64,7 +64,7 @@ pub struct Tally {
     pub entries_dropped: u64,
     pub checks: u64,
     pub volumes_added: u64,
-    /// Of these.
+    /// Of these volumes.
     pub static_volumes: u64,
     pub volumes_removed: u64,
     pub drains: u64,
@@ -132,7 +132,7 @@ impl Tally {
     }
 }
 
-/// What the seed chose for the whole run.
+/// The seed's choices for the whole run.
 #[derive(Clone, Debug)]
 struct Plan {
     geometry: Geometry,
@@ -158,7 +158,7 @@ struct Plan {
     check_every: u64,
     options: sys::fby_options,
     bypass: Bypass,
-    /// Of what every volume's share is made, if it has one.
+    /// Seed of every volume's share, if it has one.
     seed: u64,
     /// One volume that fits in the pool, overwritten again and again.
     hot: bool,
@@ -173,7 +173,7 @@ struct Plan {
 struct Bypass {
     /// From so many sectors on; 0: none for their size.
     limit: u64,
-    /// What does not fit in a full pool.
+    /// Requests that do not fit in a full pool bypass it.
     when_full: bool,
     /// Fewer sectors before a cached block go through the cache.
     least: u32,
@@ -316,7 +316,7 @@ struct Volume {
     model: Vec<Sector>,
     queue: Vec<Request>,
     health: OriginHealth,
-    /// Of destage, when last looked at.
+    /// Rounds of destage at the last look.
     rounds: u64,
 }
 
@@ -542,7 +542,7 @@ impl World {
         let gave_up = infos.iter().any(|i| {
             i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
         });
-        // Nor are its lost blocks pages.
+        // Lost blocks are excluded here as well.
         let all_lost =
             infos.iter().filter(|i| i.spec.static_bytes == 0).all(|i| i.pages == i.lost_blocks);
         let wedged = (free == 0 && gave_up) || all_lost;
@@ -617,7 +617,8 @@ pub fn run(seed: u64, verbose: bool) -> Result<Tally, String> {
     run_world(World::new(seed, verbose), seed, verbose)
 }
 
-/// The seed's world as it was before there were static volumes: what it found then was there.
+/// The seed's world without static volumes, as it was before they existed: faults found then
+/// are found again.
 pub fn run_without_statics(seed: u64) -> Result<Tally, String> {
     let mut world = World::new(seed, false);
     world.plan.geometry.shares = [0; 2];

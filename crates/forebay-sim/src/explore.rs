@@ -34,7 +34,7 @@ use crate::reading::{read_volume, LOST};
 use crate::rng::{mix, Rng};
 use crate::script::{attach_of, data, name, number, record, Mark, Script, FIRST_ID};
 
-/// What each sector of each volume reads as.
+/// The value that each sector of each volume reads as.
 pub(crate) type Ids = Vec<Vec<u64>>;
 
 #[derive(Clone, Debug, Default, Serialize)]
@@ -78,7 +78,7 @@ pub(crate) enum Presence {
     Yes,
 }
 
-/// What is known of a volume at a place in the trace.
+/// The state of a volume at a place in the trace.
 #[derive(Clone)]
 pub(crate) struct Known {
     presence: Presence,
@@ -88,7 +88,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Of volume `vol`, when the recording begins.
+    /// The state of volume `vol` when the recording begins.
     pub fn new(vol: usize, sectors: u64, present: bool) -> Self {
         Self {
             presence: if present { Presence::Yes } else { Presence::No },
@@ -139,7 +139,7 @@ impl Known {
         }
     }
 
-    /// What each sector may read as after a cut.
+    /// The values that each sector may read as after a cut.
     fn allowed(&self, now: u64) -> Vec<Vec<u64>> {
         let one = |s: &Sector| {
             let mut crashed = s.clone();
@@ -170,7 +170,7 @@ pub(crate) fn volume_of(mark: &Mark) -> usize {
     }
 }
 
-/// What must hold after a cut at one place.
+/// The conditions after a cut at one place.
 pub(crate) struct Oracle {
     presence: Vec<Presence>,
     allowed: Vec<Vec<Vec<u64>>>,

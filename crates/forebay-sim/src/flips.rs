@@ -64,9 +64,9 @@ pub struct Row {
     pub isolated: u64,
     /// Taken for a torn write: the block is as it was before that write.
     pub torn: u64,
-    /// Of the isolated: attach needed to be told to isolate.
+    /// Isolated cases in which attach needed the order to isolate.
     pub asked: u64,
-    /// Attach needed to be told that older data may show; none did.
+    /// Cases in which attach needed the order to show older data; there were none.
     pub accepted: u64,
 }
 
@@ -108,12 +108,12 @@ struct Flipper {
     recording: Recording,
     engine: Engine,
     options: sys::fby_options,
-    /// What each sector holds.
+    /// The content of each sector.
     truth: Vec<Vec<u64>>,
-    /// What recovery tells of a page: (volume, block), and whether it is of a tail.
+    /// Recovery's name of a page: (volume, block), and whether it is on a tail.
     owner: Vec<Option<(usize, u64)>>,
     tail: Vec<bool>,
-    /// What each sector held before the last batches, where that is not on a tail.
+    /// The content of each sector before the last batches, if that is not on a tail.
     older: Vec<Vec<Vec<u64>>>,
 }
 
@@ -401,7 +401,7 @@ pub fn jobs(data: u64) -> Vec<(State, Region, Option<u64>)> {
     let mut jobs = Vec::new();
     for state in STATES {
         for region in REGIONS {
-            // What describes the pool is not looked at while it is open.
+            // The structures that describe the pool are not read while it is open.
             if state == State::Open && region < Region::ChunkLine {
                 continue;
             }

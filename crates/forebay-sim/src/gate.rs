@@ -7,7 +7,7 @@ use crate::engine::{Decision, Past, Ticket, Wait};
 use crate::pattern;
 use forebay_engine::sys;
 
-/// Everything here; what is wrong.
+/// Runs all cases; returns what is wrong.
 pub fn all() -> Result<(), String> {
     destage_tells_at_once()?;
     what_was_not_sent_lost_nothing()?;
@@ -83,8 +83,8 @@ fn all_are_told() -> Result<(), String> {
     Ok(())
 }
 
-/// A durable write past the cache waits for its own flush, and is told of no
-/// failure before it; what it is told, a flush of all is told as well.
+/// A durable write past the cache waits for its own flush, and is not told of an earlier
+/// failure; a failure that it is told of, a flush of everything is told of as well.
 fn each_is_told_of_its_own() -> Result<(), String> {
     let mut run = run_past();
     let io = run.drain_to_the_flush();
@@ -108,9 +108,9 @@ fn each_is_told_of_its_own() -> Result<(), String> {
     want("and to a flush of all", run.flush(0).is_err())
 }
 
-/// What is acknowledged while a flush is in flight may be lost by its failure, and is
-/// not what that flush, or one that waits for it, stands for: the next flush of all is
-/// told as well.  A write that was in flight then is told itself.
+/// Data acknowledged while a flush is in flight may be lost by the flush's failure.  That
+/// flush, or one that waits for it, does not stand for the data: the next flush of everything
+/// is told as well.  A write that was in flight then is told itself.
 fn what_ends_beside_a_failing_flush_is_told() -> Result<(), String> {
     for (of_destage, in_flight) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut run = run_past();

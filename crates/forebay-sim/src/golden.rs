@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What each operation costs the media: stores, lines, fences and bytes, in a
-//! table that is kept in tests/golden/persist.txt.  A difference fails, so that
-//! a fence that is lost or one that is new needs a word in a commit.
+//! The cost of each operation on the media: stores, lines, fences and bytes, in a table that is
+//! kept in tests/golden/persist.txt.  A difference fails, so a lost or new fence needs a reason
+//! in a commit.
 
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stays in the pool although others want the room: a pool for such cases, and two
-//! of them.
+//! Pages that stay in the pool although others need the room: a pool for such cases, and two of
+//! them.
 //!
-//! Blocks that are lost stay until they are overwritten.  Where the pool is short of space
-//! they are packed into fewer chunks, by carrying them forward once more; that has to end,
-//! although a round takes fewer than there are.
+//! Lost blocks stay until they are overwritten.  If the pool is short of space, destage packs
+//! them into fewer chunks, by carrying them forward once more.  That has to end, although a
+//! round takes fewer than there are.
 
 use std::ops::Range;
 
@@ -128,7 +128,7 @@ pub fn packing_comes_to_rest() -> Result<(), String> {
     Ok(())
 }
 
-/// Of a chunk of 16 pages.
+/// In a chunk of 16 pages.
 fn line_at(chunk: u64, page: u32) -> Range<u64> {
     let at = ((chunk + 1) << 16) + u64::from(sys::fby_line_of_page(16, page)) * 64;
     at..at + 64

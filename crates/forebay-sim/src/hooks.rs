@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a run says of itself when the engine's assertions fail or it hangs.
+//! The message of a run when the engine's assertions fail or it hangs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub use forebay_engine::hooks::set_cpu;
 
-/// What each thread is at.
+/// The present work of each thread.
 static CONTEXTS: Mutex<Vec<Arc<Mutex<String>>>> = Mutex::new(Vec::new());
 
 thread_local! {
@@ -18,7 +18,7 @@ thread_local! {
     };
 }
 
-/// What to say if the engine's assertions fail or it hangs: how to replay.
+/// Sets the message for a failed assertion or a hang: how to replay the run.
 pub fn set_context(text: impl FnOnce() -> String) {
     forebay_engine::hooks::on_failed_assertion(failed);
     CONTEXT.with(|c| *c.lock().unwrap_or_else(PoisonError::into_inner) = text());

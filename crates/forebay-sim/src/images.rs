@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From lines that are pending at a cut to the images that the cut may leave.
+//! Derives the images that a cut may leave from the lines that are pending at it.
 //!
-//! What recovery reads word by word (superblocks, records, header lines) is a
-//! unit a line, with each combination of its words.  The data of a page is one
-//! unit: recovery only sums it, so whole, absent, and a few ways to be torn
-//! stand for all; the sum of any other differs likewise.
+//! Each line that recovery reads word by word (superblocks, records, header lines) is a unit,
+//! with each combination of its words.  The data of a page is one unit: recovery only computes
+//! its checksum, so whole, absent, and a few torn states stand for all; any other state's
+//! checksum differs, too.
 //!
-//! The images are the product of the units' options: all of them where they
-//! are at most `bound`, else each unit's options with all the others landed and
-//! with none, all or nothing by line, and random ones, `bound` in all.  Where the
-//! bound is less than all of the former, half of it are some of them, half random.
+//! The images are the product of the units' options: all of them if they are at most `bound`.
+//! Otherwise `bound` images are each unit's options with all the others landed and with none,
+//! all or nothing by line, and random ones.  If the bound is less than the former, half of the
+//! images are some of them, and half are random.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::script::Geometry;
 
 pub type Words = [u64; LINE_WORDS];
 
-/// Lines that differ from a region: what an image is, without a copy of it.
+/// Lines that differ from a region: an image without a copy of it.
 pub type Overlay = BTreeMap<u32, Words>;
 
 /// An image: lines over a region, the later ones over the earlier ones.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub lines: Vec<(u32, Words)>,
-    /// Of all of it.
+    /// Hash of the whole image.
     pub hash: u64,
 }
 
@@ -68,14 +68,14 @@ impl Landed {
     }
 }
 
-/// Where the media holds data and not what describes it.
+/// The areas of the media that hold data and no structures.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     pub data_offset: u64,
     pub chunk_size: u64,
-    /// Of data, in each chunk.
+    /// Pages of data in each chunk.
     pub first_page: u64,
-    /// Where the chunks end, and where pages lie behind them.
+    /// The end of the chunks, and the areas of pages after them.
     pub chunks_end: u64,
     pub share_pages: [(u64, u64); 2],
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a volume whose origin is ill costs its neighbour, in virtual time.
+//! The effect of a volume with a faulty origin on its neighbour, in virtual time.
 //!
-//! Two volumes share a pool.  The origin of one falls ill in one of several ways while
-//! its clients go on writing as fast as they can; the other's is well.  The neighbour
-//! is measured from that moment on, and once more beside the same volume in health.
-//! Nothing here depends on the machine.
+//! Two volumes share a pool.  The origin of one develops one of several faults while its
+//! clients go on writing as fast as they can; the other's is sound.  The neighbour is measured
+//! from that moment on, and once more with a sound origin on both.  Nothing here depends on the
+//! machine.
 //!
 //! Waiting clients run again when a wake mask has their bit and at no other time, so a
 //! wake that is lost shows as a neighbour that stands still.
@@ -17,7 +17,7 @@ use crate::media::Media;
 use crate::rng::Rng;
 use forebay_engine::sys;
 
-/// What a write takes that nothing holds up.
+/// Time of a write that nothing delays.
 const WRITE_NS: u64 = 10_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const EIO: i32 = 5;
@@ -72,10 +72,10 @@ pub struct Bench {
     /// Blocks a second of a light neighbour
     #[arg(long, default_value_t = 500)]
     pub light_per_s: u64,
-    /// Attached volumes besides, at which nobody writes
+    /// Further attached volumes, which nobody writes
     #[arg(long, default_value_t = 0)]
     pub idle: u32,
-    /// Nanoseconds that destage is at for each page that it moves within the pool
+    /// Nanoseconds of destage for each page that it moves within the pool
     #[arg(long = "copy", default_value_t = 1000)]
     pub copy_ns: u64,
     /// Measured, of virtual time
@@ -85,7 +85,7 @@ pub struct Bench {
     pub seed: u64,
 }
 
-/// What the neighbour had.
+/// The figures of the neighbour.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Had {
     pub writes_per_s: f64,
@@ -96,7 +96,7 @@ pub struct Had {
     pub copies_per_s: f64,
 }
 
-/// The neighbour beside the volume in health, and beside the ill one.
+/// The neighbour's figures with the sound volume, and with the faulty one.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cell {
     pub ill: Ill,
@@ -127,7 +127,7 @@ struct Client {
     /// Between the beginnings of two writes; 0: one after the other.
     pace_ns: u64,
     next_ns: u64,
-    /// Of the write under way.
+    /// Start of the present write.
     begun_ns: Option<u64>,
     block: u64,
     asleep: bool,
@@ -146,7 +146,7 @@ struct Bed {
     origins: Vec<Origin>,
     in_flight: Vec<InFlight>,
     clients: Vec<Client>,
-    /// Of the neighbour's writes.
+    /// Latencies of the neighbour's writes.
     latencies_ns: Vec<u64>,
 }
 
@@ -238,7 +238,7 @@ impl Bed {
         [NEIGHBOUR, OTHER].into_iter().map(of).sum()
     }
 
-    /// All that destage has to do now.
+    /// Runs destage until it has nothing to do now.
     fn destage(&mut self) {
         hooks::set_cpu(0);
         loop {
@@ -270,8 +270,8 @@ impl Bed {
         }
     }
 
-    /// What the client of an ill origin does besides writing through the cache.  True:
-    /// that is all.
+    /// Other requests of the client of a faulty origin, besides writes through the cache.
+    /// True: this was one.
     fn other_request(&mut self, c: usize) -> bool {
         let (volume, block) = (self.clients[c].volume, self.clients[c].block);
         let odd = self.rng.percent(30);
@@ -425,13 +425,13 @@ fn cell(bench: &Bench, ill: Ill, neighbour: Neighbour, beside_well: Had) -> Resu
     })
 }
 
-/// Every way to be ill beside such a neighbour.
+/// Every fault with such a neighbour.
 pub fn run(bench: &Bench, neighbour: Neighbour) -> Result<Vec<Cell>, String> {
     let well = beside_well(bench, neighbour)?;
     ILLS.iter().map(|ill| cell(bench, *ill, neighbour, well)).collect()
 }
 
-/// What is promised: at least nine tenths of the throughput, at most twice the tail.
+/// The promise: at least nine tenths of the throughput, at most twice the tail.
 pub fn kept(c: &Cell) -> Result<(), String> {
     match c.throughput_ratio >= 0.9 && c.p999_ratio <= 2.0 {
         true => Ok(()),

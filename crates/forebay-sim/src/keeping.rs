@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! More is written than an origin takes, to blocks without dirty neighbours mostly, so that
-//! rounds of destage keep pages: what is promised of those.
+//! Writers exceed the origin's speed, mostly on blocks without dirty neighbours, so that rounds
+//! of destage keep pages: tests of the promises for kept pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::rng::Rng;
 use crate::script::data;
 
 pub(crate) const NUMBER: u64 = 1;
-/// Of 15 pages of data.
+/// Chunks with 15 pages of data each.
 pub(crate) const CHUNKS: u64 = 64;
 pub(crate) const BLOCKS: u64 = CHUNKS * 15 * 4;
-/// And some that are written but once.
+/// Includes some blocks that are written only once.
 pub(crate) const SECTORS: u64 = (BLOCKS + 80) * 8;
-/// What a request takes.
+/// Time of a request.
 const REQUEST_NS: u64 = 1_000_000;
 const EIO: i32 = 5;
 /// A writer who is not throttled.
@@ -30,11 +30,11 @@ pub(crate) struct Run {
     pub rng: Rng,
     nslots: u32,
     pub now_ns: u64,
-    /// Volatile: what was not flushed may be lost.
+    /// Volatile: unflushed data may be lost.
     pub origin: Origin,
-    /// Of what was acknowledged, by block.
+    /// Newest acknowledged write, by block.
     pub newest: BTreeMap<u64, u64>,
-    /// Blocks of which the origin was sent a sector.
+    /// Blocks with a sector that was sent to the origin.
     destaged: BTreeSet<u64>,
     pub next_id: u64,
     /// When the next write is, and the block of the last.
@@ -186,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Of those that the load writes to.
+    /// One of the blocks that the load writes.
     pub fn some_block(&mut self) -> u64 {
         let block = 4 + 4 * self.rng.below(BLOCKS / 4 - 2);
         if self.rng.one_in(4) {
@@ -313,12 +313,12 @@ pub fn drains_bring_all_home() -> Result<(), String> {
     Ok(())
 }
 
-/// An origin hangs when the volume has grown too old, or is to be drained, and few of the
-/// pool's pages are live: writers have the room of the others. Where it works again the drain
-/// ends, not before what was moved meanwhile is on the origin.
+/// An origin hangs when the volume has grown too old, or should be drained, while few of the
+/// pool's pages are live: writers get the room of the others.  When the origin works again, the
+/// drain ends, but not before pages moved meanwhile are on the origin.
 fn writers_go_on(max_age_ns: u64, drains: bool) -> Result<(), String> {
     let mut run = Run::new(max_age_ns);
-    // So many hot ones that few chunks die by themselves before there is no room.
+    // So many hot ones that few chunks become empty before there is no room.
     let (cold, hot) = (150, 250);
     let mut order: Vec<u64> = (0..cold + hot).map(|n| 2 * n).collect();
     for n in (1..order.len()).rev() {
@@ -387,7 +387,7 @@ pub fn origins_hang() -> Result<(), String> {
     writers_go_on(0, true)
 }
 
-/// The end of a round that kept a page, the last of its chunk: where that is.
+/// Runs to the end of a round that kept a page, as the last of its chunk; returns its place.
 fn last_is_a_copy(run: &mut Run) -> Result<(u64, u32, u64), String> {
     for _ in 0..50_000 {
         run.load()?;
@@ -408,8 +408,8 @@ fn last_is_a_copy(run: &mut Run) -> Result<(u64, u32, u64), String> {
     Err("no copy is the last page of its chunk".into())
 }
 
-/// What was acknowledged long ago does not pass for a torn write because it was kept: its
-/// copy is the last page of an open chunk, and damaged.
+/// A page acknowledged long ago does not count as a torn write because it was kept: its copy is
+/// the last page of an open chunk, and damaged.
 pub fn copies_are_not_torn() -> Result<(), String> {
     let mut run = Run::new(0);
     run.overload()?;

@@ -16,8 +16,8 @@ use crate::script::data;
 const PAGE: u64 = 4096;
 const LINES: u32 = 64; // of a page
 
-/// What was acknowledged is there, or lost where it may be; nothing older.  How many blocks
-/// are lost.
+/// Acknowledged data is there, or lost where that is allowed; nothing older shows.  Returns how
+/// many blocks are lost.
 pub(crate) fn judge(run: &mut Run, may_be_lost: &BTreeSet<u64>) -> Result<u64, String> {
     let ids = read_volume(&mut run.engine, 0, &run.origin)?;
     let mut lost = 0;
@@ -167,9 +167,9 @@ pub fn slot_busy() -> Result<u64, String> {
     Ok(waited)
 }
 
-/// A bit flips, or the media does not give a page back, when a round has been planned: what
-/// it would have kept is lost, and told; nothing older shows, and a write heals it.  How many
-/// blocks were lost while copies were made.
+/// A bit flips, or the media cannot read a page, after a round was planned: a page that it
+/// would have kept is lost, and reported.  Nothing older shows, and a write heals it.  Returns
+/// how many blocks were lost while copies were made.
 pub fn damage() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     let (mut damaged, mut lost_in_copies) = (BTreeSet::new(), 0);
@@ -222,8 +222,8 @@ pub fn damage() -> Result<u64, String> {
     Ok(lost_in_copies)
 }
 
-/// A drain brings home what it lists, an eighth of the pool in a round, each page once: one that
-/// would rather keep pages comes to them again.  How many pages were drained.
+/// A drain writes back what it lists, an eighth of the pool in a round, each page once; a drain
+/// that keeps pages would come to them again.  Returns how many pages were drained.
 pub fn drains_keep_nothing() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     let mut drained = 0;
@@ -289,7 +289,7 @@ pub fn in_the_way() -> Result<(), String> {
     hold(&CASES[..3])
 }
 
-/// The same, and what each has come to.
+/// Prints the cases with the result of each.
 #[cfg(test)]
 pub(crate) fn tell(cases: &[Case]) {
     for (name, run, least) in cases {

@@ -24,7 +24,7 @@ pub struct Written {
     pub nodes: Vec<Node>,
 }
 
-/// What the model expects of a replay.
+/// The model's expectation of a replay.
 #[derive(Debug, Default, PartialEq)]
 pub struct Expected {
     pub replayed: Vec<Name>,
@@ -35,7 +35,7 @@ pub struct Expected {
 pub struct Model<'a> {
     written: &'a [Node],
     synced: u64,
-    /// What the claim saw of the last generation that it saw.
+    /// The entries of the last generation that the claim saw.
     last_seen: BTreeSet<Name>,
     seal_gen: u64,
     replayed: BTreeSet<Name>,
@@ -144,8 +144,7 @@ fn shuffle(rng: &mut Rng, nodes: &mut [Node]) {
     }
 }
 
-/// Of the written nodes those that a scan shows: obsolete ones perhaps, of the
-/// others all but a few.
+/// The written nodes that a scan shows: some of the obsolete ones, and most of the others.
 fn scan(rng: &mut Rng, written: &[Node], synced: u64, hide: u64) -> Vec<Node> {
     let mut seen: Vec<Node> = written
         .iter()
@@ -158,12 +157,12 @@ fn scan(rng: &mut Rng, written: &[Node], synced: u64, hide: u64) -> Vec<Node> {
     seen
 }
 
-/// One random log through claim and replays; what differs from the model.
+/// Runs one random log through claim and replays; returns the difference from the model.
 pub fn run(seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let most = if rng.one_in(8) { 60 } else { 12 };
     let log = random_log(&mut rng, most);
-    // The pool's record may lag behind the writer's last sync, never lead it.
+    // The pool's record may be older than the writer's last sync, never newer.
     let synced = log.at.synced;
     let hide = if rng.one_in(3) { 0 } else { 15 };
     let seen = scan(&mut rng, &log.nodes, synced, hide);

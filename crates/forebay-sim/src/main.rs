@@ -58,7 +58,8 @@ struct Cli {
 enum Command {
     /// Recover every image that a power cut may leave
     Explore(ExploreArgs),
-    /// The same of logs: appends, syncs, claims and replays; and each bit of their headers
+    /// Explore crashes of logs: appends, syncs, claims and replays; and each bit of their
+    /// headers
     Logs(LogsArgs),
     /// Flip every bit of what recovery trusts, and random ones of the data
     Flips(FlipsArgs),
@@ -69,7 +70,7 @@ enum Command {
     /// A full cache in front of a disk of a steady rate, in virtual time
     #[command(after_help = PACE_EXAMPLES)]
     Pace(PaceArgs),
-    /// What a volume whose origin is ill costs its neighbour, in virtual time
+    /// Measure the effect of a volume with a faulty origin on its neighbour, in virtual time
     #[command(after_help = ISOLATION_EXAMPLES)]
     Isolation(IsolationArgs),
     /// Plant each deliberate mistake in the engine: each must be found
@@ -130,7 +131,7 @@ struct FlipsArgs {
     /// Random flips in data
     #[arg(long, default_value_t = 100_000)]
     data: u64,
-    /// Of the other bits flip one in so many
+    /// Flip one in so many of the other bits
     #[arg(long, default_value_t = 1)]
     every: u64,
     #[arg(long, default_value_t = 1)]
@@ -139,7 +140,7 @@ struct FlipsArgs {
 
 #[derive(Args)]
 struct DamageArgs {
-    /// Of all damages try one in so many
+    /// Try one in so many of all damages
     #[arg(long, default_value_t = 1)]
     every: usize,
     /// Chooses the bits that flip, and with --every the damages
@@ -186,7 +187,7 @@ struct LogsArgs {
     /// Only the named workload, or "seed N"
     #[arg(long)]
     only: Option<String>,
-    /// Of so many bits of each header one is flipped
+    /// Flip one in so many bits of each header
     #[arg(long, default_value_t = 1)]
     every: u32,
     /// Most images of one cut; more are sampled
@@ -651,7 +652,7 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     };
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
-        // Those of maps are tests/frames's.
+        // Those of maps belong to tests/frames.
         .filter(|(_, name, _)| !name.starts_with("MAP_"))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();

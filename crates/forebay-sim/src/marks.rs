@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The count of an origin's marks, in the volume's record: what a call has returned is what
-//! a pool has that was cut off then, and no number of a mark was there before, so that a
-//! copy of the pool from before is told from it.
+//! The count of an origin's marks, in the volume's record.  A pool that was cut off has the
+//! count that a call has returned, and no mark had such a number before.  So an older copy of
+//! the pool is distinguished from it.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::engine::{volume_spec, Engine};
 use crate::media::{Flavour, Media};
 use crate::rng::Rng;
 
-/// What is wrong.
+/// Returns what is wrong.
 pub fn counted() -> Result<(), String> {
     for seed in 0..16 {
         for of_static in [false, true] {

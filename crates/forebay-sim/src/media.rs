@@ -85,7 +85,7 @@ impl Region {
     }
 }
 
-/// What was asked of the media, for the golden table.
+/// Requests to the media, for the golden table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub stores: u64,
@@ -94,7 +94,7 @@ pub struct Counts {
     pub fences: u64,
 }
 
-/// What the media saw, in order.
+/// Events on the media, in order.
 #[derive(Clone, Copy, Debug)]
 pub enum MediaEvent {
     Store(LineStore),
@@ -329,12 +329,12 @@ impl Media {
         self.0.borrow()
     }
 
-    /// Likewise.
+    /// Likewise, to change it.
     pub fn state_mut(&self) -> RefMut<'_, State> {
         self.0.borrow_mut()
     }
 
-    /// What is to be seen of it.
+    /// The visible content.
     pub fn image(&self) -> Vec<u8> {
         self.state().visible.bytes().to_vec()
     }
@@ -395,8 +395,8 @@ impl Media {
         }
     }
 
-    /// The lines report an error when read, until they are written; what a load
-    /// that does not ask would see is garbage.
+    /// The lines report an error when read, until they are written; an unchecked load would see
+    /// garbage.
     pub fn poison(&self, first_line: u32, lines: u32) {
         let s = &mut *self.state_mut();
         for line in first_line..first_line + lines {

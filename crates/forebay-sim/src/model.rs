@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The model: what each sector of a volume may read as.
+//! The model: the values that each sector of a volume may read as.
 //!
 //! Values are unique, so the test for a linearizable register of Gibbons and
 //! Korach is exact: the operations on one value span a zone, from the earliest
@@ -11,12 +11,11 @@
 //! A write in flight at a crash may have happened before the crash or never:
 //! it is a ghost until it is seen, and ends at the crash.
 //!
-//! A write or zeroing that went past the cache is the disk's until a flush: when
-//! the disk loses its power it may be gone, even if it was acknowledged and seen.
+//! A write or zeroing that bypassed the cache depends on the disk until a flush: when the disk
+//! loses its power, it may be gone, even if it was acknowledged and seen.
 //!
-//! Zeroes are not unique, and a discard may be ignored, which shows what it was to
-//! discard and nothing older: both are judged by whether some write explains the
-//! read.
+//! Zeroes are not unique, and a discard may be ignored, which shows the discarded data and
+//! nothing older: both are judged by whether some write explains the read.
 
 use crate::pattern::ZERO;
 
@@ -108,7 +107,7 @@ impl Sector {
         v.acknowledged = true;
         v.volatile = v.volatile.map(|at| at.min(now));
         if v.kind != Kind::Discard {
-            // What a power cut may undo shows again what is under it.
+            // If a power cut undoes it, the older value shows again.
             if self.anything_until == Some(NEVER) && v.volatile.is_none() {
                 self.anything_until = Some(now);
             }
@@ -171,7 +170,7 @@ impl Sector {
         self.tainted.is_some()
     }
 
-    /// Of a read that began at `start`.
+    /// For a read that began at `start`.
     pub fn accepts_anything(&self, start: u64) -> bool {
         self.anything_until.is_some_and(|end| start <= end)
     }
@@ -180,7 +179,7 @@ impl Sector {
         self.anything_until = Some(NEVER);
     }
 
-    /// Power is gone: what is in flight may have happened, but not later on.
+    /// Power is gone: requests in flight may have happened, but not later on.
     pub fn crash(&mut self, now: u64) {
         self.values.iter_mut().filter(|v| v.first_end == NEVER).for_each(|v| v.fade(now));
         for v in &mut self.values {

@@ -63,7 +63,7 @@ impl Origin {
         self.now[sector as usize]
     }
 
-    /// What is left of the sector when all that was not flushed is lost.
+    /// The sector's value when all unflushed data is lost.
     pub fn durable(&self, sector: u64) -> u64 {
         self.durable[sector as usize]
     }
@@ -85,7 +85,7 @@ impl Origin {
         }
     }
 
-    /// The same of a caller who counts on whole sectors, as disks give them.
+    /// The same for a caller who relies on whole sectors, as disks provide them.
     pub fn write_whole(&mut self, sector: u64, data: &[u8]) {
         let before = self.cache.len();
         self.write(sector, data);
@@ -98,14 +98,14 @@ impl Origin {
 
     pub fn discard(&mut self, sector: u64, n: u64) {
         for at in sector..sector + n {
-            // What is discarded may read as anything; pieces are not modelled.
+            // A discarded sector may read as anything; pieces are not modelled.
             if !self.ignores_discard || self.read(at) == BAD {
                 self.zero(at, 1);
             }
         }
     }
 
-    /// What a flush that is issued now will make durable.
+    /// The mark up to which a flush issued now makes data durable.
     pub fn flush_mark(&self) -> u64 {
         self.flushed + self.cache.len() as u64
     }

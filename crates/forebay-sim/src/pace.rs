@@ -22,7 +22,7 @@ use crate::media::Media;
 use forebay_engine::sys;
 
 const NUMBER: u64 = 1;
-/// What a client takes for a request that is not held up.
+/// A client's time for a request that is not delayed.
 const THINK_NS: u64 = 10_000;
 const WINDOW_NS: u64 = 500_000_000;
 /// A write that waits for so long, ten times the longest pause of destage, waits for ever.
@@ -34,7 +34,7 @@ pub struct Disk {
     /// Microseconds in which the disk serves nothing but one request
     #[arg(long = "service", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     pub service_us: u64,
-    /// Microseconds that a request takes besides
+    /// Additional microseconds of a request
     #[arg(long = "latency", default_value_t = 500)]
     pub latency_us: u64,
     /// Microseconds of a flush
@@ -73,7 +73,7 @@ pub struct Load {
     /// Data, in sizes of the pool
     #[arg(long, default_value_t = 6)]
     pub times: u64,
-    /// Of a hundred requests
+    /// Reads in a hundred requests
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..100))]
     pub reads: u64,
     /// Most pages of a round of destage; the default is that of hosts
@@ -93,7 +93,7 @@ pub struct Load {
     /// Seconds after which the origin is to have what was written; 0: no limit
     #[arg(long = "max-age", default_value_t = 0)]
     pub max_age_s: u64,
-    /// Nanoseconds that destage is at for each page that it moves within the pool
+    /// Nanoseconds of destage for each page that it moves within the pool
     #[arg(long = "copy", default_value_t = 1000)]
     pub copy_ns: u64,
 }
@@ -103,13 +103,13 @@ impl Load {
         self.pool_mib * self.times * 256
     }
 
-    /// The same ones each time.
+    /// The same blocks each time.
     fn pattern(&self) -> Blocks {
         Blocks::new(self.pattern, self.blocks(), self.seed)
     }
 }
 
-/// Of the measured time.
+/// Figures of the measured time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub load: Load,
@@ -119,8 +119,8 @@ pub struct Report {
     pub origin_writes_per_s: f64,
     /// Taken in for one that the origin was sent: overwritten in the cache or merged.
     pub writes_per_origin_write: f64,
-    /// The same where no more than four fifths of the pool, or nine tenths, are ever dirty
-    /// and the longest run goes first.
+    /// The ratio of an ideal planner, if at most four fifths of the pool, or nine tenths, are
+    /// ever dirty and the longest run goes first.
     pub ideal_at_80: f64,
     pub ideal_at_90: f64,
     pub pages_per_origin_write: f64,
@@ -230,7 +230,7 @@ impl Bed {
         self.in_flight.push((self.free_ns + latency_us * 1000, request));
     }
 
-    /// All that destage has to do now.
+    /// Runs destage until it has nothing to do now.
     fn destage(&mut self) {
         loop {
             if self.copying_ns > self.now_ns {

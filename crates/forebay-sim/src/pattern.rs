@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the simulated clients write: each 512-byte sector says which write it
-//! came from and where it belongs, in all of its 64 words, so that a sector
-//! that is old, misplaced, torn or damaged is told from a right one.
+//! Data of the simulated clients.  Each 512-byte sector states its write and its place in all
+//! of its 64 words, so an old, misplaced, torn or damaged sector is distinguished from a right
+//! one.
 
 use crate::rng::mix;
 
@@ -12,7 +12,7 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The id of a sector of zeroes.
 pub const ZERO: u64 = 0;
 
-/// Where a sector belongs: `volume` is the volume's own number, never reused.
+/// The place of a sector: `volume` is the volume's own number, never reused.
 pub fn place(volume: u64, sector: u64) -> u64 {
     mix(volume << 40 ^ sector)
 }

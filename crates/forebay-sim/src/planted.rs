@@ -33,7 +33,7 @@ pub struct Hunt {
     pub seconds: f64,
 }
 
-/// Those that are asked round by round, more thoroughly each time.
+/// Searchers that run in rounds, more thoroughly each time.
 #[derive(Clone, Copy, Debug)]
 enum Searcher {
     Explore,
@@ -83,7 +83,7 @@ const SEARCHERS: [(Searcher, &[&str]); 6] = [
     (Searcher::Damage, &["SEAL_ONE", "SEAL_EPOCH", "HEADERS_", "LOSS_"]),
 ];
 
-/// What caught it, and how.
+/// The searcher that caught it, and how.
 type Caught = Option<(String, String)>;
 
 fn ask(&(by, look): &Directed) -> Caught {

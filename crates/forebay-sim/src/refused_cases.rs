@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Origins that refuse some requests and take the others ([`crate::keeping`] has the pool and
-//! its load): what they refuse stays in the pool, and is not what holds the rest back.
-//! Each case tells how much of what it is about has come about.
+//! its load): refused pages stay in the pool, and do not delay the rest.  Each case reports how
+//! often its subject occurred.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,16 @@ use crate::kept_cases::{crash, hold, judge, Case};
 use crate::origin::Loss;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// What happens within a second of an origin that is tried again and again.
+/// Steps within a second of an origin that is retried again and again.
 const STEPS: u64 = 2_000_000;
-/// Blocks, one after the other: more than a round lists.
+/// Consecutive blocks: more than a round lists.
 const BAD_RUN: u64 = 400;
 
 fn no_loss() -> BTreeSet<u64> {
     BTreeSet::new()
 }
 
-/// So long, with nobody who writes.
+/// Runs for so long without writers.
 fn rest(run: &mut Run, ns: u64) -> Result<(), String> {
     let end_ns = run.now_ns + ns;
     for _ in 0..STEPS {
@@ -66,7 +66,7 @@ fn mend(run: &mut Run) -> Result<(), String> {
     judge(run, &no_loss()).map(|_| ())
 }
 
-/// What of these blocks the origin lacks when all that it has not flushed is lost.
+/// Those of these blocks that the origin lacks when all unflushed data is lost.
 fn lacks(run: &Run, blocks: impl Iterator<Item = u64>) -> BTreeSet<u64> {
     let whole = |b: u64| (0..8).all(|k| Some(&run.origin.durable(b * 8 + k)) == run.newest.get(&b));
     blocks.filter(|b| !whole(*b)).collect()
@@ -109,8 +109,8 @@ pub fn bad_sectors() -> Result<u64, String> {
     Ok(run.refused.len() as u64)
 }
 
-/// No request of what lies in the first part of the origin is taken: what lies behind is
-/// reached, though that is asked for later, and the origin is not asked for each block.
+/// The origin takes no request in its first part.  The blocks after it are reached, though they
+/// are asked for later, and the origin is not asked for each block.
 pub fn bad_area() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     let blocks: Vec<u64> = (0..BLOCKS).step_by(8).take(400).collect();
@@ -124,7 +124,7 @@ pub fn bad_area() -> Result<u64, String> {
     if asked > 40 {
         return Err(format!("{asked} requests in a tenth of a second, and none was taken"));
     }
-    // Some lie behind bad ones, and are left out by chance.
+    // Some lie after bad ones, and are left out by chance.
     rest(&mut run, 600 * SECOND_NS)?;
     let left = lacks(&run, blocks.iter().copied()).len() as u64;
     if left != 300 {
@@ -188,7 +188,7 @@ pub fn under_load() -> Result<u64, String> {
     Ok(run.refused.len() as u64)
 }
 
-/// What the block holds is damaged, and two of its sectors are written anew: these.
+/// The block's page is damaged, and two of its sectors are written anew: returns these.
 fn lose_most(run: &mut Run, block: u64) -> Result<Vec<u8>, String> {
     let at = (1..16)
         .flat_map(|page| (0..8).map(move |chunk| (chunk, page)))
@@ -226,7 +226,7 @@ pub fn beside_lost() -> Result<u64, String> {
     }
 }
 
-/// Of a block some sectors are lost, and its others the origin refuses: these stay.
+/// Some sectors of a block are lost, and the origin refuses its others: these stay.
 pub fn partly_lost() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     for block in 0..60 {
@@ -250,8 +250,8 @@ pub fn partly_lost() -> Result<u64, String> {
     }
 }
 
-/// A part of the origin takes nothing, and what was written there in one go fills whole lists of
-/// rounds: what lies behind goes on, whenever these pages have come round.  How many rounds.
+/// A part of the origin takes nothing, and a burst written there fills whole lists of rounds.
+/// The later pages are written whenever these have come round.  Returns how many rounds.
 pub fn bad_lists() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     run.overload()?;
@@ -286,9 +286,9 @@ pub fn bad_lists() -> Result<u64, String> {
     Ok(rounds)
 }
 
-/// The oldest pages of a full pool are of a bad area, and more than a list: what lies behind is
-/// home, though the round that reaches it is cut short, since a request of it is taken (an
-/// origin that is well again shows so). How many requests were refused.
+/// The oldest pages of a full pool are of a bad area, and exceed a list.  The later pages reach
+/// the origin, though the round that reaches them is cut short, since a request of it is taken
+/// (as by an origin that has recovered).  Returns how many requests were refused.
 pub fn bad_list_first() -> Result<u64, String> {
     let mut run = Run::with_slots(0, 1);
     run.bad = (0..BAD_RUN * 8).collect();

@@ -2,11 +2,11 @@
 //! Clients' requests as state machines (host/client_request.h): many in flight on one thread,
 //! over an origin whose requests end in any order and some of which fail.
 //!
-//! From one seed: what is asked for and when, in how many pieces the memory comes, which
-//! answer each step gets, how the volume's policy changes meanwhile, when the clients give
-//! up.  No two requests in flight meet if one of them writes, so what a read may
-//! return is known.  In the end the origin loses what was not flushed, and all that was
-//! acknowledged as durable must be there.
+//! One seed decides the requests and their times, the pieces of memory, the answer to each
+//! step, changes of the volume's policy, and when the clients give up.  No two requests in
+//! flight overlap if one of them writes, so the possible results of a read are known.  At the
+//! end the origin loses all unflushed data, and everything acknowledged as durable must be
+//! there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -32,16 +32,16 @@ const STEPS: u32 = 3000;
 const MORE_STEPS: u32 = 200_000;
 const OPS: [&str; 5] = ["read", "write", "discard", "zero", "flush"];
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     op: u8,
     flags: u8,
     sector: u64,
     nsectors: u64,
-    /// Of reads: how many parts go in one.
+    /// For reads: how many parts go in one.
     max_runs: usize,
-    /// Of writes: step by step.
+    /// For writes: step by step.
     steps: bool,
 }
 
@@ -82,7 +82,7 @@ impl Client {
     }
 }
 
-/// What a client waits for.
+/// The event that a client waits for.
 enum At {
     /// It may be resumed at any time: an answer of 0.
     Ready,
@@ -104,7 +104,7 @@ struct Flight {
     over: bool,
     /// Sectors.
     done: usize,
-    /// Of a flush: what each sector might hold when it began.
+    /// For a flush: the values that each sector might have when it began.
     vouched: Vec<(u64, u64)>,
     mode: u8,
 }
@@ -125,7 +125,7 @@ struct InFlight {
     mark: u64,
 }
 
-/// What a sector may hold now, and after the origin lost what was not flushed.
+/// The values that a sector may have now, and after the origin lost all unflushed data.
 #[derive(Clone, Default)]
 struct Sector {
     may: Vec<u64>,
@@ -613,7 +613,7 @@ impl Run<'_> {
                     At::Origin => Ok(()),
                     At::Until(then) if then > self.now_ns => Ok(()),
                     At::Sent => self.go(at, false, sys::FBY_SENT),
-                    // Of what may be answered here only DRAIN looks at the result.
+                    // Of the answers possible here only that to DRAIN depends on the result.
                     At::Ready | At::Until(_) => {
                         let gives_up = i32::from(self.rng.one_in(100)) * EIO;
                         self.go(at, false, gives_up)
@@ -645,7 +645,7 @@ impl Run<'_> {
     }
 }
 
-/// One run; what is wrong.  `seen` counts the answers that the requests gave.
+/// One run; returns what is wrong.  `seen` counts the answers that the requests gave.
 pub fn run(seed: u64, seen: &mut Seen) -> Result<(), String> {
     let mut run = Run::new(seed, seen);
     for _ in 0..STEPS {
@@ -714,8 +714,8 @@ pub fn a_lost_block() -> Result<(), String> {
     Ok(())
 }
 
-/// What comes faster than it is let go of is held before it is acknowledged; a range counts
-/// for what it may take of the cache, and no write for what went past it.
+/// Writes that arrive faster than pages are freed are delayed before they are acknowledged.  A
+/// range counts for what it may take of the cache, and no write for its bypassed part.
 pub fn a_throttled_write() -> Result<(), String> {
     let mut seen = Seen::new();
     let mut run = Run::new(1, &mut seen);

@@ -24,8 +24,8 @@ pub struct Geometry {
     pub nchunks: u32,
     pub nvolumes: u32,
     pub nslots: u32,
-    /// Bytes of the shares of the first two volumes, behind the chunks, where they are
-    /// static; 0: they are not.
+    /// Bytes of the shares of the first two volumes, after the chunks, if they are static; 0:
+    /// they are not.
     pub shares: [u32; 2],
 }
 
@@ -39,7 +39,7 @@ impl Geometry {
         sys::fby_first_page(self.chunk_pages)
     }
 
-    /// Which line of its chunk describes the page.
+    /// The line of its chunk that describes the page.
     pub fn line_of(&self, page: u32) -> u32 {
         sys::fby_line_of_page(self.chunk_pages, page)
     }
@@ -54,7 +54,7 @@ impl Geometry {
         (8192 + u64::from(self.nvolumes) * 512).div_ceil(chunk) * chunk
     }
 
-    /// Where the chunks end, and the shares begin.
+    /// The end of the chunks, where the shares begin.
     pub fn chunks_end(&self) -> u64 {
         self.data_offset() + u64::from(self.nchunks) * u64::from(self.chunk_size())
     }
@@ -63,7 +63,7 @@ impl Geometry {
         self.shares.iter().map(|&s| u64::from(s)).sum()
     }
 
-    /// Where the pages of the shares lie.
+    /// The areas of the shares' pages.
     pub fn share_pages(&self) -> [(u64, u64); 2] {
         let mut at = self.chunks_end();
         self.shares.map(|bytes| {
@@ -166,7 +166,7 @@ pub enum Mark {
         sector: u64,
         data: Vec<u8>,
     },
-    /// The same of a write past the cache.
+    /// The same for a write past the cache.
     OriginPast {
         vol: usize,
         sector: u64,
@@ -194,7 +194,7 @@ pub struct Recording {
     pub start: Region,
     pub trace: Vec<MediaEvent>,
     pub marks: Vec<(usize, Mark)>,
-    /// Where in the trace cuts begin.
+    /// Place in the trace from which cuts begin.
     pub from: usize,
     /// Volumes that exist at the start.
     pub present: Vec<bool>,
@@ -211,7 +211,7 @@ struct InFlight {
     data: Vec<u8>,
 }
 
-/// The pool while it is recorded; logs' scripts record beside it.
+/// The pool while it is recorded; logs' scripts record in it, too.
 pub(crate) struct Recorder<'a> {
     script: &'a Script,
     pub engine: Engine,
@@ -289,14 +289,14 @@ impl<'a> Recorder<'a> {
         Ok((r, present))
     }
 
-    /// From now on all is recorded; what the media holds.
+    /// Starts recording; returns the media's content.
     pub fn begin_trace(&mut self) -> Region {
         self.marks.clear();
         self.engine.media.state_mut().trace = Some(Vec::new());
         self.engine.media.state().visible.clone()
     }
 
-    /// Where in the trace it is.
+    /// The present place in the trace.
     pub fn at(&self) -> usize {
         self.engine.media.state().trace.as_ref().map_or(0, Vec::len)
     }
@@ -525,7 +525,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// What may not be done while requests to an origin are in flight.
+    /// Makes a call that excludes requests to an origin in flight.
     pub fn when_idle<T>(
         &mut self,
         mut call: impl FnMut(&mut Engine) -> crate::engine::Result<T>,

@@ -12,7 +12,7 @@ use crate::rng::Rng;
 use crate::script::data;
 
 const NUMBER: u64 = 1;
-/// Of 15 pages of data.
+/// Chunks with 15 pages of data each.
 const CHUNKS: u64 = 64;
 const SECTORS: u64 = CHUNKS * 15 * 2 * 8;
 /// Blocks that are written but once, and those that are written again and again.
@@ -117,7 +117,7 @@ fn drain_ends(request_ms: u64, flush_ms: u64) -> Result<(), String> {
         }
     }
     let upto = run.engine.volume_drain(0, true).map_err(|e| e.to_string())?;
-    // All that there is, one by one, twice; and so many flushes.
+    // Twice the time for all pages one by one, and for so many flushes.
     let most_ns = 2 * ((COLD + HOT) * run.request_ns + 8 * run.flush_ns);
     let began_ns = run.now_ns;
     loop {

@@ -86,7 +86,7 @@ impl Run {
         Err("a drain does not end".into())
     }
 
-    /// So long; requests that meet a bad block are refused.  How many were.
+    /// Runs destage for so long; requests for a bad block are refused.  Returns how many were.
     fn destage(&mut self, ns: u64, bad: &[u64], home: &mut BTreeSet<u64>) -> Result<u32, String> {
         let (end_ns, mut refused) = (self.now_ns + ns, 0);
         for _ in 0..2_000_000 {
@@ -337,7 +337,8 @@ pub fn bad_sectors() -> Result<(), String> {
     }
 }
 
-/// What was refused once, and is home, is written with its neighbours from then on.
+/// A page that was refused once, and was taken later, is written with its neighbours from then
+/// on.
 pub fn mended() -> Result<(), String> {
     let mut run = Run::new(1 << 20, 0);
     let blocks = run.slots.min(90);

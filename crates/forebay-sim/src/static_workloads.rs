@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the explorer explores of static volumes.  A share of 64 KiB has 7 slots, so
-//! blocks 0, 7 and 14 meet in slot 0.
+//! The explorer's workloads of static volumes.  A share of 64 KiB has 7 slots, so blocks 0, 7
+//! and 14 collide in slot 0.
 
 use crate::rng::Rng;
 use crate::script::{Geometry, Op, Script};
@@ -10,10 +10,10 @@ const ONE: Geometry =
     Geometry { chunk_pages: 16, nchunks: 4, nvolumes: 2, nslots: 1, shares: [SHARE, 0] };
 /// Sectors of 15 blocks.
 const SIZE: u64 = 120;
-/// Of blocks that have one slot.
+/// Blocks that share one slot.
 const MEET: [u64; 3] = [0, 56, 112];
 
-/// The three cases of a write, each of their crash points, and all else.
+/// The three cases of a write, each of their crash points, and the other operations.
 pub fn small() -> Vec<Script> {
     use Op::*;
     let [a, b, c] = MEET;

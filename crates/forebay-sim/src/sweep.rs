@@ -28,7 +28,7 @@ pub fn each<J: Sync>(threads: usize, jobs: &[J], f: impl Fn(usize, &J) + Sync) {
     });
 }
 
-/// What is added up from several jobs, or stands alone.
+/// A result that is added up from several jobs, or stands alone.
 pub trait Row: Serialize + Send {
     /// Names of the columns; the first two are words, the others numbers.
     const COLUMNS: &'static [&'static str];

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the explorer explores: small workloads, each about one thing, and random
-//! ones.
+//! The explorer's workloads: small ones for one subject each, and random ones.
 
 use crate::rng::Rng;
 use crate::script::{Geometry, Op, Script};
@@ -96,7 +95,7 @@ pub fn small() -> Vec<Script> {
                 TINY,
                 &[FULL],
                 &[
-                    // Each block has entries in three chunks when it is let go.
+                    // Each block has entries in three chunks when it is released.
                     ALL,
                     ALL,
                     ALL,

@@ -28,7 +28,7 @@ enum Left {
     Closed,
 }
 
-/// What is done to the line, or to its data.
+/// The change to the line, or to its data.
 #[derive(Clone, Copy, Debug)]
 enum Class {
     Current,
@@ -44,9 +44,9 @@ enum Class {
 enum Outcome {
     /// The block reads as written.
     Entry,
-    /// The same, and recovery says that it put a line right.
+    /// The same, and recovery reports that it repaired a line.
     Repaired,
-    /// The block is not cached: the origin's version stands.  With how many
+    /// The block is not cached: the origin's version counts.  The field is the number of
     /// entries reported as dropped.
     Nothing { dropped: u64 },
     /// Attaching is refused; when told to isolate, the block answers EIO.

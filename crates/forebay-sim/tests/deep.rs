@@ -14,7 +14,7 @@ use forebay_sim::rng::Rng;
 use forebay_sim::script::data;
 
 const NUMBER: u64 = 1;
-/// Of 15 pages of data.
+/// Chunks with 15 pages of data each.
 const CHUNKS: u64 = 128;
 const BLOCKS: u64 = CHUNKS * 15 * 3;
 const SECTORS: u64 = BLOCKS * 8;
@@ -28,7 +28,7 @@ struct Run {
     engine: Engine,
     rng: Rng,
     origin: Origin,
-    /// What each sector holds.
+    /// The content of each sector.
     truth: Vec<u64>,
     next_id: u64,
     now_ns: u64,
@@ -65,7 +65,7 @@ impl Run {
         if self.engine.volume_find("v").is_err() {
             self.engine.volume_add(&volume_spec("v", NUMBER, SECTORS, 512)).unwrap();
         }
-        // What the smallest hold is no more than the deepest queue that is asked for.
+        // The smallest buffers hold no more than the deepest queue.
         let first = self.next_id == 2;
         let buffer_bytes = 4096 * if first { 4 } else { self.rng.range(2, 5) as u32 };
         let attach = Attach {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What stays in the pool although others want the room: blocks that are lost
-//! (`src/held.rs`), and the chunks of a volume that is not attached, until it is attached and
-//! drained, or removed (docs/manual/isolation.md).
+//! Pages that stay in the pool although others need the room: lost blocks (`src/held.rs`), and
+//! the chunks of a detached volume, until it is attached and drained, or removed
+//! (docs/manual/isolation.md).
 
 use forebay_sim::beyond::lost_before_torn;
 use forebay_sim::held::{carried_are_not_torn, packing_comes_to_rest, Run};
@@ -97,7 +97,7 @@ fn the_last_chunk_serves_who_has_none() {
         assert!(steps < 2000, "block {block} of the volume that is attached waits for ever");
     }
     run.engine.check(true).unwrap();
-    // What the first one holds goes to its origin as soon as it is there.
+    // The first one's pages go to its origin as soon as it is there.
     run.attach(0, 64);
     run.engine.volume_drain(0, true).unwrap();
     run.engine.volume_drain(1, true).unwrap();

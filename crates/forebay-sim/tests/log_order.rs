@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which entries of a log are replayed when some are missing (core/log/log_order.c):
-//! a table of small logs, as ZIL-PMEM's section 7.2.1 has it; the same logs with each
-//! small loss and each resumption against a model; then random logs against it.
+//! Which entries of a log are replayed when some are missing (core/log/log_order.c): a table of
+//! small logs, from ZIL-PMEM's section 7.2.1; the same logs with each small loss and each
+//! resumption against a model; then random logs against it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -243,12 +243,12 @@ impl Shape {
         self.entries.iter().find(|(_, node)| name(node) == at).map_or('=', |(letter, _)| *letter)
     }
 
-    /// Those that count at the claim with the lowest synced txg.
+    /// The entries that count at the claim with the lowest synced txg.
     fn letters(&self) -> impl Iterator<Item = char> + '_ {
         self.entries.iter().filter(|(_, node)| node.txg > self.synced).map(|(letter, _)| *letter)
     }
 
-    /// A replay by the engine: what came, and how it ended.
+    /// A replay by the engine: the entries handed out, and its end.
     fn replay(&self, at: &mut Position, stage: &Stage) -> (String, End) {
         let mut replayed = String::new();
         let outcome = replay(at, &self.shown(&stage.hide), &mut |node, _| {

@@ -85,7 +85,7 @@ fn what_destage_was_told_is_an_error_for_the_next_flush() {
     }
 }
 
-/// What was written along is clean for the origin that was attached then, and no other.
+/// Pages that were written along are clean only for the origin that was attached then.
 #[test]
 fn another_origin_gets_all_that_is_cached() {
     another_origin().unwrap();

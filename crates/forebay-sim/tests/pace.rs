@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! More is written than the origin takes: what is taken in keeps step with it,
-//! smoothly, whatever disk it is, and the pool is full only when the disk has stopped.
-//! In virtual time, so none of this depends on the machine.
+//! Writers exceed the origin's speed: the intake adapts to it, smoothly, whatever the disk is,
+//! and the pool is full only when the disk has stopped.  In virtual time, so none of this
+//! depends on the machine.
 
 use forebay_sim::pace::{run, Disk, Load, Pattern, Report};
 
@@ -91,8 +91,8 @@ fn nothing_is_kept_before_a_fast_origin() {
     assert!(r.copies_per_write < 0.01 && r.writes_per_s > 99_000.0, "{r:#?}");
 }
 
-/// Where a flush takes as long as hundreds of requests there are fewer of them: a round lists
-/// as much as there is room for.
+/// If a flush takes as long as hundreds of requests, there are fewer flushes: a round lists as
+/// much as there is room for.
 #[test]
 fn a_flush_that_is_dear_makes_longer_rounds() {
     let load = Load { times: 3, round_pages: 16384, seconds: 10, ..load(512, 2048, 0) };
@@ -103,8 +103,9 @@ fn a_flush_that_is_dear_makes_longer_rounds() {
     assert!(dear.writes_per_s > 40_000.0 && smooth(&dear), "{dear:#?}");
 }
 
-/// A flush of a quarter of a second leaves room for few rounds, and each has to be long: by
-/// what the rounds before let go of in a second, flushes included, it would be ever shorter.
+/// A flush of a quarter of a second leaves room for few rounds, and each has to be long.  By
+/// the rate of freeing of earlier rounds, which includes flushes, rounds would become ever
+/// shorter.
 #[test]
 fn a_flush_that_takes_long_leaves_a_third_of_the_disk() {
     for (times, least) in [(2, 5_000.0), (3, 3_400.0)] {
@@ -115,8 +116,8 @@ fn a_flush_that_takes_long_leaves_a_third_of_the_disk() {
     }
 }
 
-/// Nothing is much older than max_age, where the origin could take all of it in that time: what
-/// is kept is not kept for a turn in which nothing more can be.
+/// Nothing is much older than max_age, if the origin could take all of it in that time: a page
+/// is not kept for a turn in which no more can be kept.
 #[test]
 fn what_is_kept_is_not_too_old() {
     let load = Load { times: 2, settle_s: 30, seconds: 60, max_age_s: 30, ..load(128, 2048, 0) };
@@ -134,7 +135,7 @@ fn what_is_copied_is_bounded() {
     assert!(busy.copies_per_write > 0.01, "nothing is ever moved: {busy:#?}");
 }
 
-/// The yardstick beside the figures: it does not depend on the engine.
+/// The reference for the figures: it does not depend on the engine.
 #[test]
 fn the_longest_run_first_is_more_than_by_age() {
     let of = |pattern| run(&Load { times: 2, pattern, ..load(16, 256, 0) }, &SLOW).unwrap();
@@ -156,8 +157,8 @@ fn a_disk_that_is_well_again_is_used_at_once() {
     assert!(r.slowest_window_per_s < 100.0, "it never failed: {r:#?}");
 }
 
-/// What a disk refuses for good stays in the pool, and is not what the others wait for: but for
-/// pools of few and large chunks (docs/design/destage.md).
+/// Pages that a disk refuses for good stay in the pool, and the others do not wait for them,
+/// except in pools of few and large chunks (docs/design/destage.md).
 #[test]
 fn bad_blocks_stop_nobody() {
     for (pool, chunk, times, bad_of, least) in

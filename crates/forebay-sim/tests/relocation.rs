@@ -21,7 +21,7 @@ const SECTORS: u64 = PAGES * 8;
 struct Run {
     engine: Engine,
     now_ns: u64,
-    /// Blocks of which the origin was sent a sector.
+    /// Blocks with a sector that was sent to the origin.
     destaged: BTreeSet<u64>,
     requests: u64,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static volumes: what no crash makes (`src/static_cases.rs`).
+//! Static volumes: cases that need no crash (`src/static_cases.rs`).
 
 use forebay_sim::static_cases;
 

@@ -110,7 +110,7 @@ pub struct MapSalvage {
     pub pool: PathBuf,
     /// The files, as `forebay map list` names them; default: all
     pub files: Vec<PathBuf>,
-    /// Where to; it is made if it is not there
+    /// Destination directory; it is made if it does not exist
     #[arg(long, value_name = "DIR")]
     pub to: PathBuf,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub struct MapDrop {
     /// The files, as `forebay map list` names them
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// What was synced and is not in the files is lost
+    /// Confirms that synced data which is not in the files is lost
     #[arg(long, required = true)]
     pub discard: bool,
     #[command(flatten)]

@@ -18,11 +18,11 @@ pub struct MapRun {
     /// The map; default: the only one of the pool
     #[arg(long, value_name = "NAME")]
     pub map: Option<String>,
-    /// Which files: patterns of names, as data.mdb or '*.log', or of paths, as '/srv/db/*.log';
-    /// all others are as ever
+    /// Files to map: patterns of names, as data.mdb or '*.log', or of paths, as
+    /// '/srv/db/*.log'; all other files are untouched
     #[arg(long, value_name = "GLOB", required = true, num_args = 1..)]
     pub files: Vec<String>,
-    /// The same files are open in other processes, each by map-run --shared: all of them see what
+    /// Other processes have the same files open, each by map-run --shared: all of them see what
     /// one stores and writes.  The pool has to be served
     #[arg(long)]
     pub shared: bool,

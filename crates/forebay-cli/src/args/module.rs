@@ -32,7 +32,7 @@ pub struct AttachDevice {
     /// Every volume of this file, or of the *.toml of this directory
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pool", "DeviceOptions", "Tuning"], help_heading = "Configuration")]
     pub config: Option<PathBuf>,
-    /// Of these only the volume NAME; may be given again
+    /// Only the volume NAME of these; may be given again
     #[arg(long, value_name = "NAME", conflicts_with = "pool", help_heading = "Configuration")]
     pub only: Vec<String>,
     /// Print what would be asked of the module, and do nothing
@@ -46,7 +46,7 @@ pub struct AttachDevice {
     pub state: State,
     #[command(flatten)]
     pub device: DeviceOptions,
-    /// Of the pool: those of whoever attaches its first volume count
+    /// Options of the pool: those of the first attach count
     #[command(flatten)]
     pub tuning: Tuning,
     #[command(flatten)]
@@ -84,7 +84,7 @@ pub struct DeviceOptions {
     pub start_sector: Option<u64>,
 }
 
-/// What is cached stays in the pool, unless --flush is given.
+/// Cached data stays in the pool, unless --flush is given.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay detach data                       by the volume's name",
@@ -95,7 +95,7 @@ pub struct DetachDevice {
     /// Devices: the volume's name, forebayN, or a path
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub devices: Vec<String>,
-    /// All that are attached
+    /// All attached devices
     #[arg(long)]
     pub all: bool,
     /// First write everything cached to the origin
@@ -119,10 +119,10 @@ pub struct ListDevices {
     pub json: Json,
 }
 
-/// What forebay-generator runs at boot; systemd.generator(7).
+/// The generator that systemd runs at boot as forebay-generator; systemd.generator(7).
 #[derive(Args, Debug)]
 pub struct SystemdGenerator {
-    /// Where the units go
+    /// Directory for the units
     pub normal: PathBuf,
     /// Unused
     pub early: Option<PathBuf>,

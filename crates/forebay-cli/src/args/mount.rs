@@ -28,8 +28,8 @@ pub struct Mount {
     pub pool: PathBuf,
     /// A directory of an ordinary file system, which keeps all files
     pub tree: PathBuf,
-    /// Where programs are to see it; default: over the tree itself, so that nothing reaches
-    /// the tree past the mount
+    /// Mount point for programs; default: over the tree itself, so that nothing reaches the
+    /// tree without the mount
     pub mountpoint: Option<PathBuf>,
     #[command(flatten)]
     pub how: MountHow,
@@ -59,13 +59,13 @@ pub struct MountHow {
     /// faster, a sync is slower, and what is not synced is lost if the server is killed
     #[arg(long)]
     pub write_back: bool,
-    /// What is written is durable when the write returns, and a sync costs nothing: for
-    /// directories of which nearly all that is written is synced at once, as a database's
-    /// log.  All bytes go through the pool's log, so that copying much is slower
+    /// Make writes durable when they return, so that a sync takes no time: for directories in
+    /// which nearly everything written is synced at once, as a database's log.  All bytes go
+    /// through the pool's log, so copying much data is slower
     #[arg(long)]
     pub log_writes: bool,
-    /// Restrictions besides those that the mount of the tree's own file system has: nosuid,
-    /// nodev, noexec, nosymfollow, noatime, nodiratime; by commas
+    /// Restrictions in addition to those of the mount of the tree's own file system: nosuid,
+    /// nodev, noexec, nosymfollow, noatime, nodiratime; separated by commas
     #[arg(long, value_name = "FLAGS", default_value_t, hide_default_value = true)]
     pub flags: Flags,
     /// How long a change may be in the log alone before the tree is synced
@@ -78,22 +78,22 @@ pub struct MountHow {
     /// refusal names it (see forebay replay --help); forebay replay can tell before
     #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
     pub accept: Accept,
-    /// Where to put the data that the log has of missing files, instead of .forebay-found in
-    /// the tree
+    /// Directory for the data that the log has of missing files; default: .forebay-found in the
+    /// tree
     #[arg(long, value_name = "DIR")]
     pub salvage: Option<PathBuf>,
 }
 
-/// What was logged is in the tree when it returns.
+/// All logged changes are in the tree when it returns.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay umount /srv/data",
     "forebay umount /srv/data --keep     at once; the next mount replays what the tree lacks",
 ))]
 pub struct Umount {
-    /// Where the tree is mounted
+    /// The mount point of the tree
     pub mountpoint: PathBuf,
-    /// Do not wait for the tree: what it lacks stays in the log
+    /// Do not wait for the tree: changes that it lacks stay in the log
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
@@ -146,8 +146,8 @@ pub struct Replay {
     /// is accepted is told in the report
     #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
     pub accept: Accept,
-    /// Where to put the data that the log has of missing files, instead of .forebay-found in
-    /// the tree
+    /// Directory for the data that the log has of missing files; default: .forebay-found in the
+    /// tree
     #[arg(long, value_name = "DIR")]
     pub salvage: Option<PathBuf>,
     #[command(flatten)]
@@ -156,10 +156,10 @@ pub struct Replay {
     pub json: Json,
 }
 
-/// While a tree is mounted, and after a crash until it is replayed, it bears a mark that
-/// says which log of which pool may hold what it lacks; no other pool or log may have it.
-/// The mark goes by itself when the tree has everything. This takes it away by order, for a
-/// pool that is gone: what its log holds of the tree is lost then.
+/// While a tree is mounted, and after a crash until it is replayed, it bears a mark.  The mark
+/// names the log and the pool that may hold changes that the tree lacks; no other pool or log
+/// may be used with the tree.  The mark is removed when the tree has everything.  This command
+/// removes it by order, for a pool that is gone: changes that only its log holds are lost then.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay unmark /srv/data                    only tells what the mark says; 12: there is one",

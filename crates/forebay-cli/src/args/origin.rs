@@ -15,15 +15,15 @@ pub enum Origin {
     /// Exit code 0: it bears no mark, and is complete as far as marks tell; 14: it may lack
     /// writes; 5: its mark cannot be read, and it may lack writes.
     Status(OriginStatus),
-    /// Give up what a pool that is gone held of it, and take the mark away
+    /// Give up data that a lost pool held of it, and remove the mark
     ///
-    /// The origin stays as it is: what was acknowledged and is in that pool alone is lost,
-    /// and file systems and databases on it are as after a disk that lost writes.  Should
-    /// the pool come back, it is not attached to the origin any more.
+    /// The origin stays as it is: acknowledged data that is only in that pool is lost, and file
+    /// systems and databases on the origin are as after a disk that lost writes.  If the pool
+    /// reappears, it is not attached to the origin any more.
     AcceptLoss(AcceptLoss),
 }
 
-/// Where marks are that are files: of devices and exports.
+/// The directory of marks that are files: of devices and exports.
 #[derive(Args, Clone, Debug, Default)]
 pub struct State {
     /// Marks of origins that cannot bear their own are in this directory; default:

@@ -14,12 +14,12 @@ use super::origin::State;
 use super::{Json, MediaArgs};
 use crate::units;
 
-/// A volume that cannot be attached is left out, and named; the others are served.
-/// The server first writes what a crash left in maps to its files, and names what stays.
+/// A volume that cannot be attached is left out, and named; the others are served.  The server
+/// first writes pages that a crash left in maps to their files, and names those that stay.
 ///
-/// What it tells a service manager is sd_notify's READY=1 and STOPPING=1; the unit
-/// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).
-/// SIGINT or SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
+/// It sends a service manager READY=1 and STOPPING=1 (sd_notify); the unit
+/// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).  SIGINT or
+/// SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
 #[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
@@ -74,7 +74,7 @@ pub struct Serve {
 /// How volumes are attached to their origins.
 #[derive(Args, Clone, Debug)]
 pub struct Attach {
-    /// Where a volume's origin is now, if it moved: a path or a URI
+    /// The present place of a volume's origin, if it moved: a path or a URI
     #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
     pub origin: Vec<(String, PathBuf)>,
     /// Attach though an origin is not the recorded one, or has grown; onto
@@ -92,34 +92,33 @@ pub struct Attach {
     pub accept_mark: bool,
     #[command(flatten)]
     pub state: State,
-    /// What to do about entries that recovery found lost: fail, the volume is not
-    /// attached; isolate, blocks that can be named answer with an I/O error; accept,
-    /// those that cannot be named may show older data
+    /// How to treat entries that recovery found lost: fail, the volume is not attached;
+    /// isolate, blocks that can be named answer with an I/O error; accept, blocks that cannot
+    /// be named may show older data
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub holes: Holes,
-    /// What requests do while an origin on the network is away: error, they fail after
+    /// How requests behave while an origin on the network is away: error, they fail after
     /// --away-limit; wait, they wait as long as it takes
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub when_away: WhenAway,
-    /// After which they fail
+    /// Time after which they fail
     #[arg(long, value_name = "TIME", value_parser = units::parse_time, default_value = "30s")]
     pub away_limit: Duration,
 }
 
-/// What goes past the cache.
+/// Requests that bypass the cache.
 #[derive(Args, Clone, Debug)]
 pub struct Past {
     /// Writes of so many bytes and more go straight to the origin, as far as
     /// their blocks are not cached; 0: none.  They are durable after a flush
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = "Past the cache")]
     pub bypass_limit: Option<u64>,
-    /// What a write does when the pool is full: wait, or bypass
+    /// How a write behaves when the pool is full: wait, or bypass
     #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
     pub when_full: Option<WhenFull>,
-    /// What a volume uses the pool for: write-back, a write is acknowledged when the
-    /// pool has it; write-through, when its origin has it, flushed; cleaner, all that is
-    /// cached goes to the origin, and new writes go past the cache and are durable after
-    /// a flush
+    /// How a volume uses the pool: write-back, a write is acknowledged when the pool has it;
+    /// write-through, when its flushed origin has it; cleaner, all cached data goes to the
+    /// origin, and new writes bypass the cache and are durable after a flush
     #[arg(long, value_name = "MODE", help_heading = "Past the cache")]
     pub mode: Option<Mode>,
 }
@@ -146,9 +145,9 @@ impl Serve {
 
 /// Without options: shows those in effect, of the pool and of each volume.
 ///
-/// What is set holds until the pool is served again: a pool keeps no options, those of
-/// forebay serve count.  A pool that nobody serves has none to change; for the devices
-/// of the kernel module see docs/manual/kernel.md.
+/// Settings apply until the pool is served again: a pool stores no options, and those of
+/// forebay serve count.  A pool that nobody serves has no options to change; for the devices of
+/// the kernel module see docs/manual/kernel.md.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay set /dev/pmem0                                shows them",
@@ -172,7 +171,7 @@ pub struct Set {
     pub json: Json,
 }
 
-/// Those of [`Tuning`] that can change while the pool is open.
+/// The options of [`Tuning`] that can change while the pool is open.
 #[derive(Args, Clone, Debug)]
 pub struct SetOptions {
     /// Checksum new data
@@ -209,12 +208,12 @@ impl SetOptions {
 }
 
 impl Attach {
-    /// What is said of a volume that is not there was meant for another.
+    /// An option for a missing volume was meant for another.
     pub fn check(&self, pool: &forebay::Pool) -> forebay::Result<()> {
         self.origin.iter().try_for_each(|(name, _)| pool.volume_info(name).map(drop))
     }
 
-    /// Of one volume.
+    /// The options of one volume.
     pub fn options(&self, volume: &str) -> AttachOptions {
         let mut moved = self.origin.iter().rev();
         AttachOptions {
@@ -258,7 +257,7 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// Of a pool that is opened with these; the rest is the media's.
+    /// The options of a pool that is opened with these; the media determines the others.
     pub fn options(&self, media: &MediaArgs, read_only: bool) -> PoolOptions {
         PoolOptions {
             read_only,

@@ -26,7 +26,7 @@ pub struct Disk {
     pub blocks_compared: u64,
     /// Blocks of the origins that are not as acknowledged.
     pub wrong: u64,
-    /// Of the volume whose speed was measured.
+    /// Writes to the volume whose speed was measured.
     pub writes: u64,
     pub origin_writes: u64,
     pub origin_written_bytes: u64,
@@ -52,7 +52,7 @@ impl Disk {
     }
 }
 
-/// What a volume's origin was written, and for how many writes.
+/// Writes that a volume's origin got, and the acknowledged writes that caused them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OriginWrites {
     pub acknowledged: u64,

@@ -40,9 +40,9 @@ struct Sizes {
     pool: u64,
     speed: u64,
     safety: u64,
-    /// What most writers write to.
+    /// Size of the area that most writes go to.
     hot: u64,
-    /// The pool of the mount.
+    /// Size of the mount's pool.
     mount: u64,
 }
 
@@ -54,7 +54,7 @@ const QUICK: Sizes =
 const SMALL: Sizes =
     Sizes { pool: 32 * MIB, speed: 64 * MIB, safety: 16 * MIB, hot: 4 * MIB, mount: 16 * MIB };
 
-/// Where the pools go, and how large everything is: in memory, as large as fits there.
+/// Chooses the directory of the pools and their sizes: in memory, as large as fits there.
 fn place(a: &args::Demo, directory: &Path) -> anyhow::Result<(PathBuf, Sizes, Option<String>)> {
     let name = format!("forebay-demo-{}.pool", std::process::id());
     let wanted = if a.quick { QUICK } else { WHOLE };
@@ -85,7 +85,7 @@ fn place(a: &args::Demo, directory: &Path) -> anyhow::Result<(PathBuf, Sizes, Op
     })
 }
 
-/// Where the demo takes place.
+/// The directories of the demo.
 pub struct Stage {
     pool: PathBuf,
     directory: PathBuf,

@@ -30,7 +30,7 @@ pub struct Mounted {
     pub rates: Vec<Commits>,
     /// Acknowledged in the mount before SQLite and the server were killed.
     pub commits: u64,
-    /// Of these, not there after the next mount.
+    /// Acknowledged commits that are missing after the next mount.
     pub lost: u64,
 }
 
@@ -103,7 +103,7 @@ impl Sqlite {
         self.hear(answer)
     }
 
-    /// Waits for one more row to be told, with others asked for behind it.
+    /// Waits for the acknowledgement of one more row, while more rows are requested.
     fn commit(&mut self) -> anyhow::Result<()> {
         while self.asked < self.rows + AHEAD {
             let n = self.asked + 1;

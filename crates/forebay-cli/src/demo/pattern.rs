@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the demo's writers write: each sector says which sector it is and
-//! which write it is from, and the rest follows from that, so that any sector
-//! can be told to be whole, and of which write.
+//! Data of the demo's writers.  Each sector states its number and the write that it is from,
+//! and the rest follows from these.  So any sector can be verified and attributed to its write.
 
 use super::random::{mix, Random};
 
@@ -19,7 +18,7 @@ pub fn fill(sector: &mut [u8], number: u64, version: u64) {
     }
 }
 
-/// Which write a sector is from; None: it is not whole, or another sector.
+/// The write that a sector is from; None: the sector is torn, or another one.
 pub fn version_of(sector: &[u8], number: u64) -> Option<u64> {
     if sector.iter().all(|b| *b == 0) {
         return Some(0);

@@ -23,7 +23,7 @@ pub const VOLUME: &str = "safety";
 #[derive(Debug, Default, Serialize)]
 pub struct Safety {
     pub kills: u32,
-    /// Of those, while the pool was being opened and recovered.
+    /// Kills during the opening and recovery of the pool.
     pub kills_in_recovery: u32,
     pub acknowledged: u64,
     pub lost: u64,
@@ -32,7 +32,7 @@ pub struct Safety {
     pub slowest_recovery_seconds: f64,
 }
 
-/// What the volume must hold, as far as the log has been read.
+/// The content that the volume must have, according to the log so far.
 pub struct Expected {
     seed: u64,
     /// Last write known to be in each sector.

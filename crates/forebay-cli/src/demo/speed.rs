@@ -21,12 +21,12 @@ use crate::units;
 pub const VOLUME: &str = "speed";
 pub const BLOCK: usize = 4096;
 
-/// What O_DIRECT wants of a buffer.
+/// A buffer that O_DIRECT accepts.
 #[repr(C, align(4096))]
 pub struct Page(pub [u8; BLOCK]);
 
 impl Page {
-    /// The same words in each page, but for the stamp of each sector.
+    /// A page with the same words each time; only the stamp of each sector differs.
     pub fn new() -> Box<Page> {
         let mut page = Box::new(Page([0; BLOCK]));
         let mut random = Random::new(1);

@@ -2,11 +2,10 @@
 //! The process that the demo kills: threads that write, and note each
 //! acknowledged write in a log outside the pool.
 //!
-//! A seed determines every write of every thread, so the log needs to say only
-//! how far each thread came: 16 bytes, thread and number, appended in one
-//! system call after the write was acknowledged.  What is in the log was
-//! acknowledged; of what is not, only each thread's next write can have
-//! happened.
+//! A seed determines every write of every thread, so the log needs to say only how far each
+//! thread came: 16 bytes, thread and number, appended in one system call after the write was
+//! acknowledged.  Every write in the log was acknowledged; of the others, only each thread's
+//! next write can have happened.
 
 use std::fs::File;
 use std::io::Write;

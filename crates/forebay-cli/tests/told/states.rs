@@ -12,18 +12,18 @@ use serde_json::Value;
 
 use crate::common::{crc32c, Bench, APART};
 
-/// What is around the pool while a command runs.
+/// The surroundings of the pool while a command runs.
 #[derive(Default)]
 pub struct World {
     pub server: Option<Server>,
-    /// The command line is run behind this one.
+    /// This command line runs the actual one.
     pub behind: Vec<String>,
-    /// Instead of a drain's usual one.
+    /// Replaces a drain's usual one.
     pub patience: Option<&'static str>,
     pub pool: Option<Pool>,
     /// Some of what was acknowledged is lost, or of another volume.
     pub hopeless: bool,
-    /// Of the log's entries.
+    /// Likewise for the log's entries.
     pub log_hopeless: bool,
 }
 
@@ -46,14 +46,14 @@ impl Drop for Server {
 }
 
 pub const BLOCKS: u64 = 24;
-/// Of the log l, each in a generation of its own.
+/// The entries of log l, each in its own generation.
 pub const ENTRIES: [&str; 2] = ["the first entry", "the second entry"];
 
 pub fn data(block: u64) -> [u8; 4096] {
     [0xa0 + block as u8; 4096]
 }
 
-/// What was acknowledged, as the origin alone should have it.
+/// The acknowledged data, as the origin alone should have it.
 pub fn expected() -> Vec<u8> {
     let mut all = vec![0; 1 << 20];
     for block in 0..BLOCKS {
@@ -96,7 +96,7 @@ pub fn served(b: &Bench) -> World {
     world
 }
 
-/// Where a block's entry and data lie.
+/// Offsets of a block's entry and data.
 pub fn place(b: &Bench, block: u64) -> (usize, usize) {
     let options = PoolOptions { read_only: true, ..Default::default() };
     let pool = Pool::open(&b.path("pool"), &options).unwrap();

@@ -48,9 +48,9 @@ struct WriteTask {
     through: u64,
     /// It is to be durable before it is acknowledged.
     durable: bool,
-    /// Of what went past the cache, then.
+    /// For writes that bypassed the cache, in that case.
     gate: Option<Gate>,
-    /// The same where it is not.
+    /// The same if the request is not durable.
     later: Option<Ticket>,
 }
 
@@ -65,11 +65,11 @@ struct Past {
 #[derive(Default)]
 struct Gate {
     ticket: Ticket,
-    /// What was there when it was issued, when it ends, power cuts before.
+    /// The content when it was issued, its end, and earlier power cuts.
     sent: Option<(u64, u64, u64, u64)>,
 }
 
-/// What became of a flush.
+/// The state of a flush.
 enum Passed {
     NotYet,
     Well,
@@ -87,7 +87,7 @@ struct ReadTask {
     number: u64,
     sectors: Range<u64>,
     at: u64,
-    /// The engine has answered for a block: what the origin is to add.
+    /// The engine has answered for a block: the part that the origin must add.
     origin: Option<OriginPart>,
 }
 
@@ -118,7 +118,7 @@ struct RangeTask {
     id: u64,
     done: u64,
     past: Option<Past>,
-    /// Of the zeroes that went past the cache.
+    /// For zeroes that bypassed the cache.
     gate: Option<Gate>,
 }
 

@@ -24,7 +24,7 @@ impl World {
         }
     }
 
-    /// What was in flight may have happened or not.
+    /// Requests in flight may have happened or not.
     fn everybody_dies(&mut self) {
         for i in 0..self.clients.len() {
             self.abandon_past(i);
@@ -168,7 +168,7 @@ impl World {
         Ok(())
     }
 
-    /// Looks at all of it, writes nothing; what was seen must stay.
+    /// Reads the whole pool and writes nothing; content that was seen must stay.
     fn read_only_visit(&mut self) -> Verdict {
         let options = sys::fby_options { read_only: true, ..self.plan.options };
         self.actor(ADMIN);

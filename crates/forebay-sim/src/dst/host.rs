@@ -13,7 +13,7 @@ use super::{Verdict, Volume, World, ADMIN, DESTAGE};
 pub(super) struct Request {
     io: Io,
     due: u64,
-    /// Of a flush: what was there when it was issued, and power cuts before.
+    /// For a flush: the content when it was issued, and earlier power cuts.
     mark: u64,
     cuts: u64,
     start: u64,
@@ -200,7 +200,7 @@ impl World {
         fails
     }
 
-    /// The request takes effect; where it failed, on some sectors or none.
+    /// The request takes effect; if it failed, on some sectors or none.
     fn land(&mut self, v: usize, request: &Request, ok: bool) {
         let io = &request.io;
         let rng = &mut self.rng;
@@ -225,7 +225,7 @@ impl World {
         let told = std::mem::take(&mut self.volumes[v].health.untold) || cut;
         let fails = self.origin_fails(v);
         if fails && self.rng.one_in(2) {
-            // What it was to make durable may be lost for good.
+            // The flushed data may be lost for good.
             self.origin_power_cut(v, Loss::Some);
         } else if !fails && !told {
             self.volumes[v].origin.flush(mark);
@@ -286,7 +286,7 @@ impl World {
 
     pub(super) fn heal_origins(&mut self) {
         for v in &mut self.volumes {
-            // What a power cut took must still be told, once.
+            // A loss by a power cut must still be reported, once.
             v.health.failing = 0;
             v.health.fail_in = None;
             v.health.bad.clear();
@@ -339,7 +339,7 @@ impl World {
         Err(format!("drain of volume {} does not end", self.volumes[v].number))
     }
 
-    /// A drain has had time to try all again: what is left is of bad sectors.
+    /// A drain has had time to retry everything: only pages of bad sectors are left.
     fn all_but_bad_is_home(&mut self, v: usize, index: u16) -> Verdict {
         if self.damaged || self.volumes[v].placed || self.volumes[v].health.bad.is_empty() {
             return Ok(());
@@ -365,8 +365,8 @@ impl World {
         Ok(())
     }
 
-    /// What is left can only be lost blocks.  Their chunks may be packed for the space, but
-    /// not for ever: nobody writes, so the rounds must end.
+    /// Only lost blocks can be left.  Their chunks may be packed for the space, but not for
+    /// ever: nobody writes, so the rounds must end.
     pub(super) fn rest(&mut self) -> Verdict {
         let rounds = |w: &mut Self| -> u64 {
             let index: Vec<u16> = w.volumes.iter().filter_map(|v| v.index).collect();

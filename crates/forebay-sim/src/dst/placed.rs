@@ -11,7 +11,7 @@ use super::{Plan, Verdict, World};
 const UNIT: u32 = 65536;
 
 impl Plan {
-    /// For static volumes, behind the chunks; chosen apart from the rest of the plan.
+    /// Room for static volumes after the chunks; chosen independently of the rest of the plan.
     pub(super) fn make_room(&mut self) {
         let mut rng = Rng::new(mix(self.seed ^ 0x0f05));
         if !self.periodic && !self.hot {
@@ -30,7 +30,7 @@ impl Plan {
 }
 
 impl World {
-    /// Where the pages of its share begin: behind the lines, found by its head.
+    /// Offset of the pages of its share: after the lines, found by its head.
     fn share_pages(&self, v: usize) -> Option<u64> {
         let volume = &self.volumes[v];
         let uuid = volume_spec(&volume.name, volume.number, 8, 512).uuid;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Workloads of logs beside volumes in one small pool: chunks go from one to the other.
+//! Workloads of logs and volumes in one small pool: chunks move from one kind to the other.
 
 use super::script::{Op, Script};
 use crate::rng::{mix, Rng};
@@ -7,10 +7,10 @@ use crate::script::{Geometry, Op as Blocks};
 
 const POOL: Geometry =
     Geometry { chunk_pages: 16, nchunks: 8, nvolumes: 3, nslots: 2, shares: [0; 2] };
-/// Of a chunk with nothing else in it.
+/// Nearly fills a chunk.
 const BIG: u32 = 40_000;
 
-/// Each about one thing, with headers of both homes.
+/// Workloads for one subject each, with headers of both homes.
 pub fn small() -> Vec<Script> {
     use Op::*;
     let s = |name: &str, volumes: &[u64], from, ops: &[Op]| {
@@ -170,7 +170,7 @@ fn block(rng: &mut Rng, volumes: &[u64]) -> Blocks {
     }
 }
 
-/// Of everything, in a pool that is full soon.
+/// A mix of all operations, in a pool that is soon full.
 pub fn random(seed: u64) -> Script {
     let mut rng = Rng::new(mix(seed ^ 0xbe51de));
     let nslots = rng.range(1, 3) as usize;
@@ -212,7 +212,8 @@ pub fn random(seed: u64) -> Script {
             55..88 if busy.iter().any(|b| !b) => {
                 let block = block(&mut rng, &volumes);
                 if matches!(block, Blocks::Drain(_)) {
-                    // It waits for who has begun an entry beside what a slot has open.
+                    // It waits for an append that has begun, and for chunks that a slot has
+                    // open.
                     all_commit(&mut ops, &mut busy);
                 }
                 ops.push(Op::Block(block));

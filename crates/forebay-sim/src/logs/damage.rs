@@ -22,7 +22,7 @@ const LOG: &str = "log";
 pub enum State {
     /// Killed at once: nothing is sealed.
     Open,
-    /// What is there was sealed while the chunk went on; then one more.
+    /// The entries were sealed while the chunk stayed open; then one more was appended.
     Sealed,
     /// The pool was closed.
     Closed,
@@ -48,12 +48,12 @@ struct Bed {
     options: sys::fby_options,
     /// As the engine named them: generation and id, in the order of appending.
     names: Vec<(u64, u64)>,
-    /// Where each entry lies, in lines from its chunk's.
+    /// Offset of each entry, in lines from its chunk's start.
     at: Vec<u64>,
     synced: u64,
 }
 
-/// What was done to the image.
+/// The damage to the image.
 #[derive(Clone, Copy, Debug)]
 pub enum Damage {
     /// Bit of the header of an entry.
@@ -167,7 +167,7 @@ impl Bed {
         if let Some(name) = wrong {
             return Err(format!("entry {name:?} is none that was appended"));
         }
-        // What a claim has seen is counted by its own seal.
+        // Entries that a claim has seen are counted by the claim's seal.
         let said = (info.missing > 0 && !late)
             || result.end != sys::FBY_LOG_COMPLETE
             || result.damaged > 0;
@@ -191,7 +191,7 @@ impl Bed {
                 }
                 continue;
             }
-            // What depends on the one that was hit must not be replayed without it.
+            // Entries that depend on the damaged one must not be replayed without it.
             let depends = self.names[i].0 > self.names[hit].0 && !obsolete(hit);
             if !obsolete(i) && i != hit && !depends {
                 return Err(format!("entry {i} is hidden by the damage to {hit}"));

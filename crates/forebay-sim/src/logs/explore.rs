@@ -70,7 +70,7 @@ struct Entry {
     acknowledged: bool,
 }
 
-/// What is known of a log at a place in the trace.
+/// The state of a log at a place in the trace.
 #[derive(Clone, Debug, Default)]
 struct Known {
     consumer: bool,
@@ -84,9 +84,9 @@ struct Known {
     header: Header,
     /// Ends of earlier periods, as its consumer had stored them.
     ends: Vec<Header>,
-    /// What it had stored before a period was released.
+    /// Headers that it had stored before a period was released.
     stale: Vec<Header>,
-    /// It has done what shows that it has stored a header of this period.
+    /// It has made a call that shows that it has stored a header of this period.
     stored: bool,
 }
 
@@ -188,19 +188,19 @@ fn log_of(mark: &Mark) -> usize {
     }
 }
 
-/// What must hold after a cut at one place.
+/// The conditions after a cut at one place.
 struct State<'a> {
     logs: Vec<Known>,
     volumes: &'a Oracle,
-    /// Which way the volumes' origins were left.
+    /// The state in which the volumes' origins were left.
     way: usize,
 }
 
-/// What a recovery with its replay did: the trace, and where in it the marks are.
+/// A recovery with its replay: the trace, and the places of the marks in it.
 struct Recovered {
     trace: Vec<MediaEvent>,
     marks: Vec<(usize, Mark)>,
-    /// What the volumes hold.
+    /// The content of the volumes.
     ids: Ids,
 }
 
@@ -334,7 +334,7 @@ impl Explorer<'_> {
         Ok(Recovered { trace, marks, ids })
     }
 
-    /// A new period of each log: what is appended then is all that there is.
+    /// Begins a new period of each log: it must hold only entries appended then.
     fn begin_anew(&mut self, known: &[Known]) -> Result<Vec<Known>, String> {
         let mut now = Vec::new();
         for (log, known) in known.iter().enumerate() {
@@ -361,7 +361,7 @@ impl Explorer<'_> {
         Ok(now)
     }
 
-    /// Of each volume the first block is written.
+    /// Writes the first block of each volume.
     fn write_on(&mut self, ids: &mut Ids) -> Result<(), String> {
         for (vol, ids) in ids.iter_mut().enumerate() {
             let index = self.bed.engine.volume_find(&script::name(vol));
@@ -369,7 +369,7 @@ impl Explorer<'_> {
             let (bytes, mut done) = (data(number(vol), 0..8, GONE_ON), 0);
             match self.bed.engine.write(index, 0, &bytes, &mut done, &mut 0) {
                 Ok(Decision::Done) => ids[..8].fill(GONE_ON),
-                Ok(Decision::Wait(Wait::Space)) => {} // of what is not destaged
+                Ok(Decision::Wait(Wait::Space)) => {} // occupied by undestaged blocks
                 other => return Err(format!("write after recovery: {other:?}")),
             }
         }

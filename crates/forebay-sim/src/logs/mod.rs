@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Logs: what a crash leaves of them, at any cut of any of their operations.
+//! Logs: their state after a crash, at any cut of any of their operations.
 
 pub mod beside;
 pub mod damage;

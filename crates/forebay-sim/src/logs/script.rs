@@ -20,17 +20,17 @@ pub enum Op {
     Begin(u16, usize, u64, bool, u32),
     Commit(u16),
     Sync(usize, u64),
-    /// Housekeeping: what is there is sealed at the second.
+    /// Housekeeping: the second tick seals the entries.
     Tick,
-    /// The pool is closed and opened again; logs are claimed, so many entries replayed, of
-    /// each; the rest is left for the next.
+    /// The pool is closed and opened again; logs are claimed, and so many entries of each are
+    /// replayed; the rest is left for the next time.
     Reopen(u64),
     /// Claimed and replayed to the end, then a new period begins.
     Renew(usize),
     Destroy(usize),
     /// With what the consumer says that it has synced: less than before, perhaps.
     Create(usize, u64),
-    /// Of the volumes in the same pool.
+    /// An operation on the volumes in the same pool.
     Block(blocks::Op),
 }
 
@@ -40,7 +40,7 @@ pub struct Script {
     pub geometry: Geometry,
     /// Whether each log's header is with its consumer.
     pub consumer: Vec<bool>,
-    /// Sizes of the volumes beside them, in sectors.
+    /// Sizes of the volumes in the same pool, in sectors.
     pub volumes: Vec<u64>,
     pub ops: Vec<Op>,
     /// Cuts begin before this operation.
@@ -48,7 +48,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// What of it is the volumes'.
+    /// The volumes' part of the script.
     pub fn blocks(&self) -> blocks::Script {
         blocks::Script {
             name: self.name.clone(),
@@ -134,7 +134,7 @@ pub struct Recording {
     pub trace: Vec<MediaEvent>,
     pub marks: Vec<(usize, Mark)>,
     pub block_marks: Vec<(usize, blocks::Mark)>,
-    /// Where in the trace cuts begin.
+    /// Place in the trace from which cuts begin.
     pub from: usize,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A log whose consumer has synced all and fallen silent, beside a volume that fills the
-//! pool and whose origin hangs: the chunks that its writers have open are given back.
+//! A log whose consumer has synced everything and fallen silent, and a volume that fills the
+//! pool while its origin hangs: the chunks that the log's writers have open are freed.
 
 use forebay_engine::sys;
 
@@ -12,7 +12,7 @@ use crate::media::{Flavour, Media};
 const SECTORS: u64 = 8 * 15 * 16;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What is wrong.
+/// Returns what is wrong.
 pub fn silent() -> Result<(), String> {
     made().map_err(|e| format!("a log fallen silent: {e}"))
 }
@@ -32,7 +32,7 @@ fn made() -> Result<(), String> {
         hooks::set_cpu(cpu);
         engine.log_append(log, 1 + u64::from(cpu), true, &[b"said"], &mut 0).map_err(wrong)?;
     }
-    // What is unsynced fills a chunk, and begins the next: those two stay.
+    // Unsynced entries fill a chunk, and begin the next: those two stay.
     engine.log_append(log, 3, true, &[&[7; 40_000]], &mut 0).map_err(wrong)?;
     engine.log_append(log, 3, true, &[&[7; 40_000]], &mut 0).map_err(wrong)?;
     hooks::set_cpu(0);

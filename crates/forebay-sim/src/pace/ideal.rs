@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a planner could reach at best by one rule: of a set of dirty blocks that is never
-//! larger than a share of the pool, the longest run of neighbours goes first, in one
-//! request. No log, no rounds, nothing that is clean and takes room.
+//! An upper bound of what a planner could reach by one rule: the set of dirty blocks never
+//! exceeds a share of the pool, and the longest run of neighbours goes first, in one request.
+//! There is no log, there are no rounds, and no clean pages take room.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ const MOST: usize = 64;
 struct Dirty {
     block: Vec<bool>,
     count: u64,
-    /// By length: where runs began, or a part of them, when they became so long.
+    /// By length: starts of runs, or of parts of them, when they reached this length.
     runs: Vec<VecDeque<u32>>,
 }
 
 impl Dirty {
-    /// The run around a dirty block, of `MOST` blocks before and behind it at most.
+    /// The run around a dirty block, at most `MOST` blocks before and after it.
     fn run(&self, at: usize) -> (usize, usize) {
         let before = (0..at).rev().take(MOST).take_while(|&b| self.block[b]).count();
         let behind = (at + 1..self.block.len()).take(MOST).take_while(|&b| self.block[b]).count();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which blocks are written: uniformly random ones, some more often than others, and
-//! some one after the other.
+//! The choice of blocks to write: uniformly random ones, some more often than others, and some
+//! in sequence.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Pattern {
     /// Exponent of a zipf distribution of the blocks, which lie scattered; 0: uniform
     #[arg(long, default_value_t = 0.0)]
     pub zipf: f64,
-    /// Of a hundred writes: of one stream that goes through the data again and again
+    /// Writes in a hundred that belong to a stream which runs through the data again and again
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=100))]
     pub sequential: u64,
 }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn the_larger_the_exponent_the_more_for_the_first() {
-        // Of the integral of x^-s from 1 to 10,001 what is below 101.
+        // The part below 101 of the integral of x^-s from 1 to 10,001.
         assert!((share_of_top(0.9) - 0.387).abs() < 0.02, "{}", share_of_top(0.9));
         assert!((share_of_top(1.2) - 0.716).abs() < 0.02, "{}", share_of_top(1.2));
         assert!(share_of_top(0.0) < 0.02);

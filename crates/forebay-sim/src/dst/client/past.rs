@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the clients send past the cache, and the flushes that go with it.
+//! Requests of the clients that bypass the cache, and their flushes.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::model::{Kind, Sector};
 use super::{Client, FlushTask, Gate, Passed, Past, RangeTask, Task, WriteTask};
 
 impl World {
-    /// DONE: what is left of the write, or the first of it, is on its way.
+    /// DONE: the rest of the write, or its first part, is in flight.
     pub(super) fn past_begin(
         &mut self,
         t: &mut WriteTask,
@@ -76,7 +76,7 @@ impl World {
         }
     }
 
-    /// Where it failed, on some sectors or none.
+    /// If it failed, it took effect on some sectors or none.
     fn past_lands(&mut self, v: usize, t: &WriteTask, n: u64, ok: bool) {
         let volume = &mut self.volumes[v];
         for k in t.done..t.done + n {
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// The client dies: what it has past the cache ends as the disk pleases.
+    /// The client dies: its bypassing request ends in any way.
     pub(in crate::dst) fn abandon_past(&mut self, i: usize) {
         let Some((number, sectors)) = self.clients[i].past() else { return };
         let Some(v) = self.volume_at(number) else { return };
@@ -178,7 +178,8 @@ impl World {
         self.tally.origin_flushes += 1;
         let error = self.flush_lands(v, mark, cuts);
         if error == 0 {
-            // Whoever asked for it, it is of all that had ended when it was sent.
+            // A flush covers all requests that had ended when it was sent, whoever asked for
+            // it.
             self.volumes[v].model.iter_mut().for_each(|s| s.flushed(since));
         }
         let mut wake = 0;
@@ -214,7 +215,7 @@ impl World {
         Ok(Task::Idle)
     }
 
-    /// All of the write is done; what went past the cache may have to be durable.
+    /// The whole write is done; bypassed parts may have to be durable.
     pub(super) fn write_gate(
         &mut self,
         i: usize,
