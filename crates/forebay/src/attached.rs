@@ -15,6 +15,7 @@ use crate::engine::Io;
 use crate::latency::Phases;
 use crate::mark::Marker;
 use crate::origin::Origin;
+use crate::report::Uuid;
 
 /// Between two looks for pages that the origin refused.
 const REFUSED_LOOK: Duration = Duration::from_secs(1);
@@ -22,6 +23,8 @@ const REFUSED_LOOK: Duration = Duration::from_secs(1);
 /// The origin of an attached volume and what destage needs for it.
 #[derive(Debug)]
 pub(crate) struct Attached {
+    /// The volume's; its index may be another volume's later.
+    pub uuid: Uuid,
     pub origin: Box<dyn Origin>,
     /// It is being detached: requests fail at once, which ends the round.
     pub stopping: AtomicBool,
@@ -69,8 +72,9 @@ struct Jobs {
 }
 
 impl Attached {
-    pub(crate) fn new(origin: Box<dyn Origin>, marker: Marker) -> Attached {
+    pub(crate) fn new(uuid: Uuid, origin: Box<dyn Origin>, marker: Marker) -> Attached {
         Attached {
+            uuid,
             origin,
             stopping: AtomicBool::new(false),
             flushing: Mutex::new(0),

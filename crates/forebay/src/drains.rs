@@ -115,10 +115,16 @@ impl Core {
     /// is about was written and flushed; pages that are there now are newer, but for those of
     /// a static volume that it passed over.
     pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
-        let mut v = self.volume_info(index)?;
-        let (lost, passed_over) = match v.lost_blocks {
-            0 => (Vec::new(), 0),
-            _ => self.engine.lost_and_passed_over(index, LOST_LISTED),
+        let (mut v, (lost, passed_over)) = loop {
+            let v = self.volume_info(index)?;
+            let lost = match v.lost_blocks {
+                0 => (Vec::new(), 0),
+                _ => self.engine.lost_and_passed_over(index, LOST_LISTED),
+            };
+            // Both are of one volume, unless the index is another's by now.
+            if self.volume_info(index)?.uuid == v.uuid {
+                break (v, lost);
+            }
         };
         if v.static_bytes > 0 {
             // Some that were found have been overwritten since.
@@ -145,7 +151,8 @@ impl Core {
     /// device at its recorded path.
     pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
         let place = v.origin_path.as_deref().map(Path::new);
-        (v.origin_changed, v.origin_mark) = match (self.attached(v.index), place) {
+        let attached = self.attached(v.index).filter(|attached| attached.uuid == v.uuid);
+        (v.origin_changed, v.origin_mark) = match (attached, place) {
             (Some(attached), _) => (attached.origin.changed(), None),
             (None, Some(place)) => {
                 (origin::changed(place, &v.identity, v.size_bytes), mark_at(place))
@@ -154,9 +161,9 @@ impl Core {
         };
     }
 
-    /// Judges a volume of a pool that nobody writes to.  `found`: blocks that a check found
-    /// damaged and that nobody has read yet.
-    pub(crate) fn judge_with(&self, mut v: VolumeInfo, found: &[ReportBlock]) -> Completeness {
+    /// What is lost of a volume, with blocks that a check found damaged and that nobody has
+    /// read yet. Nobody removes a volume meanwhile: they are asked for by its index.
+    pub(crate) fn lost_with(&self, v: &mut VolumeInfo, found: &[ReportBlock]) -> Vec<u64> {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
         if v.static_bytes > 0 && lost.len() < LOST_LISTED {
             v.lost_blocks = lost.len() as u64; // found by reading all of it, just now
@@ -168,6 +175,11 @@ impl Core {
         lost.dedup();
         v.lost_blocks += lost.len().saturating_sub(known) as u64;
         lost.truncate(LOST_LISTED);
+        lost
+    }
+
+    /// The same judgement of a pool that nobody writes to, with what is lost.
+    pub(crate) fn judge_with(&self, mut v: VolumeInfo, lost: Vec<u64>) -> Completeness {
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
         self.look_at_origin(&mut v);
         Completeness::judge(&v, pages_left, lost, v.origin_changed.clone())

@@ -342,8 +342,8 @@ impl Pool {
         let volumes = self.0.volumes();
         let index = core.find(name)?;
         let info = core.volume_info(index)?;
-        if volumes.contains_key(&index) {
-            return Err(core.named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+        if let Some(e) = attaching::taken(core, &volumes, &info) {
+            return Err(e);
         }
         let raw = core.engine.volume_info(index).map_err(|e| core.named_error(name, e))?;
         let place = info.origin_path.map(PathBuf::from);
@@ -383,8 +383,9 @@ impl Pool {
                 })
             }
         };
-        if info.attached {
-            return Err(self.0.core().named_error(name, Code(sys::FBY_E_VOLUME_BUSY)));
+        // Before its origin is opened, which may take long.
+        if let Some(e) = attaching::taken(self.0.core(), &self.0.volumes(), &info) {
+            return Err(e);
         }
         self.check_not_the_pool(&path)?;
         let origin = origin::open(&path, self.read_only(), o.away).map_err(|e| match e {

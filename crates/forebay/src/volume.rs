@@ -171,7 +171,7 @@ impl Volume {
     ) -> Result<Volume> {
         let sizes = sizes(o)?;
         let core = pool.core();
-        let attached = Arc::new(Attached::new(origin, marker));
+        let attached = Arc::new(Attached::new(info.uuid, origin, marker));
         attached.policy.change(&VolumeChange {
             bypass_limit_bytes: Some(o.bypass_limit_bytes),
             when_full: Some(o.when_full),

@@ -45,10 +45,11 @@ impl Pool {
         }
         report.logs = self.check_logs(data)?;
         report.maps = map_checks;
-        // Origins are asked, and may hang.
+        let lost = |mut v| (core.lost_with(&mut v, &report.damaged), v);
+        let all: Vec<_> = all.into_iter().map(lost).collect();
+        // Origins are asked, and may hang. From here on an index may become another volume's.
         drop(volumes);
-        let judged = all.into_iter().map(|v| core.judge_with(v, &report.damaged));
-        report.volumes = judged.collect();
+        report.volumes = all.into_iter().map(|(lost, v)| core.judge_with(v, lost)).collect();
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

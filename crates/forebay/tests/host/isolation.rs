@@ -143,16 +143,76 @@ fn an_attach_that_hangs_holds_up_no_other_volume() {
     // And nobody else has it meanwhile.
     answers("a second attach", move || {
         let o = AttachOptions::default();
-        let e = three.attach_origin("silent", Box::new(silent.clone()), &o).unwrap_err();
-        assert_eq!(e.exit_code(), 4, "{e}");
-        let e = three.volume_remove("silent", true).unwrap_err();
-        assert_eq!(e.exit_code(), 4, "{e}");
+        let attached = three.attach_origin("silent", Box::new(silent.clone()), &o);
+        let by_path =
+            three.attach("silent", &AttachOptions { origin: Some("/nowhere".into()), ..o });
+        let removed = three.volume_remove("silent", true);
+        for e in [attached.unwrap_err(), by_path.unwrap_err(), removed.unwrap_err()] {
+            let text = e.to_string();
+            assert_eq!(e.exit_code(), 4, "{text}");
+            assert!(text.contains("is being attached") && text.contains("try again"), "{text}");
+            assert!(!text.contains("detach it"), "{text}");
+        }
     });
     drop(opener);
     let volume = attached.join().unwrap().unwrap();
     volume.write_at(&[2; 4096], 0).unwrap();
     volume.detach().unwrap();
     pool.volume_remove("silent", true).unwrap();
+}
+
+/// What it says of itself waits, or is that it is gone.
+#[derive(Debug)]
+struct Changed {
+    memory: MemOrigin,
+    gate: Option<(Gate, Arc<AtomicBool>)>,
+}
+
+impl Origin for Changed {
+    origin_passes_on!(memory: size_bytes, identity, info, read_at, write_at, flush, discard, write_zeroes);
+
+    fn logical_block(&self) -> u32 {
+        512
+    }
+
+    fn changed(&self) -> Option<String> {
+        let Some((gate, asked)) = &self.gate else { return Some("is gone".into()) };
+        asked.store(true, Ordering::SeqCst);
+        gate.pass();
+        None
+    }
+}
+
+/// Origins are asked while nothing is locked. Meanwhile a volume goes and another gets its
+/// index: what is said of the first one is not of the other.
+#[test]
+fn a_check_is_of_the_volumes_that_there_were() {
+    let dir = Dir::new("check-other");
+    let pool = Arc::new(Pool::open(&dir.pool(64), &unthrottled()).unwrap());
+    let (gate, asked) = (Gate::default(), Arc::new(AtomicBool::new(false)));
+    let opener = Opener(gate.clone());
+    let attach = |name: &str, gate| {
+        let memory = MemOrigin::new(1 << 20).unwrap();
+        pool.volume_add_origin(name, &memory, 0).unwrap();
+        let origin = Box::new(Changed { memory, gate });
+        pool.attach_origin(name, origin, &AttachOptions::default()).unwrap()
+    };
+    let first = attach("first", Some((gate, asked.clone())));
+    let second = pool.volume_add_origin("second", &MemOrigin::new(1 << 20).unwrap(), 0).unwrap();
+    let checking = pool.clone();
+    let checked = std::thread::spawn(move || checking.check(false).unwrap());
+    while !asked.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    pool.volume_remove("second", false).unwrap();
+    let third = attach("third", None);
+    assert_eq!(third.info().unwrap().index, second.index, "the test needs the same index");
+    drop(opener);
+    let report = checked.join().unwrap();
+    let names: Vec<_> = report.volumes.iter().map(|v| (&v.volume[..], v.complete)).collect();
+    assert_eq!(names, [("first", true), ("second", true)], "{:?}", report.volumes);
+    assert!(!pool.completeness("third").unwrap().complete);
+    drop((first, third));
 }
 
 /// A pipe that takes no byte more: its ends to read from and to write to.
