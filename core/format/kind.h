@@ -39,6 +39,9 @@ struct fby_chunk_kind_row {
 struct fby_owner_kind_row {
 	u8 chunk; /* enum fby_chunk_kind of the owner's chunks */
 	bool (*sane)(const struct fby_volume_record *r); /* checks that concern records of this kind alone */
+	/* Whether the pool has room, and so memory, for owners of this kind; NULL: each has. A
+	 * record of one that it has no room for is damaged, so that no layer gets to see it. */
+	bool (*room)(const struct fby_superblock *sb);
 	void (*open)(struct fby_pool *p, u16 owner); /* called when its record was read */
 };
 

@@ -78,12 +78,18 @@ bool fby_record_sane(u32 volume, const struct fby_volume_record *r)
 	       (r->kind >= FBY_OWNER_KINDS || fby_owner_kinds[r->kind].sane(r));
 }
 
+static bool has_room(const struct fby_store *st, const struct fby_volume_record *r)
+{
+	return r->kind >= FBY_OWNER_KINDS || !fby_owner_kinds[r->kind].room ||
+	       fby_owner_kinds[r->kind].room(&st->sb);
+}
+
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out)
 {
 	u32 unused = 0;
 
 	return media_read_crc(st->media, out, record_at(volume, copy), sizeof(*out), &unused) &&
-	       record_crc(st, out) == out->crc && fby_record_sane(volume, out);
+	       record_crc(st, out) == out->crc && fby_record_sane(volume, out) && has_room(st, out);
 }
 
 /* Writes both copies, with a fence after each: a crash leaves at least one intact, so the

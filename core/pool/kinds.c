@@ -65,10 +65,20 @@ static void map_open(struct fby_pool *p, u16 owner)
 		fby_map_locate(&p->maps, &p->maps.map[owner], &p->space.owner[owner].map);
 }
 
+static bool static_room(const struct fby_superblock *sb)
+{
+	return sb->static_bytes > 0;
+}
+
+static bool map_room(const struct fby_superblock *sb)
+{
+	return sb->map_bytes > 0;
+}
+
 const struct fby_owner_kind_row fby_owner_kinds[FBY_OWNER_KINDS] = {
-	[FBY_OWNER_FREE] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
-	[FBY_OWNER_VOLUME] = { FBY_CHUNK_CACHE, fby_volume_record_sane, volume_open },
-	[FBY_OWNER_LOG] = { FBY_CHUNK_LOG, fby_log_record_sane, log_open },
-	[FBY_OWNER_STATIC] = { FBY_CHUNK_CACHE, fby_static_record_sane, static_open }, /* it has no chunk */
-	[FBY_OWNER_MAP] = { FBY_CHUNK_CACHE, fby_map_record_sane, map_open }, /* likewise */
+	[FBY_OWNER_FREE] = { FBY_CHUNK_CACHE, fby_volume_record_sane, NULL, volume_open },
+	[FBY_OWNER_VOLUME] = { FBY_CHUNK_CACHE, fby_volume_record_sane, NULL, volume_open },
+	[FBY_OWNER_LOG] = { FBY_CHUNK_LOG, fby_log_record_sane, NULL, log_open },
+	[FBY_OWNER_STATIC] = { FBY_CHUNK_CACHE, fby_static_record_sane, static_room, static_open }, /* it has no chunk */
+	[FBY_OWNER_MAP] = { FBY_CHUNK_CACHE, fby_map_record_sane, map_room, map_open }, /* likewise */
 };

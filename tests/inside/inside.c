@@ -190,6 +190,7 @@ int main(void)
 	test_paths();
 	test_corners();
 	test_recovery();
+	test_kinds();
 	test_scan();
 	test_destage();
 	test_flight();

@@ -81,6 +81,7 @@ void test_media(void); /* inside_media.c */
 void test_paths(void); /* inside_paths.c */
 void test_corners(void); /* inside_corners.c */
 void test_recovery(void); /* inside_recovery.c */
+void test_kinds(void); /* inside_kinds.c */
 void test_scan(void); /* inside_scan.c */
 void test_destage(void); /* inside_destage.c */
 void test_flight(void); /* inside_flight.c */
