@@ -66,3 +66,24 @@ table() { # WHAT LIMIT VALUES...
 	table "address space in KiB" -v $(seq 100000 200000 2500000)
 }
 [ ${#wrong[@]} = 0 ] || fail "$(printf '%s\n' "${#wrong[@]} rows are wrong" "${wrong[@]}")"
+
+# A session that the kernel ends while it is mounted is told; an unmount by force that succeeds is an
+# unmount.  Either way the tree has what was written.
+for use in busy idle; do
+	start_mount "$tree"
+	echo "$use" >"$tree/$use"
+	[ $use = idle ] || exec 8>"$tree/held"
+	umount -f "$tree" 2>/dev/null || true
+	code=0
+	wait "$server" || code=$?
+	server='' mounted=''
+	exec 8>&-
+	grep -q " $tree " /proc/self/mountinfo && fail "$use, umount -f: a mount is left"
+	[ "$(cat "$tree/$use")" = "$use" ] || fail "$use, umount -f: the file is not in the tree"
+	[ ! -L "$tree/.forebay-mount" ] || fail "$use, umount -f: the mark is left"
+	case $use in
+	busy) [ $code = 7 ] && grep -q "its session ended while it was mounted" "$work/mount.log" ;;
+	idle) [ $code = 0 ] ;;
+	esac || fail "$use, umount -f: exit code $code: $(tail -n 1 "$work/mount.log")"
+done
+say "umount -f: told where it was in use, an unmount where it was not"

@@ -232,7 +232,12 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
     let mut child = child.spawn().context("cannot start the server")?;
     match mounted_by(&mut child)? {
         Some(status) => announce(a, &status).map(|()| 0),
-        None => failed(a, child),
+        None => {
+            let code = failed(a, child);
+            // One that was killed, or that had no memory left, could not do that itself.
+            let _ = forebay_mount::clear_dead_mount(&request.mountpoint);
+            code
+        }
     }
 }
 

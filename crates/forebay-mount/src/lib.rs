@@ -41,5 +41,7 @@ pub mod tree;
 pub mod unix;
 
 pub use attach::Flags;
-pub use mount::{is_dead, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT};
+pub use mount::{
+    clear_dead_mount, is_dead, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT,
+};
 pub use unix::is_mounted;

@@ -256,7 +256,7 @@ pub(crate) fn answer<T: Send + 'static>(
 }
 
 /// It is in the way of what is below it.
-pub(crate) fn clear_dead_mount(path: &Path) -> io::Result<()> {
+pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
     for _ in 0..16 {
         if !is_dead(path) {
             break;

@@ -33,32 +33,34 @@ pub(crate) fn probe(threads: usize) -> io::Result<()> {
     with_memory(threads).map_err(lacks(what, "raise ulimit -v and -u, or the container's limits"))
 }
 
+/// Each thread asks for its own: the allocator gives a thread an arena with its first bytes.
 fn with_memory(threads: usize) -> io::Result<()> {
     thread::scope(|scope| {
-        let mut of_others = Vec::new();
-        let mut first = Ok(());
-        for _ in 0..threads + OTHER_THREADS {
+        let (tell, told) = mpsc::channel();
+        let mut held = Vec::new();
+        let mut had = Ok(());
+        for i in 0..threads + OTHER_THREADS {
             let (end, wait) = mpsc::channel::<()>();
-            let waits = move || {
+            let (tell, bytes) = (tell.clone(), if i < threads { BYTES } else { 0 });
+            let take = move || {
+                let (mut few, mut buffer) = (Vec::<u8>::new(), Vec::<u8>::new());
+                let had = few.try_reserve_exact(1024).and(buffer.try_reserve_exact(bytes));
+                let _ = tell.send(had.is_ok());
                 let _ = wait.recv();
             };
-            match thread::Builder::new().spawn_scoped(scope, waits) {
-                Ok(_) => of_others.push(end),
+            match thread::Builder::new().spawn_scoped(scope, take) {
+                Ok(_) => held.push(end),
                 Err(e) => {
-                    first = Err(e);
+                    had = Err(e);
                     break;
                 }
             }
         }
-        let mut buffers = Vec::new();
-        for _ in 0..threads {
-            let mut buffer = Vec::<u8>::new();
-            if buffer.try_reserve_exact(BYTES).is_err() {
-                first = first.and(Err(io::ErrorKind::OutOfMemory.into()));
-            }
-            buffers.push(buffer);
+        drop(tell);
+        if !told.iter().take(held.len()).all(|had| had) {
+            had = had.and(Err(io::ErrorKind::OutOfMemory.into()));
         }
-        first
+        had
     })
 }
 
