@@ -7,15 +7,15 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 copy=$(mktemp -d "${TMPDIR:-/tmp}/forebay-planted.XXXXXX")
 trap 'rm -rf "$copy"' EXIT
-cp -r Cargo.* core port crates tests "$copy"
+cp -r Cargo.* core port host crates tests "$copy"
 export CARGO_TARGET_DIR=$PWD/target/planted-host
 
 # name | file | what stands there | what takes its place
 mistakes='
 the file is not flushed|crates/forebay/src/origin/file.rs|Ok(retry(.. rustix::fs::fdatasync(&self.fd))?)|Ok(())
-a durable write past the cache is not flushed|crates/forebay/src/volume.rs|if past > 0 {|if past > u64::MAX - 1 {
-write-through does not wait for the origin|crates/forebay/src/volume.rs|Mode::WriteThrough => self.settle(offset, len),|Mode::WriteThrough => Ok(()),
-a flush is not passed on|crates/forebay-server/src/nbd/connection.rs|command::FLUSH => volume.flush()?,|command::FLUSH => {}
+a durable write past the cache is not flushed|host/client_request.c|if (r->covered && !flushed_later(r)) {|if (r->covered && flushed_later(r)) {
+write-through does not wait for the origin|host/client_request.c|next = fby_unlikely(is_write_through(r))|next = false && fby_unlikely(is_write_through(r))
+a flush is not passed on|crates/forebay-server/src/nbd/connection.rs|command::FLUSH => flusher.flush()?,|command::FLUSH => {}
 '
 failed=0 found=0
 while IFS='|' read -r name file from to; do
