@@ -24,8 +24,9 @@ use crate::store::Store;
 
 /// So long a server is waited for that has the pool, and does not serve its maps yet.
 const BEGINS: Duration = Duration::from_secs(5);
-/// So long one that has just opened the pool, and does not answer yet.
-const OPENS: Duration = Duration::from_millis(300);
+/// A server that has just opened the pool, and does not answer yet, is waited for so long. So is
+/// a child that has just been forked, and has its parent's lock on the pool until it runs.
+const OPENS: Duration = Duration::from_secs(2);
 
 /// Which map of which pool.
 #[derive(Clone, Debug)]
