@@ -59,7 +59,7 @@ void fuzz_patch(struct fuzz_input *in);
 /* Opens, recovers, checks; NULL if the engine refuses.  Memory: fuzz_close. */
 struct fby_pool *fuzz_open(const struct fby_options *o);
 void fuzz_free(void);
-/* All that can be asked of an open pool. */
+/* Makes all read-only calls on an open pool. */
 void fuzz_look(struct fby_pool *p);
 /* Attaches with the policy; 0 or an error. */
 int fuzz_attach(struct fby_pool *p, u16 volume, enum fby_holes holes);

@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 		fuzz_use_logs(&p, &o, bits, &none);
 	if (bits & 4)
 		fby_pool_close(p);
-	/* What the engine left, clean or not, must open again. */
+	/* The pool that the engine left, clean or not, must open again. */
 	if (!fuzz_open(&o))
 		fuzz_finding("a pool that opened does not open again", mode, bits);
 	fuzz_free();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * fuzz_logs.c - pools with logs beside a volume, patched: in what fuzz_patch() reaches, and
- * in the headers and bodies of entries, their checksums put right or not.  Then all that can
- * be done with logs (fuzz_walk_logs.c).
+ * fuzz_logs.c - patched pools with logs and a volume.  Patches change the structures that
+ * fuzz_patch() reaches, and the headers and bodies of entries, with corrected checksums or not.
+ * Then all operations on logs follow (fuzz_walk_logs.c).
  *
  * The first byte chooses the base image, the second the options, the third what the claim
  * is told, which header a consumer has, and whether there is a crash after it; patches
@@ -19,7 +19,7 @@
 #define BASE_BYTES ((FUZZ_CHUNKS + 1) * FUZZ_CHUNK)
 
 static u8 *base[BASES];
-static struct fby_log_header consumer[BASES]; /* what it has stored */
+static struct fby_log_header consumer[BASES]; /* the header that it has stored */
 
 static void must(int rc, const char *what)
 {
@@ -168,7 +168,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 		make_bases();
 	fuzz_media_set(base[which], BASE_BYTES, BASE_BYTES);
 	header = consumer[told & 0x10 ? (which + 1) % BASES : which];
-	if (told & 0x20) { /* what the consumer has may be spoilt as well */
+	if (told & 0x20) { /* the consumer's header may be spoilt as well */
 		u32 place = fuzz_take(&in, 1) % sizeof(header);
 
 		((u8 *)&header)[place] = (u8)fuzz_take(&in, 1);

@@ -187,7 +187,7 @@ static void files(struct fby_pool *p, u16 which, u32 nfiles)
 	}
 }
 
-/* As recovery does; what cannot be written back is given up. */
+/* Writes back like recovery; gives up pages that cannot be written back. */
 static void frame_home(struct fby_pool *p, u16 which, u32 frame)
 {
 	struct fby_pages pages, dirty, unknown;

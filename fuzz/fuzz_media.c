@@ -202,8 +202,8 @@ static void base_drain(struct fby_pool *p, u16 volume)
 		base_fail("drain", volume);
 }
 
-/* A static volume: slots with one block and with two, partial pages, one let go of; as a
- * process that dies leaves it, and closed. */
+/* A static volume: slots with one block and with two, partial pages, one released; as a process
+ * that dies leaves it, and closed. */
 static void base_static(const struct fby_format *with_chunks)
 {
 	struct fby_format f = *with_chunks;

@@ -58,8 +58,8 @@ static void read_all(void)
 	read_now(0, 63, 0, 5);
 }
 
-/* The host ends, or power fails: what was committed is there, what was not is not, and
- * without power the origin forgets what it had not flushed. */
+/* The host ends, or power fails: committed writes are there, others are not, and without power
+ * the origin forgets unflushed data. */
 static void crash(u32 how)
 {
 	held_crash(how & 1);

@@ -14,8 +14,8 @@ struct reading reading[NREADING];
 struct ticket ticket[NTICKET];
 
 static u32 clock, version;
-/* Of each volume, when a flush of its origin failed last, and the last such failure of
- * which a flush of all was told that began after it. */
+/* For each volume: when a flush of its origin last failed, and the last such failure that was
+ * reported to a flush of everything which began after it. */
 static u32 failed[NVOL], told[NVOL];
 
 void model_reset(void)
@@ -126,8 +126,8 @@ void model_flush_done(u32 volume, bool what_came_later)
 		x->durable = what_came_later ? x->origin : x->sent;
 }
 
-/* Of a write past the cache that is lost somebody has to be told: whoever waits for it by
- * itself, and if it was acknowledged all who flush. */
+/* A lost write past the cache must be reported: to whoever waits for it, and if it was
+ * acknowledged, to all who flush. */
 static void lost(u32 volume, u64 s)
 {
 	struct sector *x = &sector_of[volume][s];

@@ -25,7 +25,7 @@ static struct write {
 	enum { WRITE_NONE, WRITE_BEGUN, WRITE_COPIED, WRITE_COMMITTED } stage;
 } held[NWRITE];
 
-/* What goes past the cache: writes, zeroings, discards. */
+/* Requests that bypass the cache: writes, zeroings, discards. */
 static struct past {
 	struct fby_bypass b;
 	u64 sector;
@@ -35,7 +35,7 @@ static struct past {
 	enum { PAST_NONE, PAST_BEGUN, PAST_ON_ORIGIN } stage;
 } past[NPAST];
 
-/* What destage has asked for. */
+/* Requests of destage. */
 static struct fby_io pending[NPENDING];
 static u32 npending;
 
@@ -114,7 +114,7 @@ static void check_alone(u32 volume, u64 sector, u64 n, const void *self)
 			fuzz_finding("a block is written beside a write past the cache", sector, past[i].sector);
 }
 
-/* Nor on the origin.  Of one page destage may write sectors that do not meet. */
+/* Nor on the origin.  Destage may write disjoint sectors of one page. */
 static void check_origin_alone(u32 volume, u64 sector, u64 n, bool destage)
 {
 	for (u32 i = 0; i < npending; i++)
@@ -371,7 +371,7 @@ static bool past_lost(const struct past *x)
 	return false;
 }
 
-/* To be acknowledged when it is durable.  No room to wait: it never is. */
+/* Acknowledges the request when it is durable.  No room to wait: it is never acknowledged. */
 static void past_durable(const struct past *x, struct ticket *t, struct fby_flush covers)
 {
 	memset(t, 0, sizeof(*t));

@@ -25,8 +25,8 @@ void range_now(u32 volume, enum fby_kind kind, u64 sector, u64 n);
 void range_hold(u32 volume, enum fby_kind kind, u64 sector, u64 n);
 
 void read_now(u32 volume, u64 block, u32 first, u32 n);
-/* beside is called at the first look at the media, before it: for all that may be done
- * beside a read.  What is not cached is read from the origin by read_go_on. */
+/* Calls beside before the first look at the media, for anything that may happen concurrently with
+ * a read.  read_go_on reads uncached sectors from the origin. */
 void read_hold(u32 volume, u64 block, u32 first, u32 n, void (*beside)(void));
 void read_go_on(u32 which);
 
@@ -43,7 +43,7 @@ int origin_at_once(const struct fby_io *io);
 bool held_any(void); /* any request of a caller's */
 bool held_of(u32 volume);
 void held_finish(void);
-/* A crash: what was committed is there.  late: what destage had asked for is done. */
+/* A crash: committed writes are there.  late: destage's requests are executed. */
 void held_crash(bool late);
 
 #endif

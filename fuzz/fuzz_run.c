@@ -104,7 +104,7 @@ static void on_signal(int number)
 	_exit(1);
 }
 
-/* Of the sanitizers' runtime, where one is linked. */
+/* From the sanitizers' runtime, if one is linked. */
 extern void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
 
 static void run(const u8 *data, size_t size)

@@ -178,7 +178,7 @@ static void check_io(struct fby_pool *p, const struct fby_io *io)
 		fuzz_finding("origin write larger than its buffer", io->sector, io->nsectors);
 }
 
-/* After an error an origin is tried again by and by: all of it, or in a drain what it refused. */
+/* After an error an origin is retried later: completely, or in a drain only for refused pages. */
 static bool backing_off(struct fby_pool *p)
 {
 	struct fby_volume_info info;

@@ -172,7 +172,7 @@ static void after_crash(struct fby_pool **p, const struct fby_options *o)
 		fuzz_finding("a pool with logs does not open again", 0, 0);
 }
 
-/* Whatever it finds, a claim leaves what the next one can go on from. */
+/* Whatever it finds, a claim leaves a state from which the next one can continue. */
 static void claim_twice(struct fby_pool **p, const struct fby_options *o, u64 synced, struct fby_log_header *header,
 			u32 nlogs)
 {
@@ -211,7 +211,7 @@ void fuzz_use_logs(struct fby_pool **p, const struct fby_options *o, u32 bits, c
 		appended[i] = append_some(*p, (u16)i, &header[i]);
 	}
 	fuzz_look(*p);
-	fuzz_media_heal(); /* what is written now can be read */
+	fuzz_media_heal(); /* data written now can be read */
 	if (o->read_only)
 		return;
 	after_crash(p, o);

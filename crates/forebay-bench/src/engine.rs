@@ -12,10 +12,10 @@ use crate::rounds::{self, Plan, Stroke};
 use crate::strokes::{Part, Random, Source};
 use crate::{BenchError, Figures};
 
-/// What [`engine()`] does.
+/// Options of [`engine()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOptions {
-    /// What stands in for persistent memory; twice `pool_bytes` of it are used.
+    /// The media in place of persistent memory; twice `pool_bytes` of it are used.
     pub media: MediaChoice,
     /// Size of the pool.
     pub pool_bytes: u64,
@@ -43,7 +43,7 @@ impl Default for EngineOptions {
     }
 }
 
-/// What [`engine()`] found.
+/// The result of [`engine()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EngineReport {
     /// One for each number of threads.
@@ -53,7 +53,7 @@ pub struct EngineReport {
     pub dram_bytes_per_page: f64,
     /// Interleaved; all figures are their medians.
     pub rounds: u32,
-    /// What was written to, and how.
+    /// The media and the method of writing.
     pub media: String,
 }
 

@@ -57,7 +57,7 @@ pub enum BenchError {
     /// The operating system refused something; `what` says what and how to go on.
     #[error("{what}: {source}")]
     System {
-        /// What was tried, and the way out.
+        /// The action that failed, and the way out.
         what: String,
         /// The system's reason.
         source: std::io::Error,
@@ -65,7 +65,7 @@ pub enum BenchError {
     /// The engine refused something.
     #[error("the engine could not {what}: {reason}")]
     Engine {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The engine's message.
         reason: &'static str,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Appends to logs, against the floor below them: what copying, both checksums, a header
-//! and one fence cost on the same media, by the same number of threads; then claim and
-//! replay of all that a killed process left.
+//! Appends to logs, compared with their floor: the time of copying, both checksums, a header
+//! and one fence on the same media, by the same number of threads.  Then claim and replay of
+//! all entries that a killed process left.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::{BenchError, Figures};
 const HEADER: usize = 128;
 const LINE: usize = 64;
 
-/// What [`logs()`] does.
+/// Options of [`logs()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogOptions {
-    /// What stands in for persistent memory; twice `pool_bytes` of it are used.
+    /// The media in place of persistent memory; twice `pool_bytes` of it are used.
     pub media: MediaChoice,
     /// Size of the pool.
     pub pool_bytes: u64,
@@ -54,7 +54,7 @@ impl Default for LogOptions {
     }
 }
 
-/// What [`logs()`] found.
+/// The result of [`logs()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LogReport {
     pub appends: Vec<LogAppends>,
@@ -64,7 +64,7 @@ pub struct LogReport {
     pub replay_bytes_per_s: Option<f64>,
     /// Both, one after the other.
     pub claim_and_replay_bytes_per_s: Option<f64>,
-    /// Of a claim, for each entry that it holds.
+    /// Memory of a claim, for each entry that it holds.
     pub dram_bytes_per_entry: u64,
     /// Interleaved; figures of appends are their medians.
     pub rounds: u32,
@@ -102,7 +102,7 @@ struct Bed {
 impl Bed {
     fn create(memory: &Memory, bytes: u64, slots: u32, logs: u32) -> Result<Self, BenchError> {
         let media = memory.media(bytes)?;
-        // Another pool each time: what lies there of the last one is none of its own.
+        // Another pool each time: entries of the previous one do not count.
         static POOLS: AtomicU64 = AtomicU64::new(0);
         let mut uuid = *b"forebay-logs ...";
         uuid[13..].copy_from_slice(&POOLS.fetch_add(1, Ordering::Relaxed).to_le_bytes()[..3]);
@@ -122,7 +122,7 @@ impl Bed {
         Ok(Self { engine, logs: all })
     }
 
-    /// What goes on beside the appends: each log's txg is synced and the next begun.
+    /// Work concurrent with the appends: each log's txg is synced and the next begun.
     fn beside(&self, start: Instant) -> Result<(), BenchError> {
         for log in &self.logs {
             let txg = log.txg.fetch_add(1, Ordering::Relaxed);
@@ -165,8 +165,8 @@ impl Pieces {
     }
 }
 
-/// A share of the media, entry behind entry, in a circle: copy with its checksum, a header
-/// with one of its own, and a fence.
+/// A share of the media as a ring of entries: copy with its checksum, a header with its own
+/// checksum, and a fence.
 struct Floor {
     media: Media,
     first: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files mapped onto a pool, beside the same files mapped by the kernel.
+//! Files mapped onto a pool, compared with the same files mapped by the kernel.
 
 use std::fs::File;
 use std::io;
@@ -18,12 +18,12 @@ use crate::pool::{failed, failed_open};
 use crate::strokes::Random;
 use crate::BenchError;
 
-/// What [`maps()`] does.
+/// Options of [`maps()`].
 #[derive(Debug, Clone)]
 pub struct MapBenchOptions {
-    /// Where both files go.
+    /// Directory of both files.
     pub dir: PathBuf,
-    /// Where the pool goes, a tmpfs; none: anonymous shared memory.
+    /// Directory of the pool, a tmpfs; none: anonymous shared memory.
     pub media_dir: Option<PathBuf>,
     /// Sizes of mappings, one after the other.
     pub mapping_mib: Vec<u64>,
@@ -45,7 +45,7 @@ impl Default for MapBenchOptions {
     }
 }
 
-/// What it found.
+/// The result of [`maps()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MapReport {
     /// A row for each size and number of pages.
@@ -59,7 +59,7 @@ pub struct MapReport {
     /// The first store to a segment that was clean for some time, where few were stored to:
     /// the median.
     pub store_to_clean_segment_us: f64,
-    /// The same where many were, so that stores there are not noted any more.
+    /// The same with many such segments, so that stores there are not noted any more.
     pub store_to_watched_segment_us: f64,
     /// The kernel's first store to a page since it was synced.
     pub kernel_store_us: f64,
@@ -67,23 +67,23 @@ pub struct MapReport {
     /// file is not in the system's cache.  The mean, as for the others of a segment: who reads
     /// ahead has many that are fast, and some that are slow.
     pub segment_us: f64,
-    /// The same of the kernel's mapping.
+    /// The same for the kernel's mapping.
     pub kernel_segment_us: f64,
-    /// The same once more, taken away from the mapping; the file is in the system's cache.
+    /// The same once more, after removal from the mapping; the file is in the system's cache.
     pub segment_warm_us: f64,
-    /// The same of the kernel's mapping.
+    /// The same for the kernel's mapping.
     pub kernel_segment_warm_us: f64,
-    /// Of `segment_warm_us`, the first page.
+    /// The first page of `segment_warm_us`.
     pub segment_first_page_us: f64,
     /// Loads of all bytes of a segment that is there: nanoseconds a KiB.
     pub load_ns_per_kib: f64,
-    /// The same of plain memory.
+    /// The same for plain memory.
     pub memory_load_ns_per_kib: f64,
-    /// Where the files are.
+    /// Directory of the files.
     pub dir: PathBuf,
-    /// What was mapped.
+    /// The mapped media.
     pub media: String,
-    /// What the kernel lacks, if anything.
+    /// Features that the kernel lacks.
     pub missing: Vec<String>,
 }
 
@@ -96,15 +96,15 @@ pub struct MapSync {
     pub mapping_mib: u64,
     /// Pages that were stored to before each.
     pub dirty_pages: u64,
-    /// Of the library, the median; stores not counted.
+    /// The library's median; stores are not counted.
     pub p50_us: f64,
-    /// Of nine tenths.
+    /// Bound of nine tenths.
     pub p90_us: f64,
     /// msync of the same.
     pub kernel_p50_us: f64,
     /// How many times as long.
     pub ratio: f64,
-    /// What each page more than one takes, where there are more.
+    /// Time of each page more than one, if there are more.
     pub added_us_a_page: Option<f64>,
 }
 
@@ -115,7 +115,7 @@ pub struct MapWrites {
     pub threads: u32,
     /// Bytes of a write.
     pub block: usize,
-    /// Of all threads together: the median of the turns.
+    /// All threads together: the median of the turns.
     pub mib_per_s: f64,
     /// By msync of a mapping.
     pub kernel_mib_per_s: f64,
@@ -152,7 +152,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Mapping and pool, and beside it the kernel's.
+/// A mapping with its pool, and the kernel's mapping.
 struct Bed {
     file: MapFile,
     cache: Cache,
@@ -182,7 +182,7 @@ fn pool(o: &MapBenchOptions, share: u64) -> Result<(Arc<Engine>, File), BenchErr
             file
         }
     };
-    // As a device is: of fresh memory the first touch of a page costs much more.
+    // Like a device: on fresh memory the first touch of a page costs much more.
     let zeroes = vec![0; SEGMENT];
     for at in (0..bytes).step_by(SEGMENT) {
         let n = (bytes - at).min(SEGMENT as u64) as usize;
@@ -352,7 +352,7 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
         missing: features.missing.clone(),
     };
     for &mib in &o.mapping_mib {
-        // The others have holes: what is measured of them needs no data.
+        // The others have holes: their measurements need no data.
         let brought = if mib == last { (mib / 2).min(o.rounds.into()) } else { 0 };
         let mut bed = Bed::new(o, mib, &features, brought, true)?;
         if brought > 0 {
@@ -377,7 +377,7 @@ pub fn maps(o: &MapBenchOptions) -> Result<MapReport, BenchError> {
     Ok(report)
 }
 
-/// Where and how much is written, and how often in turns.
+/// The file and the amount of each write, and the number of turns.
 const WRITES_MIB: u64 = 256;
 const WRITES: [(u32, usize); 7] = [(1, 4), (2, 4), (4, 4), (8, 4), (1, 16), (1, 64), (1, 128)];
 const TURNS: u32 = 3;

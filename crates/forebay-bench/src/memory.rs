@@ -11,7 +11,7 @@ use rustix::fs::{fallocate, openat, FallocateFlags, Mode, OFlags, CWD};
 
 use crate::BenchError;
 
-/// What stands in for persistent memory.
+/// The media in place of persistent memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum MediaChoice {
     /// Anonymous memory, huge pages advised: mapped as fsdax maps persistent
@@ -33,7 +33,7 @@ impl MediaChoice {
     }
 }
 
-/// What is left of [`Memory`] between two processes.
+/// The remains of [`Memory`] between two processes.
 #[derive(Debug)]
 pub(crate) enum Unmapped {
     File(OwnedFd, u64),
@@ -41,7 +41,7 @@ pub(crate) enum Unmapped {
 }
 
 impl Unmapped {
-    /// The same bytes again, as a process that starts maps them.
+    /// Maps the same bytes again, as a process that starts does.
     pub fn map(self) -> Result<Memory, BenchError> {
         match self {
             Self::File(file, len) => Memory::of_file(file, len),
@@ -103,8 +103,8 @@ impl Memory {
         self.populate_in_turns(1);
     }
 
-    /// The same, a huge page of each of `parts` equal parts in turn: so they lie
-    /// among each other in the machine, and none in a slower place than others.
+    /// The same, one huge page of each of `parts` equal parts in turn.  So the parts are
+    /// interleaved in the machine, and none is in a slower place than others.
     pub fn populate_in_turns(&self, parts: usize) {
         const STEP: usize = 2 << 20;
         let part = self.len() / parts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Programs that wait for fsync, on a directory and on a mount of one beside it, in turns:
-//! what slows the machine down for a while slows both.
+//! Programs that wait for fsync, on a directory and on a mount of such a directory, in turns: a
+//! slow phase of the machine affects both.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::rounds::{median, quantile};
 use crate::BenchError;
 
-/// What a client does over and over.
+/// A client's repeated operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MountCase {
@@ -38,7 +38,7 @@ impl MountCase {
     }
 }
 
-/// What [`mounts()`] does.
+/// Options of [`mounts()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct MountBenchOptions {
     /// A directory, and the mount of another on the same file system.
@@ -60,7 +60,7 @@ pub struct MountRow {
     /// Medians of the rounds.
     pub plain_per_s: f64,
     pub mount_per_s: f64,
-    /// Of all operations.
+    /// Latencies of all operations.
     pub plain_p50_us: f64,
     pub mount_p50_us: f64,
     pub plain_p99_us: f64,
@@ -69,7 +69,7 @@ pub struct MountRow {
     pub ratio: f64,
 }
 
-/// What [`mounts()`] found.
+/// The result of [`mounts()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MountReport {
     pub rows: Vec<MountRow>,
@@ -77,7 +77,7 @@ pub struct MountReport {
     pub turn_ms: u64,
 }
 
-/// Of the file that is written in place.
+/// Size of the file that is written in place.
 const FILE: u64 = 4 << 20;
 /// An appended file begins anew above this.
 const APPENDED: u64 = 64 << 20;
@@ -139,7 +139,7 @@ impl Client {
     }
 }
 
-/// What the clients did in a turn: operations a second of all together.
+/// Runs a turn of the clients: returns operations a second of all together.
 fn turn(clients: &mut [Client], time: Duration, taken: &mut Vec<u32>) -> io::Result<f64> {
     let barrier = Barrier::new(clients.len());
     let done: io::Result<Vec<(Vec<u32>, f64)>> = std::thread::scope(|scope| {

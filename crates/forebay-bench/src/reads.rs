@@ -9,14 +9,14 @@ use crate::rounds::{self, Plan, Stroke, ThreadsOptions};
 use crate::strokes::{Random, Read, Source};
 use crate::{BenchError, Figures};
 
-/// What [`reads()`] found.
+/// The result of [`reads()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReadReport {
     /// One for each number of threads.
     pub threads: Vec<ReadThreads>,
     /// All figures are their medians.
     pub rounds: u32,
-    /// What was read from.
+    /// The media that was read.
     pub media: String,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn fill(
     Ok(())
 }
 
-/// So that blocks next to each other are not so in the pool.
+/// Shuffles blocks, so that neighbours are not adjacent in the pool.
 pub(crate) fn shuffle(blocks: &mut [u64]) {
     let mut random = Random::new(7);
     for i in (1..blocks.len()).rev() {

@@ -13,10 +13,10 @@ use crate::rounds::median;
 use crate::strokes::Source;
 use crate::BenchError;
 
-/// What [`recovery()`] does.
+/// Options of [`recovery()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecoveryOptions {
-    /// What stands in for persistent memory.
+    /// The media in place of persistent memory.
     pub media: MediaChoice,
     /// Size of the pool, which is filled with as many different blocks as it holds.
     pub pool_bytes: u64,
@@ -37,7 +37,7 @@ impl Default for RecoveryOptions {
     }
 }
 
-/// What [`recovery()`] found.
+/// The result of [`recovery()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RecoveryReport {
     /// From mapping the media to the first possible write: the median.
@@ -62,7 +62,7 @@ pub struct RecoveryReport {
     pub damaged: u64,
     /// See `dropped`.
     pub holes: u64,
-    /// What was recovered from.
+    /// The media that was recovered.
     pub media: String,
 }
 

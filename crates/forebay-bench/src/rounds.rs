@@ -19,7 +19,7 @@ pub(crate) trait Stroke: Send {
 /// How a benchmark is run that asks the same of several numbers of threads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThreadsOptions {
-    /// What stands in for persistent memory.
+    /// The media in place of persistent memory.
     pub media: MediaChoice,
     /// Size of the pool.
     pub pool_bytes: u64,
@@ -69,15 +69,15 @@ impl Plan {
     }
 }
 
-/// What one thread saw of one kind.
+/// The measurements of one thread for one kind.
 #[derive(Default)]
 struct Seen {
     ops_per_s: Vec<f64>,
     latency_ns: Vec<u32>,
 }
 
-/// Runs `threads[t][kind]`; `beside` is called every few milliseconds meanwhile.
-/// One result for each kind.
+/// Runs `threads[t][kind]`; meanwhile calls `beside` every few milliseconds.  Returns one
+/// result for each kind.
 pub(crate) fn run(
     plan: Plan,
     threads: Vec<Vec<Box<dyn Stroke + '_>>>,
@@ -118,7 +118,7 @@ fn worker(
 ) -> Result<Vec<Seen>, BenchError> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
-    // A hint: where it is refused the scheduler places the thread.
+    // A hint: if it is refused, the scheduler places the thread.
     let _ = sched_setaffinity(None, &cpus);
     let mut seen: Vec<Seen> = kinds.iter().map(|_| Seen::default()).collect();
     for kind in &mut seen {
@@ -166,7 +166,7 @@ fn turn(plan: Plan, stroke: &mut dyn Stroke, seen: &mut Seen) -> Result<(), Benc
     Ok(())
 }
 
-/// Of all threads for one kind: in each round the sum of their rates.
+/// All threads for one kind: the sum of their rates in each round.
 fn figures<'a>(threads: impl Iterator<Item = &'a Seen> + Clone) -> Figures {
     let rounds = threads.clone().map(|seen| seen.ops_per_s.len()).min().unwrap_or(0);
     let mut sums: Vec<f64> =

@@ -28,7 +28,7 @@ const PAGE: u64 = 4096;
 /// Between two syncs of a log, while it is written to.
 const SYNC: Duration = Duration::from_millis(5);
 
-/// What is written to: blocks of a volume, or entries of a log.
+/// The target of writes: blocks of a volume, or entries of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlotsTarget {
@@ -37,7 +37,7 @@ pub enum SlotsTarget {
 }
 
 impl SlotsTarget {
-    /// What a write of 4 KiB stores: a line beside it, or an entry's header.
+    /// Bytes that a write of 4 KiB stores in addition: a line, or an entry's header.
     fn stored(self) -> u64 {
         match self {
             SlotsTarget::Volume => PAGE + 64,
@@ -46,11 +46,11 @@ impl SlotsTarget {
     }
 }
 
-/// What [`slots()`] does.
+/// Options of [`slots()`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct SlotsOptions {
     pub target: SlotsTarget,
-    /// Bandwidth of the media; 0: what it has.
+    /// Bandwidth of the media; 0: not limited.
     pub media_bytes_per_s: u64,
     /// Numbers of writing threads.
     pub threads: Vec<u32>,
@@ -88,21 +88,21 @@ impl Default for SlotsOptions {
     }
 }
 
-/// What [`slots()`] found.
+/// The result of [`slots()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SlotsReport {
     pub target: SlotsTarget,
     /// 0: not limited.
     pub media_bytes_per_s: u64,
-    /// What the bandwidth allows, of 4 KiB and what is stored beside them; 0: not limited.
+    /// Writes that the bandwidth allows, of 4 KiB and their additional bytes; 0: not limited.
     pub media_writes_per_s: f64,
-    /// What `slots = auto` takes on this media and machine.
+    /// The number that `slots = auto` chooses on this media and machine.
     pub auto_slots: u32,
     pub cpus: usize,
     pub rounds: u32,
     pub turn_ms: u64,
     pub cells: Vec<SlotsCell>,
-    /// What was written to, and how it was slowed.
+    /// The media, and how it was slowed.
     pub media: String,
 }
 
@@ -127,9 +127,9 @@ struct Seen {
     cpu_ns_per_write: Vec<f64>,
 }
 
-/// What writers share.
+/// The target that writers share.
 enum Target {
-    /// So many blocks of it.
+    /// Number of its blocks.
     Volume(Volume, u64),
     /// And its newest txg.
     Log(Log, AtomicU64),
@@ -194,7 +194,7 @@ fn media(o: &SlotsOptions) -> Result<Media, BenchError> {
     Ok(media?)
 }
 
-/// What `create` does, on anonymous memory.
+/// Formats anonymous memory as `create` does.
 fn format(media: &Media) -> Result<(), BenchError> {
     let format = sys::fby_format { uuid: *b"forebay-slots 01", ..Default::default() };
     let done = forebay_engine::format(media.mapped(), &format);

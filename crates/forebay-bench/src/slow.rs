@@ -15,7 +15,7 @@ thread_local! {
     static DUE_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// What all that store to a media share.
+/// The bandwidth that all writers to a media share.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     start: Instant,
@@ -26,7 +26,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// Without a limit.
+    /// Has no limit.
     pub fn new() -> Bucket {
         let (bytes_per_s, free_at_ns) = (AtomicU64::new(0), AtomicU64::new(0));
         Bucket { start: Instant::now(), bytes_per_s, free_at_ns }

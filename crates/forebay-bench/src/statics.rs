@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Static volumes: a lookup beside the index, a write over the floor, memory, and open.
+//! Static volumes: a lookup compared with the index, a write compared with the floor, memory,
+//! and open.
 
 use std::time::Instant;
 
@@ -12,14 +13,14 @@ use crate::rounds::{self, median, Plan, Stroke, ThreadsOptions};
 use crate::strokes::{Look, Part, Random, Source};
 use crate::{BenchError, Figures};
 
-/// Of the pool, for chunks, which it cannot be without.
+/// Bytes of the pool for chunks, which it cannot be without.
 const CHUNKS_BYTES: u64 = 16 << 20;
 const CHUNK: u64 = 2 << 20;
 
-/// What [`statics()`] found.
+/// The result of [`statics()`].
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StaticReport {
-    /// Of one thread, in one run.
+    /// One thread, in one run.
     pub lookup_ns: StaticLookup,
     /// One for each number of threads.
     pub threads: Vec<StaticThreads>,
@@ -29,7 +30,7 @@ pub struct StaticReport {
     pub open_ms: f64,
     /// Interleaved; all figures are their medians.
     pub rounds: u32,
-    /// What was written to.
+    /// The media that was written.
     pub media: String,
 }
 

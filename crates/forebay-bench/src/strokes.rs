@@ -17,8 +17,8 @@ const CHUNK: usize = 2 << 20;
 const CHUNK_PAGES: usize = CHUNK / PAGE;
 const FIRST_PAGE: usize = forebay_engine::sys::fby_first_page(CHUNK_PAGES as u32) as usize;
 
-/// What is written: some pages of noise, small enough to stay in the cache as
-/// the data of a write that just happened does.
+/// The data of writes: some pages of noise, few enough to stay in the cache, like the data of a
+/// write that just happened.
 pub(crate) struct Source {
     pages: Box<[[u8; PAGE]; SOURCE_PAGES]>,
     at: usize,
@@ -119,8 +119,8 @@ impl Stroke for Raw {
     }
 }
 
-/// The same with CRC32C of the data in the same pass and a header line that has
-/// a CRC32C of its own, before the one fence; and nothing else.
+/// The same with CRC32C of the data in the same pass and a header line that has its own CRC32C,
+/// before the one fence; and nothing else.
 pub(crate) struct Floor(pub Strip, pub Source);
 
 impl Stroke for Floor {
@@ -203,7 +203,7 @@ impl Stroke for Look<'_> {
     }
 }
 
-/// A thread's part of the memory behind the pool, which has the first half.
+/// A thread's part of the memory after the pool, which has the first half.
 pub(crate) struct Part<'a> {
     memory: &'a Memory,
     first: usize,

@@ -140,7 +140,7 @@ fn slots_are_measured_on_slow_media() {
     assert!(matches!(slots(&none), Err(BenchError::Options(_))));
 }
 
-/// Of a pool that a tenth of the writes would fill.
+/// A tenth of the writes would fill this pool.
 #[test]
 fn a_log_does_not_fill_the_pool_that_it_is_measured_in() {
     let options = SlotsOptions {

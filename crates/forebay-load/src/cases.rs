@@ -40,19 +40,18 @@ pub struct Sustained {
     pub data_bytes: u64,
     pub clients: usize,
     pub seconds: f64,
-    /// The origin alone: the same writes straight to another like it, before
-    /// and after.
+    /// The origin alone: the same writes straight to a similar one, before and after.
     pub origin_per_s: f64,
     pub origin_per_s_rounds: [f64; 2],
     /// From the window on in which the cache had filled.
     pub steady_from_s: f64,
     pub steady_per_s: f64,
     pub steady_over_origin: f64,
-    /// Of 0.5 s windows, standard deviation over mean.
+    /// Standard deviation over mean of 0.5 s windows.
     pub coefficient_of_variation: f64,
     pub slowest_window_per_s: f64,
     pub latency: Latency,
-    /// Where the time went.
+    /// Time of each phase.
     pub phases: Vec<PhaseLatency>,
     pub windows_per_s: Vec<f64>,
 }
@@ -264,7 +263,7 @@ pub struct FsyncTail {
     pub quiet_p999_us: f64,
     pub draining_p999_us: f64,
     pub p999_ratio: f64,
-    /// Of a round, lowest and highest.
+    /// Lowest and highest of a round.
     pub p999_ratio_low: f64,
     pub p999_ratio_high: f64,
 }
@@ -283,7 +282,7 @@ pub fn fsync_tail(seconds: u64, speed: Speed, say: Say<'_>) -> Result<FsyncTail>
     let hot = bed.blocks / 64;
     let mut rng: SmallRng = rand::SeedableRng::seed_from_u64(5);
     let mut fsync = || -> Result<u64> {
-        // A journal's pace: what is measured is the tail, not the throughput.
+        // A journal's pace: the tail is measured, not the throughput.
         std::thread::sleep(Duration::from_micros(200));
         let start = Instant::now();
         let block = rng.random_range(0..hot);
@@ -358,7 +357,7 @@ pub struct Stall {
     pub before_per_s: f64,
     pub during_per_s: f64,
     pub ratio: f64,
-    /// Of windows, standard deviation over mean.
+    /// Standard deviation over mean of windows.
     pub before_variation: f64,
     pub during_variation: f64,
     pub windows_per_s: Vec<f64>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a volume whose origin is ill costs its neighbour: the library for real, with
-//! threads and time.  Each neighbour is measured beside the other volume in health, and
-//! then beside it in each way to be ill.
+//! The effect of a volume with a faulty origin on its neighbour: the real library, with threads
+//! and time.  Each neighbour is measured while the other volume's origin is sound, and then
+//! with each fault.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,12 +25,13 @@ const CLIENTS: u64 = 4;
 const LIGHT_PAUSE: Duration = Duration::from_millis(2);
 
 const ILLS: [Ill; 5] = [Ill::Errors, Ill::Hangs, Ill::Slow, Ill::PastFails, Ill::DiscardsFail];
-/// What the other volume is asked for: the same in health and in illness.
+/// The other volume's requests: the same with a sound and a faulty origin.
 const MIXES: [Ill; 3] = [Ill::Well, Ill::PastFails, Ill::DiscardsFail];
-/// Pools in a round: two neighbours, each beside health for each mix, and all the ills.
+/// Pools in a round: two neighbours, each with a sound origin for each mix, and with all
+/// faults.
 const POOLS: usize = 2 * (ILLS.len() + MIXES.len());
 
-/// What is promised, as docs/manual/isolation.md says.
+/// The promise of docs/manual/isolation.md.
 const LEAST_THROUGHPUT: f64 = 0.9;
 const MOST_P999: f64 = 2.0;
 
@@ -44,7 +45,7 @@ pub struct Isolation {
     pub cells: Vec<Cell>,
 }
 
-/// Of all rounds together.
+/// All rounds together.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Had {
     pub writes: u64,
@@ -58,7 +59,7 @@ pub struct Cell {
     pub neighbour: &'static str,
     pub beside_well: Had,
     pub beside_ill: Had,
-    /// Of each round, beside the healthy volume of the same round.
+    /// Each round, relative to the sound volume of the same round.
     pub throughput_ratios: Vec<f64>,
     pub p999_ratios: Vec<f64>,
     /// Their medians.

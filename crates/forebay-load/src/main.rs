@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use origin::Speed;
 
-/// Forebay under sustained and mixed load, beside its origin alone.
+/// Forebay under sustained and mixed load, compared with its origin alone.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -39,7 +39,7 @@ struct Cli {
     /// How long, in seconds.
     #[arg(long, global = true, default_value_t = 30)]
     seconds: u64,
-    /// What disk the origin is like.
+    /// The kind of disk that the origin imitates.
     #[arg(long, global = true, value_enum, default_value_t = Disk::Sata)]
     disk: Disk,
     /// One JSON object on standard output; progress stays on standard error.
@@ -67,8 +67,8 @@ enum Case {
         #[arg(long, default_value_t = 30)]
         stalled: u64,
     },
-    /// A volume beside another whose origin is ill, in each way, and beside it in
-    /// health: --seconds a round.
+    /// A volume next to another with a faulty origin, for each fault, and with a sound one:
+    /// --seconds a round.
     Isolation {
         /// Rounds, whose medians count.
         #[arg(long, default_value_t = 5)]

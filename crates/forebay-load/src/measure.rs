@@ -35,7 +35,7 @@ impl Latency {
     }
 }
 
-/// What a run achieved.
+/// The result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     /// Requests a second over all of it.

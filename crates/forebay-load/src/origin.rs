@@ -23,7 +23,7 @@ pub struct Speed {
     pub flush_us: u32,
 }
 
-/// What is wrong with a disk.
+/// The fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
@@ -53,7 +53,7 @@ impl Ill {
     }
 }
 
-/// Of a write that is meant to go past the cache.
+/// Size of a write that should bypass the cache.
 pub const PAST_BYTES: usize = 96 << 10;
 
 /// A disk of a given speed.  Clones are the same disk.

@@ -44,7 +44,7 @@ struct Page {
     out: PathBuf,
     /// From the page to the directory.
     link: String,
-    /// What a reader wants to know first: a question and its answer.
+    /// The first information for a reader: a question and its answer.
     summary: Vec<(String, String)>,
     body: String,
     /// Tables and commands of the section, which end it.
@@ -423,7 +423,7 @@ impl Page {
             .enumerate()
             .map(|(i, w)| (0.5 * (i + 1) as f64, w.as_f64().unwrap_or(0.0)))
             .collect();
-        // What fits into the empty cache would make the rest a flat line.
+        // Writes that fit into the empty cache would make the rest a flat line.
         let top = 2.0 * at("steady_per_s").max(at("origin_per_s"));
         let end = points.last().map_or(1.0, |p| p.0);
         let through = points.into_iter().map(|(x, y)| (x, y.min(top))).collect();
@@ -563,7 +563,7 @@ impl Page {
     }
 
     fn apps(&mut self) -> Result<()> {
-        /// Of a cell, as a reader knows them.
+        /// The sides of a cell, as a reader knows them.
         const SIDES: [(&str, &str); 3] =
             [("mount", "mount"), ("forebay", "volume"), ("eatmydata", "no syncs")];
         let Some(v) = self.read("apps")? else { return Ok(()) };
@@ -620,7 +620,7 @@ impl Page {
         Ok(())
     }
 
-    /// What is there and not on the page, such as what a guest measured.
+    /// Other existing results, such as a guest's measurements.
     fn others(&mut self) -> Result<()> {
         let Ok(files) = fs::read_dir(&self.out) else { return Ok(()) };
         let mut names: Vec<String> = files
@@ -696,7 +696,7 @@ mod tests {
         assert_eq!(figure(-1234.0), "-1\u{2009}234");
     }
 
-    /// Whatever files are there; what is missing leaves no trace.
+    /// Any set of files works; a missing one leaves no trace.
     #[test]
     fn the_page_shows_what_is_there() {
         let dir = std::env::temp_dir().join(format!("forebay-page-{}", std::process::id()));

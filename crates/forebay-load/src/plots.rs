@@ -22,7 +22,7 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What a chart is called, and its axes.
+/// The caption of a chart, and its axes.
 pub struct Text<'a> {
     pub caption: &'a str,
     pub x: &'a str,
@@ -55,7 +55,7 @@ pub fn lines(path: &Path, text: &Text<'_>, lines: &[Line], log_x: bool) -> Resul
     let left = if log_x { points().map(|p| p.0).fold(right, f64::min) } else { 0.0 };
     let top = 1.1 * points().map(|p| p.1).fold(1e-9, f64::max);
     let digits = usize::from(top < 20.0);
-    // Where the lines are not, towards the right.
+    // A place without lines, towards the right.
     let end = || points().filter(|p| p.0 > right * 0.6);
     let high = end().filter(|p| p.1 > top / 2.0).count();
     let names = match 2 * high > end().count() {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The protocol by which a write past the cache and a write through it never both
-//! proceed with one block: `core/cache/bypass.c` (the range is shown, then each block's bucket
-//! is taken for a moment), and in `core/cache/write.c` the bucket, then a look at the ranges.
+//! The protocol by which a write past the cache and a write through it never both proceed with
+//! one block.  `core/cache/bypass.c` publishes the range, then takes each block's bucket
+//! briefly; `core/cache/write.c` takes the bucket, then reads the ranges.
 //!
-//! One block.  What the origin has is a word, and so is the block's page; a write
-//! through the cache publishes, and destage brings the page to the origin and lets go of
-//! it.  Who is at work is counted beside loom, by what really runs when.
+//! The model has one block.  The origin's content is a word, and so is the block's page.  A
+//! write through the cache publishes, and destage writes the page to the origin and releases
+//! it.  Active threads are counted outside of loom, in the order in which they really run.
 
 use std::sync::atomic::{AtomicU64 as Count, Ordering::SeqCst};
 
@@ -18,7 +18,7 @@ const LOCK: u64 = 1;
 const RANGES: usize = 2;
 const BLOCK: u64 = 7;
 
-/// What of the C this model follows.
+/// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
 core/cache/index.h fby_index_try
@@ -114,7 +114,7 @@ pub enum Mutation {
     BucketNotTaken,
     /// It goes past the cache although the block is cached.
     CachedIgnored,
-    /// Its range is taken away before its origin write has ended.
+    /// Its range is removed before its origin write has ended.
     RangeGoneEarly,
     /// Ranges are claimed without the pool's lock.
     ClaimNotLocked,
@@ -126,9 +126,9 @@ pub enum Mutation {
     RangesIgnored,
     /// A bucket is taken without acquire.
     BucketNotAcquired,
-    /// A bucket is let go without release.
+    /// A bucket is unlocked without release.
     BucketNotReleased,
-    /// Destage lets go of a page before the origin has it.
+    /// Destage releases a page before the origin has it.
     ReleasedBeforeOrigin,
 }
 
@@ -314,7 +314,7 @@ impl Volume {
         true
     }
 
-    /// What a reader gets with all at rest.
+    /// The result of a read with all at rest.
     pub fn read(&self) -> u64 {
         match self.page.load(Acquire) {
             0 => self.origin.load(Acquire),

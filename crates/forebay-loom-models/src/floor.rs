@@ -21,7 +21,7 @@ const SEQ_BLOCK: u64 = 2;
 const NO_SEQ: u64 = u64::MAX;
 const NO_CHUNK: u64 = u64::MAX;
 
-/// What of the C this model follows.
+/// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
 core/space/slot.h fby_slot_try
@@ -186,11 +186,11 @@ pub enum Mutation {
     SlotNotAcquired,
     /// Destage leaves an idle slot its numbers.
     IdleNotRetired,
-    /// Destage retires an idle slot after it has let go of it.
+    /// Destage retires an idle slot after releasing it.
     RetiredAfterRelease,
     /// Destage does not look at the floors of busy slots.
     BusyIgnored,
-    /// What is not sealed does not lower the cut.
+    /// Unsealed pages do not lower the cut.
     UnsealedIgnored,
     /// A write takes the numbers it has, although the page it replaces may have higher ones.
     NotFresh,
@@ -233,7 +233,7 @@ pub struct Pool {
     block: Mutex<Option<(usize, u64)>>,
 }
 
-/// What a round chose.
+/// The choice of a round.
 #[derive(Clone, Debug)]
 pub struct Round {
     pub cut: u64,
@@ -336,7 +336,7 @@ impl Pool {
         s.open.store(c as u64, Relaxed);
     }
 
-    /// Of the end of a write: `publish_end`, and `fby_slot_close` where the chunk is full.
+    /// The end of a write: `publish_end`, and `fby_slot_close` if the chunk is full.
     fn publish_end(&self, s: &Slot, ch: &Chunk, seq: u64) {
         let fill = ch.fill.load(Relaxed) + 1;
         let floor = || {

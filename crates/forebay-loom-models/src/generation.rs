@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The gate of a log's generations: `core/log/append.c` (a slot shows that its entry is in
-//! flight, then looks at the gate; who begins a generation shows that at the gate, then looks
-//! at the slots), and what ends a log, and syncs it, in `core/log/period.c`.
+//! The gate of a log's generations.  In `core/log/append.c` a slot publishes that its entry is
+//! in flight, then reads the gate; the thread that begins a generation publishes that at the
+//! gate, then reads the slots.  `core/log/period.c` ends a log and syncs it.
 //!
-//! Two slots and one log.  An entry counts as stored when its header is, and as durable when
-//! its slot lets go of it; both are counted beside loom, by what really runs when.  A
-//! mutex stands for the log's lock.
+//! The model has two slots and one log.  An entry counts as stored when its header is, and as
+//! durable when its slot releases it; both are counted outside of loom, in the order in which
+//! they really happen.  A mutex stands for the log's lock.
 
 use std::sync::atomic::{AtomicU64 as Count, Ordering::SeqCst};
 use std::sync::Mutex as Entries;
@@ -23,7 +23,7 @@ const NONE: u64 = 0;
 const SLOTS: usize = 2;
 const TXGS: u64 = 3;
 
-/// What of the C this model follows.
+/// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
 core/log/append.c fby_logs_in_flight
@@ -96,9 +96,9 @@ pub enum Mutation {
     NotWaited,
     /// The gate is cleared before the generation has begun.
     GateClearedEarly,
-    /// A slot lets go of its entry before that is durable.
+    /// A slot releases its entry before that is durable.
     LetGoEarly,
-    /// A slot lets go of its entry without release.
+    /// A slot releases its entry with a relaxed store.
     LetGoRelaxed,
     /// Who looks at the slots does so without acquire.
     LookRelaxed,
@@ -114,7 +114,7 @@ pub enum Mutation {
     OrderBeforeFlight,
 }
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     gen: u64,

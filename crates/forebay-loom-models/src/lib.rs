@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The engine's lock-free protocols, written again over loom's atomics, each step
-//! with the memory order that the C has, so that every execution which C11 allows can
-//! be tried.  docs/design/testing.md argues why what is left out does not matter.
+//! The engine's lock-free protocols, written again over loom's atomics, each step with the
+//! memory order that the C has, so that every execution which C11 allows can be tried.
+//! docs/design/testing.md explains why the omitted parts do not matter.
 //!
 //! | module | what it models |
 //! |---|---|

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whether a static volume is clean, asked beside rounds and writers: `fby_placed_clean` in
-//! `core/drain/placed_round.c`, the bits of `core/static/static.h`.
+//! The check whether a static volume is clean, concurrent with rounds and writers:
+//! `fby_placed_clean` in `core/drain/placed_round.c`, the bits of `core/static/static.h`.
 //!
 //! One slot with one page, which is live or not, and its bit.  Where the C waits for a writer
 //! that holds the stripe, the model leaves the slot to the next round.  What the origin has is
@@ -19,7 +19,7 @@ const WRITE: u64 = 1;
 const STORES: u64 = 1;
 const ONE: u64 = 2;
 
-/// What of the C this model follows.
+/// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
 core/drain/placed_round.c fby_placed_clean
@@ -127,9 +127,9 @@ pub enum Mutation {
     BitsBeforeCollects,
     /// Bits go without release.
     ClearRelaxed,
-    /// No barrier behind a bit that goes.
+    /// No barrier after a bit is cleared.
     ClearNoBarrier,
-    /// A writer looks at the bit without a barrier behind its stripe.
+    /// A writer reads the bit without a barrier after taking its stripe.
     SetNoBarrier,
     /// A round is over before its pages are on the origin.
     IdleEarly,
@@ -137,7 +137,7 @@ pub enum Mutation {
     IdleBeforeBack,
     /// A round is over without release.
     IdleRelaxed,
-    /// A round lets go of a page that was written since.
+    /// A round releases a page that was written since.
     ReleaseNewer,
 }
 
@@ -296,7 +296,7 @@ impl Placed {
         }
     }
 
-    /// With all at rest: what is live is found by the next round.
+    /// With all at rest: the next round finds every live page.
     pub fn judge_at_rest(&self, n: u64) {
         self.round(false);
         assert!(self.origin.load(SeqCst) >= n, "no round finds write {n}");

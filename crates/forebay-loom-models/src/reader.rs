@@ -20,7 +20,7 @@ const LOCK: u32 = 1 << 31;
 const LINKED: u32 = 1;
 const PAGES: usize = 4;
 
-/// What of the C this model follows.
+/// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
 core/cache/index.h fby_index_try
@@ -194,11 +194,11 @@ pub struct Pool {
     epoch: [AtomicU64; PAGES],
     /// Two words a page: a copy is not one step.
     data: [[AtomicU64; 2]; PAGES],
-    /// What the origin would answer for block `1`, the one that is read.
+    /// The origin's answer for block `1`, the one that is read.
     origin: AtomicU64,
 }
 
-/// What a reader got.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Copied from the pool: its two words.
@@ -272,7 +272,7 @@ impl Pool {
         }
     }
 
-    /// Where the number of `page` stands in the chain.
+    /// The place in the chain that holds the number of `page`.
     fn place(&self, page: u32) -> &AtomicU32 {
         let mut at = &self.bucket;
         loop {
@@ -314,8 +314,7 @@ impl Pool {
         self.entry[page as usize].state.store(0, Relaxed);
     }
 
-    /// Destage of the block that is read: the origin has `value`, then the page
-    /// is let go.
+    /// Destages the block that is read: the origin gets `value`, then the page is released.
     pub fn destage(&self, page: u32, value: u64) {
         if self.mutation != Mutation::DeleteBeforeOrigin {
             self.origin.store(value, Relaxed);

@@ -40,14 +40,14 @@ fn two_past(mutation: Mutation) {
     beside(mutation, |_| {}, |v| v.past(1), |v| v.past(2));
 }
 
-/// What was cached goes to the origin, and a write past the cache comes after it.
+/// A cached page goes to the origin, and a write past the cache comes after it.
 fn destaged_and_past(mutation: Mutation) {
     let before = |v: &Volume| assert!(v.through(1));
     let (v, _, past) = beside(mutation, before, Volume::destage, |v| v.past(2));
     assert_eq!(v.read(), if past { 2 } else { 1 }, "an older value is back");
 }
 
-/// A write through the cache, destaged at once, beside two past it.
+/// A write through the cache, destaged at once, concurrent with two past it.
 fn through_destaged_and_past(mutation: Mutation) {
     let other = |v: &Volume| v.through(2) && v.destage();
     beside(mutation, |_| {}, other, |v| v.past(1) && v.past(1));

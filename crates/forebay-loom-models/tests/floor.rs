@@ -26,7 +26,7 @@ fn judge(round: &Round, written: &[u64]) {
     }
 }
 
-/// Writers, each with so many writes, beside a round of destage; then a write more.
+/// Writers, each with so many writes, concurrent with a round of destage; then one more write.
 fn beside(mutation: Mutation, before: usize, writers: &[usize]) {
     let pool = Arc::new(Pool::new(mutation));
     let mut written: Vec<u64> = (0..before).filter_map(|_| pool.write(0, false)).collect();

@@ -83,7 +83,7 @@ fn functions(text: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// From behind an opening bracket: up to where it closes, and up to the first comma.
+/// Splits text after an opening bracket: up to where it closes, and up to the first comma.
 fn arguments(text: &str) -> (&str, &str) {
     let (mut depth, mut comma) = (0, None);
     for (i, c) in text.char_indices() {
@@ -109,7 +109,7 @@ const ATOMIC: [&str; 8] = [
     "fetch_and",
 ];
 
-/// What others can see of a function, in the order of its text.
+/// The steps of a function that other threads can observe, in the order of its text.
 fn steps(body: &str, guarded: &[&str], calls: &[&str]) -> Vec<String> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -170,7 +170,7 @@ fn touches(body: &str, words: &[&str]) -> bool {
     })
 }
 
-/// What differs between a model's list and the source.
+/// Differences between a model's list and the source.
 fn differences(name: &str, follows: &Follows, sources: &Sources) -> Vec<String> {
     let list = listed(follows.functions);
     let calls: Vec<&str> = list.iter().map(|((_, function), _)| function.as_str()).collect();

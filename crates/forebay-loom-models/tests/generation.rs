@@ -35,7 +35,8 @@ fn begin(log: &Log, slot: usize) {
     log.append(slot, true);
 }
 
-/// An append of the generation that is, beside one that begins the next, and one after both.
+/// An append to the present generation, concurrent with one that begins the next, and one after
+/// both.
 fn joins_and_begins(mutation: Mutation) {
     let log = beside(mutation, |l| join(l, 1), |l| begin(l, 0));
     log.append(0, true);

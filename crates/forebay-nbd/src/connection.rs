@@ -18,7 +18,7 @@ const DIRECTION_WRITE: u32 = 2;
 const SIZE_MINIMUM: i32 = 0;
 const SIZE_MAXIMUM: i32 = 2;
 
-/// What the server tells of the export.
+/// The server's description of the export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     pub size_bytes: u64,
@@ -34,7 +34,7 @@ pub struct Export {
     pub multi_conn: bool,
 }
 
-/// What is asked of the server.
+/// A request to the server.
 #[derive(Debug)]
 pub enum Command {
     /// So many bytes.
@@ -46,7 +46,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What the export holds.
+    /// Does the request change the export's content?
     pub fn changes(&self) -> bool {
         matches!(self, Command::Write(_) | Command::Trim(_) | Command::Zero(_))
     }
@@ -58,12 +58,12 @@ pub struct Done {
     /// Both of [`Connection::submit`].
     pub token: u64,
     pub command: Command,
-    /// What was read.
+    /// The data of a read.
     pub data: Vec<u8>,
     pub result: Result<(), Failure>,
 }
 
-/// What to poll [`Connection::fd`] for.
+/// The events to poll [`Connection::fd`] for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Direction {
     pub read: bool,
@@ -137,7 +137,7 @@ impl Connection {
         self.ask(self.nbd.aio_is_dead) || self.ask(self.nbd.aio_is_closed)
     }
 
-    /// To be polled; changes only while it connects.
+    /// The descriptor to poll; it changes only while connecting.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the handle is ours.
         let fd: RawFd = unsafe { (self.nbd.aio_get_fd)(self.handle.as_ptr()) };
@@ -151,7 +151,7 @@ impl Connection {
         Direction { read: d & DIRECTION_READ != 0, write: d & DIRECTION_WRITE != 0 }
     }
 
-    /// What the poll found.  An error: it is down.
+    /// Handles the events that the poll found.  An error: the connection is down.
     pub fn notify(&mut self, found: Direction) -> Result<(), Failure> {
         let now = self.direction();
         // SAFETY: the handle is ours, and waits for this.
@@ -166,7 +166,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Of a connection that is up.
+    /// The export of a connection that is up.
     pub fn export(&self) -> Result<Export, Failure> {
         let nbd = self.nbd;
         let flag = |ask| self.asked(ask).map(|n| n > 0);
@@ -224,7 +224,7 @@ impl Connection {
         self.in_flight.len()
     }
 
-    /// What has ended since.
+    /// The commands that have ended since.
     pub fn ended(&mut self) -> Vec<Done> {
         let (nbd, h) = (self.nbd, self.handle.as_ptr());
         let ended = self.in_flight.keys().filter_map(|&cookie| {
@@ -267,7 +267,7 @@ impl Connection {
     }
 }
 
-/// What libnbd keeps of this thread's last failure.
+/// libnbd's record of this thread's last failure.
 fn last(nbd: &Functions) -> Failure {
     // SAFETY: the text is this thread's, and copied before another call.
     unsafe {

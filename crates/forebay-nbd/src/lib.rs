@@ -14,12 +14,12 @@ use std::fmt;
 
 pub use connection::{Command, Connection, Direction, Done, Export};
 
-/// What went wrong.
+/// An error of libnbd.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// libnbd is not installed, or lacks what is used of it; what the loader says.
+    /// libnbd is not installed, or lacks a function that is used; the loader's message.
     NoLibrary(String),
-    /// What libnbd says, and the number of the error, 0 if it has none.
+    /// libnbd's message, and the number of the error, 0 if it has none.
     Nbd { text: String, errno: i32 },
 }
 

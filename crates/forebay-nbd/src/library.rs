@@ -14,7 +14,7 @@ use crate::Failure;
 
 const FILE: &str = "libnbd.so.0";
 
-/// What is called when a command has ended: nothing here, the link asks.
+/// Called when a command has ended: does nothing here, the link asks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Callback {
@@ -38,7 +38,7 @@ macro_rules! functions {
     ($($name:ident: $type:ty,)*) => {
         pub(crate) struct Functions {
             $(pub $name: $type,)*
-            /// What they are from, never unloaded.
+            /// Their library, never unloaded.
             _library: Library,
         }
 

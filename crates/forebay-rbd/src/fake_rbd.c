@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * fake_rbd.c - what Forebay uses of librados and librbd, without a cluster: for tests.
+ * fake_rbd.c - the functions of librados and librbd that Forebay uses, without a cluster: for
+ * tests.
  *
  * The cluster is the directory in which its configuration file lies; an image is the file
  * POOL/IMAGE below it.  What is to happen to it is said by files beside it, which are looked
@@ -55,7 +56,7 @@ struct completion {
 	enum op op;
 	uint64_t offset;
 	size_t len;
-	char *data; /* the caller's; of a write that is kept in memory, ours */
+	char *data; /* the caller's; ours for a write that is kept in memory */
 	ssize_t result;
 };
 
@@ -96,7 +97,7 @@ static bool is_there(const struct image *i, const char *what)
 	return access(path, F_OK) == 0;
 }
 
-/* The number in the file, which is taken away; 0: there is none. */
+/* Reads and removes the file; returns its number, 0: there is none. */
 static int once(const struct image *i, const char *what)
 {
 	char path[PATH_MAX];

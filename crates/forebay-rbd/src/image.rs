@@ -14,10 +14,10 @@ use crate::{Failure, Name};
 
 const LOCK_MODE_EXCLUSIVE: c_int = 0;
 const ENOENT: c_int = 2;
-/// Of a string that librbd writes: its ids have a few dozen bytes.
+/// Bound of a string that librbd writes: its ids have a few dozen bytes.
 const ID_MOST: usize = 128;
 
-/// What the cluster says of the image.
+/// Properties of the image in the cluster.
 #[derive(Clone, Debug)]
 pub struct Facts {
     pub size_bytes: u64,
@@ -25,7 +25,7 @@ pub struct Facts {
     pub id: String,
 }
 
-/// What is asked of the cluster.
+/// A request to the cluster.
 #[derive(Debug)]
 pub enum Command {
     /// So many bytes.
@@ -37,7 +37,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// What the image holds.
+    /// Does the request change the image's content?
     pub fn changes(&self) -> bool {
         matches!(self, Command::Write(_) | Command::Discard(_) | Command::Zero(_))
     }
@@ -46,9 +46,9 @@ impl Command {
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Done {
-    /// Of [`Image::submit`].
+    /// The token given to [`Image::submit`].
     pub token: u64,
-    /// What was read, or the number of the error.
+    /// The data of a read, or the number of the error.
     pub result: Result<Vec<u8>, i32>,
 }
 
@@ -63,7 +63,7 @@ enum Call {
     Zero(usize),
 }
 
-/// What librbd holds the address of until it has called [`ended`].
+/// State whose address librbd holds until it has called [`ended`].
 struct InFlight {
     rbd: &'static Functions,
     token: u64,
@@ -227,7 +227,7 @@ impl Image {
         checked("asking for its lock", answer).map(|()| owns != 0)
     }
 
-    /// What the image's metadata has under a key; waits for the cluster.  More than `most`
+    /// The value of a key in the image's metadata; waits for the cluster.  More than `most`
     /// bytes are an error, `ERANGE`.
     pub fn metadata(&self, key: &CStr, most: usize) -> Result<Option<Vec<u8>>, Failure> {
         let mut value = vec![0u8; most + 1];
@@ -255,7 +255,7 @@ impl Image {
         checked("writing its metadata", answer)
     }
 
-    /// The same; that there is none is no error.
+    /// Removes the key; a missing one is no error.
     pub fn remove_metadata(&self, key: &CStr) -> Result<(), Failure> {
         // SAFETY: as above.
         let answer = unsafe { (self.rbd.rbd_metadata_remove)(self.handle, key.as_ptr()) };

@@ -34,12 +34,13 @@ use std::fmt;
 pub use image::{Command, Done, Facts, Image};
 pub use name::Name;
 
-/// What went wrong.
+/// An error of libnbd.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// librados or librbd is not installed, or lacks what is used of it; what the loader says.
+    /// librados or librbd is not installed, or lacks a function that is used; the loader's
+    /// message.
     NoLibrary(String),
-    /// What was being done, and the number of the error.
+    /// The action that failed, and the number of the error.
     Rbd { doing: &'static str, errno: i32 },
 }
 

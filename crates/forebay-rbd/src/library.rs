@@ -28,7 +28,7 @@ macro_rules! functions {
     ($($file:literal: { $($name:ident: $type:ty,)* })*) => {
         pub(crate) struct Functions {
             $($(pub $name: $type,)*)*
-            /// What they are from, never unloaded.
+            /// Their library, never unloaded.
             _libraries: Vec<Library>,
         }
 

@@ -3,19 +3,19 @@
 
 use std::ffi::CString;
 
-/// Which image, and by which configuration its cluster is found.
+/// The name of an image, and the configuration of its cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     pub pool: CString,
-    /// Of RADOS, within the pool; may be empty.
+    /// The RADOS namespace within the pool; may be empty.
     pub namespace: CString,
     pub image: CString,
-    /// `None`: what librados takes by itself ($CEPH_CONF, /etc/ceph/ceph.conf).
+    /// `None`: librados chooses ($CEPH_CONF, /etc/ceph/ceph.conf).
     pub conf: Option<CString>,
 }
 
 impl Name {
-    /// Of what follows `rbd:`; what is wrong with it.
+    /// Parses the text after `rbd:`; the error says what is wrong with it.
     pub fn parse(text: &str) -> Result<Name, &'static str> {
         let (image, conf) = match text.split_once('@') {
             Some((_, "")) => return Err("no file is named behind the @"),

@@ -18,7 +18,7 @@ pub struct fby_pool {
     _not_send_sync_unpin: PhantomData<(*mut u8, PhantomPinned)>,
 }
 
-/// `enum fby_decision`: what calls return when all is well.
+/// `enum fby_decision`: the successful results of calls.
 pub const FBY_DONE: c_int = 0;
 pub const FBY_WAIT_BLOCK: c_int = 1;
 pub const FBY_WAIT_SLOT: c_int = 2;
@@ -72,7 +72,7 @@ pub const FBY_IO_ZERO: u8 = 2;
 pub const FBY_IO_DISCARD: u8 = 3;
 pub const FBY_IO_FLUSH: u8 = 4;
 
-/// Of `fby_destage_complete`: the origin never had the request.
+/// For `fby_destage_complete`: the origin never had the request.
 pub const FBY_NOT_SENT: c_int = 125;
 
 #[repr(C)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `core/format/format.h`: what is on the media.
+//! `core/format/format.h`: the on-media format.
 
 use crate::zeroed_default;
 
@@ -36,14 +36,14 @@ pub const fn fby_first_page(chunk_pages: u32) -> u32 {
     (chunk_pages + FBY_CHUNK_LINES).div_ceil(lines + 1)
 }
 
-/// Which line of the header array describes the page.
+/// The line of the header array that describes the page.
 pub const fn fby_line_of_page(chunk_pages: u32, page: u32) -> u32 {
     page - fby_first_page(chunk_pages) + FBY_CHUNK_LINES
 }
 
-/// Of `features_incompat`: there is room for static volumes behind the chunks.
+/// Bit of `features_incompat`: there is room for static volumes after the chunks.
 pub const FBY_FEATURE_STATIC: u64 = 8;
-/// Likewise for maps, behind these.
+/// Likewise for maps, after the static volumes.
 pub const FBY_FEATURE_MAP: u64 = 4;
 /// Likewise: a size may be promised before the file has it.
 pub const FBY_FEATURE_MAP_GROWS: u64 = 16;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `host/policy.h`, `host/drained.h` and `host/client_request.h`: what all hosts of the engine decide alike.
+//! `host/policy.h`, `host/drained.h` and `host/client_request.h`: decisions that all hosts of
+//! the engine share.
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicU32, AtomicU8};
@@ -174,7 +175,7 @@ pub struct fby_request {
     pub ticket: fby_flush,
 }
 
-/// What mark an origin bears.
+/// The mark that an origin bears.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fby_mark_found {
@@ -185,7 +186,7 @@ pub struct fby_mark_found {
     pub uuid: [u8; 16],
 }
 
-/// All that decides whether an origin is complete.
+/// All facts that decide whether an origin is complete.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub struct fby_complete {
@@ -225,14 +226,14 @@ extern "C" {
     pub fn fby_request_end(r: *mut fby_request, wake: *mut u32);
 }
 
-/// What a verdict of [`fby_origin_judge`] says of the origin.
+/// The text for a verdict of [`fby_origin_judge`] about the origin.
 pub fn origin_cause(verdict: c_int) -> &'static str {
     assert!((FBY_ORIGIN_IS_SAME..=FBY_ORIGIN_IS_LARGER).contains(&verdict));
     // SAFETY: a string constant for each verdict.
     static_text(unsafe { fby_origin_cause(verdict) })
 }
 
-/// What a verdict of [`fby_mark_judge`] says of pool and mark.
+/// The text for a verdict of [`fby_mark_judge`] about pool and mark.
 pub fn mark_cause(verdict: c_int) -> &'static str {
     assert!((FBY_MARK_IS_RIGHT..=FBY_MARK_IS_MISSING).contains(&verdict));
     // SAFETY: a string constant for each verdict.

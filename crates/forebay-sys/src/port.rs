@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
 
 use crate::errors::static_text;
 
-/// What a kind of media does; `core/medium/port.h` has the contract of each.
+/// The operations of a kind of media; `core/medium/port.h` has the contract of each.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct fby_media_ops {
@@ -60,7 +60,7 @@ pub fn posix_kernels() -> Vec<&'static str> {
     names
 }
 
-/// What `fby_crc32c` runs on.
+/// The implementation that `fby_crc32c` uses.
 pub fn posix_crc_kernel() -> &'static str {
     // SAFETY: returns a string constant.
     static_text(unsafe { fby_posix_crc_kernel() })

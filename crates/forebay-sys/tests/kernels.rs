@@ -18,7 +18,7 @@ const METHODS: [(u32, &str); 4] = [
     (FBY_PERSIST_MSYNC, "msync"),
 ];
 const LONGEST: usize = 8192;
-/// Of the side that is not media: around words, vectors, lines and pages.
+/// Alignments of the side that is not media: around words, vectors, lines and pages.
 const ALIGNMENTS: [usize; 9] = [0, 1, 4, 8, 16, 31, 32, 63, 4095];
 const GUARD: u8 = 0xa5;
 

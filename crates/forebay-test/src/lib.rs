@@ -25,7 +25,7 @@ macro_rules! skipped {
     };
 }
 
-/// What [`skipped!`] does, for the crate of this name.
+/// The implementation of [`skipped!`], for the crate of this name.
 pub fn record(crate_name: &str, why: &str) {
     // The threads of tests bear the tests' names.
     let thread = std::thread::current();
@@ -43,7 +43,7 @@ fn add(file: &Path, line: &str) -> std::io::Result<()> {
     file.write_all(format!("{line}\n").as_bytes())
 }
 
-/// What the tests of one binary need at most in [`memory`] at a time.
+/// The most that the tests of one binary need in [`memory`] at a time.
 const ROOM: u64 = 512 << 20;
 
 /// The directory where tests make pools and origins: `/dev/shm` where it has room for them, so

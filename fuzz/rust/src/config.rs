@@ -76,8 +76,7 @@ fn pool_options(text: &str) {
     }
 }
 
-/// What a client asks for that does nothing wrong: the only export, its first 512
-/// bytes, good-bye.
+/// The requests of a well-behaved client: the only export, its first 512 bytes, disconnect.
 fn good_client() -> Vec<u8> {
     let mut bytes = 3u32.to_be_bytes().to_vec();
     bytes.extend(b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
@@ -89,8 +88,8 @@ fn good_client() -> Vec<u8> {
     bytes
 }
 
-/// All that a client sends in one connection, with and without a good handshake
-/// in front.
+/// All bytes that a client sends in one connection, with and without a good handshake before
+/// them.
 fn nbd(data: &[u8]) {
     with_pool(|pool| {
         let origin = SparseOrigin::new(1 << 20, 512, "id:nbd".into());

@@ -124,7 +124,7 @@ fn patch(image: &mut [u8], p: &[u8; 9]) {
         5 => (chunk + (8 + other % pages) * PAGE, PAGE, seed),
         _ => (chunk + (8 + other % pages) * LINE, LINE, seed),
     };
-    // Of a superblock the fields in use, and a few bytes after.
+    // In a superblock only the fields in use, and a few bytes after.
     let place = if len == SUPERBLOCK { place % 136 } else { place % len };
     n = n.min(len - place);
     image[at + place..at + place + n].copy_from_slice(&wide.to_le_bytes()[..n]);
@@ -154,7 +154,7 @@ fn build(mode: u8, rest: &[u8]) -> Vec<u8> {
 pub fn good_error(e: &Error) {
     assert!(e.to_string().len() > 8, "an error without a message: {e:?}");
     assert!(e.exit_code() != 0 && e.errno() > 0, "an error without a code: {e}");
-    // Of an engine that found itself wrong: no image may bring it there.
+    // An internal error of the engine: no image may cause it.
     assert!(!matches!(e, Error::Internal { .. }), "the engine is at a loss: {e}");
 }
 
@@ -172,7 +172,7 @@ fn options(bits: u8) -> PoolOptions {
     }
 }
 
-/// All that can be looked at, with its text.
+/// Examines everything, with its text.
 fn look(pool: &Pool) {
     assert!(pool.status().media.size_bytes > 0);
     let mut names = Vec::new();
@@ -223,7 +223,7 @@ fn attach(pool: &Pool, name: &str, origin: &SparseOrigin) -> Option<Volume> {
     None
 }
 
-/// What was written is what is read, and after the drain what the origin has.
+/// Written data is read back, and after the drain the origin has it.
 fn use_volume(volume: &Volume, origin: &SparseOrigin, fill: u8) {
     let size = volume.size_bytes();
     let mut buf = vec![0; 64 << 10];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What bench/dynamic.sh measured: First Responder's dynamic load, and mail.
+//! Results of bench/dynamic.sh: First Responder's dynamic load, and mail.
 
 use serde_json::Value;
 

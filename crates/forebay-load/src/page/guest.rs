@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the guest measured, kernel against kernel: tests/vm/run load, destage and apps.
+//! Results of the guest, kernel against kernel: tests/vm/run load, destage and apps.
 
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ impl Page {
         self.heading("In the guest: sustained random writes", &how);
         let devices = list(&v, "devices");
         let alone = number(&v, "origin_per_s");
-        // What fits into the empty cache would make the rest a flat line.
+        // Writes that fit into the empty cache would make the rest a flat line.
         let steady = devices.iter().map(|d| number(d, "steady_per_s"));
         let top = 2.0 * steady.fold(alone, f64::max);
         let mut lines: Vec<Line> = devices
@@ -236,7 +236,8 @@ impl Page {
         self.guest_programs("vm-dynamic", heading, &["native", "static"])
     }
 
-    /// A file of `tests/vm/apps_table.py`: programs on `ours`, beside the disk and dm-writecache.
+    /// A file of `tests/vm/apps_table.py`: programs on `ours`, compared with the disk and
+    /// dm-writecache.
     fn guest_programs(&mut self, file: &str, heading: &str, ours: &[&str]) -> Result<()> {
         let Some(v) = self.read(file)? else { return Ok(()) };
         let how = format!(

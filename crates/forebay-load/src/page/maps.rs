@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `forebay bench map` measured: files mapped onto a pool, beside the kernel's mappings.
-//! And what bench/map-run.sh did: programs by `forebay map-run`, beside the same ones plain.
+//! Results of `forebay bench map`: files mapped onto a pool, compared with the kernel's
+//! mappings; and of bench/map-run.sh: programs by `forebay map-run`, compared with plain ones.
 
 use anyhow::Result;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the models' tests share: all executions of a scenario, and the proof that
-//! each mutation makes some scenario fail.
+//! Shared parts of the models' tests: all executions of a scenario, and the proof that each
+//! mutation makes some scenario fail.
 
 use std::fmt::Debug;
 use std::panic;
