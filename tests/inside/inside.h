@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * inside.h - a small pool whose memory and media a test may spoil: what no call of the
- * engine does, each check has to see nevertheless.
+ * inside.h - a small pool whose memory and media a test may spoil: each check has to find damage
+ * that no call of the engine makes.
  */
 #ifndef INSIDE_H
 #define INSIDE_H

@@ -93,7 +93,7 @@ static void bounds(void)
 	pool_restore();
 }
 
-/* Who waits for a block is told when entries of a range let go of it. */
+/* A waiter for a block is woken when entries of a range release it. */
 static void range_wakes(void)
 {
 	struct fby_bypass past;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_check.c - each invariant of fby_check is broken, and it has to say so in its
- * words; what is at the bound and allowed has to pass.
+ * inside_check.c - each invariant of fby_check is broken, and fby_check has to report it in its
+ * words; allowed states at the bound have to pass.
  */
 #include "inside.h"
 
@@ -257,7 +257,7 @@ static void linked_lines(void)
 	ALLOWED();
 }
 
-/* What a recovery would make of pages that are not linked. */
+/* The result of a recovery for pages that are not linked. */
 static void unlinked_lines(void)
 {
 	struct fby_page_line *old = line(closed_chunk, FIRST_PAGE), *now = line(open_chunk, FIRST_PAGE);

@@ -126,7 +126,7 @@ static void reopen(void)
 	pool->space.chunk[open_chunk].epoch++;
 }
 
-/* Replaced while it was copied for the origin: what was copied does not go there. */
+/* The page is replaced while it is copied for the origin: the copy does not go there. */
 static void replaced(void)
 {
 	struct fby_io io;
@@ -244,7 +244,8 @@ static void gate_left(void)
 	pool_restore();
 }
 
-/* The watermark has passed them, and they are not let go yet: nobody is left to do it later. */
+/* The watermark has passed the pages, and they are not released yet: nobody is left to do it
+ * later. */
 static void released_by(bool close)
 {
 	char text[200];
@@ -284,7 +285,7 @@ static void carry_waits(void)
 	pool_restore();
 }
 
-/* Of a block some sectors are lost, and the rest was written anew: that is on the origin. */
+/* Some sectors of a block are lost, and the rest was written anew: the rest is on the origin. */
 static void carry_part(void)
 {
 	u8 origin, lost;
@@ -399,8 +400,9 @@ static void long_round(void)
 	pool_restore();
 }
 
-/* The line of a zeroed block is damaged, so its number is unknown: were it let go, it might
- * be readable at the next start, above the watermark, and come back over something newer. */
+/* The line of a zeroed block is damaged, so its number is unknown.  If the page were released,
+ * the line might be readable at the next start, above the watermark, and override something
+ * newer. */
 static void zeroed_line_damaged(void)
 {
 	EXPECT(zero(16) == FBY_DONE);
@@ -442,7 +444,7 @@ static void clean_for_one(void)
 	pool_restore();
 }
 
-/* What is zeroed on the origin is a request, and no data. */
+/* A zeroing on the origin counts as a request, not as data. */
 static void data_written(void)
 {
 	EXPECT(zero(16) == FBY_DONE && zero(17) == FBY_DONE);
@@ -469,8 +471,8 @@ static void kept_along(void)
 	pool_restore();
 }
 
-/* What is kept goes forward while the origin is at work, sealed; if the round fails, it is
- * there once, and the next round, that tries again, leaves it for its end. */
+/* Kept pages are appended while the origin is busy, sealed.  If the round fails, each is there
+ * once, and the next round, which retries, carries them at its end. */
 static void kept_meanwhile(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -520,7 +522,7 @@ static void kept_meanwhile(void)
 
 /* --- relocation ------------------------------------------------------------------ */
 
-/* What a call finds on its stack is nothing that it may count on. */
+/* A call must not rely on the content of its stack. */
 __attribute__((noinline)) static void spoil_stack(void)
 {
 	volatile u8 bytes[4096];
@@ -590,7 +592,7 @@ static void copies_unsealed(bool tick)
 	unhook();
 }
 
-/* Nor does a watermark pass what they were made of. */
+/* Nor does a watermark pass the sources of copies. */
 static void copies_before_commit(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_drained.c - when a drain has ended, and what is said of the origin then (host/drained.c).
+ * inside_drained.c - the end of a drain, and the verdict about the origin (host/drained.c).
  *
  * Goal: an origin is never called complete that is not, by the code that every host asks.
  * Method: a table of kinds of volume (cache, static) by states of volume and origin: empty,
@@ -219,7 +219,7 @@ static void states(void)
 	loses();
 }
 
-/* As a process that dies leaves it: of a static volume it is not known how much it holds. */
+/* The state after a process died: the page count of a static volume is unknown. */
 static void killed(struct row *r)
 {
 	fill_blocks(0x61);

@@ -19,7 +19,7 @@ static u32 below(u32 n)
 	return (u32)(state >> 33) % n;
 }
 
-/* What is in flight, oldest first; pages from first on, with those left out before them. */
+/* Requests in flight, oldest first; pages from first on, with those left out before them. */
 struct request {
 	u32 id, first, pages, left_out;
 	bool ended;
@@ -231,7 +231,7 @@ static void depths(void)
 	pool_restore();
 }
 
-/* A round lets go of no more than an eighth of what the throttle steers by. */
+/* A round releases at most an eighth of the throttle's range. */
 static void steps_are_small(void)
 {
 	struct fby_span span;
@@ -249,7 +249,7 @@ static void steps_are_small(void)
 
 /* --- what is moved ------------------------------------------------------------------------ */
 
-/* Of the closed chunk only block 7 is left, and few chunks are free. */
+/* Only block 7 is left in the closed chunk, and few chunks are free. */
 static void mostly_dead(void)
 {
 	for (u64 block = 40; pool->space.nfree > 2; block++)
@@ -312,7 +312,7 @@ static void half_is_worth_it(void)
 	}
 }
 
-/* What is moved is as old as the copy that it was, and refused if that was. */
+/* A moved copy keeps its age, and its refused mark. */
 static void moved_as_it_is(void)
 {
 	struct fby_drained *v = &pool->drain.volume[0];
@@ -350,7 +350,7 @@ static void cannot_be_moved(void)
 	pool_restore();
 }
 
-/* What was moved is as old as it was until the watermark has passed all of it, and no longer. */
+/* Moved pages keep their age until the watermark has passed all of them, and no longer. */
 static void old_to_the_last(void)
 {
 	pool->space.opt.max_age_ns = 100;

@@ -37,8 +37,8 @@ static int step(struct fby_io *io)
 	return fby_destage_step(pool, 1000000000ull, io, &next, &wake);
 }
 
-/* Up to the phase, all requests done, and no drain from there on: of the list the blocks
- * from first to last are kept. */
+/* Runs up to the phase with all requests done, and no drain from there on: blocks from first to
+ * last of the list are kept. */
 static void until(enum fby_phase phase, u64 first, u64 last)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -86,7 +86,7 @@ static void cut_below_last(void)
 	pool_restore();
 }
 
-/* What was overwritten meanwhile needs no copy, and does not lower it. */
+/* A page overwritten meanwhile needs no copy, and does not lower the cut. */
 static void cut_not_below_overwritten(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -120,7 +120,8 @@ static void none_older(void)
 	pool_restore();
 }
 
-/* Nor is anything older than what was refused: the round is given up, and the next one is short. */
+/* Nothing is older than the refused page either: the round is abandoned, and the next one is
+ * short. */
 static void none_older_refused(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -155,7 +156,7 @@ static void backoff(void)
 	pool_restore();
 }
 
-/* What has gone ahead is room, once its chunk is free. */
+/* Pages carried ahead give room, once their chunk is free. */
 static void ahead_is_room(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -238,7 +239,7 @@ static void issued_unsealed(void)
 	pool_restore();
 }
 
-/* Whatever became of the round: its copies are sealed, and its chunks held no longer. */
+/* Whatever the result of the round: its copies are sealed, and its chunks held no longer. */
 static void sealed_anyway(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -326,8 +327,8 @@ static void once(void)
 	pool_restore();
 }
 
-/* Nor one of which a request has a part, though it was written anew meanwhile: whichever came
- * last would stay. */
+/* A page is not kept either if a request has a part of it, though it was written anew meanwhile:
+ * whichever came last would stay. */
 static void once_in_part(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -349,7 +350,7 @@ static void once_in_part(void)
 	pool_restore();
 }
 
-/* What is unsealed, since somebody has the slot, is not of the round. */
+/* Unsealed pages, whose slot is busy, are not part of the round. */
 static void sealed_alone(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

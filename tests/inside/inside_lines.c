@@ -127,7 +127,7 @@ static void open_line(u32 which)
 	LINE(open, which, true, (void)l);
 	LINE(open, which, false, l.magic++);
 	LINE(open, which, false, l.chunk++);
-	/* Of a kind that is to come: it is what it says, and no more of it is judged. */
+	/* A line of a future kind is accepted, and nothing else of it is checked. */
 	LINE(open, which, true, l.kind = FBY_CHUNK_KINDS; l.reserved0 = 1; l.seq_min = l.owner = 0xffff; l.reserved[3] = 1);
 	LINE(open, which, false, l.kind = FBY_CHUNK_KINDS; l.chunk++);
 	LINE(open, which, false, l.kind = FBY_CHUNK_KINDS; l.epoch++);

@@ -20,7 +20,7 @@ struct fby_log_header log_header(u32 state); /* as a consumer has stored it; of 
 int log_append(u64 txg); /* an entry of 8 bytes, with a generation of its own */
 struct fby_log_info log_info(void);
 
-/* Of the last claim, by log_claim or otherwise. */
+/* Results of the last claim, by log_claim or otherwise. */
 extern struct fby_log_node log_node[4];
 extern u64 log_found;
 extern struct fby_log_result log_result;

@@ -80,7 +80,7 @@ static const int embedded[STATES][CALLS] = {
 	[LEFT_NONE]	  = { WRONG, WRONG, 0,     0,     FIRST, 0,     0,     0 },
 };
 
-/* Which of the three states it was left in only its consumer knows. */
+/* Only its consumer knows which of the three states the log was left in. */
 static const int consumers[STATES][CALLS] = {
 	[NONE]		  = { WRONG, WRONG, 0,     WRONG, WRONG, 0,     0,     0 },
 	[LOGGING]	  = { 0,     0,     WRONG, WRONG, WRONG, WRONG, WRONG, 0 },
@@ -106,7 +106,7 @@ static void in_each_state(u32 flags)
 		}
 }
 
-/* Given up unread, as its consumer has stored it: what it held is free, and it begins anew. */
+/* Given up unread, with the consumer's header: its chunks are free, and it begins anew. */
 static void given_up_unread(u32 flags)
 {
 	for (u32 state = LEFT; state < STATES; state++) {
@@ -176,7 +176,7 @@ static void no_log(void)
 	pool_restore();
 }
 
-/* Whoever may only look may claim, replay and read, and leaves the media as it is. */
+/* A read-only pool allows claim, replay and read, and leaves the media as it is. */
 static void read_only(u32 flags)
 {
 	static const int want[CALLS] = { -FBY_E_READ_ONLY, -FBY_E_READ_ONLY, -FBY_E_READ_ONLY, 0, 0,
@@ -200,7 +200,7 @@ static void read_only(u32 flags)
 	pool_restore();
 }
 
-/* Nor are chunks given back that a claim would give back. */
+/* Nor are chunks freed that a claim would free. */
 static void read_only_earlier(bool may_write, u32 chunks)
 {
 	struct fby_options o = { .nslots = 2, .read_only = !may_write };
@@ -242,7 +242,7 @@ static void one_guid(void)
 	memcpy(pool->logs.log[LOG].header.guid, log_guid, 16); /* nobody has it, whatever is left there */
 	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
 	pool_restore();
-	/* Nor by a claim: a consumer has mixed them up. */
+	/* Nor by a claim: a consumer has mixed up the headers. */
 	log_make(0);
 	log_add(SECOND_LOG, FBY_LOG_CONSUMER);
 	pool_recover(&report);
@@ -315,7 +315,7 @@ static void appended(void)
 	pool_restore();
 }
 
-/* What unsynced entries there are, by two slots and over generations. */
+/* Unsynced entries are counted, by two slots and over generations. */
 static void counted(void)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -344,7 +344,7 @@ static void counted(void)
 	}
 }
 
-/* Where numbers end, entries of this generation are refused, and a new one is not. */
+/* At the end of the numbers, entries of this generation are refused, and a new one is not. */
 static void numbers_end(void)
 {
 	struct fby_log_position at = { .gen = 1, .id = ~0ull };
@@ -357,7 +357,7 @@ static void numbers_end(void)
 	EXPECT(fby_log_append_order(&at, 1, false, &n) == FBY_LOG_OK && n.id == 2);
 }
 
-/* What an append adds up, and the names it gives: numbers of a generation begin with 1. */
+/* The counts of an append, and the names it gives: numbers of a generation begin with 1. */
 static void named(void)
 {
 	static const u8 data[200];
@@ -386,8 +386,8 @@ static void named(void)
 	pool_restore();
 }
 
-/* Of what changes while it looks: of the three txgs, no others; whose part it is, and who is to
- * be woken. */
+/* Figures that change during the call: of the three txgs, no others; the owner of each part, and
+ * who must be woken. */
 static void counted_of(void)
 {
 	struct fby_log_part *behind = fby_log_part(&pool->logs, pool->space.opt.nslots, LOG);
@@ -419,8 +419,8 @@ static void counted_of(void)
 	pool_restore();
 }
 
-/* Each entry says how many there were of each txg, in whichever order they came; of the entries
- * of one generation any may come first. */
+/* Each entry states the number of entries of each txg, in whichever order they came; any entry of
+ * a generation may come first. */
 static void in_any_order(void)
 {
 	static const u64 order[][4] = { { 3, 1, 2, 1 }, { 1, 3, 1, 3 }, { 2, 3, 1, 1 }, { 3, 2, 1, 3 } };
@@ -567,7 +567,7 @@ static void counted_busy(void)
 	pool_restore();
 }
 
-/* Of a log that is none any more the tick gives back nothing: its consumer may not know yet. */
+/* For a log in state none the tick frees nothing: its consumer may not know yet. */
 static void tick_of_none(void)
 {
 	u32 wake = 0;
@@ -632,7 +632,7 @@ static void added(void)
 		EXPECT(length == ((want) == FBY_DONE ? 8 : 0)); \
 	} while (0)
 
-/* What was claimed is looked at again: it is read as it was, or not at all. */
+/* A claimed entry is checked again: it is read unchanged, or not at all. */
 static void read_again(void)
 {
 	const struct fby_store *st = &pool->space.store;
@@ -685,7 +685,7 @@ static void looked_at(void)
 	pool_restore();
 }
 
-/* Of a log, fby_check compares each chunk with its entries. */
+/* For a log, fby_check compares each chunk with its entries. */
 static void checked(void)
 {
 	struct fby_chunk *ch, before;

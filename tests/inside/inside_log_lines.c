@@ -78,7 +78,7 @@ static void entry(void)
 	}
 	EXPECT(fby_log_first(st, chunk, &open) && open.kind == FBY_CHUNK_LOG && open.owner == LOG);
 	EXPECT(open.epoch == pool->space.chunk[chunk].epoch && open.seq_min == 1);
-	/* Where no header can be none is looked for: before the first line, and behind the last. */
+	/* No header is searched for where none can be: before the first line, and after the last. */
 	line = FBY_LOG_FIRST_LINE - 1;
 	out = *at_entry();
 	*at_entry() = (struct fby_log_entry){ 0 };
@@ -132,7 +132,7 @@ static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, co
 	return FBY_LOG_REPLAYED;
 }
 
-/* Whatever entries say, no record is written that is not believed afterwards. */
+/* Whatever entries say, no record is written that would not be accepted afterwards. */
 static void highest(void)
 {
 	struct fby_recovery_report report;
@@ -245,8 +245,8 @@ static void unreadable(void)
 	pool_restore();
 }
 
-/* A body in two pieces, and an empty one between them, wherever it is cut; as it was, but for its
- * last line, and zeroes behind it. */
+/* A body in two pieces with an empty one between them, cut anywhere: unchanged, except its last
+ * line, with zeroes after it. */
 static void pieces(void)
 {
 	static u8 data[4 * FBY_LINE], back[4 * FBY_LINE];
@@ -269,8 +269,8 @@ static void pieces(void)
 	}
 }
 
-/* The entry behind the last seal, be it the first there or not: torn by a crash it is none, and
- * none is missed. */
+/* The entry after the last seal, whether or not it is the first: if a crash has torn it, it does
+ * not exist, and none is missing. */
 static void torn(void)
 {
 	struct fby_recovery_report report;
@@ -318,7 +318,7 @@ static const char *walked(u32 end)
 		*at_entry() = before; \
 	} while (0)
 
-/* Whole entries that are not of this place in this chunk: of an earlier use of it, or put into a
+/* Whole entries that do not belong to this place in this chunk: of an earlier use, or put into a
  * body by the consumer. */
 static void walks(void)
 {
@@ -361,7 +361,7 @@ static void walks(void)
 	pool_restore();
 }
 
-/* What recovery asks of a chunk: may a claim want what is in it? */
+/* Recovery's question about a chunk: may a claim need its content? */
 static void held(void)
 {
 	struct fby_log *l = &pool->logs.log[LOG];

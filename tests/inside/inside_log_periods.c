@@ -86,7 +86,7 @@ static void traces(void)
 	}
 }
 
-/* Of the pool's logs no two have one: also where the other is not claimed yet. */
+/* No two logs of the pool have one GUID, even if the other is not claimed yet. */
 static void swapped(void)
 {
 	struct fby_log_header h, second;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_logs.c - logs beside those who take them for a volume, who end them while an entry
- * is appended, and who find their chunks spoilt.
+ * inside_logs.c - logs whose place is taken for a volume's, logs that end during an append, and
+ * logs whose chunks are spoilt.
  */
 #include "inside_log.h"
 
@@ -393,7 +393,7 @@ static void lower_txgs(u32 flags)
 	pool_restore();
 }
 
-/* Of a chunk of which no entry can be read nobody knows the period: it stays. */
+/* If no entry of a chunk is readable, its period is unknown: the chunk stays. */
 static void period_unknown(void)
 {
 	u32 wake = 0, c;
@@ -495,7 +495,7 @@ static void seal_that_lies(u64 entries)
 	pool_restore();
 }
 
-/* Nor does one that counts in pages say anything of a log's chunk. */
+/* Nor does a seal that counts pages concern a log's chunk. */
 static void seal_of_pages(void)
 {
 	u32 c;

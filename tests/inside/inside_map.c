@@ -296,7 +296,7 @@ static void a_size_is_promised(void)
 	EXPECT(fby_map_detach(mp, 0) == FBY_DONE && fby_map_remove(mp, 0, false) == FBY_DONE);
 }
 
-/* What each step costs, as docs/design/map.md says. */
+/* The cost of each step, as docs/design/map.md states it. */
 static void fences_are_counted(void)
 {
 	struct fby_pages pages = { { 1ull << 3 | 1ull << 20 } };
@@ -321,7 +321,7 @@ static void fences_are_counted(void)
 	EXPECT(fby_map_file_size(mp, 0, a, 2 * FRAME) == FBY_DONE && cost(0, 0));
 }
 
-/* A frame that was taken is not to be synced; nor one behind the end of its file. */
+/* A frame that is only taken must not be synced, nor one past the end of its file. */
 static void what_is_refused(void)
 {
 	static struct fby_map_file f = { .size = FBY_PAGE, .identity_bytes = FBY_MAP_IDENTITY_MAX + 1, .path = "/a" };
@@ -354,7 +354,7 @@ static void what_is_refused(void)
 	EXPECT(fby_volume_remove(mp, 0, true) == -FBY_E_NO_VOLUME);
 }
 
-/* Of a damaged record it is said which one; the media's words, without a load of them. */
+/* A damaged record is named; the media's words are read without a load of them. */
 static void what_a_recovery_asks(void)
 {
 	static struct fby_map_file f;
@@ -405,7 +405,7 @@ static void claimed_twice(u32 frame, u32 by)
 	EXPECT(whole());
 }
 
-/* What a check takes does not grow with their square. */
+/* The time of a check does not grow with the square of the frames. */
 static void many_frames(void)
 {
 	struct fby_format f = { .uuid = { 8 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3, .map_bytes = MANY_SHARE };
@@ -441,7 +441,7 @@ static void many_frames(void)
 	small.base = NULL;
 }
 
-/* Whoever has a frame from before it was dropped is not told that a sync of it is durable. */
+/* A process that has a frame from before its drop is not told that a sync of it is durable. */
 static void a_frame_that_was_given_up(void)
 {
 	struct fby_pages pages = { { 1 << 3 } }, none = { { 0 } }, dirty, unknown;
@@ -481,7 +481,7 @@ static void a_frame_that_was_given_up(void)
 	EXPECT(bring_in(b, 0, 3) == frame && fby_map_frame(mp, 0, frame, &old) == FBY_DONE);
 	EXPECT(again() == FBY_DONE && found.frames == 0 && fby_frame_sync(&old, &pages) == -FBY_E_NO_MAP);
 	EXPECT(again() == FBY_DONE && found.frames == 0 && found.damaged_frames == 0 && whole());
-	/* Of a cut before the line was written: closed words are clean ones. */
+	/* After a cut before the line was written: closed words are clean ones. */
 	EXPECT(bring_in(b, 0, 4) == frame && fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
 	EXPECT(fby_frame_close(&f, &none, false) && again() == FBY_DONE);
 	EXPECT(found.frames == 0 && found.unknown == 0 && found.damaged_frames == 0 && whole());

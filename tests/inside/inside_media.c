@@ -262,7 +262,7 @@ static void names(void)
 
 /* --- memory --------------------------------------------------------------- */
 
-/* What open lays out does not overlap, and is all in what it asked for. */
+/* The areas that open lays out do not overlap, and are within the memory that it asked for. */
 static void layout(void)
 {
 	const u8 *mem = (u8 *)pool, *end = mem + pool->memory_bytes;

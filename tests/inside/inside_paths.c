@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_paths.c - what a path leaves behind that no caller sees: wakes, seals, pins,
- * marks on pages, and how fast the origin is taken to be.
+ * inside_paths.c - effects of a path that no caller sees: wakes, seals, pins, marks on pages, and
+ * the measured speed of the origin.
  */
 #include "inside.h"
 
@@ -100,7 +100,7 @@ static void due(void)
 	pool_restore();
 }
 
-/* Whoever waits for room is told when a pin was the last that held a chunk. */
+/* A waiter for room is woken when the last pin of a chunk is removed. */
 static void unpinned(void)
 {
 	u32 told = 0;
@@ -177,7 +177,7 @@ static void verifying(void)
 
 /* --- destage -------------------------------------------------------------- */
 
-/* What is old goes at once, with what idle slots have not sealed yet. */
+/* Old entries are destaged at once, including those that idle slots have not sealed yet. */
 static void aged(void)
 {
 	struct fby_io io;
@@ -205,7 +205,7 @@ static void aged(void)
 	pool_restore();
 }
 
-/* How long requests took: of one alone, and of all. */
+/* Times of requests: of one alone, and of all. */
 static void timed(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -331,8 +331,8 @@ static void flush_fails(void)
 	pool_restore();
 }
 
-/* Moved out of a chunk that is mostly dead: the chunk comes back when the copies are
- * sealed, whichever slot they went through; what is lost stays where it is. */
+/* Pages moved out of a mostly dead chunk: the chunk is freed when the copies are sealed,
+ * whichever slot they went through; lost pages stay where they are. */
 static void moved(u32 through)
 {
 	struct fby_io io;
@@ -472,7 +472,7 @@ static void delay(void)
 	pool_restore();
 }
 
-/* The rate that pages are let go at, from one second to the next. */
+/* The rate at which pages are freed, from one second to the next. */
 static void rate(void)
 {
 	struct fby_owner *owner = &pool->space.owner[0];
@@ -754,7 +754,7 @@ static void rounds(void)
 	pool_restore();
 }
 
-/* What goes to the media of an entry without data. */
+/* The media writes of an entry without data. */
 static void without_data(void)
 {
 	struct fby_write w;

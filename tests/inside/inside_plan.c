@@ -29,8 +29,8 @@ static u64 seq_of(u32 c, u32 place)
 	return fby_page_seq(&pool->cache, fby_page_number(&pool->space, c, place), 0);
 }
 
-/* Blocks 0 to 3 of the closed chunk are overwritten: what rounds have passed of it is not
- * gained again, nor what is above the cut. */
+/* Blocks 0 to 3 of the closed chunk are overwritten: pages that rounds have passed are not gained
+ * again, nor those above the cut. */
 static void gained_once(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -62,7 +62,7 @@ static void measured(void)
 	EXPECT(d->plan.keeps && d->plan.gained == 1 && d->n == BLOCKS + 2);
 }
 
-/* What is clean, or overwritten since, asks for no request: it is room, and once. */
+/* A clean or overwritten page needs no request: it is room, and counts once. */
 static void room_alone(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -105,8 +105,8 @@ static void who_keeps(void)
 	pool_restore();
 }
 
-/* Where writers wait for a chunk a round that keeps nothing is short, but not one that has to
- * write all. */
+/* While writers wait for a chunk, a round that keeps nothing is short, unless it has to write
+ * everything. */
 static void starved_round(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -122,7 +122,7 @@ static void starved_round(void)
 	pool_restore();
 }
 
-/* What is half as old as max_age is written whatever lies beside it, and so is a zeroed block. */
+/* A page half as old as max_age is written whatever its neighbours are, and so is a zeroed block. */
 static void always_written(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -138,7 +138,7 @@ static void always_written(void)
 		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.runs[0] == d->plan.listed[0]);
 		pool_restore();
 	}
-	/* Nor if all that is dirty takes so long. */
+	/* Nor if all dirty pages take so long. */
 	for (u32 old = 0; old < 2; old++) {
 		pool->space.opt.max_age_ns = 1000000;
 		pool->space.chunk[closed_chunk].opened_ns = 100000;
@@ -149,7 +149,7 @@ static void always_written(void)
 		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.shared > 0);
 		pool_restore();
 	}
-	/* Which is so long by the runs that there are. */
+	/* The runs there take so long. */
 	measured();
 	d->plan.request_ns = 64000;
 	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.shared == BLOCKS + 2);
@@ -232,7 +232,7 @@ static u32 written(u32 n, u32 run, u32 gained, u32 request_ns, u32 copy_ns)
 	return n - left;
 }
 
-/* Runs are written as a whole: of each of ten the list has two pages. */
+/* Runs are written as a whole: the list has two pages of each of ten. */
 static void whole_runs(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -352,7 +352,7 @@ static void copies(u32 n, u64 ns)
 	fby_plan_took(&pool->drain, 0);
 }
 
-/* What a copy takes follows the clock, by steps that made some. */
+/* The time of a copy follows the clock, by steps that made some. */
 static void copy_time(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -401,7 +401,7 @@ static void copies_are_dear(void)
 	}
 }
 
-/* How long a request takes: of a round that was very slow, too, and of none that failed. */
+/* The time of a request: after a very slow round, too, and not after a failed one. */
 static void request_time(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

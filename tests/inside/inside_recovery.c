@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_recovery.c - what recovery makes of one spoilt line or record: what it reports, and
- * what it leaves in memory for those who come after it.
+ * inside_recovery.c - recovery with one spoilt line or record: its report, and the state that it
+ * leaves in memory.
  */
 #include "inside.h"
 #include "log/log_order.h"
@@ -91,7 +91,7 @@ static void last_number(void)
 	pool_restore();
 }
 
-/* Both copies of the record: what is cached of it stays, until it is removed. */
+/* Both copies of the record are damaged: the volume's cached pages stay, until it is removed. */
 static void record_lost(void)
 {
 	struct fby_volume_spec again = { .name = "again", .identity = "i", .origin_sectors = VOLUME_SECTORS,
@@ -355,7 +355,7 @@ static void seals_lost(void)
 	pool_restore();
 }
 
-/* What is whole stays as it is until the rest is. */
+/* An intact seal stays as it is until the others are intact. */
 static void seals_kept(void)
 {
 	u32 unused = NCHUNKS - 1;
@@ -427,7 +427,7 @@ static void more_than_closed(void)
 	pool_restore();
 }
 
-/* What a clean close notes down changes with each page that is linked. */
+/* A clean close's digest changes with each page that is linked. */
 static void digested(void)
 {
 	u64 n, all = fby_digest(&pool->cache, &n), fewer;
@@ -470,7 +470,7 @@ static void record_lost_clean(u16 volume)
 	pool_restore();
 }
 
-/* What format leaves: lines of both parities, and a pool that begins with the first numbers. */
+/* The state after format: lines of both parities, and a pool that begins with the first numbers. */
 static void formatted(void)
 {
 	struct fby_format f = { .uuid = { 1, 2, 3 }, .chunk_size = CHUNK_BYTES, .nvolumes = 3 };
@@ -641,7 +641,8 @@ static void scan_in_order(u32 first, u32 second, int error, u32 at)
 	EXPECT(fby_recover_finish(pool, &report) == error && report.unknown_at == at);
 }
 
-/* Of several the first is told, in whichever order they are found; a record before chunks. */
+/* Of several only the first is reported, in whichever order they are found; a record before
+ * chunks. */
 static void several_to_come(void)
 {
 	const u32 chunks[] = { closed_chunk, open_chunk, other_chunk };

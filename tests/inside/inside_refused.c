@@ -82,7 +82,7 @@ static void pages(void)
 	pool_restore();
 }
 
-/* Neighbours that went along, too: of three the first two were in the request. */
+/* Neighbours written along, too: the first two of three were in the request. */
 static void along(void)
 {
 	struct fby_destage *d = destage();
@@ -100,7 +100,7 @@ static void along(void)
 	pool_restore();
 }
 
-/* Where they are not tried they are no choice, and no room. */
+/* Pages that are not tried are no choice, and no room. */
 static void not_planned(void)
 {
 	struct fby_destage *d = destage();
@@ -245,7 +245,7 @@ static void copies_bounded(void)
 	pool_restore();
 }
 
-/* What of a page was taken while the rest is lost is no room: it goes forward, too. */
+/* A page whose sound sectors were taken, while the rest is lost, is no room: it is carried, too. */
 static void lost_is_no_room(void)
 {
 	struct fby_destage *d = destage();
@@ -257,8 +257,8 @@ static void lost_is_no_room(void)
 	pool_restore();
 }
 
-/* What is behind a list of nothing but refused pages is looked at, as long as that finds more;
- * a round that ends begins anew. */
+/* Pages after a list of only refused ones are examined, as long as that finds more; a round that
+ * ends begins anew. */
 static void looks_behind(void)
 {
 	struct fby_destage *d = destage();

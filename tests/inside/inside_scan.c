@@ -47,7 +47,7 @@ static void record_counted_out(void)
 	}
 }
 
-/* Where both open lines are there, no entry of a log says more. */
+/* If both open lines are there, no entry of a log overrides them. */
 static void open_lines_are_believed(void)
 {
 	struct fby_log_entry *e;
@@ -123,7 +123,7 @@ static void torn_in_the_middle(void)
 	pool_restore();
 }
 
-/* What a line that cannot be read says of its batch is not taken over. */
+/* The batch of an unreadable line is not used. */
 static void last_line_lost(void)
 {
 	one_batch();
@@ -136,7 +136,7 @@ static void last_line_lost(void)
 	pool_restore();
 }
 
-/* Of a volume whose record is damaged, too, it is known that it lost something. */
+/* A volume whose record is damaged is also known to have lost something. */
 static void lost_of_a_damaged_one(void)
 {
 	memset(media.base + FBY_VT_OFFSET, 0x55, 2 * sizeof(struct fby_volume_record));

@@ -66,8 +66,8 @@ static void cases(void)
 	EXPECT(ST->nwindows == 0 && ST->head.nwindows == 0 && origin_has[14] == 7 && live() == 0 && sound());
 }
 
-/* A writer holds an era open when destage would end it, and others write meanwhile: a drain
- * that begins behind these has them, also where a third block waits for one of their slots. */
+/* A writer holds an era open when destage would end it, and others write meanwhile: a later drain
+ * includes their pages, even while a third block waits for one of their slots. */
 static void eras(void)
 {
 	for (u32 waits = 0; waits < 2; waits++) {
@@ -400,7 +400,7 @@ static void judged(void)
 
 /* --- requests in flight ------------------------------------------------------------------------ */
 
-/* Of a round of seven requests so many are in flight before one has ended; all have then. */
+/* A round of seven requests: so many are in flight before one has ended; all have ended then. */
 static u32 in_flight(void)
 {
 	struct fby_io io;
@@ -502,7 +502,7 @@ static void records(void)
 	/* Marks are counted where other records have them, and leave the share alone. */
 	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_BEGIN, &marks) == FBY_DONE && marks == 8);
 	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_SET, &marks) == FBY_DONE && marks == 9);
-	/* Where a record cannot be read, its share may be anywhere. */
+	/* If a record is unreadable, its share may be anywhere. */
 	sp->space.owner[2].damaged = true;
 	EXPECT(add("t", SHARE, &index) == -FBY_E_VOLUME_DAMAGED);
 	sp->space.owner[2].damaged = false;

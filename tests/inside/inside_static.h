@@ -150,7 +150,7 @@ static inline u8 *newest(u32 slot)
 	return page(slot, (line(slot)->control & FBY_SC_NEWEST) != 0);
 }
 
-/* Destage to its end; what the origin got, by block, in origin_has. */
+/* Runs destage to its end; origin_has holds what the origin got, by block. */
 static int origin_has[VOLUME_BLOCKS];
 static u64 now_ns = 1000000;
 

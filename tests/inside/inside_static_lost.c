@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_static_lost.c - what a static volume makes of pages and lines that are gone, or torn.
+ * inside_static_lost.c - a static volume with lost or torn pages and lines.
  *
  * Goal: what is lost stays so until it is written as a whole, is told, and is counted; what
  * a cut has torn never was.  Of readers beside writers: they see what is durable, whole.
@@ -172,7 +172,7 @@ static u32 lost_listed(void)
 	return n;
 }
 
-/* What is lost is told again after a detach, and when a healed block is lost again. */
+/* A loss is reported again after a detach, and when a healed block is lost again. */
 static void told_again(void)
 {
 	fill();
@@ -207,7 +207,7 @@ static void listed_at_once(void)
 	EXPECT(get(8) == -1 && fby_lost_list(sp, 0, &at, blocks, 64) == 0 && lost_now() == 2);
 }
 
-/* What destage found bad and what reads well later is told to be there until it is on the
+/* A page that destage found damaged and that is readable later is reported until it is on the
  * origin, however often it is listed. */
 static void bad_for_a_time(void)
 {
@@ -276,7 +276,7 @@ static void head_pages(void)
 	}
 }
 
-/* What a partial write finds lost stays lost. */
+/* Sectors that a partial write finds lost stay lost. */
 static void partly(void)
 {
 	u8 data[FBY_PAGE], origin, lost;
@@ -315,7 +315,7 @@ static void over_torn(void)
 	}
 }
 
-/* What is let go of is the page that was written to the origin. */
+/* Destage releases exactly the page that was written to the origin. */
 static void another_page(void)
 {
 	u32 way;
@@ -343,7 +343,7 @@ static void another_page(void)
 
 /* --- a torn write, by hand ----------------------------------------------------------------------- */
 
-/* In doubt until the survey: what was there before; afterwards a page that is bad is lost. */
+/* In doubt until the survey: the older content counts; afterwards a bad page is lost. */
 static void torn(void)
 {
 	fill();

@@ -34,7 +34,7 @@ static void swept(void)
 	pool_restore();
 }
 
-/* So does who was refused one for the sake of a volume that leaves. */
+/* So does a writer that was refused a chunk in favour of a leaving volume. */
 static void left(void)
 {
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
@@ -60,7 +60,7 @@ static void closed(void)
 	}
 }
 
-/* What is open for a volume with nothing to destage goes back when others need it. */
+/* An open chunk of a volume with nothing to destage is freed when others need it. */
 static void idle_closed(void)
 {
 	u64 now = 5000000000ull;
@@ -74,7 +74,8 @@ static void idle_closed(void)
 	pool_restore();
 }
 
-/* What has more than it is entitled to, and nothing closed, closes what others need. */
+/* A volume with more chunks than its entitlement, none of them closed, closes those that others
+ * need. */
 static void open_closed(void)
 {
 	struct fby_io io;
@@ -102,7 +103,7 @@ static void pressed(void)
 	pool_restore();
 }
 
-/* Volumes are counted by the tick, and when a round has let go of their pages. */
+/* Volumes are counted by the tick, and when a round has released their pages. */
 static void counted(void)
 {
 	struct fby_owner *owner = pool->space.owner;

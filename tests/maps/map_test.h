@@ -19,7 +19,7 @@
 #define LINE_WORDS 8u
 #define ACTORS 3u
 
-/* What a line was, from a change on until the next. */
+/* The content of a line, from a change on until the next. */
 struct version {
 	u64 words[LINE_WORDS];
 	u32 flushed; /* by whom since, a bit each: his next fence makes it durable */
@@ -85,7 +85,7 @@ static inline bool one_in(u32 n)
 #define HALVES 2u /* of a page: its first line, its last one */
 #define PENDING_OPS 512u
 
-/* What a file is: two words a page, which stand for the rest. */
+/* The content of a file: two words a page, which stand for the rest. */
 struct content {
 	u64 size;
 	u64 blocks; /* so many pages, from the first on, have theirs */
@@ -105,7 +105,7 @@ struct disk_file {
 	u32 nops;
 };
 
-/* What may be read, of half a page. */
+/* The values that half a page may be read as. */
 struct expected {
 	u64 live; /* stored last */
 	u64 least; /* nothing older than this moment */
@@ -141,7 +141,7 @@ void disk_resize(struct disk_file *d, u64 size);
 /* Blocks of the first pages. */
 void disk_allot(struct disk_file *d, u64 pages);
 void disk_fsync(struct disk_file *d);
-/* A power cut: of what was not fsynced any part is there; pick chooses. */
+/* A power cut: any part of unfsynced data is there; pick chooses. */
 void disk_crash(struct disk_file *d, u64 pick);
 /* An image of the medium: opened, recovered as a host does it, judged. */
 void world_make(struct world *w);

@@ -182,8 +182,8 @@ static bool is_zero(const struct content *c, u64 from)
 	return true;
 }
 
-/* The file gets the size that it was promised; what it has behind that stays, unless it is the
- * host's own: zeroes, no further than was told. */
+/* The file gets its promised size; data past it stays, unless it is the host's own: zeroes, no
+ * further than announced. */
 static void keep_promise(struct world *w, u32 record, struct disk_file *d, const struct fby_map_file *f)
 {
 	u64 size = d->visible.size;

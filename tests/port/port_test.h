@@ -18,7 +18,7 @@ void expect_at(bool good, const char *file, int line, const char *what);
  * to stderr, up to 4095 bytes and a zero. */
 int in_child(void (*function)(void), char *error);
 
-/* What a CPU may lack: numbers of libgcc's bits.  PORT_TEST_WITHOUT=n leaves n out. */
+/* Features that a CPU may lack: numbers of libgcc's bits.  PORT_TEST_WITHOUT=n omits n. */
 enum { SSE4_2 = 8, AVX2 = 10, AVX512F = 15, PCLMUL = 19, AVX512VL = 20, VPCLMULQDQ = 33 };
 
 void test_faults(void); /* port_fault_test.c */

@@ -117,7 +117,7 @@ static void forget_first(void)
 	free(w);
 }
 
-/* What a cut leaves.  Each version of a sector is as likely as the others. */
+/* The state after a cut.  Each version of a sector is as likely as the others. */
 static uint64_t lose_unsynced(void)
 {
 	uint8_t *versions = memory(disk.bytes / SECTOR);

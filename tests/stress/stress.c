@@ -119,7 +119,7 @@ static bool sector_whole(const u64 *words, u32 volume, u64 sector)
 	return true;
 }
 
-/* What was read lies between acked before and started after, and is whole. */
+/* A read returns a whole sector, between acked before and started after. */
 static void sector_verify(const u64 *words, u32 volume, u64 sector, u32 low, u32 high)
 {
 	u32 version = (u32)((words[0] ^ 0x5a5a000000000000ull) >> 32);

@@ -354,7 +354,7 @@ static void use_pool(const struct image *from, struct rng *r)
 	began = phase(3, began);
 	if (!rng_one_in(r, 3))
 		return;
-	/* What the module left, it opens. */
+	/* The library must open the pool that the module left. */
 	for (u32 v = 0; v < 2; v++) {
 		if (!on[v])
 			continue;

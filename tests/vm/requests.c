@@ -248,7 +248,7 @@ static void phase_late(void)
 	syscall(SYS_io_destroy, context);
 }
 
-/* What the version of that sector begins with. */
+/* The first bytes of the version of that sector. */
 static void number(uint8_t *at, uint64_t version, uint64_t sector)
 {
 	uint64_t words[] = { version, sector };
