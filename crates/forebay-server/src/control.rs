@@ -36,7 +36,7 @@ pub(crate) use responder::Responder;
 
 /// Longest line that a server accepts.
 const LINE_MAX: usize = 1 << 20;
-/// The same of a client: an answer may name all files of a pool.
+/// The limit for a client: an answer may list all files of a pool.
 const ANSWER_MAX: usize = 64 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -110,7 +110,7 @@ impl Exports {
     }
 }
 
-/// What clients find, and what they do not.
+/// The exports that clients find, and those that are missing.
 #[derive(Debug)]
 struct Offered {
     /// New ones are added; none goes before the end.
@@ -228,7 +228,7 @@ impl Service for Served {
         self.again.is_some() && !offered.stopped && offered.unserved.iter().any(Lacking::is_due)
     }
 
-    /// What fails again for the same cause is told once.
+    /// A repeated failure with the same cause is reported once.
     fn retry(&self, pool: &Pool) {
         let Some(options) = &self.again else { return };
         let unserved = locked(&self.offered).unserved.clone();
@@ -260,7 +260,7 @@ impl Service for Served {
         }
     }
 
-    /// What is cached stays in the pool.
+    /// Cached data stays in the pool.
     fn stop(&self, how: &Stop) -> Result<()> {
         self.door.close(how.grace);
         locked(&self.offered).stopped = true;

@@ -66,7 +66,7 @@ pub fn serve(
             let busy = &busy;
             busy.fetch_add(1, Ordering::AcqRel);
             let started = std::thread::Builder::new().spawn_scoped(scope, move || {
-                // Whoever hung up does not want it any more.
+                // A client that hung up needs no answer.
                 let _ = converse(stream, get);
                 busy.fetch_sub(1, Ordering::AcqRel);
             });

@@ -40,7 +40,7 @@ pub(crate) fn warn(text: impl Display) {
     forebay::diagnostics::warn(format_args!("forebay: {}", forebay::printable(&text)));
 }
 
-/// What can go wrong.
+/// Errors of the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -55,7 +55,7 @@ pub enum Error {
     Service {
         what: String,
         way_out: String,
-        /// Of [`forebay::EXIT_CODES`].
+        /// One of [`forebay::EXIT_CODES`].
         code: u8,
     },
 
@@ -99,7 +99,7 @@ impl Error {
     }
 }
 
-/// What the system did not do.
+/// A failed system call.
 fn system(what: String) -> impl FnOnce(std::io::Error) -> Error {
     |source| Error::System { what, source }
 }

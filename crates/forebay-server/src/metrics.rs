@@ -217,7 +217,7 @@ pub fn up(answers: bool) -> String {
 
 const UP: &str = "1 if the pool could be asked, or looked at.";
 
-/// What a service's status has of them.
+/// The figures in a service's status.
 pub fn figures<T>(rows: &[Row<T>], of: &T) -> Vec<Figure> {
     let figure = |(name, _, help, value): &Row<T>| Figure {
         name: (*name).into(),

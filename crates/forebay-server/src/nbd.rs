@@ -59,7 +59,7 @@ pub struct Export {
     pub read_only: bool,
 }
 
-/// What others see of a server that runs, and how they end it.
+/// The public side of a running server, and the way to end it.
 #[derive(Debug, Default)]
 pub(crate) struct Door {
     /// By number, to shut them down.
@@ -225,7 +225,7 @@ fn address(export: &Export) -> usize {
     std::ptr::from_ref(export).addr()
 }
 
-/// All that is read of it is read before a moment.
+/// All reads of it must end before a moment.
 struct Limited<'s> {
     stream: &'s UnixStream,
     until: Instant,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a service tells its manager, sd_notify(3): a datagram to $NOTIFY_SOCKET.
+//! Messages of a service to its manager, sd_notify(3): a datagram to $NOTIFY_SOCKET.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -8,7 +8,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::{system, Result};
 
-/// Without a manager that asks for it, nothing.
+/// Does nothing without a manager that asks for it.
 pub(crate) fn send(state: &str) -> Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return Ok(());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a server is found: its socket, the URIs of its exports, and the file that is
-//! there while it accepts connections.
+//! The addresses of a server: its socket, the URIs of its exports, and the file that exists
+//! while it accepts connections.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -17,7 +17,7 @@ use crate::{system, Error, Result};
 /// sockaddr_un takes no longer ones.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Of a pool, where no other is named.
+/// The socket of a pool, if no other is given.
 pub fn default_socket(pool: Uuid) -> PathBuf {
     runtime_dir().join(format!("{pool}.nbd"))
 }
@@ -129,7 +129,7 @@ impl ReadyFile {
         }
     }
 
-    /// What appeared there meanwhile is left alone too.
+    /// A file that appeared there meanwhile is left alone, too.
     pub(crate) fn make(mut self) -> Result<ReadyFile> {
         let cannot = format!("{}: cannot make the ready file", self.path.display());
         let file = File::create_new(&self.path).map_err(system(cannot))?;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! An open pool that is served until somebody says stop: its services, and the control
-//! socket that answers for it.  What is cached then stays in the pool, which is marked
-//! clean.
+//! An open pool that is served until somebody orders the end: its services, and the control
+//! socket that answers for it.  Cached data then stays in the pool, which is marked clean.
 //!
-//! Sockets are made after the pool was locked and removed before it is let go, so of two
-//! servers of one pool only one ever has them.
+//! Sockets are made after the pool was locked and removed before it is unlocked, so only one of
+//! two servers of a pool ever has them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +36,7 @@ pub struct Server {
     responder: Option<Responder>,
 }
 
-/// What the threads of the control socket share with the server.
+/// State that the threads of the control socket share with the server.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pool: Pool,
@@ -192,7 +191,7 @@ impl Shared {
         true
     }
 
-    /// Of a pool that nobody can open again.
+    /// The error for a pool that nobody can open again.
     fn lost_if_deleted(&self) -> Result<()> {
         let status = self.pool.status();
         let entries: u64 = status.logs.iter().map(|log| log.entries).sum();
@@ -288,7 +287,7 @@ impl Shared {
 
     // --- for clients of the control socket ---------------------------------
 
-    /// What a client may not start, it may not stop.
+    /// A client may stop only services that it may start.
     fn starter(&self, kind: &str) -> Result<&dyn Starter> {
         let starter = self.starters.iter().find(|s| s.kind() == kind);
         starter.map(AsRef::as_ref).ok_or_else(|| {
@@ -338,7 +337,7 @@ impl Shared {
         service.call(request, progress)
     }
 
-    /// `keep`: what the pool holds for it stays there.
+    /// `keep`: the pool keeps the service's data.
     pub(crate) fn stop(
         &self,
         kind: &str,

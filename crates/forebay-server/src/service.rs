@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a server does with its pool for others: the seam between [`crate::Server`],
-//! which knows pools, control socket and status, and the kinds of service that stand
-//! on it, which know their clients.  [`crate::exports`] is one kind.
+//! The services of a server: the interface between [`crate::Server`], which knows pools,
+//! control socket and status, and the kinds of service, which know their clients.
+//! [`crate::exports`] is one kind.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -75,34 +75,34 @@ pub type Progress<'p> = dyn FnMut(&Work) -> ControlFlow<()> + 'p;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
-    /// What is done, in a few words.
+    /// The work, in a few words.
     pub what: String,
     pub done_bytes: u64,
     pub total_bytes: u64,
-    /// What keeps it from going on, and what to do about it.
+    /// The obstacle to its progress, and the way out.
     pub trouble: Option<String>,
 }
 
 /// How a service is to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop {
-    /// How long what was taken may go on; what is not answered then is cut off.
+    /// Time for accepted requests; those unanswered at its end are cut off.
     pub grace: Duration,
     /// The server ends, so the service has to.  Otherwise it may refuse, as long as
     /// clients hold something of it.
     pub must: bool,
-    /// What the pool holds for it stays there; otherwise [`Service::drain`] came before.
+    /// The pool keeps the service's data; otherwise [`Service::drain`] came before.
     pub keep: bool,
 }
 
-/// All that status says of a service.
+/// The status of a service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceStatus {
     pub kind: String,
     pub name: String,
     /// A few words, without the name.
     pub summary: String,
-    /// What is wrong with it, each with its way out.
+    /// Faults of the service, each with its way out.
     pub trouble: Vec<String>,
     pub figures: Vec<Figure>,
     /// Anything of its kind.

@@ -101,7 +101,7 @@ fn remove_stale(path: &Path) -> Result<()> {
             fs::remove_file(path).map_err(|e| Error::system(path, "removing a stale socket", e))
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        // Whatever else it says: somebody has it.
+        // Any other answer: somebody has it.
         _ => Err(Error::Busy {
             path: path.into(),
             holder: None,

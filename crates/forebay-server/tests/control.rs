@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: whoever serves a pool answers for it, and only he; what clients send, or do not
-//! send, holds up nobody.  Method: clients in this process, some of them rude.
+//! Goal: only the process that serves a pool answers for it; whatever clients send, or do not
+//! send, delays nobody.  Method: clients in this process, some of them rude.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -121,7 +121,7 @@ fn idle_connections_keep_nobody_out() {
     assert_eq!(client.status().unwrap().pool.uuid, server.pool().uuid());
 }
 
-/// What a client sends without ever ending its line is not kept.
+/// A line without end is not stored.
 #[test]
 fn a_line_without_an_end_is_refused() {
     let dir = Dir::new("endless");
@@ -178,7 +178,7 @@ fn an_answer_that_is_too_long_is_told() {
                 while byte != *b"\n" {
                     stream.read_exact(&mut byte).unwrap();
                 }
-                // Whoever has read enough may hang up.
+                // A client that has read enough may hang up.
                 let _ = stream.write_all(&vec![b' '; length]);
             });
             let mut client = Client::connect(&run, uuid).unwrap().unwrap();
@@ -188,7 +188,7 @@ fn an_answer_that_is_too_long_is_told() {
     }
 }
 
-/// Whoever hangs up has closed the connection, and whoever says nothing does not answer.
+/// A client that hangs up has closed the connection, and a silent one does not answer.
 #[test]
 fn a_connection_that_ends_is_no_silence() {
     let dir = Dir::new("silence");

@@ -195,8 +195,7 @@ fn extents_are_those_of_pool_and_origin() {
     assert_eq!(found, [(4096, HOLE), (4096, DATA), (4096, HOLE)]);
 }
 
-/// What is written at random, zeroed, trimmed and drained is told as no less than it is: what
-/// is said to read as zeroes does.
+/// Random writes, zeroings, trims and drains: ranges reported as zeroes read as zeroes.
 #[test]
 fn what_is_told_as_zeroes_reads_as_zeroes() {
     let dir = Dir::new("nbd-extents-random");
@@ -265,7 +264,7 @@ fn reads_are_answered_in_chunks() {
 #[test]
 fn zeroes_are_thin_unless_the_client_wants_blocks() {
     use std::os::unix::fs::MetadataExt;
-    // On a disk: of other file systems not all can do both.
+    // On a disk: some other file systems cannot do both.
     let dir = Dir::on_disk("nbd-thin");
     let (_pool, one) = exports(&dir, &["a"]);
     let blocks = || std::fs::metadata(dir.path("origin-a")).unwrap().blocks() * 512;

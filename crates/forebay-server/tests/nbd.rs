@@ -232,7 +232,7 @@ fn requests_that_are_refused() {
     assert_eq!(ask(&one, &all), [(PERM, 1), (PERM, 2), (PERM, 3), (0, 4)]);
 }
 
-/// Of what is trimmed the whole blocks are let go, and no byte beside them.
+/// A trim releases whole blocks, and no other byte.
 #[test]
 fn a_trim_takes_whole_blocks() {
     let dir = Dir::new("nbd-trim");

@@ -21,7 +21,7 @@ use serde_json::{json, Value};
 #[allow(dead_code)]
 mod common;
 
-/// What became of all toys.
+/// The events of all toys.
 #[derive(Debug, Default)]
 struct Seen {
     started: AtomicUsize,

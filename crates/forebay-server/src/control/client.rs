@@ -72,14 +72,14 @@ impl Client {
         Ok(Some(Client { socket: path, stream: BufReader::new(stream), patience }))
     }
 
-    /// The same by the pool's path, which is looked at for its UUID.  A copy of a
-    /// pool has the same one: what is served has to be this very file or device,
-    /// else it is [`Error::OtherPool`].
+    /// Finds the server by the pool's path, which is read for the UUID.  A copy of a pool has
+    /// the same UUID: the server must have this very file or device, otherwise
+    /// [`Error::OtherPool`].
     pub fn for_pool(dir: &Path, pool: &Path) -> Result<Option<Client>> {
         Client::for_pool_within(dir, pool, PATIENCE)
     }
 
-    /// The same for who has only so long for each answer.
+    /// The same with a time limit for each answer.
     pub fn for_pool_within(dir: &Path, pool: &Path, patience: Duration) -> Result<Option<Client>> {
         let asked = inspect(pool)?;
         let Some(sb) = asked.superblock else { return Ok(None) };

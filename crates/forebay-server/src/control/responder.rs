@@ -146,7 +146,7 @@ fn serve(stream: UnixStream, shared: &Shared, stop: &AtomicBool) -> io::Result<(
     Ok(())
 }
 
-/// Of the line what has come, so that whoever sends and never ends it is looked at in
+/// Reads the available part of the line, so that a client that never ends it is checked in
 /// between.
 fn read_some(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<usize> {
     let come = reader.fill_buf()?;

@@ -16,7 +16,7 @@ const DATA_MAX: usize = 16 << 10;
 
 type Option_ = (u32, Vec<u8>);
 
-/// What the client chose.
+/// The client's choice.
 #[derive(Clone, Copy)]
 pub(crate) struct Chosen<'e> {
     pub export: &'e Export,
@@ -76,7 +76,7 @@ struct Session<'s, 'e, R, W> {
     output: &'s mut W,
     exports: Vec<&'e Export>,
     structured: bool,
-    /// Of which export the client has chosen base:allocation.
+    /// The export for which the client has chosen base:allocation.
     context_of: Option<&'e Export>,
 }
 
@@ -243,7 +243,7 @@ fn parse_queries(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     rest.is_empty().then_some((name, queries))
 }
 
-/// Where there is only one, it is also the one without a name.
+/// If there is only one, it also answers to the empty name.
 fn find<'e>(exports: &[&'e Export], name: &[u8]) -> Option<&'e Export> {
     match exports {
         [only] if name.is_empty() => Some(only),

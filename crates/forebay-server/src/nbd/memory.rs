@@ -28,7 +28,7 @@ pub(crate) const SMALL_BYTES: usize = 64 << 10;
 const UNIT_BYTES: usize = 1 << 20;
 /// The memory of a request is kept for the next one up to this size.
 const KEPT_BYTES: usize = UNIT_BYTES + SMALL_BYTES;
-/// What a client has to send or take in a second, while others wait for its memory.
+/// Bytes that a client has to send or take in a second, while others wait for its memory.
 const SLOWEST_BYTES: u64 = 1 << 20;
 /// How often one of the waiters looks for such clients.
 const LOOK: Duration = Duration::from_millis(200);
@@ -92,7 +92,7 @@ struct Watched {
     cut: bool,
 }
 
-/// What is held: by all, by volume, and by connection.
+/// Bytes held: by all, by volume, and by connection.
 #[derive(Clone, Debug, Default)]
 struct Account {
     used: usize,
@@ -115,7 +115,7 @@ struct State {
     spare: usize,
 }
 
-/// What a request waits for.
+/// The reason for a request's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lacks {
     Nothing,

@@ -11,7 +11,7 @@ const REQUEST_MAGIC: u32 = 0x2560_9513;
 const REPLY_MAGIC: u32 = 0x6744_6698;
 const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Of the handshake, the same numbers for both sides.
+/// For the handshake, the same numbers for both sides.
 pub const FIXED_NEWSTYLE: u32 = 1;
 pub const NO_ZEROES: u32 = 2;
 
@@ -44,7 +44,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Features of an export.
 pub mod transmission {
     pub const HAS_FLAGS: u16 = 1;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -80,7 +80,7 @@ pub mod flag {
 /// The only context of metadata, and its number.
 pub const ALLOCATION: &[u8] = b"base:allocation";
 pub const ALLOCATION_ID: u32 = 1;
-/// Of an extent.
+/// Flags of an extent.
 pub const STATE_HOLE: u32 = 1;
 pub const STATE_ZERO: u32 = 1 << 1;
 
@@ -117,9 +117,9 @@ pub fn error_of(errno: i32) -> u32 {
     }
 }
 
-/// Of a request, without its data.
+/// Size of a request, without its data.
 pub const REQUEST_BYTES: usize = 28;
-/// Of a reply, without its data.
+/// Size of a reply, without its data.
 pub const REPLY_BYTES: usize = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -155,9 +155,9 @@ pub fn reply(error: u32, cookie: u64) -> [u8; REPLY_BYTES] {
     bytes
 }
 
-/// Of a chunk, without its payload.
+/// Size of a chunk, without its payload.
 pub const CHUNK_BYTES: usize = 20;
-/// Of one with data of a read, without that.
+/// Size of one with data of a read, without that data.
 pub const DATA_HEAD_BYTES: usize = CHUNK_BYTES + 8;
 
 /// The only one of its reply; the payload of so many bytes follows.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a client says to the NBD server, as bytes, and the server over a stream in memory.
+//! Messages of a client to the NBD server, as bytes, and the server over a stream in memory.
 
 use std::io::Cursor;
 
@@ -29,7 +29,7 @@ pub fn request(flags: u16, command: u16, cookie: u64, offset: u64, len: u32) -> 
     bytes
 }
 
-/// All that the server says to these after its greeting.
+/// Everything that the server answers to these after its greeting.
 pub fn say(exports: &[Export], client_flags: u32, parts: &[Vec<u8>]) -> Vec<u8> {
     let input = [client_flags.to_be_bytes().to_vec(), parts.concat()].concat();
     let mut output = Vec::new();
