@@ -45,7 +45,7 @@ pub fn check(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Such a descriptor, as the type of its user.
+/// Such a descriptor, wrapped in the type by which its owner uses it.
 #[derive(Debug)]
 pub struct Lasting<T: Into<OwnedFd>>(Option<T>);
 

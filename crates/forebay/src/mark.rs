@@ -517,8 +517,8 @@ impl Marker {
         if !self.mark.exact || bug!(NeverAdvanced) {
             return;
         }
-        // A copy of the origin may date from before the round; so may the mark that another
-        // thread sets now.
+        // Waits for a thread that is setting the mark now: its state of the origin may be from
+        // before the round.
         let mut turn = self.turn();
         let due = turn.set.is_none_or(|(at, took)| at.elapsed() >= took * ADVANCE_SHARE);
         if due && self.on.load(Ordering::Acquire) {
