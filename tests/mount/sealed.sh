@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: what somebody has made immutable or append-only beside the mount, and what is mounted over a
 # part of the tree, costs a replay what it touches and nothing else; a file system that can only be
-# read refuses it, and then the log keeps everything.
+# read refuses it, and then the log keeps everything.  So does a right that the replay lacks: EPERM
+# alone does not say that something is sealed.
 # Method: a table: chattr +i and +a on directories, on files, a tmpfs over a directory, each with a
 # change of content, of a mode, a rename, a link, a removal and a new file in the log; the tree as it
 # was before them.  A directory that nobody touched has to be as the log says, each old file is still
-# there or is explained, and the report names what stays.
+# there or is explained, and the report names what stays.  Then a replay by root without CAP_FOWNER
+# of changes in a sticky directory of another user.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-need python3 chattr fsfreeze
+need python3 chattr fsfreeze setpriv
 
 kinds="plain dir-i dir-a file-i file-a over"
 olds="content mode rename link remove"
@@ -104,4 +106,30 @@ if wrong:
     sys.exit(1)
 P
 umount_disk
-say "immutable, append-only, mounted over, read-only: the rest is restored, and what stays is told"
+
+# In a sticky directory of another user only he and CAP_FOWNER may rename or remove his files.
+make_disk ext4 64M
+mkdir -m 1777 "$tree"
+mkdir -m 1777 "$tree/theirs"
+for name in rename remove; do echo "old $name" >"$tree/theirs/$name"; done
+chown -R 1000:1000 "$tree/theirs"
+start_mount "$tree" --sync-interval 600s
+fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+mv "$tree/theirs/rename" "$tree/theirs/renamed"
+rm "$tree/theirs/remove"
+# A later change of the directory: nothing above was under way.
+python3 -c 'import os, sys; os.fsync(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY))' "$tree/theirs/later"
+kill_mount
+umount_disk
+cp "$work/before" "$work/image"
+mount -o loop "$work/image" "$work/disk"
+for accept in '' --accept=under-way; do
+	code=0
+	# shellcheck disable=SC2086
+	setpriv --bounding-set=-fowner "$FOREBAY" replay "$pool" "$tree" $accept >"$work/lacking" 2>&1 || code=$?
+	[ $code != 0 ] && grep -q "not permitted" "$work/lacking" || fail "without CAP_FOWNER, ${accept:-plain}: exit code $code: $(cat "$work/lacking")"
+done
+"$FOREBAY" replay "$pool" "$tree" >"$work/whole" 2>&1 || fail "the log is gone: $(cat "$work/whole")"
+[ "$(ls "$tree/theirs")" = $'later\nrenamed' ] || fail "after the replay: $(ls -R "$tree"): $(cat "$work/whole")"
+umount_disk
+say "immutable, append-only, mounted over, read-only: the rest is restored, and what stays is told; a right that lacks keeps the log"

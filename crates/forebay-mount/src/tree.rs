@@ -67,6 +67,17 @@ pub struct Attr {
     pub ctime: Time,
 }
 
+/// What forbids changes of an inode to everybody, root included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seals {
+    /// `chattr +i`.
+    pub immutable: bool,
+    /// `chattr +a`.
+    pub append_only: bool,
+    /// fs-verity: the content alone is sealed.
+    pub verity: bool,
+}
+
 /// What a new inode is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
@@ -155,6 +166,11 @@ pub trait Tree: Send + Sync {
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     fn attr(&self, node: &Self::Node) -> Result<Attr>;
+    /// The seals of an inode, as far as the file system shows them.
+    fn seals(&self, node: &Self::Node) -> Result<Seals> {
+        let _ = node;
+        Ok(Seals::default())
+    }
 
     /// Fails if the name is there.  Owner, group and mode are those of `new`, whatever the
     /// directory's set-group-ID bit says.

@@ -36,7 +36,7 @@ pub use held::Node;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::rights::as_caller;
 use crate::tree::{
-    Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity, ACCESS_ACL, DEFAULT_ACL,
+    Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, ACCESS_ACL, DEFAULT_ACL,
 };
 
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -520,6 +520,16 @@ impl Tree for UnixTree {
 
     fn attr(&self, node: &Node) -> Result<Attr> {
         Ok(attr_of_stat(node.kind(), &fs::fstat(node.fd()?)?))
+    }
+
+    fn seals(&self, node: &Node) -> Result<Seals> {
+        let s = fs::statx(node.fd()?, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
+        let has = |attribute| s.stx_attributes.contains(attribute);
+        Ok(Seals {
+            immutable: has(StatxAttributes::IMMUTABLE),
+            append_only: has(StatxAttributes::APPEND),
+            verity: has(StatxAttributes::VERITY),
+        })
     }
 
     fn create(&self, dir: &Node, name: &[u8], new: &New<'_>) -> Result<Node> {

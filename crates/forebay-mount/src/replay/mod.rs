@@ -31,6 +31,8 @@ mod fuzz;
 mod many;
 #[cfg(test)]
 pub(crate) mod model;
+#[cfg(test)]
+mod sealed;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

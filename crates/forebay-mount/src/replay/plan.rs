@@ -180,7 +180,8 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         }
     }
 
-    fn action(&self, step: &Step<'_>) -> Action {
+    /// What the step does, for messages.
+    pub fn action(&self, step: &Step<'_>) -> Action {
         let history = &self.history;
         let (action, path) = match *step {
             Step::Make(fid) => ("make", history.path(fid)),

@@ -52,6 +52,7 @@ pub enum Bug {
     InodeTimeIsContent,
     TimesOfOtherContent,
     LeaseNotAwaited,
+    AnyRefusalIsASeal,
 }
 
 /// Of the replay, and of what is logged for it.

@@ -9,7 +9,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::geteuid;
 
 use super::found::Found;
 use super::history::{Change, File, Place};
@@ -55,18 +54,6 @@ pub struct Told {
     pub earlier: Vec<String>,
     pub disputes: Vec<String>,
     pub found: Vec<String>,
-}
-
-/// Its owner may do that to a file that he can reach beside the mount: run it, hold a lease of
-/// it, or seal it (fs-verity).
-fn is_of_the_file(cause: Errno) -> bool {
-    matches!(cause, Errno::TXTBSY | Errno::AGAIN) || is_sealed(cause)
-}
-
-/// A file or a directory that is immutable, or takes only more (`chattr +i`, `+a`).  To others
-/// than root it may be a right that they lack.
-fn is_sealed(cause: Errno) -> bool {
-    cause == Errno::PERM && geteuid().is_root()
 }
 
 /// How long the kernel lets the holder of a lease keep it, and a little more.
@@ -287,9 +274,12 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 | Step::Link(..)
         );
         let costs_the_step = match step {
-            _ if of_name => shape.contains(&cause) || is_sealed(cause),
-            Step::Content(_) => is_of_the_file(cause) && !planted(Bug::BusyStopsAll),
-            Step::Attributes(_) => is_sealed(cause),
+            _ if of_name => shape.contains(&cause) || self.is_sealed(step, cause)?,
+            // The owner of a file can run it, or hold a lease of it, next to the mount.
+            Step::Content(_) if !planted(Bug::BusyStopsAll) => {
+                matches!(cause, Errno::TXTBSY | Errno::AGAIN) || self.is_sealed(step, cause)?
+            }
+            Step::Attributes(_) => self.is_sealed(step, cause)?,
             _ => false,
         };
         if !costs_the_step {
@@ -310,6 +300,49 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             self.failed.push(*step);
         }
         Ok(())
+    }
+
+    /// A seal of an inode that the step changes is why the step fails.  The error alone does not
+    /// prove that: EPERM is also a right that is lacking (CAP_FOWNER in a sticky directory, a
+    /// server that maps root to nobody).
+    fn is_sealed(&self, step: &Step<'a>, cause: Errno) -> Result<bool> {
+        if cause != Errno::PERM {
+            return Ok(false);
+        }
+        if planted(Bug::AnyRefusalIsASeal) {
+            return Ok(true);
+        }
+        let (inode, place) = match *step {
+            Step::Content(fid) | Step::Attributes(fid) => (Some(self.node(fid).clone()), None),
+            Step::Stage(fid, place) | Step::Put(fid, place) | Step::Link(fid, place) => {
+                (Some(self.node(fid).clone()), Some(place))
+            }
+            Step::Aside(place) | Step::Unlink(place) | Step::RemoveDirectory(place) => {
+                let (dir, name) = (self.node(place.0), place.1);
+                let found = self.tree.lookup(dir, name);
+                let found = failed(found, "look up", || self.plan.history.place(place))?;
+                (found, Some(place))
+            }
+            Step::Make(_) | Step::Find(_) | Step::Salvage(_) | Step::Discard(..) => {
+                return Ok(false)
+            }
+        };
+        let seals = |node: &T::Node| {
+            let path = || self.plan.action(step).path;
+            failed(self.tree.seals(node), "look at", path)
+        };
+        if let Some(node) = inode {
+            let seals = seals(&node)?;
+            let of_content = seals.verity && matches!(step, Step::Content(_));
+            if seals.immutable || seals.append_only || of_content {
+                return Ok(true);
+            }
+        }
+        let Some((dir, _)) = place else { return Ok(false) };
+        let seals = seals(self.node(dir))?;
+        // A directory that is append-only takes new names.
+        let adds = matches!(step, Step::Put(..) | Step::Link(..));
+        Ok(seals.immutable || seals.append_only && !adds)
     }
 
     /// Where what these steps concern goes, in the report.

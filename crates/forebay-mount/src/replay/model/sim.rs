@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
-use crate::tree::{Attr, Handle, New, RenameHow, Result, Tree, TreeIdentity};
+use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity};
 
 pub const ROOT_INO: u64 = 1;
 /// A directory of the same file system that is not in the tree.
@@ -333,6 +333,8 @@ pub struct SimTree {
     busy: Range<u64>,
     /// Somebody holds a lease of it, for so many tries.
     lease: Arc<Mutex<(u64, u32)>>,
+    /// Nobody may change them, or we may not.
+    refused: Option<(Range<u64>, bool)>,
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
 }
@@ -349,6 +351,7 @@ impl SimTree {
             changed_alone: None,
             busy: 0..0,
             lease: Arc::default(),
+            refused: None,
             listed: Arc::default(),
         }
     }
@@ -386,6 +389,11 @@ impl SimTree {
         SimTree { busy, ..self }
     }
 
+    /// Changes of these fail with EPERM: they are immutable, or a right is lacking.
+    pub fn refusing(self, inodes: Range<u64>, immutable: bool) -> SimTree {
+        SimTree { refused: Some((inodes, immutable)), ..self }
+    }
+
     fn is_changed(&self, ino: u64) -> bool {
         self.changed_alone.is_none_or(|alone| alone == ino)
     }
@@ -399,6 +407,9 @@ impl SimTree {
         if lease.0 == ino && lease.1 > 0 {
             lease.1 -= 1;
             return Err(Errno::AGAIN);
+        }
+        if self.refused.as_ref().is_some_and(|(inodes, _)| inodes.contains(&ino)) {
+            return Err(Errno::PERM);
         }
         if self.busy.contains(&ino) {
             return Err(Errno::TXTBSY);
@@ -567,6 +578,11 @@ impl Tree for SimTree {
             },
             ctime: if self.is_changed(ino) { self.changed } else { Time::default() },
         })
+    }
+    fn seals(&self, node: &u64) -> Result<Seals> {
+        let refused = self.refused.as_ref().filter(|(inodes, _)| inodes.contains(node));
+        let immutable = refused.is_some_and(|(_, immutable)| *immutable);
+        Ok(Seals { immutable, ..Seals::default() })
     }
     fn create(&self, dir: &u64, name: &[u8], new: &New<'_>) -> Result<u64> {
         if self.find(*dir, name)?.is_some() {
