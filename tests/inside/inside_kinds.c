@@ -112,7 +112,8 @@ static void calls(void)
 	EXPECT(fby_map_info(kp, WHERE, &map) < 0 || map.damaged);
 	EXPECT(fby_map_attach(kp, WHERE, &ma, &map_report) < 0 && fby_map_detach(kp, WHERE) < 0);
 	EXPECT(fby_map_file_add(kp, WHERE, &file, &number) < 0);
-	EXPECT(fby_map_remove(kp, WHERE, true) < 0 || true);
+	/* Either answer is right, and the sanitizers see what the call touches. */
+	(void)fby_map_remove(kp, WHERE, true);
 	EXPECT(fby_volume_find(kp, "v0", &index) == FBY_DONE && index == 0);
 	EXPECT(fby_volume_info(kp, 0, &info) == FBY_DONE && !info.damaged && info.pages == BLOCKS + 2);
 }
