@@ -31,7 +31,7 @@
 //! is not lost: it goes to where a replay puts what it finds.
 //!
 //! While groups are synced the tree bears the number of the last one ([`GroupMark`]), by which
-//! an older state of the tree is told from the one that the log is of ([`judge_group`]):
+//! an older state of the tree is told from the one that the log is of ([`objections`]):
 //!
 //! | step | a crash after it: the tree's number, the log's |
 //! |---|---|
@@ -434,19 +434,25 @@ pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
     }
 }
 
-/// `synced` is the last group that the log of the mark's period has forgotten.
-pub fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
-    let (Found::Marked(mark) | Found::Unproved(mark)) = found else { return Ok(()) };
+/// What speaks against a replay, the gravest first.  Each of them has to be accepted by its kind:
+/// one does not hide another.  `synced` is the last group that the log of the mark's period has
+/// forgotten.
+pub fn objections<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<Vec<MarkError>> {
+    let (Found::Marked(mark) | Found::Unproved(mark)) = found else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    match group_of(tree, mark) {
+        _ if planted(Bug::GroupIgnored) => {}
+        Ok(Some(tree)) if tree < synced => all.push(MarkError::OlderTree { tree, log: synced }),
+        Ok(Some(tree)) if tree > synced + 1 => all.push(MarkError::OlderPool { tree, log: synced }),
+        Ok(_) => {}
+        Err(no_group @ MarkError::NoGroup) => all.push(no_group),
+        Err(e) => return Err(e),
+    }
     let open = |n: Numbered<_>| n.open && n.period == mark.period;
     if matches!(found, Found::Unproved(_)) && numbered(tree)?.is_some_and(open) {
-        return Err(MarkError::GroupMode);
+        all.push(MarkError::GroupMode);
     }
-    match group_of(tree, mark)? {
-        _ if planted(Bug::GroupIgnored) => Ok(()),
-        Some(tree) if tree < synced => Err(MarkError::OlderTree { tree, log: synced }),
-        Some(tree) if tree > synced + 1 => Err(MarkError::OlderPool { tree, log: synced }),
-        _ => Ok(()),
-    }
+    Ok(all)
 }
 
 /// Begins a period of the log, whose last synced group is `synced`: `create` does, and says

@@ -11,7 +11,7 @@ use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, Replay
 
 use crate::mark::{self, Found, MarkError, Verdict};
 use crate::mount::{clear_dead_mount, is_dead, open_tree, raise_limits};
-use crate::replay::{self, ReplayError, ReplayOptions, Report};
+use crate::replay::{self, Accept, ReplayError, ReplayOptions, Report};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
 
@@ -23,6 +23,11 @@ pub enum RecoverError {
     Pool(#[from] forebay::Error),
     #[error("{path}: {cause}")]
     Replay { path: String, cause: ReplayError },
+    #[error(
+        "log {log}: replay {report}; try again when the pool's media can be read, or accept that \
+         what depends on the lost entries is left out (--accept=lost-entries)"
+    )]
+    LostEntries { log: String, report: Box<ReplayReport> },
     #[error("log {log} is in use: by a mount of this server")]
     InUse { log: String },
     #[error("{path}: {cause}")]
@@ -99,9 +104,8 @@ impl Recovery<'_> {
         let verdict = verdict.map_err(self.of_mark())?;
         let mut accepted = Vec::new();
         if let (Some(info), Verdict::Replay) = (&info, verdict) {
-            if let Err(e) = mark::judge_group(&tree, &found, info.synced_txg) {
-                self.accept(e, &mut accepted)?;
-            }
+            let all = mark::objections(&tree, &found, info.synced_txg).map_err(self.of_mark())?;
+            accepted.extend(self.accept(all)?);
         }
         let log = match info {
             Some(_) => Some(self.log()?),
@@ -167,18 +171,17 @@ impl Recovery<'_> {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Report, RecoverError> {
         if let Some(report) = &held.incomplete {
-            let (name, report) = (self.log.into(), report.clone());
-            let lost = forebay::Error::LogIncomplete { name, report };
-            // What is left is given up by order alone.
+            let lost = RecoverError::LostEntries { log: self.log.into(), report: report.clone() };
+            // What depends on a lost entry is given up by order alone.
             if !self.options.accept.lost_entries {
-                return Err(lost.into());
+                return Err(lost);
             }
             accepted.push(replay::accepted("lost-entries", lost));
         }
         if verdict == Verdict::Unmarked && !held.entries.is_empty() {
             // That it is another tree says more.
             replay::plan(tree, &held.entries).map_err(self.of_replay())?;
-            self.accept(MarkError::Unmarked, &mut accepted)?;
+            accepted.extend(self.accept(vec![MarkError::Unmarked])?);
         }
         if self.dry_run {
             let planned = replay::plan(tree, &held.entries).map_err(self.of_replay())?;
@@ -188,16 +191,8 @@ impl Recovery<'_> {
         replay::replay(tree, &held.entries, &options, progress).map_err(self.of_replay())
     }
 
-    /// What the operator accepts by its kind is told; the rest is refused.  An older pool would
-    /// undo what came after: nobody can mean that.
-    fn accept(&self, refusal: MarkError, accepted: &mut Vec<String>) -> Result<(), RecoverError> {
-        match refusal.kind().filter(|kind| self.options.accept.has(kind)) {
-            Some(kind) => {
-                accepted.push(replay::accepted(kind, refusal));
-                Ok(())
-            }
-            None => Err(self.of_mark()(refusal)),
-        }
+    fn accept(&self, objections: Vec<MarkError>) -> Result<Vec<String>, RecoverError> {
+        accepted_of(objections, &self.options.accept).map_err(self.of_mark())
     }
 
     fn path(&self) -> String {
@@ -223,6 +218,19 @@ impl Recovery<'_> {
             EndError::Replay(e) => self.of_replay()(e),
         }
     }
+}
+
+/// What the operator accepts by its kind is told; the first of the rest refuses the replay.  An
+/// older pool has no kind: a replay of it would undo later changes.
+pub(crate) fn accepted_of(
+    objections: Vec<MarkError>,
+    accept: &Accept,
+) -> Result<Vec<String>, MarkError> {
+    let told = |objection: MarkError| match objection.kind().filter(|kind| accept.has(kind)) {
+        Some(kind) => Ok(replay::accepted(kind, objection)),
+        None => Err(objection),
+    };
+    objections.into_iter().map(told).collect()
 }
 
 #[derive(Debug, thiserror::Error)]

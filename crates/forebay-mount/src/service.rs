@@ -136,6 +136,10 @@ pub fn not_replayed(e: RecoverError) -> Error {
     let way_out = "see what a replay would do: forebay replay --dry-run";
     match e {
         RecoverError::Pool(e) => Error::Pool(e),
+        e @ RecoverError::LostEntries { .. } => {
+            let way_out = "see what is left: forebay log replay --dry-run";
+            Error::service(11, e.to_string(), way_out)
+        }
         e @ RecoverError::InUse { .. } => {
             Error::service(4, e.to_string(), "give this one another: --log NAME")
         }

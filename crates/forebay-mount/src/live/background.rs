@@ -78,7 +78,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
                 forebay::diagnostics::warn(format_args!(
                     "forebay: {what}: {e}. Make room: until then a replay after a crash takes the \
-                     tree for an older copy of itself, and wants --accept"
+                     tree for an older copy of itself, and wants --accept=older-tree"
                 ));
                 Ok(())
             }

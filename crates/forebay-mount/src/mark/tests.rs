@@ -7,6 +7,7 @@
 use super::*;
 use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
 use crate::replay::planted::{plant, OF_FORGERS, OF_MARKS};
+use crate::replay::Accept;
 
 const BEGIN: &[u8] = b"begin";
 const ENTRY: &[u8] = b"entry";
@@ -236,6 +237,57 @@ fn a_mark_that_is_over_is_of_its_period_alone() {
     assert_eq!(judged(Some(period)), Verdict::Complete);
     assert_eq!(judged(Some(other)), Verdict::Unmarked);
     assert_eq!(judged(None), Verdict::Unmarked);
+}
+
+/// The gravest objection.
+fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
+    objections(tree, found, synced)?.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Each state of the number and of its file, with each pair of kinds that an operator may accept:
+/// the replay goes on only if every objection is accepted, and of an older pool never.
+#[test]
+fn one_consent_covers_no_other_objection() {
+    let all = Accept::all().to_string();
+    let kinds: Vec<&str> = all.split(',').collect();
+    let numbers =
+        [(Some("older-tree"), 9), (None, 7), (Some("older pool"), 3), (Some("no-group"), 7)];
+    let mut refused = 0;
+    for (number, log) in numbers {
+        for (renamed, open) in [(false, false), (false, true), (true, false), (true, true)] {
+            let tree = SimTree::new(base());
+            begin(&tree, 7, || Ok(mark_of(1, Uuid([0x81; 16])))).unwrap();
+            let group = tree.lookup(&ROOT_INO, GROUP).unwrap().unwrap();
+            if open {
+                let wide = SetAttr { mode: Some(0o664), ..SetAttr::default() };
+                tree.set_attr(&group, &wide).unwrap();
+            }
+            if renamed {
+                tree.rename((&ROOT_INO, MARK), (&ROOT_INO, DONE), RenameHow::Replace).unwrap();
+            }
+            if number == Some("no-group") {
+                tree.unlink(&ROOT_INO, GROUP, false).unwrap();
+            }
+            let mut needed: Vec<&str> = number.into_iter().collect();
+            if renamed && open && number != Some("no-group") {
+                needed.push("no-group");
+            }
+            let found = find(&tree).unwrap();
+            for one in &kinds {
+                for other in &kinds {
+                    let accept: Accept = format!("{one},{other}").parse().unwrap();
+                    let row = format!("{number:?}, renamed: {renamed}, open: {open}, {accept}");
+                    let said = objections(&tree, &found, log).unwrap();
+                    assert_eq!(said.len(), needed.len(), "{row}: {said:?}");
+                    let goes_on = needed.iter().all(|kind| accept.has(kind));
+                    let judged = crate::recover::accepted_of(said, &accept);
+                    assert_eq!(judged.is_ok(), goes_on, "{row}: {judged:?}");
+                    refused += usize::from(!goes_on);
+                }
+            }
+        }
+    }
+    assert!(refused > 200, "{refused}");
 }
 
 /// A tree that folds case has the mark under another name, too.

@@ -118,7 +118,8 @@ fn replayed(state: &State, log: &Log, who: Who) -> Result<(State, Vec<Event>), S
     let period = log.period.then_some(PERIOD);
     let verdict = mark::judge(&found, POOL, "mount", period).map_err(|e| e.to_string())?;
     if log.period && verdict == Verdict::Replay {
-        mark::judge_group(&tree, &found, log.synced).map_err(|e| e.to_string())?;
+        let all = mark::objections(&tree, &found, log.synced).map_err(|e| e.to_string())?;
+        recover::accepted_of(all, &Accept::default()).map_err(|e| e.to_string())?;
     }
     let destroy = || {
         tree.event(Event::Period(false));
