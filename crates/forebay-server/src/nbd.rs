@@ -322,7 +322,7 @@ mod tests {
     fn hold_in_time(memory: &'static Memory, client: &Client, bytes: usize) -> Option<Hold> {
         let (client, (tell, told)) = (client.clone(), std::sync::mpsc::channel());
         std::thread::spawn(move || tell.send(memory.hold(&client, bytes, &|_| {})));
-        told.recv_timeout(Duration::from_millis(500)).ok()
+        told.recv_timeout(Duration::from_millis(500)).ok().flatten()
     }
 
     type Hold = memory::Held<'static>;

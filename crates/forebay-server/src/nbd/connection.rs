@@ -55,15 +55,17 @@ struct Buffer<'c> {
 }
 
 impl<'c> Buffer<'c> {
-    /// May wait for others to give some back.
-    fn reserve(&mut self, place: &Place<'c>, data: usize) {
+    /// May wait for others to give some back. An error: the client is cut off.
+    fn reserve(&mut self, place: &Place<'c>, data: usize) -> io::Result<()> {
         if data <= SMALL_BYTES || self.held.as_ref().is_some_and(|held| data <= held.bytes()) {
-            return;
+            return Ok(());
         }
         self.clear();
-        let mut held = place.memory.hold(&place.client, data, place.cut);
+        let held = place.memory.hold(&place.client, data, place.cut);
+        let mut held = held.ok_or(io::ErrorKind::ConnectionAborted)?;
         self.bytes = held.buffer();
         self.held = Some(held);
+        Ok(())
     }
 
     fn grow(&mut self, data: usize) {
@@ -273,7 +275,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
                 Ok(Some(request))
             }
             command::READ if reads(self.export, &request) => {
-                buffer.reserve(&self.place, request.len as usize);
+                buffer.reserve(&self.place, request.len as usize)?;
                 buffer.grow(request.len as usize);
                 Ok(Some(request))
             }
@@ -283,7 +285,7 @@ impl<'c, R: Read + Send, W: Write + Send> Connection<'c, R, W> {
 
     /// The buffer grows with what comes.
     fn receive(&self, input: &mut R, len: usize, buffer: &mut Buffer<'c>) -> io::Result<()> {
-        buffer.reserve(&self.place, len);
+        buffer.reserve(&self.place, len)?;
         if len <= SMALL_BYTES {
             buffer.grow(len);
             return input.read_exact(&mut buffer.bytes[HEAD_BYTES..][..len]);

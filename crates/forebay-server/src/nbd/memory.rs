@@ -12,8 +12,9 @@
 //!    whatever the other volumes hold.
 //! 2. A request that waits for the bound of its volume or connection is passed by those of others.
 //! 3. A client that holds some and neither sends its data nor takes its answers at
-//!    [`SLOWEST_BYTES`] a second, while others wait for what it holds, is cut off. No client is
-//!    cut off unless a waiter gets its turn by that.
+//!    [`SLOWEST_BYTES`] a second, while other clients wait for that, is cut off. No client is cut
+//!    off unless a waiter of another client gets its turn by that. A request of a client that is
+//!    cut off waits no longer.
 //! 4. Between two requests a thread holds nothing. The memory itself is kept for the same
 //!    connection's next request, as a spare buffer, until anybody asks for room.
 
@@ -165,7 +166,11 @@ impl Account {
 
     /// What each of those who wait lacks. Those that lack nothing have what they asked for then.
     /// One that has to wait is passed by none that waits for the same.
-    fn turns(&mut self, bounds: &Bounds, waiting: &VecDeque<Waiter>) -> Vec<Lacks> {
+    fn turns<'w>(
+        &mut self,
+        bounds: &Bounds,
+        waiting: impl Iterator<Item = &'w Waiter>,
+    ) -> Vec<Lacks> {
         let (mut clients, mut exports, mut all) = (HashSet::new(), HashSet::new(), false);
         let turn = |Waiter { client, bytes, .. }: &Waiter| {
             let mut lacks = self.lacks(bounds, client, *bytes);
@@ -190,14 +195,14 @@ impl Account {
             }
             lacks
         };
-        waiting.iter().map(turn).collect()
+        waiting.map(turn).collect()
     }
 }
 
 impl State {
     /// Those who wait and may go on hold what they asked for.
     fn admit(&mut self, bounds: &Bounds) -> bool {
-        let lacks = self.account.turns(bounds, &self.waiting);
+        let lacks = self.account.turns(bounds, self.waiting.iter());
         let mut admitted = false;
         for (waiter, lacks) in std::mem::take(&mut self.waiting).into_iter().zip(lacks) {
             if lacks == Lacks::Nothing {
@@ -255,25 +260,32 @@ impl State {
         None
     }
 
-    /// Clients that a thread of ours waits for, while somebody lacks what they hold.
+    /// Clients that a thread of ours waits for, while another client lacks what they hold or
+    /// waits behind one that does.
     fn waited_for(&self, bounds: &Bounds) -> HashMap<u64, Client> {
-        let (mut exports, mut all) = (HashSet::new(), false);
-        for Waiter { client, bytes, .. } in &self.waiting {
-            match self.account.lacks(bounds, client, *bytes) {
-                Lacks::OfAll => all = true,
-                Lacks::OfExport => drop(exports.insert(client.export)),
-                // One that lacks nothing waits for one before it.
+        let (mut of_exports, mut of_all) = (HashMap::new(), HashSet::new());
+        let lacks = self.account.clone().turns(bounds, self.waiting.iter());
+        for (Waiter { client, .. }, lacks) in self.waiting.iter().zip(lacks) {
+            match lacks {
+                Lacks::OfAll => drop(of_all.insert(client.number)),
+                Lacks::OfExport => {
+                    let of_export: &mut HashSet<u64> = of_exports.entry(client.export).or_default();
+                    of_export.insert(client.number);
+                }
                 Lacks::OfClient | Lacks::Nothing => {}
             }
         }
-        let holds_it = |h: &&Holder| h.waits && (all || exports.contains(&h.client.export));
+        let holds_it = |h: &&Holder| {
+            let another = |waiters: &HashSet<u64>| waiters.iter().any(|n| *n != h.client.number);
+            h.waits && (another(&of_all) || of_exports.get(&h.client.export).is_some_and(another))
+        };
         let clients = self.holders.values().filter(holds_it);
         clients.map(|h| (h.client.number, h.client.clone())).collect()
     }
 
     /// What would be held if these clients were gone. Requests that are being carried out end
     /// no sooner by that.
-    fn without(&self, clients: &[u64]) -> Account {
+    fn without(&self, clients: &HashSet<u64>) -> Account {
         let mut account = self.account.clone();
         for h in self.holders.values().filter(|h| h.waits && clients.contains(&h.client.number)) {
             account.release(&h.client, h.bytes);
@@ -281,9 +293,18 @@ impl State {
         account
     }
 
-    /// Whether somebody who waits gets a turn when these clients are gone.
-    fn lets_in(&self, bounds: &Bounds, clients: &[u64]) -> bool {
-        self.without(clients).turns(bounds, &self.waiting).contains(&Lacks::Nothing)
+    /// Whether another client that waits gets a turn when these clients are gone.
+    fn lets_in(&self, bounds: &Bounds, clients: &HashSet<u64>) -> bool {
+        let others = self.waiting.iter().filter(|w| !clients.contains(&w.client.number));
+        self.without(clients).turns(bounds, others).contains(&Lacks::Nothing)
+    }
+
+    /// False: there are none among these clients that let another one in when they are gone.
+    fn may_let_in(&self, bounds: &Bounds, clients: &HashSet<u64>) -> bool {
+        let account = self.without(clients);
+        let fits = |w: &Waiter| account.lacks(bounds, &w.client, w.bytes) == Lacks::Nothing;
+        self.lets_in(bounds, clients)
+            || self.waiting.iter().any(|w| clients.contains(&w.client.number) && fits(w))
     }
 
     /// Clients that have moved too little since they are watched, no more of them than it
@@ -306,34 +327,46 @@ impl State {
                 (watched.since, watched.moved) = (now, moved);
             }
         }
-        let mut gone: Vec<u64> =
-            self.watched.iter().filter(|(_, w)| w.cut).map(|(number, _)| *number).collect();
-        let before = gone.len();
+        let cut = self.watched.iter().filter(|(_, w)| w.cut).map(|(number, _)| *number);
+        let mut gone: HashSet<u64> = cut.collect();
+        // Most often there are none, or all of them together do not hold enough.
+        let all = gone.iter().chain(&late).copied().collect();
+        if late.is_empty() || self.lets_in(bounds, &gone) || !self.may_let_in(bounds, &all) {
+            return Vec::new();
+        }
         late.sort_by_key(|number| {
             (std::cmp::Reverse(held_by(&self.account.of_client, number)), *number)
         });
-        while !self.lets_in(bounds, &gone) {
-            if late.is_empty() {
-                return Vec::new();
-            }
-            gone.push(late.remove(0));
-        }
+        let enough = late.iter().position(|number| {
+            gone.insert(*number);
+            self.lets_in(bounds, &gone)
+        });
+        let Some(last) = enough else { return Vec::new() };
+        late.truncate(last + 1);
         // The last one let somebody in; not all of those before it had to go for that.
-        let mut at = before;
-        while at + 1 < gone.len() {
-            let number = gone.remove(at);
-            if !self.lets_in(bounds, &gone) {
-                gone.insert(at, number);
-                at += 1;
+        late.retain(|number| {
+            gone.remove(number);
+            let needed = !self.lets_in(bounds, &gone);
+            if needed {
+                gone.insert(*number);
             }
-        }
-        let late = gone.split_off(before);
+            needed
+        });
         for number in &late {
             if let Some(watched) = self.watched.get_mut(number) {
                 watched.cut = true;
             }
         }
+        self.waiting.retain(|w| !late.contains(&w.client.number));
         late
+    }
+
+    fn is_cut(&self, client: u64) -> bool {
+        self.watched.get(&client).is_some_and(|watched| watched.cut)
+    }
+
+    fn is_over(&self, id: u64) -> bool {
+        self.holders.contains_key(&id) || !self.waiting.iter().any(|w| w.id == id)
     }
 
     /// A client that no thread of ours waits for has done its part.
@@ -361,35 +394,43 @@ impl Memory {
     }
 
     /// Waits for its turn and for room; `cut` ends the connection of a number. Whoever calls
-    /// this holds none, so that nobody waits for a waiter.
-    pub fn hold(&self, client: &Client, bytes: usize, cut: &dyn Fn(u64)) -> Held<'_> {
+    /// this holds none, so that nobody waits for a waiter. None: the client itself is cut off.
+    pub fn hold(&self, client: &Client, bytes: usize, cut: &dyn Fn(u64)) -> Option<Held<'_>> {
         let bytes = bytes.max(UNIT_BYTES).min(self.bounds.client);
         let mut state = self.state();
+        if state.is_cut(client.number) {
+            return None;
+        }
         let id = state.next;
         state.next += 1;
         state.waiting.push_back(Waiter { id, client: client.clone(), bytes });
         self.admit(&mut state);
-        while !state.holders.contains_key(&id) {
+        while !state.is_over(id) {
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             // One looks for all.
-            if state.looked.is_some_and(|at| at.elapsed() < LOOK) || state.holders.contains_key(&id)
-            {
+            if state.looked.is_some_and(|at| at.elapsed() < LOOK) || state.is_over(id) {
                 continue;
             }
             state.looked = Some(Instant::now());
             let late = state.too_slow(&self.bounds);
             if !late.is_empty() {
+                // Their requests wait no longer.
+                self.changed.notify_all();
+                self.admit(&mut state);
                 drop(state);
                 late.into_iter().for_each(cut);
                 state = self.state();
             }
         }
+        if !state.holders.contains_key(&id) {
+            return None;
+        }
         let spare = state.take_spare(client.number).unwrap_or_default();
         let freed = state.make_room(&self.bounds);
         drop(state);
         drop(freed);
-        Held { memory: self, id, bytes, spare, client: client.clone() }
+        Some(Held { memory: self, id, bytes, spare, client: client.clone() })
     }
 
     fn admit(&self, state: &mut State) {
@@ -496,7 +537,7 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..200 {
                         let bytes = ((n as usize + turn) % 2 + 1) * MIB;
-                        let held = memory.hold(&client, bytes, &none);
+                        let held = memory.hold(&client, bytes, &none).unwrap();
                         assert!(held.bytes() == bytes);
                         let state = memory.state();
                         most.fetch_max(state.account.used as u64, Relaxed);
@@ -523,7 +564,7 @@ mod tests {
                 let client = Client::new((export * 2 + number) as u64, export);
                 let bytes = if export < 2 { 2 * MIB } else { MIB };
                 if export < 2 || number == 0 {
-                    held.push(memory.hold(&client, bytes, &none));
+                    held.push(memory.hold(&client, bytes, &none).unwrap());
                 }
             }
             // And more of it that wait.
@@ -546,7 +587,7 @@ mod tests {
     fn one_client_leaves_room_for_others_of_its_volume() {
         let memory: &'static Memory = Box::leak(Box::new(Memory::new(BOUNDS)));
         let greedy = Client::new(1, 1);
-        let held = [(); 2].map(|()| memory.hold(&greedy, MIB, &none));
+        let held = [(); 2].map(|()| memory.hold(&greedy, MIB, &none).unwrap());
         std::thread::spawn(move || memory.hold(&greedy, MIB, &none));
         while memory.state().waiting.is_empty() {
             std::thread::yield_now();
@@ -561,9 +602,9 @@ mod tests {
     fn a_client_that_is_too_slow_for_those_who_wait_is_cut_off() {
         let memory = Memory::new(BOUNDS);
         let [slow, busy, working, third] = [1, 2, 3, 4].map(|n| Client::new(n, 1));
-        let of_slow = memory.hold(&slow, 2 * MIB, &none);
-        let of_busy = memory.hold(&busy, MIB, &none);
-        let of_working = memory.hold(&working, MIB, &none);
+        let of_slow = memory.hold(&slow, 2 * MIB, &none).unwrap();
+        let of_busy = memory.hold(&busy, MIB, &none).unwrap();
+        let of_working = memory.hold(&working, MIB, &none).unwrap();
         of_slow.waits_for_client(true);
         of_busy.waits_for_client(true);
         of_working.waits_for_client(false);
@@ -581,7 +622,7 @@ mod tests {
                 assert_eq!(number, 1);
                 drop(slot.lock().unwrap().take()); // its thread ends
             };
-            let held = memory.hold(&third, MIB, &cut);
+            let held = memory.hold(&third, MIB, &cut).unwrap();
             stop.store(1, Relaxed);
             assert!(start.elapsed() >= BOUNDS.watch && slot.lock().unwrap().is_none());
             drop(held);
@@ -597,54 +638,76 @@ mod tests {
     fn nobody_is_cut_off_where_that_lets_nobody_in() {
         type Part<'a> = &'a [(u64, usize, usize)];
         let mib = |all| Bounds { all: all * MIB, watch: Duration::from_millis(400), ..BOUNDS };
-        type Row = (
-            &'static str,
-            Bounds,
-            Part<'static>,
-            Part<'static>,
-            (u64, usize, usize),
-            &'static [u64],
-        );
+        let large = |all| Bounds { client: 4 * MIB, ..mib(all) };
+        type Row =
+            (&'static str, Bounds, Part<'static>, Part<'static>, Part<'static>, &'static [u64]);
         #[rustfmt::skip]
-        let table: [Row; 8] = [
-            ("nobody lacks anything", mib(8), &[(1, 1, 1)], &[], (9, 2, 2), &[]),
-            ("it holds what the waiter lacks", mib(4), &[(1, 1, 2)], &[(2, 2, 2)], (9, 3, 2), &[1]),
-            ("it holds too little", mib(4), &[(1, 1, 1)], &[(2, 2, 2), (3, 2, 1)], (9, 3, 2), &[]),
-            ("both together hold enough", mib(4), &[(1, 1, 1), (2, 1, 1)], &[(3, 2, 2)], (9, 3, 2), &[1, 2]),
-            ("one of two is enough", mib(4), &[(1, 1, 1), (2, 1, 2)], &[(3, 2, 1)], (9, 3, 2), &[2]),
+        let table: [Row; 13] = [
+            ("nobody lacks anything", mib(8), &[(1, 1, 1)], &[], &[(9, 2, 2)], &[]),
+            ("it holds what the waiter lacks", mib(4), &[(1, 1, 2)], &[(2, 2, 2)], &[(9, 3, 2)], &[1]),
+            ("it holds too little", mib(4), &[(1, 1, 1)], &[(2, 2, 2), (3, 2, 1)], &[(9, 3, 2)], &[]),
+            ("both together hold enough", mib(4), &[(1, 1, 1), (2, 1, 1)], &[(3, 2, 2)], &[(9, 3, 2)], &[1, 2]),
+            ("one of two is enough", mib(4), &[(1, 1, 1), (2, 1, 2)], &[(3, 2, 1)], &[(9, 3, 2)], &[2]),
             ("the waiter's volume is full, it is of another", mib(16),
-                &[(1, 1, 2)], &[(2, 2, 2), (3, 2, 2)], (9, 2, 2), &[]),
-            ("it holds of the waiter's volume", mib(16), &[(1, 2, 2)], &[(3, 2, 2)], (9, 2, 2), &[1]),
-            ("the waiter has enough itself", mib(16), &[(1, 1, 1)], &[(9, 2, 2)], (9, 2, 2), &[]),
+                &[(1, 1, 2)], &[(2, 2, 2), (3, 2, 2)], &[(9, 2, 2)], &[]),
+            ("it holds of the waiter's volume", mib(16), &[(1, 2, 2)], &[(3, 2, 2)], &[(9, 2, 2)], &[1]),
+            ("the waiter has enough itself", mib(16), &[(1, 1, 1)], &[(9, 2, 2)], &[(9, 2, 2)], &[]),
+            ("its own next request alone waits", mib(4),
+                &[(1, 1, 1)], &[(2, 2, 2), (3, 2, 1)], &[(1, 1, 1)], &[]),
+            ("its own next request alone gets in", mib(4),
+                &[(1, 1, 1)], &[(2, 2, 2), (3, 4, 1)], &[(1, 1, 1), (9, 2, 2)], &[]),
+            ("another waits behind its next request", mib(4),
+                &[(1, 1, 1)], &[(2, 2, 2), (3, 2, 1)], &[(1, 1, 1), (9, 2, 1)], &[1]),
+            ("another has room, behind its next request", large(5),
+                &[(1, 1, 1)], &[(2, 2, 2), (3, 4, 1)], &[(1, 1, 2), (9, 2, 1)], &[1]),
+            ("the same, and its next request gets in nowhere", large(5),
+                &[(1, 1, 1)], &[(2, 2, 2), (3, 4, 1)], &[(1, 1, 3), (9, 2, 1)], &[1]),
         ];
-        let one = |(what, bounds, slow, hang, (number, export, waits), wanted): Row| {
+        let one = |(what, bounds, slow, hang, waits, wanted): Row| {
             let memory = Memory::new(bounds);
             let hold = |&(number, export, mib)| {
-                (number, memory.hold(&Client::new(number, export), mib * MIB, &none))
+                (number, memory.hold(&Client::new(number, export), mib * MIB, &none).unwrap())
             };
             let held = Mutex::new(slow.iter().map(hold).collect::<Vec<_>>());
             held.lock().unwrap().iter().for_each(|(_, h)| h.waits_for_client(true));
             let hang: Vec<_> = hang.iter().map(hold).collect();
-            let (cut, done) = (Mutex::new(Vec::new()), AtomicU64::new(0));
+            let [cut, done, refused] = [(); 3].map(|()| Mutex::new(Vec::new()));
             std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let client = Client::new(number, export);
-                    let end = |number| {
-                        cut.lock().unwrap().push(number);
-                        held.lock().unwrap().retain(|(n, _)| *n != number);
-                    };
-                    drop(memory.hold(&client, waits * MIB, &end));
-                    done.store(1, Relaxed);
-                });
+                for &(number, export, mib) in waits {
+                    let before = memory.state().next;
+                    let (memory, held, cut, done, refused) =
+                        (&memory, &held, &cut, &done, &refused);
+                    scope.spawn(move || {
+                        let client = Client::new(number, export);
+                        let end = |number| {
+                            cut.lock().unwrap().push(number);
+                            held.lock().unwrap().retain(|(n, _)| *n != number);
+                        };
+                        let it = memory.hold(&client, mib * MIB, &end);
+                        if it.is_some() { done } else { refused }.lock().unwrap().push(number);
+                    });
+                    while memory.state().next == before {
+                        std::thread::yield_now();
+                    }
+                }
+                let ended = || done.lock().unwrap().len() + refused.lock().unwrap().len();
                 let start = Instant::now();
-                while done.load(Relaxed) == 0 && start.elapsed() < 4 * bounds.watch {
+                while ended() < waits.len() && start.elapsed() < 4 * bounds.watch {
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                let mut cut = cut.lock().unwrap().clone();
+                let [mut cut, done, refused] =
+                    [&cut, &done, &refused].map(|l| l.lock().unwrap().clone());
                 cut.sort_unstable();
                 drop(hang);
                 held.lock().unwrap().clear();
                 assert_eq!(cut, wanted, "{what}");
+                // Of those that wait, the ones that are cut off wait no longer.
+                let theirs = |of: bool| {
+                    let numbers = waits.iter().map(|(number, ..)| *number);
+                    numbers.filter(|n| wanted.contains(n) == of).collect::<Vec<_>>()
+                };
+                assert_eq!(refused, theirs(true), "{what}");
+                assert!(wanted.is_empty() || done == theirs(false), "{what}: {done:?}");
             });
         };
         std::thread::scope(|scope| {
@@ -658,19 +721,19 @@ mod tests {
     fn a_spare_buffer_keeps_nobody_waiting() {
         let memory = Memory::new(BOUNDS);
         let clients: Vec<_> = (1..=4).map(|n| Client::new(n, 1)).collect();
-        let held: Vec<_> = clients.iter().map(|c| memory.hold(c, MIB, &none)).collect();
+        let held: Vec<_> = clients.iter().map(|c| memory.hold(c, MIB, &none).unwrap()).collect();
         held.into_iter().for_each(|h| h.end(Vec::with_capacity(MIB)));
         assert_eq!(memory.state().spare, 4 * MIB);
         // Of the same connection it is used again.
-        let mut again = memory.hold(&clients[0], MIB, &none);
+        let mut again = memory.hold(&clients[0], MIB, &none).unwrap();
         assert_eq!(again.buffer().capacity(), MIB);
         drop(again);
         let others: Vec<_> = (0..4).map(|n| Client::new(10 + n, 2 + n as usize)).collect();
-        let held: Vec<_> = others.iter().map(|c| memory.hold(c, 2 * MIB, &none)).collect();
+        let held: Vec<_> = others.iter().map(|c| memory.hold(c, 2 * MIB, &none).unwrap()).collect();
         assert_eq!(memory.state().spare, 0, "all is held, and more is kept");
         drop(held);
-        memory.hold(&clients[1], MIB, &none).end(Vec::with_capacity(MIB));
-        memory.hold(&clients[1], MIB, &none).end(Vec::with_capacity(2 * MIB));
+        memory.hold(&clients[1], MIB, &none).unwrap().end(Vec::with_capacity(MIB));
+        memory.hold(&clients[1], MIB, &none).unwrap().end(Vec::with_capacity(2 * MIB));
         clients.iter().for_each(|c| memory.forget(c));
         let state = memory.state();
         assert!(state.spare == 0 && state.spares.is_empty());
