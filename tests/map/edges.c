@@ -10,6 +10,7 @@
  *	edges jumps FILE        a handler is left by a jump, then a file is opened by deeper calls
  *	edges signals FILE      the process waits for signals while a file is open
  *	edges forks FILE        children while threads open and close files
+ *	edges others FILE       threads open, rename and change other files while FILE is closed
  *	edges syncs FILE        syncs while others read FILE and another file is closed
  *	edges room FILE         stores, says "stored", waits for a byte of its input; then FILE gets more
  *				room, with a private mapping of it and whoever reads it by then
@@ -32,6 +33,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -489,11 +491,100 @@ static void comes(const char *name, int ms)
 		printf("%lu is there of %lu\n", (unsigned long)there, (unsigned long)before);
 }
 
+/* What looks whether another file is one that is mapped. */
+static int opens_it(const char *name)
+{
+	int fd = open(name, O_RDWR | O_CREAT, 0600);
+
+	return fd < 0 || close(fd) != 0;
+}
+
+static int opens_stream(const char *name)
+{
+	FILE *f = fopen(name, "w");
+
+	return !f || fclose(f) != 0;
+}
+
+static int renames(const char *name)
+{
+	char to[512];
+
+	snprintf(to, sizeof(to), "%s.renamed", name);
+	return rename(name, to) != 0 || rename(to, name) != 0;
+}
+
+static int truncates(const char *name)
+{
+	return truncate(name, 4096) != 0;
+}
+
+static int sets_times(const char *name)
+{
+	return utimensat(AT_FDCWD, name, NULL, 0) != 0;
+}
+
+static struct {
+	const char *name;
+	int (*call)(const char *);
+	volatile unsigned long calls;
+} other_calls[] = {
+	{ "open", opens_it, 0 }, { "fopen", opens_stream, 0 }, { "rename", renames, 0 },
+	{ "truncate", truncates, 0 }, { "utimensat", sets_times, 0 },
+};
+#define OTHERS (sizeof(other_calls) / sizeof(*other_calls))
+
+static void *calls_other(void *p)
+{
+	size_t i = (size_t)p;
+	char name[512];
+
+	snprintf(name, sizeof(name), "%s.%s.plain", path, other_calls[i].name);
+	CHECK(opens_it(name) == 0);
+	while (!stop) {
+		CHECK(other_calls[i].call(name) == 0);
+		other_calls[i].calls++;
+		usleep(500);
+	}
+	return NULL;
+}
+
+static void others(void)
+{
+	unsigned long before[OTHERS], during[OTHERS];
+	pthread_t threads[OTHERS];
+	int fd = made(path);
+	size_t i;
+	char *p;
+
+	CHECK(ftruncate(fd, 40 * MIB) == 0);
+	p = mmap(NULL, 40 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	for (i = 0; i < OTHERS; i++)
+		threads[i] = begin(calls_other, (void *)i);
+	memset(p, 7, 40 * MIB);
+	CHECK(munmap(p, 40 * MIB) == 0);
+	for (i = 0; i < OTHERS; i++)
+		before[i] = other_calls[i].calls;
+	CHECK(close(fd) == 0);
+	for (i = 0; i < OTHERS; i++)
+		during[i] = other_calls[i].calls - before[i];
+	stop = 1;
+	for (i = 0; i < OTHERS; i++) {
+		CHECK(pthread_join(threads[i], NULL) == 0);
+		/* A call that had begun ends, and one that had looked before the close began. */
+		if (is_mapped_run() && during[i] < 4)
+			fprintf(stderr, "%s: %lu calls during the close\n", other_calls[i].name, during[i]);
+		CHECK(!is_mapped_run() || during[i] >= 4);
+	}
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 	int alone;
 } all[] = {
+	{ "others", others, 1 },
 	{ "closes", closes, 1 },
 	{ "makes", makes, 1 },
 	{ "signals", signals, 1 },

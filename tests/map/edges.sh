@@ -15,7 +15,7 @@ run() { timeout -s KILL 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --r
 for what in $("$edges" list) ; do
 	truncate -s 64K "$work/plain.dat"
 	timeout -s KILL 60 "$edges" "$what" "$work/plain.dat" >/dev/null || fail "$what of a plain file"
-	rm -f "$work"/*.map
+	rm -f "$work"/*.map "$work"/*.plain
 	truncate -s 64K "$file"
 	run "$edges" "$what" "$file" >"$work/said" 2>"$work/says" || fail "$what: $? $(cat "$work/said" "$work/says")"
 	say "$what: passed $(cat "$work/said")"
@@ -140,6 +140,10 @@ if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	dd if=/dev/zero of="$work/full/rest" bs=4K status=none 2>/dev/null || true
 	printf . >&9
 	says more
+	# One that is refused ends nothing, since nobody waits.
+	if dd if=/dev/null of="$work/full/edge.map" oflag=nonblock conv=notrunc status=none 2>/dev/null; then fail "an open beside the lease"; fi
+	sleep 1
+	kill -0 "$pid" 2>/dev/null || fail "an open that is refused ends a program on a full file system: $(cat "$work/says")"
 	(printf other >>"$work/full/edge.map") 2>/dev/null || true
 	ended
 	[ "$code" = 6 ] || fail "a full file system: $code $(cat "$work/says")"

@@ -47,6 +47,9 @@ const SETXID: usize = 33;
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// After which a lease is asked for again that was given back for a reader.
 const AGAIN: Duration = Duration::from_millis(100);
+/// After which a lease that an open has broken which was refused is made whole again, where what was
+/// stored could not be written to the file.  Nobody is told of an open that comes meanwhile.
+const LATER: Duration = Duration::from_millis(500);
 /// For how long a reader may turn out to be this process.
 const SETTLES: Duration = Duration::from_millis(50);
 
@@ -252,14 +255,16 @@ fn watch() {
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
     WATCHER.store(thread(), Ordering::SeqCst);
     let mut given_back: Vec<Weak<Mapped>> = Vec::new();
+    let mut most = Duration::from_secs(5);
     loop {
-        wait(if given_back.is_empty() { Duration::from_secs(5) } else { AGAIN });
+        wait(if given_back.is_empty() { most } else { AGAIN });
+        most = Duration::from_secs(5);
         let files: Vec<_> = inside(|| lock(&LEASED).iter().filter_map(Weak::upgrade).collect());
         inside(|| given_back.retain(|f| f.strong_count() > 0));
         for file in files {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
-                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => {}
+                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => most = LATER,
                 (_, Some(State::Taken)) if !is_own(&file) => give_up(&file),
                 (_, Some(state @ (State::Broken { .. } | State::Taken))) => {
                     give_back(&file, !matches!(state, State::Broken { to_write: false }));
@@ -411,11 +416,13 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
             whole
         })
     });
+    // What is stored cannot be written to the file now.  While nobody waits that ends no program.
+    let later = exposed.is_err() && is_ours() && within(SETTLES, free) && is_ours();
     drop(held);
     match again {
         Again::Lost => give_up(file),
         Again::Whole => exposed.is_ok(),
-        Again::Waits => false,
+        Again::Waits => later,
     }
 }
 

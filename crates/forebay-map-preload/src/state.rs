@@ -46,7 +46,8 @@ static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
 pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
 /// Where files are mapped.
-pub static PLACES: RwLock<Places> = RwLock::new(Places { open: Vec::new(), closing: Vec::new() });
+pub static PLACES: RwLock<Places> =
+    RwLock::new(Places { open: Vec::new(), closing: Vec::new(), opening: None });
 /// How many files are open, with those that are being closed.
 pub static FILES: AtomicUsize = AtomicUsize::new(0);
 
@@ -69,6 +70,33 @@ pub struct Places {
     pub open: Vec<Arc<Mapped>>,
     /// A close is under way, with `OPEN` held.
     pub closing: Vec<Arc<Mapped>>,
+    /// An open is under way, with `OPEN` held.
+    opening: Option<(u64, u64)>,
+}
+
+impl Places {
+    /// Whether an open or a close of a file is under way.
+    fn changes(&self, id: (u64, u64)) -> bool {
+        self.opening == Some(id) || self.closing.iter().any(|f| f.id == id)
+    }
+}
+
+/// An open is under way until this is dropped.
+#[derive(Debug)]
+struct Opening(());
+
+impl Opening {
+    /// With `OPEN` held.
+    fn of(id: (u64, u64)) -> Opening {
+        write(&PLACES).opening = Some(id);
+        Opening(())
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        write(&PLACES).opening = None;
+    }
 }
 
 impl Opened {
@@ -504,8 +532,20 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
     found.len()
 }
 
+/// A file that is open.  Only an open or a close of that file is waited for: `OPEN` is held for as
+/// long as a close takes, and what opens other files must not wait for that.
+fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
+    {
+        let places = read(&PLACES);
+        if !places.changes(id) {
+            return places.open.iter().find(|f| f.id == id).cloned();
+        }
+    }
+    lock(&OPEN).as_ref()?.files.get(&id).cloned()
+}
+
 pub fn is_open(id: (u64, u64)) -> bool {
-    any_files() && lock(&OPEN).as_ref().is_some_and(|o| o.files.contains_key(&id))
+    any_files() && opened(id).is_some()
 }
 
 /// A file that is open, by a path.
@@ -514,7 +554,7 @@ pub fn opened_at(dir: c_int, path: &CStr, follow: bool) -> Option<Arc<Mapped>> {
         return None;
     }
     let id = identity_at(dir, path, if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
-    lock(&OPEN).as_ref()?.files.get(&id).cloned()
+    opened(id)
 }
 
 /// Opens a file for the program; the descriptor is one of the kernel's for it.
@@ -536,6 +576,7 @@ pub fn open(
     let file = match known {
         Some(file) => file,
         None => {
+            let _opening = Opening::of(id);
             let room = config.room.max(size.saturating_mul(2));
             let map = match quietly(|| first(&mut open, config, path, size, room)) {
                 Ok(map) => map,
