@@ -50,6 +50,8 @@ thread_local! {
     /// The thread's file-system user and group, once they are known: a thread begins with those
     /// of the thread that started it.
     static WORN: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
+    /// The thread, or one that started it, was prepared; `None`: nobody has asked yet.
+    static PREPARED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// The server's own, before its threads gave them up.
@@ -98,12 +100,28 @@ fn prepare_capabilities() -> Result<()> {
     more_space(false)?;
     let own = getgroups()?;
     GROUPS.get_or_init(|| own);
-    set_thread_groups(&[])
+    set_thread_groups(&[])?;
+    PREPARED.set(Some(true));
+    Ok(())
+}
+
+/// This thread has given up what a thread that answers requests gives up.  A thread is asked first
+/// while it is as it began, so one that was started by a prepared one is known by what it lacks.
+fn is_prepared() -> bool {
+    if let Some(known) = PREPARED.get() {
+        return known;
+    }
+    let lacks_space =
+        |has: rustix::thread::CapabilitySets| !has.effective.contains(CapabilitySet::SYS_RESOURCE);
+    let prepared = getgroups().is_ok_and(|groups| groups.is_empty())
+        && capabilities(None).is_ok_and(lacks_space);
+    PREPARED.set(Some(prepared));
+    prepared
 }
 
 /// Looks at something as the server, on a thread that may act for a caller.
 pub fn as_server<R>(look: impl FnOnce() -> R) -> R {
-    let Some(groups) = GROUPS.get() else { return look() };
+    let Some(groups) = GROUPS.get().filter(|_| is_prepared()) else { return look() };
     // Where something of it cannot be, it looks as what it is then.
     let worn = WORN.get();
     let with_groups = set_thread_groups(groups).is_ok();
@@ -277,6 +295,10 @@ mod tests {
             assert_eq!((uid, gid), (0, 0));
             assert_eq!(own & CapabilitySet::SYS_RESOURCE.bits(), 0);
             assert_eq!(getgroups(), Ok(Vec::new()), "the server's groups are no caller's");
+            let started = std::thread::spawn(move || (as_server(ids), ids(), getgroups())).join();
+            let (server, itself, left) = started.expect("a thread that it starts");
+            assert_eq!((server, itself), (Ok((0, 0, before.2)), Ok((0, 0, own))));
+            assert_eq!(left, Ok(Vec::new()), "what it gave up is given up");
             let caller = Caller { uid: 4242, gid: 4343, pid: 0 };
             let acting = Acting::new(caller);
             assert_eq!(as_caller(ids), Ok((4242, 4343, own)), "modes are overridden as before");
@@ -321,5 +343,8 @@ mod tests {
         .join()
         .expect("the thread");
         assert_eq!(ids(), Ok(before), "another thread stays what it was");
+        let groups = getgroups();
+        assert_eq!(as_server(ids), Ok(before));
+        assert_eq!((ids(), getgroups()), (Ok(before), groups), "also when it looks as the server");
     }
 }

@@ -74,6 +74,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
             if self.groups.is_synced_within(wanted, left) {
                 return true;
             }
+            if self.groups.is_over() {
+                return false;
+            }
         }
     }
 

@@ -164,6 +164,20 @@ fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
     background.join().unwrap();
 }
 
+/// Where nothing is synced any more nobody waits for room.
+#[test]
+fn who_lacks_room_is_refused_at_once_after_a_failure() {
+    let bed = Bed::calm("no-room");
+    bed.create("gone").unwrap();
+    bed.live.unlink(bed.live.root(), b"gone", false).unwrap();
+    bed.live.groups.fail();
+    let begun = Instant::now();
+    *bed.live.room_made.lock().unwrap() = Some(begun);
+    let refused = bed.live.with_room(|| Err::<(), _>(Errno::NOSPC));
+    assert_eq!(refused, Err(Errno::NOSPC));
+    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_success_is_believed_when_earlier_syncs_have_ended() {
     let syncs = Arc::new(Syncs::default());
