@@ -54,6 +54,9 @@ use terms::time_or_now;
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
 
+/// What is done when all threads that read requests have ended.
+pub(crate) type AtEnd = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
+
 thread_local! {
     /// What is read goes through here: a new buffer for each request would be new pages, which
     /// the kernel would clear first.  As long as the longest request: 1 MiB.
@@ -65,8 +68,10 @@ thread_local! {
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// Requests that the kernel makes by itself (it reads ahead and writes back, also for asynchronous
-/// reads and writes of O_DIRECT) and that may wait.  While so many do it makes no others.
-const MOST_BACKGROUND: u16 = 1024;
+/// reads and writes of O_DIRECT) and that may wait.  While so many do it makes no others.  Their bytes,
+/// 1 MiB each, fit into what is held of requests that wait ([`Memory`]), and leave a quarter of it.
+const MOST_BACKGROUND: u16 = 192;
+const _: () = assert!((MOST_BACKGROUND as usize) << 20 <= helpers::MOST_HELD / 4 * 3);
 
 /// How many threads read requests where so many may wait at once.
 pub(crate) const fn threads(waiting: usize) -> usize {
@@ -78,6 +83,7 @@ pub struct Front {
     memory: Memory,
     /// For the threads that read requests: one fewer than there are of them.
     slots: Slots,
+    at_end: AtEnd,
 }
 
 /// Answers here, or has it answered by a helper of the class if this is the last thread that is
@@ -131,7 +137,8 @@ impl Front {
         waiting: usize,
     ) -> Front {
         let served = Arc::new(Served::new(live, latency, options));
-        Front { served, memory: Memory::default(), slots: Slots::new(waiting) }
+        let slots = Slots::new(waiting);
+        Front { served, memory: Memory::default(), slots, at_end: AtEnd::default() }
     }
 
     /// To be set when there is one, before the first request.
@@ -142,6 +149,11 @@ impl Front {
     /// The same.
     pub fn acts(&self) -> Arc<OnceLock<bool>> {
         self.served.acts.clone()
+    }
+
+    /// To be set before the session is run.
+    pub fn at_end(&self) -> AtEnd {
+        self.at_end.clone()
     }
 
     /// To be led by a thread of their own.
@@ -198,6 +210,12 @@ impl Filesystem for Front {
         }
         let _ = config.set_max_background(MOST_BACKGROUND);
         Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Some(done) = self.at_end.get() {
+            done();
+        }
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -195,7 +195,7 @@ impl Helpers {
 
 /// Bytes of requests that wait for helpers: copies in this process's memory, while a disk that hangs
 /// takes none.
-const MOST_HELD: usize = 128 << 20;
+pub(super) const MOST_HELD: usize = 256 << 20;
 
 /// How many bytes are held, and a bound for them.
 #[derive(Clone, Debug, Default)]
