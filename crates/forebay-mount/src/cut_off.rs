@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use fuser::{INodeNo, Notifier};
 
 use crate::front::{kernel_waits, number_for_kernel, TreeLive};
+use crate::known::Known;
 
 /// How long the tree's disk may take for what the kernel holds.
 pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
@@ -96,18 +97,14 @@ fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Resul
 
 /// Linux before 6.16 calls a page written back when its request is queued.  So no request may be
 /// left, as far as programs that go on allow that.
-pub(crate) fn wait_for_queue(connection: u32) {
+pub(crate) fn wait_for_queue(known: &Known) {
     const LONGEST: Duration = Duration::from_secs(10);
     if kernel_waits() {
         return;
     }
     let begun = Instant::now();
-    let path = format!("/sys/fs/fuse/connections/{connection}/waiting");
-    while begun.elapsed() < LONGEST {
-        match fs::read_to_string(&path) {
-            Ok(waiting) if waiting.trim() != "0" => thread::sleep(Duration::from_millis(1)),
-            _ => return,
-        }
+    while begun.elapsed() < LONGEST && !known.is_idle() {
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -20,10 +20,12 @@
 
 mod acl;
 mod affinity;
+mod answer;
 mod attach;
 mod cut_off;
 mod front;
 mod holders;
+mod known;
 mod latency;
 pub mod live;
 mod log;

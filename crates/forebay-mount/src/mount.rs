@@ -10,22 +10,22 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay::{LogOptions, LogState, Pages, Pool};
-use fuser::{INodeNo, Notifier, Session, SessionUnmounter};
-use rustix::fs::{AtFlags, StatxFlags};
+use fuser::{Notifier, Session, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
 use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
+use crate::answer::{answer, answered};
 use crate::attach::{attach, register, unregister, waiting, Flags};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
-use crate::front::{threads, Front, Helpers, TreeLive};
+use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
 use crate::holders;
+use crate::known::{self, Known, Place, ABORT_WAIT};
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
-use crate::namespaces;
 use crate::needs;
 use crate::rights;
 use crate::tree::Tree;
@@ -93,20 +93,16 @@ pub enum MountError {
         if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
     )]
     Held { mountpoint: String, by: Vec<String> },
-    #[error(
-        "{mountpoint} is unmounted everywhere, but the server has not ended it: answers to what \
-         programs asked for wait for the disk of {tree}, or for space in the pool (see forebay \
-         status); it ends by itself when they are given"
-    )]
-    Waits { mountpoint: String, tree: String },
+    #[error("{mountpoint} is unmounted, but the server has not ended it: {cause}")]
+    Waits { mountpoint: String, cause: String },
     #[error(
         "{mountpoint}: bytes that programs had written when it was ended, and that no sync covers, \
          are lost: {cause}"
     )]
     Lost { mountpoint: String, cause: String },
     #[error(
-        "{mountpoint}: its session ended while it was mounted: {cause}; programs had errors, and \
-         what was logged is in the tree"
+        "{mountpoint}: its session ended while it was mounted or in use: {cause}; programs had \
+         errors, and what was logged is in the tree"
     )]
     Session { mountpoint: String, cause: String },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
@@ -148,6 +144,9 @@ pub struct MountStatus {
     pub waits_for_space_s: f64,
     /// Why nothing is synced any more.
     pub failure: Option<String>,
+    /// Why the session ended, if nobody unmounted it.
+    #[serde(default)]
+    pub session_failure: Option<String>,
 }
 
 /// A tree that is mounted.
@@ -158,8 +157,8 @@ pub struct Mount {
     options: MountOptions,
     tree: PathBuf,
     mountpoint: PathBuf,
-    /// What the mountpoint is a mount of.
-    device: Arc<OnceLock<u64>>,
+    /// `None`: it could not be looked at when it was shown.
+    known: Option<Arc<Known>>,
     kernel: Arc<OnceLock<Notifier>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -167,8 +166,10 @@ pub struct Mount {
     ended: Arc<(Mutex<bool>, Condvar)>,
     /// Why it ended, if nobody unmounted it.
     session_failure: Arc<OnceLock<String>>,
-    /// This server unmounts it.
-    unmounts: Arc<AtomicBool>,
+    /// This server ends it, whoever uses it.
+    cuts_off: Arc<AtomicBool>,
+    /// It was mounted for its users: who mounts it is told why it failed before.
+    begun: Arc<AtomicBool>,
     finishing: Arc<AtomicBool>,
     /// umount(8) has a line of it that is ours.
     registered: AtomicBool,
@@ -179,6 +180,7 @@ pub struct Mount {
 struct Shown {
     session: Session<Front>,
     acts: Arc<OnceLock<bool>>,
+    at_end: AtEnd,
     helpers: Helpers,
 }
 
@@ -191,39 +193,8 @@ struct End {
     finished: bool,
 }
 
-/// What is at the mountpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Ours,
-    /// Something else, over ours.
-    Covered,
-    /// Something else: somebody has unmounted ours.
-    Other,
-}
-
-/// The device of what is at a path, by what the kernel knows: the server of a mount there is not
-/// asked, which may wait for its disk.
-fn device_at(path: &Path) -> rustix::io::Result<u64> {
-    let flags = AtFlags::STATX_DONT_SYNC;
-    let found = rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty())?;
-    Ok(rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor))
-}
-
-fn place(mountpoint: &Path, device: u64) -> Place {
-    match device_at(mountpoint) {
-        Ok(at) if at != device => match namespaces::is_here(device) {
-            true => Place::Covered,
-            false => Place::Other,
-        },
-        _ => Place::Ours,
-    }
-}
-
 /// How long one who mounts or replays waits for a mount that is about to end.
 pub const ENDING_WAIT: Duration = Duration::from_secs(10);
-
-/// How long the threads of a session may take to see that it was ended.
-const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long other mount namespaces may take to follow an unmount.
 const HELD_WAIT: Duration = Duration::from_secs(5);
@@ -240,21 +211,6 @@ pub fn is_dead(path: &Path) -> bool {
     asked.is_err_and(|e| e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
 }
 
-/// What looks at a path that may be a mount, whose server may be stopped: an error then, and
-/// no wait without end.
-pub(crate) fn answer<T: Send + 'static>(
-    look: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let (tell, told) = mpsc::channel();
-    thread::Builder::new().spawn(move || tell.send(look()))?;
-    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
-                    with ps, continue it (kill -CONT) or end it";
-        Err(io::Error::new(io::ErrorKind::TimedOut, what))
-    })
-}
-
 /// It is in the way of what is below it.
 pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
     for _ in 0..16 {
@@ -264,12 +220,6 @@ pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
         take_away(path, UnmountFlags::DETACH)?;
     }
     Ok(())
-}
-
-/// The kernel refuses all that waits for the session's answers, and what comes.
-fn abort(device: u64) {
-    let connection = rustix::fs::minor(device);
-    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
 }
 
 /// One who is not root mounts by fusermount3, which may unmount what is his, too.
@@ -336,15 +286,6 @@ fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
             locked => return locked,
         }
     }
-}
-
-/// The kernel reads ahead of a program by 128 KiB in FUSE, whatever a server asks for; each
-/// request of it costs a turn.
-fn read_ahead(device: u64) {
-    const KIB: &str = "512";
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    // Slower without it, and only for root.
-    let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KIB);
 }
 
 /// All that the log holds is in the tree, and synced there.
@@ -416,24 +357,37 @@ impl Mount {
         };
         let begun = mount.spawn(shown, pool.pages()).and_then(|()| mount.answers());
         if let Err(e) = begun {
-            let _ = mount.abandon(false);
+            // Nobody has written anything.
+            let mut end = mount.end.lock().unwrap_or_else(PoisonError::into_inner);
+            mount.force_end();
+            let _ = mount.finish(false, &mut end);
+            drop(end);
             return Err(mount_error(e));
         }
-        if let Some(device) = mount.device.get() {
-            read_ahead(*device);
-        }
+        mount.begun.store(true, Ordering::Relaxed);
         mount.register();
         Ok(mount)
     }
 
     /// The session answers.
     fn answers(&self) -> io::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let (tell, told) = mpsc::channel();
         let at = self.mountpoint.clone();
-        let asked = answer(move || std::fs::metadata(at));
-        match self.session_failure.get() {
-            Some(cause) => Err(io::Error::other(cause.clone())),
-            None => asked.map(drop),
-        }
+        thread::Builder::new().spawn(move || tell.send(std::fs::metadata(at).map(drop)))?;
+        let ended = || match (self.session_failure.get(), self.ended()) {
+            (Some(cause), _) => Some(io::Error::other(cause.clone())),
+            (None, true) => Some(io::Error::other("somebody unmounted it at once")),
+            (None, false) => None,
+        };
+        let slow = || {
+            let (mountpoint, tree) = (self.mountpoint.display(), self.tree.display());
+            forebay::diagnostics::warn(format_args!(
+                "forebay: {mountpoint}: the first answer takes more than {PATIENCE:?}: the disk of \
+                 {tree} is slow or hangs; waiting"
+            ));
+        };
+        answered(&told, ended, PATIENCE, slow)
     }
 
     fn register(&self) {
@@ -469,6 +423,7 @@ impl Mount {
         let latency = Arc::new(Latency::default());
         let front = Front::new(live.clone(), latency.clone(), options, waiting());
         let (kernel, acts, helpers) = (front.kernel(), front.acts(), front.helpers());
+        let at_end = front.at_end();
         // The kernel would mount it over a file, and show nothing.
         if !std::fs::metadata(mountpoint).map_err(mount_error)?.is_dir() {
             return Err(mount_error(Errno::NOTDIR.into()));
@@ -476,25 +431,29 @@ impl Mount {
         let mut session = attach(front, live.tree(), mountpoint, options).map_err(mount_error)?;
         let _ = kernel.set(session.notifier());
         // Nobody answers yet, and this asks nobody.
-        let device = device_at(mountpoint).map_or_else(|_| OnceLock::new(), OnceLock::from);
+        let known = Known::shown(mountpoint).ok().map(Arc::new);
+        if let Some(known) = &known {
+            known.read_ahead();
+        }
         let mount = Mount {
             live,
             latency,
             options: options.clone(),
             tree,
             mountpoint: mountpoint.into(),
-            device: Arc::new(device),
+            known,
             kernel,
             unmounter: Mutex::new(session.unmount_callable()),
             threads: Mutex::default(),
             ended: Arc::default(),
             session_failure: Arc::default(),
-            unmounts: Arc::default(),
+            cuts_off: Arc::default(),
+            begun: Arc::default(),
             finishing: Arc::default(),
             registered: AtomicBool::default(),
             end: Mutex::default(),
         };
-        Ok((mount, Shown { session, acts, helpers }))
+        Ok((mount, Shown { session, acts, at_end, helpers }))
     }
 
     fn spawn(&self, shown: Shown, mut pages: Pages) -> io::Result<()> {
@@ -507,32 +466,49 @@ impl Mount {
             helpers.lead();
         })?;
         let (live, ended) = (self.live.clone(), self.ended.clone());
-        let (device, mountpoint) = (self.device.clone(), self.mountpoint.clone());
-        let (failure, unmounts) = (self.session_failure.clone(), self.unmounts.clone());
+        let (known, mountpoint) = (self.known.clone(), self.mountpoint.clone());
+        let (failure, cuts_off) = (self.session_failure.clone(), self.cuts_off.clone());
+        let begun = self.begun.clone();
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
             // The threads that answer requests are this one's.
             let _ = shown.acts.set(rights::prepare(live.tree()));
             drop(live);
+            let aborted = Arc::new(OnceLock::new());
+            let (of, at) = (known.clone(), mountpoint.clone());
+            let look = move || known::is_aborted(of.as_deref(), &cuts_off, &at);
+            let seen = aborted.clone();
+            // When the threads have ended: the session then unmounts what fusermount3 has mounted.
+            let _ = shown.at_end.set(Box::new(move || {
+                let _ = seen.set(look());
+            }));
             let ran = shown.session.run();
-            let unmounted = || {
-                let at = |device: &u64| place(&mountpoint, *device) != Place::Ours;
-                unmounts.load(Ordering::Relaxed) || device.get().is_some_and(at)
-            };
-            // Somebody who unmounts it by force ends the session first.
-            let begun = Instant::now();
-            while !unmounted() && ran.is_ok() && begun.elapsed() < ABORT_WAIT {
-                thread::sleep(Duration::from_millis(10));
-            }
-            if !unmounted() {
-                let aborted = "the kernel ended its connection (umount -f, or an abort in \
-                               /sys/fs/fuse/connections)";
-                let _ = failure.set(ran.map_or_else(|e| e.to_string(), |()| aborted.into()));
+            if aborted.get().copied().unwrap_or(ran.is_err()) {
+                let mut cause = ran.map_or_else(
+                    |e| e.to_string(),
+                    |()| {
+                        "the kernel ended its connection (umount -f, or an abort in \
+                         /sys/fs/fuse/connections)"
+                            .into()
+                    },
+                );
                 // Nobody serves the mount any more.  Who waits for an answer is told.
-                if let Some(device) = device.get() {
-                    abort(*device);
+                if let Some(known) = &known {
+                    known.abort();
                 }
                 let force = UnmountFlags::FORCE | UnmountFlags::DETACH;
-                let _ = take_away(&mountpoint, force);
+                match known.as_ref().map_or(Place::Ours, |known| known.place(&mountpoint)) {
+                    Place::Ours => drop(take_away(&mountpoint, force)),
+                    Place::Covered => {
+                        cause += "; it is left below what is mounted over it: unmount both";
+                    }
+                    Place::Other => {}
+                }
+                if begun.load(Ordering::Relaxed) {
+                    let (mountpoint, cause) = (name(&mountpoint), cause.clone());
+                    let told = MountError::Session { mountpoint, cause };
+                    forebay::diagnostics::warn(format_args!("forebay: {told}"));
+                }
+                let _ = failure.set(cause);
             }
             // What was asked for is done.
             shown.helpers.wait();
@@ -595,12 +571,7 @@ impl Mount {
             let at = |cause| MountError::Busy { mountpoint: name(&self.mountpoint), cause };
             match self.place() {
                 _ if end.unmounted => {}
-                Place::Ours => {
-                    self.unmounts.store(true, Ordering::Relaxed);
-                    self.take_away().map_err(at).inspect_err(|_| {
-                        self.unmounts.store(false, Ordering::Relaxed);
-                    })?;
-                }
+                Place::Ours => self.take_away().map_err(at)?,
                 Place::Covered => {
                     let cause = "something else is mounted over it; unmount that first";
                     return Err(at(io::Error::other(cause)));
@@ -609,12 +580,7 @@ impl Mount {
             }
             end.unmounted = true;
             if !self.wait_for_end(HELD_WAIT) {
-                let mountpoint = name(&self.mountpoint);
-                if !self.kernel_has_it() {
-                    return Err(MountError::Waits { mountpoint, tree: name(&self.tree) });
-                }
-                let by = namespaces::that_see(self.device.get().copied().unwrap_or_default());
-                return Err(MountError::Held { mountpoint, by });
+                return Err(self.held());
             }
         }
         self.finish(keep, &mut end)
@@ -637,26 +603,16 @@ impl Mount {
 
     /// What programs have written is here; what they ask for from now on the kernel refuses.
     fn cut_off(&self, limit: Duration) -> Result<(), MountError> {
-        let ours = self.place() == Place::Ours;
         let mut kept = Ok(());
         if !self.options.read_only {
+            let ours = self.place() == Place::Ours;
             let at = ours.then_some(self.mountpoint.as_path());
             kept = cut_off::write_back(&self.live, &self.kernel, at, limit);
-            if let (true, Some(device)) = (kept.is_ok(), self.device.get()) {
-                cut_off::wait_for_queue(rustix::fs::minor(*device));
+            if let (true, Some(known)) = (kept.is_ok(), &self.known) {
+                cut_off::wait_for_queue(known);
             }
         }
-        if ours {
-            self.unmounts.store(true, Ordering::Relaxed);
-            let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
-            let _ = unmounter.unmount();
-        }
-        // While a program has a file open the session goes on, where it is not forced to end.
-        if let (false, Some(device)) = (self.wait_for_end(ABORT_WAIT), self.device.get()) {
-            abort(*device);
-            self.wait_for_end(ABORT_WAIT);
-        }
+        self.force_end();
         kept.map_err(|cause| {
             let lost = MountError::Lost { mountpoint: name(&self.mountpoint), cause };
             // Before what may wait for the same disk.
@@ -665,15 +621,45 @@ impl Mount {
         })
     }
 
-    /// It is mounted in some namespace, or in use.  Else the kernel does not find its root.
-    fn kernel_has_it(&self) -> bool {
-        let asked = self.kernel.get().map(|kernel| kernel.inval_inode(INodeNo::ROOT, -1, 0));
-        !matches!(asked, Some(Err(e)) if e.kind() == io::ErrorKind::NotFound)
+    /// The kernel refuses what programs ask for from now on.
+    fn force_end(&self) {
+        self.cuts_off.store(true, Ordering::Relaxed);
+        if self.place() == Place::Ours && !self.ended() {
+            let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
+            let _ = unmounter.unmount();
+        }
+        // While a program has a file open the session goes on, where it is not forced to end.
+        if let (false, Some(known)) = (self.wait_for_end(ABORT_WAIT), &self.known) {
+            known.abort();
+            self.wait_for_end(ABORT_WAIT);
+        }
+    }
+
+    /// Why it goes on after an unmount.
+    fn held(&self) -> MountError {
+        let mountpoint = name(&self.mountpoint);
+        let by = self.known.as_ref().map_or_else(Vec::new, |known| known.seen_by());
+        if !by.is_empty() {
+            return MountError::Held { mountpoint, by };
+        }
+        let gone = self.known.as_ref().is_none_or(|known| known.is_gone(&self.mountpoint));
+        let cause = match gone {
+            true => format!(
+                "answers to what programs asked for wait for the disk of {}, or for space in the \
+                 pool (see forebay status); it ends by itself when they are given",
+                self.tree.display()
+            ),
+            false => "programs have files of it open (after umount -l), or have it in a mount \
+                      namespace that this server may not look at; it ends by itself when they end"
+                .into(),
+        };
+        MountError::Waits { mountpoint, cause }
     }
 
     /// Unmounting goes by path, and must not take away what another has mounted there.
     fn place(&self) -> Place {
-        self.device.get().map_or(Place::Ours, |device| place(&self.mountpoint, *device))
+        self.known.as_ref().map_or(Place::Ours, |known| known.place(&self.mountpoint))
     }
 
     /// `true`: somebody unmounted it everywhere.
@@ -738,6 +724,7 @@ impl Mount {
             unsynced_age_s: pending.age.as_secs_f64(),
             waits_for_space_s: self.live.waits_for_space().as_secs_f64(),
             failure: self.live.failure().map(ToString::to_string),
+            session_failure: self.session_failure.get().cloned(),
         }
     }
 }

@@ -6,25 +6,61 @@ use std::fs;
 
 use rustix::fs::{major, minor};
 
-fn number(device: u64) -> String {
-    format!("{}:{}", major(device), minor(device))
+/// A mount as /proc/self/mountinfo has it in each namespace: a device number alone may be given to
+/// another file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    device: String,
+    /// Type and source; `None`: they could not be read.
+    named: Option<(String, String)>,
 }
 
-fn has(mounts: &str, device: &str) -> bool {
-    mounts.lines().any(|line| line.split(' ').nth(2) == Some(device))
+/// Its number, and what it is listed as.
+fn parse(line: &str) -> Option<(u64, Listed)> {
+    let (of_mount, of_system) = line.split_once(" - ")?;
+    let mut of_mount = of_mount.split(' ');
+    let (id, _, device) = (of_mount.next()?.parse().ok()?, of_mount.next()?, of_mount.next()?);
+    let mut of_system = of_system.split(' ');
+    let named = Some((of_system.next()?.into(), of_system.next()?.into()));
+    Some((id, Listed { device: device.into(), named }))
 }
 
-/// This process's own namespace has a mount of the device.
-pub fn is_here(device: u64) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    has(&mounts, &number(device))
+impl Listed {
+    /// A mount of this device; the one with this number, if that is known.
+    pub fn find(device: u64, id: Option<u64>) -> Listed {
+        let device = format!("{}:{}", major(device), minor(device));
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut found = mounts
+            .lines()
+            .filter_map(parse)
+            .filter(|(of, listed)| listed.device == device && id.is_none_or(|id| id == *of));
+        found.next().map_or(Listed { device, named: None }, |(_, listed)| listed)
+    }
+
+    #[cfg(test)]
+    pub fn named(device: u64, kind: &str, source: &str) -> Listed {
+        let device = format!("{}:{}", major(device), minor(device));
+        Listed { device, named: Some((kind.into(), source.into())) }
+    }
+
+    fn is_in(&self, mounts: &str) -> bool {
+        mounts.lines().filter_map(parse).any(|(_, listed)| match self.named {
+            Some(_) => listed == *self,
+            None => listed.device == self.device,
+        })
+    }
 }
 
-/// A process of each mount namespace that has a mount of this device, in words; as far as
-/// this process may look at others.
-pub fn that_see(device: u64) -> Vec<String> {
+/// This process's own namespace has the mount; `None`: nobody says.
+pub fn is_here(listed: &Listed) -> Option<bool> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    Some(listed.is_in(&mounts))
+}
+
+/// A process of each mount namespace that has the mount, in words; as far as this process may look
+/// at others.
+pub fn that_see(listed: &Listed) -> Vec<String> {
     const SHOWN: usize = 5;
-    let device = number(device);
     let (mut seen, mut found) = (HashSet::new(), Vec::new());
     let Ok(processes) = fs::read_dir("/proc") else { return found };
     for process in processes.flatten() {
@@ -37,10 +73,29 @@ pub fn that_see(device: u64) -> Vec<String> {
             continue;
         }
         let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        if has(&mounts, &device) {
+        if listed.is_in(&mounts) {
             let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             found.push(format!("process {pid} ({})", command.trim_end()));
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_number_that_another_file_system_has_is_not_the_mount() {
+        const OURS: &str = "57 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 master:1 - fuse.forebay /tree\\040x rw,user_id=0";
+        const OTHER: &str = "57 22 0:45 / /mnt/a\\040b rw,nosuid - fuse.sshfs host:/x rw,user_id=0";
+        let (id, listed) = parse(OURS).expect("a line");
+        assert_eq!((id, listed.device.as_str()), (57, "0:45"));
+        assert_eq!(listed.named, Some(("fuse.forebay".into(), "/tree\\040x".into())));
+        assert!(listed.is_in(&format!("{OTHER}\n{OURS}\n")));
+        assert!(!listed.is_in(OTHER) && !listed.is_in(""));
+        let unnamed = Listed { named: None, ..listed };
+        assert!(unnamed.is_in(OTHER));
+        assert_eq!(parse("57 22 0:45"), None);
+    }
 }

@@ -15,9 +15,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
+use crate::answer::answer;
 use crate::attach::Flags;
 use crate::mark::MarkError;
-use crate::mount::{answer, Mount, MountError, MountOptions, MountStatus};
+use crate::mount::{Mount, MountError, MountOptions, MountStatus};
 use crate::recover::{Claims, RecoverError, Recovery};
 use crate::replay::{Accept, ReplayError, ReplayOptions};
 
@@ -312,6 +313,10 @@ impl Service for MountService {
         let failed = s.failure.iter().map(|why| {
             format!("{why}; entries stay in log {}: mend {}, then mount it again", s.log, s.tree)
         });
+        let session = s
+            .session_failure
+            .iter()
+            .map(|why| format!("its session ended: {why}; mount {} again", s.tree));
         let waits = (s.failure.is_none() && s.waits_for_space_s >= SPACE_TROUBLE_S).then(|| {
             let seconds = s.waits_for_space_s;
             format!("a program has waited {seconds:.0} s for space in the pool, which volumes or other logs have filled, or for a sync of {}", s.tree)
@@ -327,7 +332,7 @@ impl Service for MountService {
             kind: KIND.into(),
             name: self.name.clone(),
             summary,
-            trouble: failed.chain(waits).collect(),
+            trouble: failed.chain(session).chain(waits).collect(),
             figures: figures(&s),
             details,
         }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Looks at what a server of a mount answers, without a wait that nobody ends.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What looks at a path that may be a mount, whose server may be stopped: an error then, and
+/// no wait without end.
+pub(crate) fn answer<T: Send + 'static>(
+    look: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let (tell, told) = mpsc::channel();
+    thread::Builder::new().spawn(move || tell.send(look()))?;
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
+                    with ps, continue it (kill -CONT) or end it";
+        Err(io::Error::new(io::ErrorKind::TimedOut, what))
+    })
+}
+
+/// Waits for what a session answers as long as the session runs: its tree's disk may be slow.
+pub(crate) fn answered<T>(
+    told: &mpsc::Receiver<io::Result<T>>,
+    ended: impl Fn() -> Option<io::Error>,
+    patience: Duration,
+    slow: impl FnOnce(),
+) -> io::Result<T> {
+    const LOOK: Duration = Duration::from_millis(50);
+    let (begun, mut slow) = (Instant::now(), Some(slow));
+    loop {
+        match told.recv_timeout(LOOK) {
+            Ok(answer) => return ended().map_or(answer, Err),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(e) => return Err(io::Error::other(e)),
+        }
+        if let Some(e) = ended() {
+            return Err(e);
+        }
+        if begun.elapsed() >= patience {
+            if let Some(slow) = slow.take() {
+                slow();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A first answer that takes longer than anybody's patience is waited for, and it is said once;
+    /// only the session's end makes it an error.
+    #[test]
+    fn a_slow_first_answer_is_no_failure() {
+        let patience = Duration::from_millis(60);
+        let mut slow = 0;
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            thread::sleep(5 * Duration::from_millis(60));
+            tell.send(Ok(7))
+        });
+        let answer = answered(&told, || None, patience, || slow += 1);
+        assert_eq!((answer.ok(), slow), (Some(7), 1));
+        let (_tell, told) = mpsc::channel::<io::Result<()>>();
+        let ended = || Some(io::Error::other("the session has failed"));
+        let answer = answered(&told, ended, patience, || ());
+        assert_eq!(answer.expect_err("no session").to_string(), "the session has failed");
+    }
+}

@@ -1,0 +1,142 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a server tells an unmount from the end of its session, whichever way either comes: an unmount
+# is exit code 0, a session that ended under its users is 7 and names the cause.  It never ends the
+# connection of a mount that is not its own, whatever numbers the kernel gives that one.
+# Method: a table of ways to unmount and to abort, with root's mounts and with an ordinary user's;
+# for one of them another FUSE mount gets the device number before the server looks.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+need python3 setpriv
+
+tree=$work/tree top=$work/top at=$work/top/at control=/sys/fs/fuse/connections
+mkdir "$tree" "$top"
+"$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
+at_end 'umount -l "$at" "$top" 2>/dev/null || true'
+# Without fusectl nobody can abort a connection.
+mountpoint -q "$control" || {
+	mount -t fusectl none "$control" || skip "fusectl cannot be mounted"
+	at_end 'umount -l "$control" 2>/dev/null || true'
+}
+
+connection() { python3 -c 'import os, sys; print(os.minor(os.stat(sys.argv[1]).st_dev))' "$1"; }
+begin() {
+	mount -t tmpfs none "$top"
+	mkdir "$at"
+	"$FOREBAY" mount "$pool" "$tree" "$at" --foreground >"$work/mount.log" 2>&1 &
+	server=$!
+	for ((tries = 0; tries < 1200; tries++)); do
+		[ "$(stat -f -c %T "$at" 2>/dev/null)" = fuseblk ] && break
+		kill -0 "$server" 2>/dev/null || fail "the mount ended before it was there: $(cat "$work/mount.log")"
+		sleep 0.05
+	done
+	[ $tries -lt 1200 ] || fail "no mount"
+	abort=$control/$(connection "$at")/abort
+	echo served >"$at/file"
+}
+# ended NAME CODE
+ended() {
+	local code=0
+	timeout 30 tail --pid="$server" -f /dev/null || fail "$1: the server does not end"
+	wait "$server" || code=$?
+	server=''
+	exec 8>&- 9>&-
+	[ -z "${holder:-}" ] || { kill "$holder" 2>/dev/null; wait "$holder" 2>/dev/null; holder=''; } || true
+	umount -l "$at" 2>/dev/null || true
+	umount -l "$top" 2>/dev/null || true
+	[ "$code" = "$2" ] || fail "$1: exit code $code, not $2: $(tail -n 2 "$work/mount.log")"
+	[ "$2" = 0 ] || grep -q "its session ended while it was mounted" "$work/mount.log" || fail "$1: $(tail -n 2 "$work/mount.log")"
+	[ ! -L "$tree/.forebay-mount" ] || fail "$1: the mark is left"
+	[ "$(cat "$tree/file")" = served ] || fail "$1: the file is not in the tree"
+}
+apart() { # a process of another mount namespace holds it
+	"$root/tests/apart" "$work" --propagation=private sleep 600 &
+	holder=$!
+	until [ "$(cat "/proc/$holder/comm")" = sleep ]; do
+		kill -0 "$holder" || fail "no mount namespace can be made"
+		sleep 0.05
+	done
+}
+at_end '[ -z "${holder:-}" ] || kill "$holder" 2>/dev/null || true'
+
+while read -r code name; do
+	begin
+	case $name in
+	umount) umount -i "$at" ;;
+	lazily) umount -l "$at" ;;
+	lazily-in-use) exec 8>"$at/held"; umount -l "$at"; sleep 2; exec 8>&- ;;
+	lazily-above) umount -l "$top" ;;
+	without-its-directory) kill -STOP "$server"; umount -l "$at"; rmdir "$at"; kill -CONT "$server" ;;
+	abort) echo 1 >"$abort" ;;
+	abort-in-use) exec 8>"$at/held"; echo 1 >"$abort" ;;
+	abort-below-another) mount -t tmpfs none "$at"; echo 1 >"$abort"; sleep 2; umount "$at" ;;
+	abort-lazily-unmounted) exec 8>"$at/held"; umount -l "$at"; echo 1 >"$abort" ;;
+	abort-elsewhere) apart; umount -i "$at"; sleep 0.5; echo 1 >"$abort" ;;
+	esac
+	ended "$name" "$code"
+done <<'T'
+0 umount
+0 lazily
+0 lazily-in-use
+0 lazily-above
+0 without-its-directory
+7 abort
+7 abort-in-use
+7 abort-below-another
+7 abort-lazily-unmounted
+7 abort-elsewhere
+T
+
+# The server is stopped while its mount goes, and the kernel gives the device number to a mount of
+# another FUSE server, which is to be there when the first one has ended.
+second=$shm/second
+mkdir "$work/other" "$work/other-at"
+"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
+at_end 'umount -l "$work/other-at" 2>/dev/null || true'
+begin
+number=$(connection "$at")
+first=$server
+kill -STOP "$first"
+umount -l "$at"
+rmdir "$at"
+FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" mount "$second" "$work/other" "$work/other-at" >/dev/null || fail "another mount"
+reused=no
+[ "$(connection "$work/other-at")" != "$number" ] || reused=yes
+kill -CONT "$first"
+ended "a number that is used again" 0
+echo there >"$work/other-at/file" || fail "the server ended the connection of another mount"
+FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" umount "$work/other-at" >/dev/null || fail "umount of the other"
+say "10 ways to end a session are told apart; device number used again: $reused"
+
+# What fusermount3 has mounted for an ordinary user is unmounted by the session's own end.
+if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'exec 3<>/dev/fuse' 2>/dev/null; then
+	as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups env FOREBAY_RUNTIME_DIR="$work/user" "$@"; }
+	chmod 711 "$shm" "$work"
+	mkdir "$work/own" && mkdir -m 700 "$work/user"
+	cp --sparse=always "$pool" "$shm/own"
+	chown 1000:1000 "$work/own" "$work/user" "$shm/own"
+	for way in 0:umount 7:abort; do
+		as_user "$FOREBAY" mount "$shm/own" "$work/own" --foreground >"$work/mount.log" 2>&1 &
+		server=$!
+		for ((tries = 0; tries < 1200; tries++)); do
+			grep -q " $work/own fuse.forebay " /proc/mounts && as_user ls "$work/own" >/dev/null 2>&1 && break
+			kill -0 "$server" 2>/dev/null || fail "the user's mount: $(cat "$work/mount.log")"
+			sleep 0.05
+		done
+		minor=$(awk -v at="$work/own" '$5 == at { split($3, n, ":"); print n[2] }' /proc/self/mountinfo)
+		sleep 0.5
+		case $way in
+		*umount) as_user fusermount3 -u "$work/own" ;;
+		*abort) echo 1 >"$control/$minor/abort" ;;
+		esac
+		code=0
+		wait "$server" || code=$?
+		server=''
+		[ $code = "${way%%:*}" ] || fail "a user's mount, ${way#*:}: exit code $code: $(tail -n 2 "$work/mount.log")"
+		grep -q " $work/own " /proc/mounts && fail "a user's mount, ${way#*:}: a mount is left"
+	done
+	say "the same of a mount by fusermount3"
+else
+	say "no fusermount3 for an ordinary user: not tested"
+fi
