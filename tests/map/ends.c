@@ -7,6 +7,9 @@
  *	ends list             the ways to end, each with where it stores last
  *	ends end WAY FILE     stores to FILE and ends so, without a sync
  *	ends syncs FILE       sync(2) while another thread closes FILE, and a kill
+ *	ends acks CALL ACK FILE   exits, in a handler where CALL ends with -handler, while a thread syncs
+ *			      FILE by CALL (msync, fsync), and keeps in ACK what it was told is durable
+ *	ends acked ACK FILE   whether FILE has that
  *	ends signals FILE     handlers that open, write, sync and jump while threads and they are at it
  *	ends cancel FILE      threads are cancelled while they write, sync and read
  *	ends futex FILE       a process-shared lock in a mapping, while its memory moves
@@ -307,6 +310,76 @@ static void syncs(void)
 	raise(SIGKILL);
 }
 
+static volatile uint64_t *acknowledged;
+static int by_msync;
+
+static void *acknowledges(void *p)
+{
+	volatile uint64_t *count = (uint64_t *)(memory + 5 * PAGE);
+	uint64_t n;
+
+	for (n = 1;; n++) {
+		*count = n;
+		if ((by_msync ? msync(memory, 8 * PAGE, MS_SYNC) : fdatasync(file)) == 0)
+			*acknowledged = n;
+	}
+	return p;
+}
+
+static void ends_at_once(int signal)
+{
+	(void)signal;
+	_exit(0);
+}
+
+static char *mapped(int *fd, const char *name, long len)
+{
+	char *p;
+
+	*fd = open(name, O_RDWR | O_CREAT, 0600);
+	CHECK(*fd >= 0 && ftruncate(*fd, len) == 0);
+	p = mmap(NULL, (size_t)len, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+/* The close of this file takes a while, and so does that of another one. */
+static void acks(const char *ack, const char *call)
+{
+	pthread_t thread;
+	char name[512], *other;
+	int fd;
+
+	snprintf(name, sizeof(name), "%s.other.map", path);
+	memory = mapped(&file, path, 24 * MIB);
+	other = mapped(&fd, name, 24 * MIB);
+	acknowledged = (uint64_t *)mapped(&fd, ack, PAGE);
+	*acknowledged = 0;
+	by_msync = strncmp(call, "msync", 5) == 0;
+	CHECK(pthread_create(&thread, NULL, acknowledges, NULL) == 0);
+	while (*acknowledged < 3)
+		usleep(1000);
+	memset(memory + MIB, 7, 12 * MIB);
+	memset(other + MIB, 7, 20 * MIB);
+	if (!strchr(call, '-'))
+		exit(0);
+	signal(SIGUSR1, ends_at_once);
+	CHECK(pthread_kill(pthread_self(), SIGUSR1) == 0);
+	pause();
+}
+
+static void acked(const char *ack)
+{
+	int fd = open(path, O_RDONLY), in = open(ack, O_RDONLY);
+	uint64_t there, was;
+
+	CHECK(fd >= 0 && pread(fd, &there, sizeof(there), 5 * PAGE) == sizeof(there));
+	CHECK(in >= 0 && pread(in, &was, sizeof(was), 0) == sizeof(was) && was > 0);
+	if (there < was)
+		fprintf(stderr, "%lu is there, and %lu was acknowledged\n", (unsigned long)there, (unsigned long)was);
+	CHECK(there >= was);
+}
+
 static sigjmp_buf back;
 static volatile int jumps, handled;
 static int by_handler = -1;
@@ -580,6 +653,13 @@ int main(int argc, char **argv)
 	path = argv[argc - 1];
 	if (strcmp(argv[1], "children") == 0) {
 		children();
+		return 0;
+	}
+	if (strcmp(argv[1], "acks") == 0 || strcmp(argv[1], "acked") == 0) {
+		CHECK(argc >= 4);
+		if (strcmp(argv[1], "acks") == 0)
+			acks(argv[3], argv[2]);
+		acked(argv[2]);
 		return 0;
 	}
 	file = open(path, O_RDWR | O_CREAT, 0600);

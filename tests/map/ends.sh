@@ -42,6 +42,17 @@ recover || fail "a sync next to a close: not recovered"
 grep -aq 'last, ' "$work/end.map" || fail "a sync next to a close: what was synced is lost"
 say "a sync next to a close: passed"
 
+for call in msync fsync msync-handler fsync-handler; do
+	for ((try = 0; try < 3; try++)); do
+		rm -f "$work"/end.map* "$work/ack"
+		code=0
+		ROOM=32M mapped timeout -s KILL 60 "$ends" acks "$call" "$work/ack" "$work/end.map" 2>"$work/says" || code=$?
+		[ "$code" = 0 ] || fail "$call beside an end: $code $(cat "$work/says")"
+		"$ends" acked "$work/ack" "$work/end.map" || fail "$call beside an end: what it has acknowledged is lost"
+	done
+	say "$call beside an end: passed"
+done
+
 for what in signals cancel futex children; do
 	rm -f "$work"/plain* "$work"/what.map*
 	timeout -s KILL 60 "$ends" "$what" "$work/plain.dat" || fail "$what of a plain file"

@@ -20,8 +20,8 @@ use crate::real;
 use crate::say::{once, About};
 use crate::signals::{self, hold};
 use crate::state::{
-    any_files, config, inside, is_elsewhere, is_inside, lock, read, write, Opened, FILES, OPEN,
-    PLACES,
+    any_files, config, inside, is_elsewhere, is_inside, lock, may_be_within, read, write, Opened,
+    FILES, OPEN, PLACES,
 };
 
 /// Exit status of a program that cannot be followed any more.
@@ -55,7 +55,10 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
         places.closing.push(Arc::clone(file));
     });
     let closed = close_map(file);
-    inside(|| write(&PLACES).closing.retain(|f| !Arc::ptr_eq(f, file)));
+    // A thread that calls with its addresses while the program ends is kept from the kernel.
+    if !ending::has_begun() {
+        inside(|| write(&PLACES).closing.retain(|f| !Arc::ptr_eq(f, file)));
+    }
     FILES.fetch_sub(1, Ordering::SeqCst);
     closed
 }
@@ -104,6 +107,22 @@ pub fn sync_all() -> Result<(), c_int> {
 fn open_or_closing() -> Vec<Arc<Mapped>> {
     let places = read(&PLACES);
     places.open.iter().chain(&places.closing).cloned().collect()
+}
+
+/// Of a range in which no file is open: a close is waited for that is under way, since until then
+/// the kernel would take what is there for an ordinary mapping, and say that a sync of it is done.
+pub fn wait_within(from: usize, len: usize) {
+    let end = from.saturating_add(len.max(1));
+    if !may_be_within(from, end - 1) {
+        return;
+    }
+    let closing = read(&PLACES).closing.iter().find(|f| f.is_within(from, end)).cloned();
+    let Some(file) = closing else { return };
+    ending::stay_if_begun();
+    while file.map().is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ending::stay_if_begun();
 }
 
 /// A close that is under way is waited for by the file's lock.

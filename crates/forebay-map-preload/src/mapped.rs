@@ -86,7 +86,11 @@ impl Mapped {
             ending::stay_if_begun();
             return Err(libc::EBADF);
         };
-        inside(|| f(map)).map_err(|e| {
+        let done = inside(|| f(map));
+        drop(held);
+        // The end of the program may have closed it beside this: no result of that is told.
+        ending::stay_if_begun();
+        done.map_err(|e| {
             once(about, format_args!("{e}"));
             match (about, errno_of(&e)) {
                 // What a sync may say.

@@ -4,11 +4,13 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use libc::off_t;
 
 use crate::closing;
 use crate::kept;
+use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real::{fail, raw, told};
 use crate::say::{once, About};
@@ -129,9 +131,21 @@ macro_rules! maps {
 }
 maps!(mmap mmap64);
 
+/// The file that is mapped at an address.  None: what is done there is the kernel's.
+fn at(address: usize, len: usize) -> Option<(Arc<Mapped>, u64)> {
+    let found = state::at(address);
+    if found.is_none() {
+        closing::wait_within(address, len);
+    }
+    found
+}
+
 /// Something is to be done over a file's mapping that the library would not see.
 fn over(from: usize, len: usize) -> bool {
-    let Some(file) = state::over(from, len) else { return false };
+    let Some(file) = state::over(from, len) else {
+        closing::wait_within(from, len);
+        return false;
+    };
     once(
         About::Memory,
         format_args!(
@@ -147,7 +161,7 @@ fn over(from: usize, len: usize) -> bool {
 /// As munmap(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
-    if let Some((file, _)) = state::at(p.addr()) {
+    if let Some((file, _)) = at(p.addr(), len) {
         return match pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) {
             Some(len) => file.remove_views(p.addr(), len).map_or_else(fail, |()| 0),
             None => fail(libc::EINVAL),
@@ -170,7 +184,7 @@ pub unsafe extern "C-unwind" fn mremap(
     flags: c_int,
     to: *mut c_void,
 ) -> *mut c_void {
-    if let Some((file, _)) = state::at(p.addr()) {
+    if let Some((file, _)) = at(p.addr(), old) {
         let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         let done = match (pages(old), pages(new)) {
             (Some(old), Some(new)) if !fixed => file.resize_view(p.addr(), old, new),
@@ -213,7 +227,7 @@ pub unsafe extern "C-unwind" fn shmat(id: c_int, p: *const c_void, flags: c_int)
 /// As msync(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
-    let Some((file, at)) = state::at(p.addr()) else {
+    let Some((file, at)) = at(p.addr(), len) else {
         // It may begin before a file's mapping, and reach into it.
         if flags & libc::MS_SYNC != 0
             && state::over(p.addr(), len).is_some()
@@ -254,7 +268,7 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
 /// As madvise(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
-    let Some((file, _)) = state::at(p.addr()) else {
+    let Some((file, _)) = at(p.addr(), len) else {
         if over(p.addr(), len) {
             return fail(libc::EINVAL);
         }
@@ -283,7 +297,7 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     // What POSIX calls DONTNEED takes nothing away.
-    if state::at(p.addr()).is_some() || advice == libc::POSIX_MADV_DONTNEED {
+    if at(p.addr(), len).is_some() || advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
     // SAFETY: the caller's promise; the others have the kernel's numbers.
@@ -297,7 +311,7 @@ pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice
 /// As mprotect(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
-    let Some((file, _)) = state::at(p.addr()) else {
+    let Some((file, _)) = at(p.addr(), len) else {
         if over(p.addr(), len) {
             return fail(libc::EACCES);
         }
@@ -319,7 +333,7 @@ pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int
 }
 
 fn locked(p: *const c_void, len: usize) -> Option<c_int> {
-    let (file, at) = state::at(p.addr())?;
+    let (file, at) = at(p.addr(), len)?;
     Some(match file.call(About::Lock, |map| map.lock(at, len as u64)) {
         Ok(()) => 0,
         // As for a limit of the system.
@@ -351,7 +365,7 @@ pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_in
 /// As munlock(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
-    if let Some((file, at)) = state::at(p.addr()) {
+    if let Some((file, at)) = at(p.addr(), len) {
         let done = file.call(About::Lock, |map| {
             map.unlock(at, len as u64);
             Ok(())

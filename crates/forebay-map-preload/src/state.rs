@@ -68,7 +68,7 @@ pub struct Opened {
 pub struct Places {
     /// They have an address.
     pub open: Vec<Arc<Mapped>>,
-    /// A close is under way, with `OPEN` held.
+    /// A close is under way, with `OPEN` held, or was when the program began to end.
     pub closing: Vec<Arc<Mapped>>,
     /// An open is under way, with `OPEN` held.
     opening: Option<(u64, u64)>,
@@ -359,7 +359,7 @@ pub fn errno_of(e: &Error) -> c_int {
     }
 }
 
-fn may_be_within(from: usize, last: usize) -> bool {
+pub fn may_be_within(from: usize, last: usize) -> bool {
     extent::may_have(from, last.saturating_sub(from).saturating_add(1))
         && !is_child()
         && !is_inside()

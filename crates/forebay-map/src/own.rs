@@ -209,6 +209,17 @@ impl<T: Track> Inner<T> {
         }
     }
 
+    /// Asked with `io` held: what is stored after the close is neither in the file nor durable.
+    fn check_open(&self) -> Result<()> {
+        match self.content.closed.load(Ordering::SeqCst) {
+            false => Ok(()),
+            true => {
+                let path = self.content.backing.path().to_owned();
+                Err(Error::Refused { path, why: "it is closed".into() })
+            }
+        }
+    }
+
     fn pinned(&self, segment: usize) -> bool {
         self.content.pins[segment].load(Ordering::SeqCst) > 0
     }
@@ -445,6 +456,7 @@ impl Mapped for Inner {
     fn sync(&self, at: u64, len: u64) -> Result<()> {
         loop {
             let io = self.shared_io();
+            self.check_open()?;
             if !self.content.is_cut() || planted::is(Planted::CutNotEnded) {
                 return self.sync_range(at, len);
             }
@@ -483,22 +495,26 @@ impl Mapped for Inner {
         }
         let end = at.saturating_add(from.len() as u64);
         let io = self.shared_io();
+        self.check_open()?;
         if end <= self.content.size() {
             return self.write_within(at, from);
         }
         drop(io);
         let io = self.io_alone();
+        self.check_open()?;
         self.write_longer(io, at, &[from]).map(drop)
     }
 
     fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
         let io = self.io_alone();
+        self.check_open()?;
         let at = self.content.size();
         self.write_longer(io, at, parts).map(|written| (at, written))
     }
 
     fn reserve(&self, len: u64) -> Result<u64> {
         let _io = self.alone();
+        self.check_open()?;
         let _shows = Shows(self);
         let at = self.content.size();
         self.resize(at.saturating_add(len)).map(|()| at)
@@ -506,12 +522,14 @@ impl Mapped for Inner {
 
     fn set_size(&self, size: u64) -> Result<()> {
         let _io = self.alone();
+        self.check_open()?;
         let _shows = Shows(self);
         self.resize(size)
     }
 
     fn allocate(&self, at: u64, len: u64) -> Result<()> {
         let _io = self.alone();
+        self.check_open()?;
         let _shows = Shows(self);
         let end = at.saturating_add(len);
         if end > self.content.size() {
@@ -575,6 +593,7 @@ impl Mapped for Inner {
 
     fn expose(&self, f: &mut dyn FnMut() -> bool) -> Result<()> {
         let _alone = self.alone();
+        self.check_open()?;
         let content = &self.content;
         self.end_cut()?;
         self.sync_range(0, u64::MAX)?;
@@ -705,6 +724,8 @@ impl<T: Track> Inner<T> {
             let pins = content.pins[segment].swap(0, Ordering::SeqCst);
             self.shared.unpin(pins);
         }
+        // A frame that is released below is soon another file's.  What is stored until here is synced.
+        self.tracker.withdraw().map_err(self.system("withdraw its mapping"))?;
         self.end_cut()?;
         self.sync_range(0, u64::MAX)?;
         content.write_back(self.segments())?;

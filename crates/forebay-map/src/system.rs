@@ -327,6 +327,16 @@ impl Reservation {
         moved
     }
 
+    /// From now on a load or a store in a segment is SIGSEGV.
+    pub fn withdraw(&self, segment: usize) -> io::Result<()> {
+        // SAFETY: the segment is this one's own; it changes no byte, and nothing has a reference to
+        // what is there.
+        unsafe {
+            rustix::mm::mprotect(self.at(segment), SEGMENT, rustix::mm::MprotectFlags::empty())
+        }?;
+        Ok(())
+    }
+
     /// Faults in the pages of a segment, as loads would.
     pub fn populate(&self, segment: usize) -> io::Result<()> {
         // SAFETY: it changes no byte.

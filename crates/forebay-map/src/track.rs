@@ -41,6 +41,11 @@ pub(crate) trait Track: Send + Sync + Debug {
     /// Whether its content is in the memory.
     fn with_present<R>(&self, segment: usize, f: impl FnOnce(bool) -> R) -> R;
     fn tick(&self, quiet: u32, keep: usize, most: usize) -> io::Result<usize>;
+    /// Where a segment's memory cannot be taken away ([`discard`](Track::discard)), nobody loads from
+    /// or stores to it any more.
+    fn withdraw(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// No page becomes dirty but by a call of the file: its mark may go when it lacks nothing.
     fn is_asked(&self) -> bool;
 }
@@ -94,6 +99,10 @@ impl Track for Tracker<Segments> {
 
     fn tick(&self, quiet: u32, keep: usize, most: usize) -> io::Result<usize> {
         Tracker::tick(self, quiet, keep, most)
+    }
+
+    fn withdraw(&self) -> io::Result<()> {
+        Tracker::withdraw(self)
     }
 
     fn is_asked(&self) -> bool {

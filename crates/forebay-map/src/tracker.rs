@@ -501,6 +501,18 @@ impl<S: Source + 'static> Tracker<S> {
         self.inner.discard(segment, may, f)
     }
 
+    /// Without events a segment's memory cannot be taken away while somebody may store to it.  From
+    /// now on a touch of any of them is SIGSEGV.  With events this does nothing.
+    pub fn withdraw(&self) -> io::Result<()> {
+        if self.inner.events.is_some() {
+            return Ok(());
+        }
+        (0..self.inner.segments.len()).try_for_each(|segment| {
+            let _state = self.inner.hold(segment);
+            self.inner.space.withdraw(segment)
+        })
+    }
+
     /// How many segments are in which state.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();

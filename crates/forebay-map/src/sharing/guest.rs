@@ -478,6 +478,9 @@ impl Mapped for Guest {
 
     fn sync(&self, at: u64, len: u64) -> Result<()> {
         let stay = &self.stay;
+        if stay.closed.load(Ordering::SeqCst) {
+            return Err(stay.refused("it is closed"));
+        }
         self.rooms.tracker.check().map_err(stay.system("what tells its stores"))?;
         // Who has become a guest since has stored nothing that this sync has to know of.
         if stay.board.get(Is::Guests) > 1 {

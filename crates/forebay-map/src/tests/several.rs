@@ -591,6 +591,37 @@ fn who_opens_a_file_does_not_wait_for_himself() {
     assert!(machine.is_empty());
 }
 
+/// How /proc/self/maps shows the mappings in a range.
+fn shown(from: usize, len: usize) -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("it is there");
+    let number = |hex: &str| usize::from_str_radix(hex, 16).expect("an address");
+    let of = |line: &str| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let is = number(start) < from + len && from < number(end);
+        is.then(|| rest.split(' ').next().unwrap_or("").to_owned())
+    };
+    maps.lines().filter_map(of).collect()
+}
+
+/// Without events nothing takes a segment away when the process ends: its frame is soon another's.
+#[test]
+fn nobody_stores_to_a_frame_that_was_given_back() {
+    let _alone = alone();
+    let machine = Machine::new(2, &[2 * ONE], []);
+    let cache = cache(&machine, &Features::default());
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    let at = file.address().addr();
+    file.store(5, b"stored");
+    assert!(shown(at, 2 * SEGMENT).iter().all(|how| how.starts_with("rw")));
+    file.end().expect("its end");
+    assert!(machine.is_empty());
+    assert_eq!(&machine.content(0)[5..11], b"stored");
+    let after = shown(at, 2 * SEGMENT);
+    assert!(!after.is_empty() && after.iter().all(|how| how.starts_with("---")), "{after:?}");
+    assert!(file.sync(0, 1).is_err() && file.write(0, b"late").is_err());
+}
+
 /// read(2) and write(2) from one part of a mapping to another, and to itself.
 #[test]
 fn a_file_is_read_into_its_own_mapping() {
