@@ -343,8 +343,13 @@ mod tests {
         .join()
         .expect("the thread");
         assert_eq!(ids(), Ok(before), "another thread stays what it was");
-        let groups = getgroups();
-        assert_eq!(as_server(ids), Ok(before));
-        assert_eq!((ids(), getgroups()), (Ok(before), groups), "also when it looks as the server");
+        std::thread::spawn(move || {
+            set_thread_groups(&[Gid::from_raw(9)]).expect("groups");
+            let own = Ok(vec![Gid::from_raw(9)]);
+            assert_eq!((as_server(ids), as_server(getgroups)), (Ok(before), own.clone()));
+            assert_eq!((ids(), getgroups()), (Ok(before), own), "also when it looks as the server");
+        })
+        .join()
+        .expect("a thread that was not prepared");
     }
 }
