@@ -418,7 +418,7 @@ fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// With what is above it, each durable in the one above.
-fn make_dir(path: &Path) -> io::Result<()> {
+pub(super) fn make_dir(path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || rustix::fs::stat(path).is_ok() {
         return Ok(());
     }
