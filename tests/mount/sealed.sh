@@ -66,7 +66,7 @@ umount "$tree/over"
 chattr -R -i "$tree"
 chattr -R -a "$tree"
 
-python3 - "$tree" <<'P' || fail "$(printf '%s\n' "not all is there or told" "$(cat "$work/replayed")")"
+python3 - "$tree" "$work/replayed" <<'P' || fail "$(printf '%s\n' "not all is there or told" "$(cat "$work/replayed")")"
 import glob, os, sys
 tree, wrong = sys.argv[1], []
 def text(path):
@@ -83,6 +83,19 @@ if plain != after or os.stat(f"{tree}/plain/mode").st_mode & 0o777 != 0o600:
     wrong.append(f"plain: {plain}")
 if "plain" in report:
     wrong.append("the report has something of plain")
+lines = report.splitlines()
+for line in lines:
+    path, now, place = line.rpartition(": now ")
+    if now and os.path.lexists(f"{tree}/{place}") == (f"{path}: nothing went to {place}" in lines):
+        wrong.append(f"the report promises what is not so: {line}")
+said = open(sys.argv[2]).read().splitlines()
+refused = [line.split(": ")[1:3] for line in said if line.startswith("changed beside the mount: ")]
+for path, what in refused:
+    action = what.removeprefix("cannot ")
+    if any(line.split("  ")[0] == action and path in line.split() for line in said):
+        wrong.append(f"said to be done: {action} {path}")
+if not refused:
+    wrong.append("nothing is told")
 told = 0
 for kind in ["dir-i", "dir-a", "file-i", "file-a", "over"]:
     is_there = {name: text(f"{tree}/{kind}/{name}") for name in os.listdir(f"{tree}/{kind}")}

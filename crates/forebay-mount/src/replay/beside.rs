@@ -649,6 +649,7 @@ fn round(seed: u64) -> Result<usize, String> {
     let done = replay(&tree, &entries, &ReplayOptions::default(), &mut |_, _| {});
     let report = done.map_err(|e| format!("no replay: {e}"))?;
     let end = tree.now();
+    super::sealed::promises_kept(&end)?;
     for (name, ino) in &before.inodes[&OUTSIDE_INO].names {
         if end.inodes[ino] != before.inodes[ino] {
             return Err(format!("{} outside was changed", String::from_utf8_lossy(name)));

@@ -12,7 +12,7 @@
 //! name of the report: one that goes on where an earlier replay was cut off, or failed, goes on
 //! with its report.  Lines of many steps are made durable by one sync, before the first of the
 //! steps; a name that a line promised, and that nothing got before the replay was cut off, is used
-//! by the next one.
+//! by the next one.  A promise that is not kept when the replay ends is withdrawn by another line.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -43,10 +43,29 @@ pub struct Found<'p, N> {
     lines: HashSet<String>,
     /// By path: names that are free, and that the report says already.
     reserved: HashMap<String, VecDeque<Place>>,
+    /// Names that something else had got by the time that they were used.
+    taken: Vec<Place>,
+    /// Promises that are not kept, and the lines that withdraw them.
+    withdrawn: HashSet<String>,
 }
 
-/// A name, and the line that says what goes there.
-type Place = (String, String);
+/// Where something goes.
+struct Place {
+    name: String,
+    /// It promises that.
+    line: String,
+    /// It withdraws the promise.
+    withdrawal: String,
+}
+
+impl Place {
+    /// `shown` is the name as the report has it.
+    fn of(path: &str, dir: &str, name: String, shown: &str) -> Place {
+        let line = format!("{path}: now {dir}/{shown}");
+        let withdrawal = format!("{path}: nothing went to {dir}/{shown}");
+        Place { name, line, withdrawal }
+    }
+}
 
 impl<'p, N: Clone + Send + Sync> Found<'p, N> {
     pub fn new(name: &str, entries: Option<&'p [Vec<u8>]>) -> Found<'p, N> {
@@ -61,6 +80,8 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             told: Vec::new(),
             lines: HashSet::new(),
             reserved: HashMap::new(),
+            taken: Vec::new(),
+            withdrawn: HashSet::new(),
         }
     }
 
@@ -93,10 +114,15 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             let number = place.split_once('-').and_then(|(number, _)| number.parse().ok());
             let Some(name) = number.map(|number| name_of(number, path)) else { continue };
             let is_it = printable(name.as_bytes()) == place;
-            if is_it && look(&found, &name)?.is_none() {
-                let places = self.reserved.entry(path.into()).or_default();
-                places.push_back((name, line.clone()));
+            if !is_it || look(&found, &name)?.is_some() {
+                continue;
             }
+            let place = Place::of(path, dir, name, place);
+            if self.lines.contains(&place.withdrawal) {
+                self.withdrawn.extend([place.line, place.withdrawal]);
+                continue;
+            }
+            self.reserved.entry(path.into()).or_default().push_back(place);
         }
         (self.name, self.node, self.report) = (dir.into(), Some(found), Some((report, end as u64)));
         Ok(())
@@ -180,8 +206,8 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             self.number += 1;
             let name = name_of(self.number, path);
             if failed(tree.lookup(&dir, name.as_bytes()), "look up", || name.clone())?.is_none() {
-                let line = format!("{path}: now {}/{}", self.name, printable(name.as_bytes()));
-                return Ok((name, line));
+                let shown = printable(name.as_bytes());
+                return Ok(Place::of(path, &self.name, name, &shown));
             }
         }
     }
@@ -197,7 +223,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
                 continue;
             }
             let place = self.free(tree, path)?;
-            lines.push(place.1.clone());
+            lines.push(place.line.clone());
             self.reserved.entry(path.clone()).or_default().push_back(place);
         }
         self.tell(tree, &lines)
@@ -213,23 +239,43 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
     ) -> Result<R> {
         let dir = self.directory(tree)?;
         loop {
-            let (name, line) = match self.reserved.get_mut(path).and_then(VecDeque::pop_front) {
+            let place = match self.reserved.get_mut(path).and_then(VecDeque::pop_front) {
                 Some(place) => place,
                 None => {
-                    let (name, line) = self.free(tree, path)?;
-                    self.tell(tree, std::slice::from_ref(&line))?;
-                    (name, line)
+                    let place = self.free(tree, path)?;
+                    self.tell(tree, std::slice::from_ref(&place.line))?;
+                    place
                 }
             };
-            match act(&dir, name.as_bytes()) {
-                Err(Errno::EXIST) => {}
-                done => {
-                    let done = failed(done, what, || path.into())?;
-                    self.told.push(line);
+            match act(&dir, place.name.as_bytes()) {
+                Err(Errno::EXIST) => self.taken.push(place),
+                Err(e) => {
+                    // Another try has the same name.
+                    self.reserved.entry(path.into()).or_default().push_front(place);
+                    return failed(Err(e), what, || path.into());
+                }
+                Ok(done) => {
+                    self.told.push(place.line);
                     return Ok(done);
                 }
             }
         }
+    }
+
+    /// Nothing more is put aside: the promises that nothing has kept are withdrawn, durably.
+    pub fn withdraw<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<()> {
+        let reserved = std::mem::take(&mut self.reserved).into_values().flatten();
+        let mut unkept: Vec<Place> = reserved.chain(self.taken.drain(..)).collect();
+        unkept.sort_by(|a, b| a.withdrawal.cmp(&b.withdrawal));
+        if planted(Bug::PromisesUnkept) {
+            return Ok(());
+        }
+        let lines: Vec<String> = unkept.iter().map(|place| place.withdrawal.clone()).collect();
+        self.tell(tree, &lines)?;
+        self.withdrawn.extend(unkept.into_iter().flat_map(|place| [place.line, place.withdrawal]));
+        let withdrawn = &self.withdrawn;
+        self.earlier.retain(|line| !withdrawn.contains(line));
+        Ok(())
     }
 
     /// What is at `from`, which `path` tells in words.  Never over anything that is there.

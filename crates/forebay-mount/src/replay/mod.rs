@@ -45,7 +45,7 @@ use crate::tree::Tree;
 use flight::{InFlight, Refusal};
 use history::History;
 use plan::Plan;
-use run::Failed;
+use run::{Done, Failed};
 use staging::Staging;
 use within::Walked;
 
@@ -97,7 +97,7 @@ pub struct Report {
     pub entries: u64,
     /// That the log's entries describe.
     pub operations: u64,
-    /// What is done to the tree.
+    /// What is done to the tree; after a replay, without what the tree has refused.
     pub actions: Vec<Action>,
     /// Files whose content is written, and how many bytes.
     pub files: u64,
@@ -235,14 +235,17 @@ pub fn replay<T: Tree>(
     if let Some(dir) = &options.salvage {
         report.salvaged = run::salvage(&plan, dir)?;
     }
-    let in_flight = InFlight::of(entries)?;
+    let (in_flight, mut done) = (InFlight::of(entries)?, Done::default());
     // Each time one more operation is left out, so it ends.
     loop {
-        let (step, error) = match run::run(tree, plan, entries, options, progress) {
+        let (step, error) = match run::run(tree, plan, entries, options, progress, &mut done) {
             Ok(told) => {
                 report.disputes.extend(told.disputes);
                 report.found = told.found;
                 report.earlier = told.earlier;
+                report.actions = done.actions;
+                report.files = done.written.len() as u64;
+                report.bytes = done.written.values().sum();
                 return Ok(report);
             }
             Err(Failed { step, error }) => (step, error),

@@ -152,19 +152,15 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
 
     pub fn report(&self) -> Report {
         let written = self.steps.iter().filter_map(|step| match step {
-            Step::Content(fid) => Some(&self.history.files[fid]),
+            Step::Content(fid) => Some(self.written(*fid)),
             _ => None,
         });
-        let bytes = |change: &Change<'_>| match change {
-            Change::Write { bytes, .. } => bytes.len() as u64,
-            _ => 0,
-        };
         Report {
             entries: self.entries,
             operations: self.history.operations,
             actions: self.steps.iter().map(|step| self.action(step)).collect(),
             files: written.clone().count() as u64,
-            bytes: written.flat_map(|f| &f.content).map(bytes).sum(),
+            bytes: written.sum(),
             resumed: self.staging.resumed,
             missing: self.missing.iter().map(|fid| self.history.path(*fid)).collect(),
             conflicts: self.conflicts.clone(),
@@ -178,6 +174,15 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             accepted: Vec::new(),
             earlier: Vec::new(),
         }
+    }
+
+    /// The bytes that the log has of a file's content.
+    pub fn written(&self, fid: Fid) -> u64 {
+        let bytes = |change: &Change<'_>| match change {
+            Change::Write { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        };
+        self.history.files[&fid].content.iter().map(bytes).sum()
     }
 
     /// What the step does, for messages.

@@ -53,6 +53,7 @@ pub enum Bug {
     TimesOfOtherContent,
     LeaseNotAwaited,
     AnyRefusalIsASeal,
+    PromisesUnkept,
 }
 
 /// Of the replay, and of what is logged for it.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does what was planned.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,7 +16,7 @@ use super::later;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_mode};
-use super::{failed, ReplayError, ReplayOptions, Result};
+use super::{failed, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
 use crate::tree::{New, RenameHow, Tree, ACCESS_ACL};
@@ -43,6 +43,7 @@ struct Run<'p, 'a, T: Tree> {
     /// rest is to be done when it does.
     untold: Vec<String>,
     failed: Vec<Step<'a>>,
+    done: &'p mut Done,
 }
 
 /// So many steps are told of by one sync.
@@ -63,6 +64,28 @@ fn lease_time() -> Duration {
     Duration::from_secs(seconds.saturating_add(2).min(60))
 }
 
+/// What a replay has done to the tree.
+#[derive(Default)]
+pub struct Done {
+    pub actions: Vec<Action>,
+    /// A replay that leaves an operation out does some of them once more.
+    known: HashSet<(&'static str, String)>,
+    /// The bytes of files whose content was written.
+    pub written: BTreeMap<Fid, u64>,
+}
+
+impl Done {
+    fn add<N: Clone + Send + Sync>(&mut self, plan: &Plan<'_, N>, step: &Step<'_>) {
+        let action = plan.action(step);
+        if self.known.insert((action.action, action.path.clone())) {
+            self.actions.push(action);
+        }
+        if let Step::Content(fid) = *step {
+            self.written.insert(fid, plan.written(fid));
+        }
+    }
+}
+
 /// At which step, if at one.
 pub struct Failed<'a> {
     pub step: Option<Step<'a>>,
@@ -81,6 +104,7 @@ pub fn run<'a, T: Tree>(
     entries: &[Vec<u8>],
     options: &ReplayOptions,
     progress: &mut dyn FnMut(u64, u64),
+    done: &mut Done,
 ) -> std::result::Result<Told, Failed<'a>> {
     let total = plan.steps.len() as u64 + 2;
     progress(0, total);
@@ -105,10 +129,11 @@ pub fn run<'a, T: Tree>(
         disputes: Vec::new(),
         untold: Vec::new(),
         failed: Vec::new(),
+        done,
     };
     run.found.resume(tree, plan.staging.report.as_deref())?;
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
-    let mut done = 1;
+    let mut steps_done = 1;
     for batch in plan.steps.chunks(BATCH) {
         // That others fail is told when they have.
         let planned =
@@ -116,13 +141,14 @@ pub fn run<'a, T: Tree>(
         run.reserve(batch.iter().filter(planned))?;
         for step in batch {
             run.step_or_dispute(step).map_err(|error| Failed { step: Some(*step), error })?;
-            done += 1;
-            progress(done, total);
+            steps_done += 1;
+            progress(steps_done, total);
         }
         run.settle()?;
     }
     run.wait_for_leases()?;
     run.lock_again()?;
+    run.found.withdraw(tree)?;
     let found = run.found;
     let told = Told { earlier: found.earlier, disputes: run.disputes, found: found.told };
     if !planted(Bug::CheckpointTooEarly) {
@@ -250,7 +276,11 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 return Ok(())
             }
             Err(ReplayError::Tree { path, what, cause }) => (path, what, cause),
-            done => return done,
+            Ok(()) => {
+                self.done.add(self.plan, step);
+                return Ok(());
+            }
+            failed => return failed,
         };
         let shape = [
             Errno::EXIST,
@@ -368,21 +398,34 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let untold = std::mem::take(&mut self.untold);
         self.found.tell(self.tree, &untold)?;
         self.disputes.extend(untold);
-        let steps = std::mem::take(&mut self.failed);
+        let mut steps = std::mem::take(&mut self.failed);
+        let mut unmoved = BTreeSet::new();
+        for step in &steps {
+            if let Step::Put(fid, _) = *step {
+                // One that was not moved away either is where it was.
+                if !self.is_staged(fid)? {
+                    unmoved.insert(fid);
+                }
+            }
+        }
+        steps.retain(|step| !matches!(step, Step::Put(fid, _) if unmoved.contains(fid)));
         self.reserve(&steps)?;
         for step in steps {
-            let placed = match step {
-                Step::Content(fid) => self.salvage(fid),
-                Step::Put(fid, _) => match self.find(fid) {
-                    // It was not moved away either: it is where it was.
-                    Err(ReplayError::Tree { cause: Errno::NOENT, .. }) => Ok(()),
-                    done => done,
-                },
-                _ => Ok(()),
+            let (instead, placed) = match step {
+                Step::Put(fid, _) => (Step::Find(fid), self.find(fid)),
+                Step::Content(fid) => (Step::Salvage(fid), self.salvage(fid)),
+                _ => continue,
             };
             placed.map_err(|error| Failed { step: Some(step), error })?;
+            self.done.add(self.plan, &instead);
         }
         Ok(())
+    }
+
+    fn is_staged(&self, fid: Fid) -> Result<bool> {
+        let name = name_of(self.plan.staged[&fid]);
+        let found = self.tree.attr_of(&self.staging, &name);
+        Ok(failed(found, "look for", self.at(fid))?.is_some())
     }
 
     /// It was written outside the tree.
