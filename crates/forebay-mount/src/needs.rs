@@ -16,6 +16,9 @@ const DESCRIPTORS: usize = 16;
 const BYTES: usize = 20 << 20;
 /// Threads that sync, that help, and that a client's request starts.
 const OTHER_THREADS: usize = 8;
+/// Of a limit on the address space, what is left for all else: an arena of the allocator has 64 MiB
+/// of it, and each thread that comes later may have one.
+const SPARE_BYTES: usize = 512 << 20;
 
 /// There is enough for a session of so many threads that read requests.
 pub(crate) fn probe(threads: usize) -> io::Result<()> {
@@ -29,7 +32,16 @@ pub(crate) fn probe(threads: usize) -> io::Result<()> {
             .map_err(lacks(format!("{wanted} more descriptors are needed"), "raise ulimit -n"))?,
     );
     let (mib, all) = ((threads * BYTES) >> 20, threads + OTHER_THREADS);
-    let what = format!("{all} threads and {mib} MiB are needed");
+    let spare = match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(_) => SPARE_BYTES,
+        None => 0,
+    };
+    let what = format!("{all} threads and {} MiB are needed", mib + (spare >> 20));
+    // Never touched, so that it is address space alone.
+    let mut held = Vec::<u8>::new();
+    held.try_reserve_exact(spare)
+        .map_err(|_| io::ErrorKind::OutOfMemory.into())
+        .map_err(lacks(what.clone(), "raise ulimit -v, or the container's limits"))?;
     with_memory(threads).map_err(lacks(what, "raise ulimit -v and -u, or the container's limits"))
 }
 

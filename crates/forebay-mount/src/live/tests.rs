@@ -154,11 +154,12 @@ fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
     assert_eq!((tries_of(Errno::DQUOT), groups()), (1, 1), "nothing is gone any more");
     drop(acting);
     let begun = Instant::now();
-    for i in 0..3 {
+    for i in 0..5 {
         remove(&i.to_string());
         assert_eq!(tries_of([Errno::NOSPC, Errno::DQUOT][i % 2]), 2);
     }
-    let most = 2 + begun.elapsed().as_secs();
+    // One a second for room, and one that comes by itself.
+    let most = 2 * (2 + begun.elapsed().as_secs());
     assert!(groups() <= most, "{} syncs in {:?}", groups() - 1, begun.elapsed());
     bed.live.end();
     background.join().unwrap();
