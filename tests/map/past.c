@@ -11,6 +11,8 @@
  *	past reader FILE               opens FILE, stores, says "stored", and waits for its input to end
  *	past child FILE                opens and closes FILE; a child of it does as "reader"
  *	past grows FILE                as "reader", but at a byte of its input FILE gets more room first
+ *	past busy FILE GROWS           says "stored", and stores and syncs until that fails; where GROWS is
+ *				       "grows" FILE gets longer, too
  *	past chroot FILE DIR           opens FILE, then again below DIR, where it is a bind mount's
  */
 #define _GNU_SOURCE
@@ -233,6 +235,30 @@ static void grows(const char *path)
 }
 
 /* The same file below a new root, where there is no /proc. */
+static void busy(const char *path, int longer)
+{
+	int fd = open(path, O_RDWR), i;
+	char bytes[100];
+	uint64_t n;
+	char *p;
+
+	CHECK(fd >= 0 && ftruncate(fd, 8 << 20) == 0);
+	p = mmap(NULL, 8 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	memset(bytes, 'a', sizeof(bytes));
+	for (n = 1;; n++) {
+		*(volatile uint64_t *)(p + 5 * PAGE) = n;
+		for (i = 0; i < 50; i++)
+			p[(16 + (n * 7 + (uint64_t)i * 13) % 1024) * PAGE] = (char)n;
+		CHECK(msync(p, 8 << 20, MS_SYNC) == 0);
+		CHECK(!longer || pwrite(fd, bytes, 100, (off_t)((8 << 20) + n % 1000 * 100)) == 100);
+		CHECK(!longer || fdatasync(fd) == 0);
+		if (n == 100)
+			puts("stored");
+		usleep(3000);
+	}
+}
+
 static void chrooted(const char *path, const char *dir)
 {
 	int fd, again, plain;
@@ -274,6 +300,8 @@ int main(int argc, char **argv)
 		child_reads(argv[2]);
 	else if (argc == 3 && strcmp(argv[1], "grows") == 0)
 		grows(argv[2]);
+	else if (argc == 4 && strcmp(argv[1], "busy") == 0)
+		busy(argv[2], strcmp(argv[3], "grows") == 0);
 	else if (argc == 4 && strcmp(argv[1], "chroot") == 0)
 		chrooted(argv[2], argv[3]);
 	else

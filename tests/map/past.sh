@@ -116,6 +116,30 @@ if [ -w $patience ]; then
 	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	stored_there || fail "what was stored before a writer by force is lost: $(cat "$work/recovered")"
 	tail -c 5 "$file" | grep -q other || fail "the bytes of a writer by force are lost"
+	# The same beside syncs and writes: no recovery by itself writes over what others have written.
+	for ((try = 0; try < 8; try++)); do
+		how=stays
+		[ $((try % 2)) = 0 ] || how=grows
+		fresh
+		: >"$work/said"
+		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" $how >"$work/said" 2>"$work/says" &
+		pid=$!
+		says stored
+		sleep "0.$((RANDOM % 900 + 100))"
+		was=$(<$patience)
+		kill -STOP "$pid"
+		echo 1 >$patience
+		printf other | dd of="$file" bs=1 seek=20580 conv=notrunc,fsync status=none
+		echo "$was" >$patience
+		kill -CONT "$pid"
+		timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
+		code=0
+		wait "$pid" || code=$?
+		[ "$code" = 6 ] || [ "$code" = 1 ] || fail "a writer by force beside syncs: $code $(cat "$work/says")"
+		"$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || true
+		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: what a writer by force has written is written over: $(cat "$work/says" "$work/recovered")"
+		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
+	done
 else
 	say "NOT TESTED: $patience cannot be written"
 fi

@@ -265,9 +265,9 @@ fn watch() {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
                 (_, Some(State::Broken { to_write: true })) if was_refused(&file) => most = LATER,
-                (_, Some(State::Taken)) if !is_own(&file) => give_up(&file),
-                (_, Some(state @ (State::Broken { .. } | State::Taken))) => {
-                    give_back(&file, !matches!(state, State::Broken { to_write: false }));
+                (_, Some(State::Taken)) => is_whole_again(&file),
+                (_, Some(State::Broken { to_write })) => {
+                    give_back(&file, to_write);
                     match (is, settle(&file)) {
                         (Some(at), true) => inside(|| drop(given_back.remove(at))),
                         (None, false) => inside(|| given_back.push(Arc::downgrade(&file))),
@@ -311,7 +311,6 @@ fn state_of(file: &Mapped) -> Option<State> {
         if was_given || !is_same || lease != Ok(libc::F_UNLCK as isize) {
             return None;
         }
-        tell(fd).ok()?;
         return Some(State::Taken);
     }
     Some(match lease {
@@ -334,6 +333,8 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         false => "",
     };
     if all.is_err() {
+        // Who waits may change the file when the program has ended.
+        inside(|| file.map().as_ref().map(MapFile::give_up));
         closing::stop(format_args!(
             "{path}: it is opened past the library, {who}and what the program has stored cannot be \
              written to it: the program ends, and what was synced is kept in the pool: forebay map \
@@ -353,9 +354,24 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     }
 }
 
-/// The kernel lets nobody else change it before it takes the lease.
-fn is_own(file: &Mapped) -> bool {
-    file.map().as_ref().is_none_or(MapFile::is_own)
+/// The kernel has taken the lease, as after an open that was refused and a write-back that has
+/// failed since.  If nobody has the file and nobody has changed it, it is had again, and the program
+/// goes on.  The kernel lets nobody else change the file before it takes the lease; and nothing of
+/// ours is written until that is known.
+fn is_whole_again(file: &Arc<Mapped>) {
+    let held = file.map();
+    let Some(map) = held.as_ref() else { return };
+    let Some(fd) = map.file().map(|file| file.as_raw_fd()) else { return };
+    inside(|| map.give_up());
+    // The descriptor counts as ours again.
+    let _ = tell(fd);
+    let is_whole = map.is_own() && set(fd).is_ok() && map.is_own();
+    if is_whole {
+        map.go_on();
+        return;
+    }
+    drop(held);
+    give_up(file);
 }
 
 /// Others have the file, and may have changed it: nothing is written over that.

@@ -63,6 +63,10 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
     /// Whether a range has a hole, as far as the file system tells.
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool>;
+    /// Whether the descriptor is still ours, and nobody has taken from us that others keep out.
+    fn check_ours(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Others may have it from now on, though this is not dropped yet: a thread may be at it for
     /// a while.  Nothing is done with the file any more.
     fn free(&self) {}
@@ -217,6 +221,10 @@ impl Backing for RegularFile {
     fn sync_all(&self) -> io::Result<()> {
         self.check()?;
         self.file.sync_all()
+    }
+
+    fn check_ours(&self) -> io::Result<()> {
+        self.check()
     }
 
     fn changed(&self) -> io::Result<Time> {

@@ -69,6 +69,10 @@ impl Backing for Counted {
         self.file.file()
     }
 
+    fn check_ours(&self) -> io::Result<()> {
+        self.file.check_ours()
+    }
+
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize> {
         self.file.read_at(at, to)
     }

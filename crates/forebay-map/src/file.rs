@@ -42,6 +42,7 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
         true
     }
     fn give_up(&self) {}
+    fn go_on(&self) {}
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call does it; later ones do nothing.
@@ -221,6 +222,11 @@ impl MapFile {
     /// synced stays in the pool, for a recovery, and `close` fails.
     pub fn give_up(&self) {
         self.it().give_up();
+    }
+
+    /// The opposite, where it turns out that nobody else has changed it.
+    pub fn go_on(&self) {
+        self.it().go_on();
     }
 
     /// What was synced is in the file when it returns, durable there.

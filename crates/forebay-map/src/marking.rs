@@ -18,6 +18,10 @@ use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
 use crate::store::{Stamp, Store, Time};
 
+/// A stamp that explains no change.
+const NEVER: Stamp = Stamp::Settled((i64::MIN, 0));
+/// For so long a change is waited for that is under way when the file is given up.
+const ENDS: Duration = Duration::from_secs(2);
 /// After so long a change has another stamp; much less than `CHANGES_FOR`.
 const STAMP_LASTS: Duration = Duration::from_secs(1);
 
@@ -39,17 +43,22 @@ struct Changes {
     count: u64,
     /// Of the last stamp, if it says that we change the file.
     stamped: Option<Instant>,
-    /// Of the last stamp, if it says when the file was changed last.
-    settled: Option<Time>,
+    /// When this process has changed the file last: nobody else could change it by then.
+    last: Option<Time>,
 }
 
 /// A change that is under way.
 #[derive(Debug)]
-pub(crate) struct Change<'a>(&'a Mutex<Changes>);
+pub(crate) struct Change<'a>(&'a Mutex<Changes>, &'a dyn Backing);
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        lock(self.0).under_way -= 1;
+        let mut changes = lock(self.0);
+        changes.under_way -= 1;
+        // Asked before it is looked whether others were kept out until then.
+        if let (Ok(time), Ok(())) = (self.1.changed(), self.1.check_ours()) {
+            changes.last = Some(time);
+        }
     }
 }
 
@@ -118,8 +127,13 @@ impl Marking {
     }
 
     /// Before we change the file, until it is dropped.
-    pub fn change(&self, of: Of<'_>) -> Result<Change<'_>> {
+    pub fn change<'a>(&'a self, of: Of<'a>) -> Result<Change<'a>> {
         let mut changes = lock(&self.changes);
+        // The stamp would explain what others have written since they could.
+        if let Err(e) = of.backing.check_ours() {
+            self.refuse(&mut changes, of);
+            return Err(of.system("change")(e));
+        }
         if self.is_given_up() {
             let path = of.backing.path().to_owned();
             let why = "others have changed it, so nothing is written to it any more".into();
@@ -129,11 +143,10 @@ impl Marking {
         if !lasts && !planted::is(Planted::NotStamped) {
             of.store.set_stamp(of.id, Stamp::Changing(now()))?;
             changes.stamped = Some(Instant::now());
-            changes.settled = None;
         }
         changes.under_way += 1;
         changes.count += 1;
-        Ok(Change(&self.changes))
+        Ok(Change(&self.changes, of.backing))
     }
 
     /// Records when the file was changed last, if nobody changes it now.
@@ -148,33 +161,61 @@ impl Marking {
         let time = of.backing.changed().map_err(of.system("stat"))?;
         of.backing.sync_all().map_err(of.system("sync"))?;
         let mut changes = lock(&self.changes);
-        if changes.count == count {
+        if changes.count == count && !self.is_given_up() {
             of.store.set_stamp(of.id, Stamp::Settled(time))?;
             changes.stamped = None;
-            changes.settled = Some(time);
+            changes.last = Some(time);
         }
         Ok(())
     }
 
     /// The file was changed then when it was opened.
     pub fn opened(&self, changed: Time) {
-        lock(&self.changes).settled = Some(changed);
+        lock(&self.changes).last = Some(changed);
     }
 
     /// Whether only this process has changed the file, as far as that is known.
     pub fn is_own(&self, backing: &dyn Backing) -> bool {
-        let settled = lock(&self.changes).settled;
-        settled.is_some() && backing.changed().ok() == settled
+        let last = lock(&self.changes).last;
+        last.is_some() && backing.changed().ok() == last
     }
 
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::SeqCst)
     }
 
-    /// From now on each change is refused.
-    pub fn give_up(&self) {
-        let _none_begins = lock(&self.changes);
+    /// From now on each change is refused.  The record says when this process has changed the file
+    /// last, so that a recovery notices what others have changed.
+    pub fn give_up(&self, of: Of<'_>) {
+        // None begins.
         self.given_up.store(true, Ordering::SeqCst);
+        let begun = Instant::now();
+        loop {
+            let mut changes = lock(&self.changes);
+            if changes.under_way == 0 || begun.elapsed() > ENDS {
+                self.refuse(&mut changes, of);
+                return;
+            }
+            drop(changes);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn refuse(&self, changes: &mut Changes, of: Of<'_>) {
+        self.given_up.store(true, Ordering::SeqCst);
+        if changes.stamped.is_some() {
+            // If that fails nothing can be told to a recovery.
+            let stamp = changes.last.map_or(NEVER, Stamp::Settled);
+            if of.store.set_stamp(of.id, stamp).is_ok() {
+                changes.stamped = None;
+            }
+        }
+    }
+
+    /// It turns out that nobody else has changed it.
+    pub fn go_on(&self) {
+        let _changes = lock(&self.changes);
+        self.given_up.store(false, Ordering::SeqCst);
     }
 }
 

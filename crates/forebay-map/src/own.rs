@@ -592,6 +592,10 @@ impl Mapped for Inner {
     }
 
     fn expose(&self, f: &mut dyn FnMut() -> bool) -> Result<()> {
+        // Most of it beside other calls.
+        self.sync(0, u64::MAX)?;
+        self.write_back()?;
+        self.content.marking.settle(self.content.of())?;
         let _alone = self.alone();
         self.check_open()?;
         let content = &self.content;
@@ -601,7 +605,7 @@ impl Mapped for Inner {
         content.marking.settle(content.of())?;
         std::thread::sleep(TICK);
         if !f() {
-            content.marking.give_up();
+            content.marking.give_up(content.of());
         }
         Ok(())
     }
@@ -611,7 +615,11 @@ impl Mapped for Inner {
     }
 
     fn give_up(&self) {
-        self.content.marking.give_up();
+        self.content.marking.give_up(self.content.of());
+    }
+
+    fn go_on(&self) {
+        self.content.marking.go_on();
     }
 
     fn write_back(&self) -> Result<usize> {
@@ -715,6 +723,14 @@ impl Drop for Shows<'_> {
 
 impl<T: Track> Inner<T> {
     pub fn close_it(&self) -> Result<()> {
+        let closed = self.close_all();
+        if closed.is_err() && self.content.backing.check_ours().is_err() {
+            self.content.marking.give_up(self.content.of());
+        }
+        closed
+    }
+
+    fn close_all(&self) -> Result<()> {
         let content = &self.content;
         let _alone = self.alone();
         if content.closed.swap(true, Ordering::SeqCst) {
