@@ -740,11 +740,15 @@ impl<T: Track> Inner<T> {
             let pins = content.pins[segment].swap(0, Ordering::SeqCst);
             self.shared.unpin(pins);
         }
-        // A frame that is released below is soon another file's.  What is stored until here is synced.
-        self.tracker.withdraw().map_err(self.system("withdraw its mapping"))?;
         self.end_cut()?;
+        // Before access is withdrawn: a thread that has blocked SIGSEGV and touches the mapping then
+        // ends the program.
+        self.sync_range(0, u64::MAX)?;
+        // A frame that is released below is soon another file's.  What is stored until here is synced.
+        let withdrawn = self.tracker.withdraw().map_err(self.system("withdraw its mapping"));
         self.sync_range(0, u64::MAX)?;
         content.write_back(self.segments())?;
+        withdrawn?;
         for segment in self.segments() {
             // Nobody reaches another's frame there.
             match self.tracker.discard(segment, || true, || content.release(segment, false)) {
