@@ -215,6 +215,20 @@ static void *copies(void *p)
 	return p;
 }
 
+/* SIGSEGV is blocked in it: where access to the mapping is taken away, it ends the program. */
+static void *touches_blocked(void *p)
+{
+	volatile char *at = memory + 2 * MIB;
+	sigset_t all;
+
+	(void)p;
+	sigfillset(&all);
+	CHECK(pthread_sigmask(SIG_SETMASK, &all, NULL) == 0);
+	for (;;)
+		(void)*at;
+	return NULL;
+}
+
 static void end(const char *way)
 {
 	pthread_t thread;
@@ -268,6 +282,11 @@ static void end(const char *way)
 		CHECK(copy >= 0 && pthread_create(&thread, NULL, copies, NULL) == 0);
 		usleep(20000);
 		store("last, beside a copy");
+		_exit(0);
+	} else if (strcmp(way, "beside-blocked") == 0) {
+		CHECK(pthread_create(&thread, NULL, touches_blocked, NULL) == 0);
+		usleep(20000);
+		store("last, beside a thread that blocks all signals");
 		_exit(0);
 	} else if (strcmp(way, "duplicates") == 0) {
 		duplicate_beside_close();

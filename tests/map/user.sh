@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: an ordinary user, who may not have userfaultfd, runs programs by `forebay map-run` with the
 # defaults on a map that is smaller than the room for a file to grow; what does not fit is refused
-# with the way out.
-# Method: program.c as nobody, with a file that is new, one that grows, and one that is too large.
+# with the way out.  What was stored before the end is kept, also where a thread that blocks all
+# signals touches the mapping while access to it is withdrawn, which ends the program.
+# Method: program.c and ends.c as nobody, with a file that is new, one that grows, and one that is too large.
 . "$(dirname "$0")/../serve/lib.sh"
 needs_userfaultfd=no
 . "$(dirname "$0")/lib.sh"
@@ -12,6 +13,7 @@ need setpriv
 [ "$(cat /proc/sys/vm/unprivileged_userfaultfd 2>/dev/null || echo 0)" = 0 ] || skip "every user may have userfaultfd here"
 touch "$work/probe" && chown nobody "$work/probe" 2>/dev/null || skip "no file can be given to another user (it needs CAP_CHOWN)"
 compile program
+compile ends -ldl
 make_map 160M 128M
 mkdir "$work/home" "$work/home/run"
 chmod 711 "$work" "$shm"
@@ -21,11 +23,15 @@ as_user() {
 	setpriv --reuid nobody --clear-groups --inh-caps=-all env HOME="$work/home" FOREBAY_RUNTIME_DIR="$work/home/run" \
 		FOREBAY_STATE_DIR="$work/home/state" "$FOREBAY" map-run --pool "$pool" --files '*.map' -- "$@"
 }
-install -m 755 "$work/program" "$FOREBAY" "$(dirname "$FOREBAY")/libforebay_map_preload.so" "$work/home"
+install -m 755 "$work/program" "$work/ends" "$FOREBAY" "$(dirname "$FOREBAY")/libforebay_map_preload.so" "$work/home"
 FOREBAY=$work/home/forebay
 
 as_user "$work/home/program" exit "$work/home/new.map" 2>"$work/says" || { cat "$work/says" >&2; fail "a new file"; }
 grep -q 'not synced' "$work/home/new.map" || fail "what was stored is not there after the end"
+as_user "$work/home/ends" end beside-blocked "$work/home/blocked.map" >"$work/says" 2>&1 || true
+grep -q 'last, beside a thread' "$work/home/blocked.map" || "$FOREBAY" map recover "$pool" >"$work/says" 2>&1 ||
+	fail "after an end beside a thread that blocks all signals: $(cat "$work/says")"
+grep -q 'last, beside a thread' "$work/home/blocked.map" || fail "what was stored before the end is lost"
 truncate -s 256M "$work/home/large.map"
 chown nobody "$work/home/large.map"
 if as_user "$work/home/program" exit "$work/home/large.map" 2>"$work/says"; then fail "a file is mapped that is larger than the map"; fi
