@@ -11,10 +11,7 @@ use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
 use crate::report::DrainProgress;
 use crate::request::Request;
-use crate::volume::Volume;
-
-const BLOCK: u64 = 4096;
-const SECTOR: u64 = 512;
+use crate::volume::{Volume, BLOCK, SECTOR};
 
 impl Volume {
     /// Reads; each block is as of one moment during the call.  Fails with

@@ -23,8 +23,8 @@ use crate::origin::Origin;
 use crate::report::VolumeInfo;
 use crate::wait::Waiter;
 
-const BLOCK: u64 = 4096;
-const SECTOR: u64 = 512;
+pub(crate) const BLOCK: u64 = 4096;
+pub(crate) const SECTOR: u64 = 512;
 
 /// A handle to an attached volume, which can be cloned.  All calls may come from any number of
 /// threads.  The volume is detached when the last handle is dropped, or by [`Volume::detach`],
