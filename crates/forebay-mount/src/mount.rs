@@ -288,6 +288,30 @@ fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
     }
 }
 
+/// Nobody serves the mount any more: who waits for an answer is told, and the mount is taken away
+/// if it is to be seen.  Says why the session failed.
+fn clear_failed(ran: io::Result<()>, known: Option<&Known>, mountpoint: &Path) -> String {
+    const ABORTED: &str =
+        "the kernel ended its connection (umount -f, or an abort in /sys/fs/fuse/connections)";
+    if let Some(known) = known {
+        known.abort();
+    }
+    let force = UnmountFlags::FORCE | UnmountFlags::DETACH;
+    let left = match known.map_or(Place::Ours, |known| known.place(mountpoint)) {
+        Place::Ours => {
+            drop(take_away(mountpoint, force));
+            ""
+        }
+        Place::Covered => "; it is left below what is mounted over it: unmount both",
+        Place::Other => "",
+    };
+    ran.map_or_else(|e| e.to_string(), |()| ABORTED.into()) + left
+}
+
+fn session_error(mountpoint: &Path, cause: &str) -> MountError {
+    MountError::Session { mountpoint: name(mountpoint), cause: cause.into() }
+}
+
 /// All that the log holds is in the tree, and synced there.
 fn end_period(live: &TreeLive) -> Result<(), MountError> {
     mark::end(live.tree(), || live.journal().log().destroy().map(drop))
@@ -483,29 +507,9 @@ impl Mount {
             }));
             let ran = shown.session.run();
             if aborted.get().copied().unwrap_or(ran.is_err()) {
-                let mut cause = ran.map_or_else(
-                    |e| e.to_string(),
-                    |()| {
-                        "the kernel ended its connection (umount -f, or an abort in \
-                         /sys/fs/fuse/connections)"
-                            .into()
-                    },
-                );
-                // Nobody serves the mount any more.  Who waits for an answer is told.
-                if let Some(known) = &known {
-                    known.abort();
-                }
-                let force = UnmountFlags::FORCE | UnmountFlags::DETACH;
-                match known.as_ref().map_or(Place::Ours, |known| known.place(&mountpoint)) {
-                    Place::Ours => drop(take_away(&mountpoint, force)),
-                    Place::Covered => {
-                        cause += "; it is left below what is mounted over it: unmount both";
-                    }
-                    Place::Other => {}
-                }
+                let cause = clear_failed(ran, known.as_deref(), &mountpoint);
                 if begun.load(Ordering::Relaxed) {
-                    let (mountpoint, cause) = (name(&mountpoint), cause.clone());
-                    let told = MountError::Session { mountpoint, cause };
+                    let told = session_error(&mountpoint, &cause);
                     forebay::diagnostics::warn(format_args!("forebay: {told}"));
                 }
                 let _ = failure.set(cause);
@@ -697,10 +701,7 @@ impl Mount {
         self.live.tree().unlock();
         ended.and_then(|()| match self.session_failure.get() {
             None => Ok(()),
-            Some(cause) => {
-                let (mountpoint, cause) = (name(&self.mountpoint), cause.clone());
-                Err(MountError::Session { mountpoint, cause })
-            }
+            Some(cause) => Err(session_error(&self.mountpoint, cause)),
         })
     }
 

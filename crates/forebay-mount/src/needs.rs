@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a session takes of the process's limits, asked for before anything is mounted or marked.
+//! A session's share of the process's limits is asked for before anything is mounted or marked.
 //!
 //! A session that finds a limit while it starts leaves a mount that nobody serves, and memory that
 //! cannot be had ends the process.  So all of it is taken at once here, and given back.
@@ -12,12 +12,12 @@ use std::thread;
 /// Besides one for each thread that reads requests: the device, the tree, its root, files that
 /// answers open, /proc, the server's sockets.
 const DESCRIPTORS: usize = 16;
-/// Of a thread that reads requests: its buffer, and what an answer takes.
+/// A thread that reads requests takes its buffer, and memory for an answer.
 const BYTES: usize = 20 << 20;
 /// Threads that sync, that help, and that a client's request starts.
 const OTHER_THREADS: usize = 8;
-/// Of a limit on the address space, what is left for all else: an arena of the allocator has 64 MiB
-/// of it, and each thread that comes later may have one.
+/// A limit on the address space has to leave this for all else: an arena of the allocator takes
+/// 64 MiB, and each thread that comes later may have one.
 const SPARE_BYTES: usize = 512 << 20;
 
 /// There is enough for a session of so many threads that read requests.
@@ -37,16 +37,15 @@ pub(crate) fn probe(threads: usize) -> io::Result<()> {
         None => 0,
     };
     let what = format!("{all} threads and {} MiB are needed", mib + (spare >> 20));
-    // Never touched, so that it is address space alone.
-    let mut held = Vec::<u8>::new();
-    held.try_reserve_exact(spare)
-        .map_err(|_| io::ErrorKind::OutOfMemory.into())
-        .map_err(lacks(what.clone(), "raise ulimit -v, or the container's limits"))?;
-    with_memory(threads).map_err(lacks(what, "raise ulimit -v and -u, or the container's limits"))
+    with_memory(threads, spare)
+        .map_err(lacks(what, "raise ulimit -v and -u, or the container's limits"))
 }
 
-/// Each thread asks for its own: the allocator gives a thread an arena with its first bytes.
-fn with_memory(threads: usize) -> io::Result<()> {
+/// Each thread asks for its own: the allocator gives a thread an arena with its first bytes.  The
+/// spare bytes are never touched, so that they are address space alone.
+fn with_memory(threads: usize, spare: usize) -> io::Result<()> {
+    let mut untouched = Vec::<u8>::new();
+    untouched.try_reserve_exact(spare).map_err(|_| io::ErrorKind::OutOfMemory)?;
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let mut held = Vec::new();
