@@ -158,7 +158,7 @@ int fby_placed_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, 
  * copy uses the slot's line as begin read it.  The stripe is held, so nobody stores there, and on
  * damaged media a second read may return something else. */
 
-/* Where begin keeps the place: such a batch has no pages. */
+/* begin keeps the place here: such a batch has no pages. */
 #define KEPT(w) ((void *)&(w)->page[1])
 FBY_STATIC_ASSERT(sizeof(struct fby_place) <= (FBY_BATCH_PAGES - 1) * sizeof(struct fby_wpage), "room for a place");
 

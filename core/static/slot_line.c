@@ -60,7 +60,7 @@ static bool tag_ok(const struct fby_static *v, u32 slot, u32 way, const struct f
 	       fby_static_slot(v, FBY_ST_BLOCK(t)) == slot && masks_sane(t);
 }
 
-/* Of two sound control words that differ, as a cut may leave them: is a newer? */
+/* Whether a is the newer one of two sound control words that differ, as a cut may leave them. */
 static bool newer(u64 a, u64 b)
 {
 	if (FBY_SC_ERA_OF(a) != FBY_SC_ERA_OF(b))

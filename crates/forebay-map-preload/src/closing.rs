@@ -94,7 +94,7 @@ pub fn close_pool(open: &mut Option<Opened>) {
     POOL.store(false, Ordering::SeqCst);
 }
 
-/// What was stored to all files is durable.
+/// All stores to all files are durable when it returns.
 pub fn sync_all() -> Result<(), c_int> {
     let mut all = Ok(());
     for file in open_or_closing() {
@@ -109,8 +109,8 @@ fn open_or_closing() -> Vec<Arc<Mapped>> {
     places.open.iter().chain(&places.closing).cloned().collect()
 }
 
-/// Of a range in which no file is open: a close is waited for that is under way, since until then
-/// the kernel would take what is there for an ordinary mapping, and say that a sync of it is done.
+/// Waits for a close that is under way in a range in which no file is open.  Until the close is over
+/// the kernel would take the range for an ordinary mapping, and say that a sync of it is done.
 pub fn wait_within(from: usize, len: usize) {
     let end = from.saturating_add(len.max(1));
     if !may_be_within(from, end - 1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a longjmp(3) goes to: the stack pointer that setjmp(3) has stored.
+//! The target of a longjmp(3): the stack pointer that setjmp(3) has stored.
 //!
 //! The C library stores it mangled, by a value that each thread has (PTR_MANGLE).  How, is not part
 //! of its interface, so it is tried at the start of the program, and not used where the result is

@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What looks at a path that may be a mount, whose server may be stopped: an error then, and
-/// no wait without end.
+/// Looks at a path that may be a mount whose server is stopped: that is an error after 10 s, and no
+/// wait without end.
 pub(crate) fn answer<T: Send + 'static>(
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

@@ -434,7 +434,7 @@ pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
     }
 }
 
-/// What speaks against a replay, the gravest first.  Each of them has to be accepted by its kind:
+/// The objections to a replay, the gravest first.  Each of them has to be accepted by its kind:
 /// one does not hide another.  `synced` is the last group that the log of the mark's period has
 /// forgotten.
 pub fn objections<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<Vec<MarkError>> {

@@ -128,7 +128,7 @@ impl Recovery<'_> {
             self.claims.lock().insert(self.log.into(), held);
             return report.map(Some);
         }
-        // What depends on a missing entry is given up: that was accepted.
+        // Entries that depend on a missing one are given up: that was accepted.
         end(&tree, || log.destroy().map(drop)).map_err(|e| self.of_end(e))?;
         report.map(Some)
     }
@@ -172,7 +172,7 @@ impl Recovery<'_> {
     ) -> Result<Report, RecoverError> {
         if let Some(report) = &held.incomplete {
             let lost = RecoverError::LostEntries { log: self.log.into(), report: report.clone() };
-            // What depends on a lost entry is given up by order alone.
+            // Entries that depend on a lost one are given up by order alone.
             if !self.options.accept.lost_entries {
                 return Err(lost);
             }
@@ -220,7 +220,7 @@ impl Recovery<'_> {
     }
 }
 
-/// What the operator accepts by its kind is told; the first of the rest refuses the replay.  An
+/// An objection that the operator accepts by its kind is told; the first of the rest refuses the replay.  An
 /// older pool has no kind: a replay of it would undo later changes.
 pub(crate) fn accepted_of(
     objections: Vec<MarkError>,

@@ -11,7 +11,7 @@
 //! groups (ext4 keeps blocks for a group, too), and `CAP_SYS_RESOURCE` of his own.  The server's
 //! groups are nobody's: a thread that answers requests has none.
 //!
-//! What /proc shows of a process depends on who looks: on the file-system user and group, on the
+//! /proc shows more or less of a process, depending on who looks: on the file-system user and group, on the
 //! groups and on the effective capabilities.  So the server looks as itself, whoever it has acted
 //! for before ([`as_server`]).
 //!
@@ -122,7 +122,7 @@ fn is_prepared() -> bool {
 /// Looks at something as the server, on a thread that may act for a caller.
 pub fn as_server<R>(look: impl FnOnce() -> R) -> R {
     let Some(groups) = GROUPS.get().filter(|_| is_prepared()) else { return look() };
-    // Where something of it cannot be, it looks as what it is then.
+    // It looks as what it is where one of these changes fails.
     let worn = WORN.get();
     let with_groups = set_thread_groups(groups).is_ok();
     let _ = wear(geteuid().as_raw(), getegid().as_raw());
@@ -130,7 +130,7 @@ pub fn as_server<R>(look: impl FnOnce() -> R) -> R {
     let seen = look();
     let as_before = more_space(false).is_ok() && (!with_groups || set_thread_groups(&[]).is_ok());
     let as_before = as_before && worn.is_none_or(|(uid, gid)| wear(uid, gid).is_ok());
-    // What the server may is no caller's.
+    // The server's rights are no caller's.
     assert!(as_before, "a thread cannot give up what it took a moment before");
     seen
 }
@@ -321,7 +321,7 @@ mod tests {
             assert!(
                 tries.len() >= 2 && tries.iter().all(|(uid, gid, _)| (*uid, *gid) == (4242, 4343))
             );
-            // What it looks at it sees as the server, and then it is the caller's again.
+            // It looks as the server, and then the thread is the caller's again.
             let groups = |ids: Vec<u32>| ids.into_iter().map(Gid::from_raw).collect::<Vec<_>>();
             assert_eq!(as_server(ids), Ok((0, 0, before.2)));
             assert_eq!(as_server(getgroups), Ok(groups(vec![7, 4545])));

@@ -249,8 +249,8 @@ impl<N> Groups<N> {
         Some(Closed { txg, touched, names })
     }
 
-    /// What the next sync gives back, and whether something of it is this user's or group's;
-    /// `None`: all of it counts as that.
+    /// Whether the next sync gives back inodes, and whether some are this user's or group's;
+    /// `None`: all of them count as that.
     pub fn gone(&self, owner: Option<(u32, u32)>) -> Gone {
         let state = self.lock();
         let named = state.groups.iter().flat_map(|group| &group.touched);

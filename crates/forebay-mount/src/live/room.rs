@@ -26,11 +26,11 @@ pub(super) struct Room {
     made: u32,
 }
 
-/// What unsynced groups name that has no name any more.
+/// Unsynced groups name inodes that have no name any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gone {
     pub any: bool,
-    /// Of the user or group who is asked for.
+    /// Some belong to the user or group who is asked for.
     pub own: bool,
 }
 

@@ -375,7 +375,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(seals.immutable || seals.append_only && !adds)
     }
 
-    /// Where what these steps concern goes, in the report.
+    /// The report says where the things go that these steps concern.
     fn reserve<'s>(&mut self, steps: impl IntoIterator<Item = &'s Step<'a>>) -> Result<()>
     where
         'a: 's,
@@ -392,8 +392,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         self.found.reserve(self.tree, &paths)
     }
 
-    /// What was in dispute is in the report when it returns, and what the steps that failed were
-    /// to place is where things are found.
+    /// The report has all disputes when it returns, and the things that failed steps were to place
+    /// are where things are found.
     fn settle(&mut self) -> std::result::Result<(), Failed<'a>> {
         let untold = std::mem::take(&mut self.untold);
         self.found.tell(self.tree, &untold)?;

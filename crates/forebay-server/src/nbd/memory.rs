@@ -164,7 +164,7 @@ impl Account {
         give_back(&mut self.of_client, client.number, bytes);
     }
 
-    /// What each of those who wait lacks. Those that lack nothing have what they asked for then.
+    /// Says what each waiter lacks. One that lacks nothing has what it asked for then.
     /// One that has to wait is passed by none that waits for the same.
     fn turns<'w>(
         &mut self,
@@ -283,7 +283,7 @@ impl State {
         clients.map(|h| (h.client.number, h.client.clone())).collect()
     }
 
-    /// What would be held if these clients were gone. Requests that are being carried out end
+    /// The account as it would be if these clients were gone. Requests that are being carried out end
     /// no sooner by that.
     fn without(&self, clients: &HashSet<u64>) -> Account {
         let mut account = self.account.clone();
@@ -701,7 +701,7 @@ mod tests {
                 drop(hang);
                 held.lock().unwrap().clear();
                 assert_eq!(cut, wanted, "{what}");
-                // Of those that wait, the ones that are cut off wait no longer.
+                // The waiters of clients that are cut off wait no longer.
                 let theirs = |of: bool| {
                     let numbers = waits.iter().map(|(number, ..)| *number);
                     numbers.filter(|n| wanted.contains(n) == of).collect::<Vec<_>>()
@@ -716,7 +716,7 @@ mod tests {
         });
     }
 
-    /// What is kept gives way to what is held, and is gone with its connection.
+    /// A spare buffer gives way to held memory, and is gone with its connection.
     #[test]
     fn a_spare_buffer_keeps_nobody_waiting() {
         let memory = Memory::new(BOUNDS);
@@ -724,7 +724,7 @@ mod tests {
         let held: Vec<_> = clients.iter().map(|c| memory.hold(c, MIB, &none).unwrap()).collect();
         held.into_iter().for_each(|h| h.end(Vec::with_capacity(MIB)));
         assert_eq!(memory.state().spare, 4 * MIB);
-        // Of the same connection it is used again.
+        // The same connection uses it again.
         let mut again = memory.hold(&clients[0], MIB, &none).unwrap();
         assert_eq!(again.buffer().capacity(), MIB);
         drop(again);

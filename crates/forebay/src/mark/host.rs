@@ -36,7 +36,7 @@ impl Traits {
         differ(&self.product, &other.product) || differ(&self.machine, &other.machine)
     }
 
-    /// What is known stays.
+    /// Known traits stay; unknown ones are filled.
     fn filled(&self, with: &Traits) -> Traits {
         Traits {
             product: self.product.clone().or_else(|| with.product.clone()),
@@ -147,7 +147,7 @@ impl Places {
     fn traits(&self) -> Traits {
         let product = || {
             let text = std::fs::read_to_string(&self.product).ok()?.trim().to_lowercase();
-            // Where the maker set none, it is all zeroes or all ones.
+            // It is all zeroes or all ones if the maker set none.
             let set = |unset: &[u8]| text.bytes().any(|b| !unset.contains(&b));
             (set(b"0-") && set(b"f-") && !text.contains('\n')).then_some(text)
         };
@@ -216,7 +216,7 @@ impl Places {
         let host = match &now.machine {
             Some(id) if !others.contains(id) => {
                 if seen.product.is_some() && !own.contains(id) {
-                    // Where it cannot be kept, nobody has said anything else of it.
+                    // If it cannot be kept, nobody has said anything else of it.
                     claim(id);
                 }
                 Some(id.clone())
@@ -521,7 +521,7 @@ mod tests {
         std::fs::remove_dir_all(dir).unwrap();
     }
 
-    /// What is known already costs no write.
+    /// Traits that are known already cost no write.
     #[test]
     fn a_record_is_written_when_something_is_new() {
         let dir = new_dir("written");
