@@ -2,6 +2,7 @@
 //! Makes losing data something that the tests find.  All of it runs the real
 //! engine, on simulated media and simulated origins:
 //!
+//! * [`device`] is an SSD with a volatile cache: what a cut leaves of its writes;
 //! * [`explore`] builds the media images that a power cut may leave, and
 //!   recovers each;
 //! * [`dst`] drives geometry, workload, interleaving, faults and crashes from
@@ -20,6 +21,7 @@
 mod bed;
 pub mod beyond;
 pub mod damage;
+pub mod device;
 pub mod drains;
 pub mod dst;
 pub mod engine;
