@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which addresses reservations get: the kernel's choice, or, where a process has said so,
-//! addresses within one range that nothing else is given.
+//! Chooses the addresses of reservations.  By default the kernel chooses.  A process may
+//! instead set a range of addresses, which is then used for reservations alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::pages::SEGMENT;
 
-/// A range of addresses, and which of it are given away: where from, and how many bytes.
+/// A range of addresses and the parts of it that are in use: start and length in bytes.
 #[derive(Debug)]
 struct Arena {
     range: Range<usize>,
@@ -32,13 +32,13 @@ pub fn reserve_within(range: Range<usize>) -> bool {
     true
 }
 
-/// Where a reservation of so many bytes goes.
+/// The address for a reservation of a given length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Wherever the kernel has room.
+    /// The kernel chooses.
     Anywhere,
     At(usize),
-    /// There is no room in the range.
+    /// The range has no room.
     Nowhere,
 }
 

@@ -21,80 +21,82 @@ use crate::error::{Error, Result};
 use crate::store::Time;
 use crate::system;
 
-/// For so long who has a lease of a file is waited for.
+/// How long an open waits for a process that has a lease of the file.
 const LEASED: Duration = Duration::from_millis(1500);
 
-/// What this library does with a file.  Simulated in tests.
+/// The operations of this library on a file.  Tests simulate them.
 pub trait Backing: Send + Sync + std::fmt::Debug {
-    /// For messages.
+    /// The path, for messages.
     fn path(&self) -> &Path;
-    /// By which it is known again.
+    /// The identity by which the file is recognized.
     fn identity(&self) -> &[u8];
-    /// Its size now.
+    /// The current size.
     fn size(&self) -> io::Result<u64>;
-    /// The file itself, if the kernel has it.
+    /// The file itself, if it is a file of the kernel.
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
     /// Reads; short only at the end of the file.
     fn read_at(&self, at: u64, to: &mut [u8]) -> io::Result<usize>;
-    /// Writes all of it.
+    /// Writes all bytes.
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()>;
-    /// What was written, and its size and blocks, are durable.
+    /// Makes the written data, the size and the block allocation durable (fdatasync).
     fn sync(&self) -> io::Result<()>;
-    /// The same, and when it was changed.
+    /// Makes the data and all metadata durable, with the modification time (fsync).
     fn sync_all(&self) -> io::Result<()>;
-    /// When its content was changed last.
+    /// The time of the last change of the content.
     fn changed(&self) -> io::Result<Time>;
-    /// The mark that it bears.
+    /// The mark on the file.
     fn marked(&self) -> io::Result<FoundMark>;
-    /// Marks it; durable.
+    /// Sets the mark, durably.
     fn mark(&self, by: &MapClaim) -> io::Result<()>;
-    /// Takes the mark away; durable.
+    /// Removes the mark, durably.
     fn unmark(&self) -> io::Result<()>;
     /// Truncates or extends.
     fn set_size(&self, size: u64) -> io::Result<()>;
-    /// Gives blocks back that it has behind its end; the time of its last change stays.
+    /// Frees the blocks that are allocated after the end of the file.  The modification time
+    /// does not change.
     fn cut_behind(&self, size: u64) -> io::Result<()> {
         self.set_size(size)
     }
-    /// Blocks for a range within the size; a file system that has no such call does
-    /// nothing.
+    /// Allocates blocks for a range within the size.  Does nothing on a file system without
+    /// such a call.
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
-    /// Whether a range has a hole, as far as the file system tells.
+    /// Whether a range has a hole, as far as the file system reports it.
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool>;
-    /// Whether the descriptor is still ours, and nobody has taken from us that others keep out.
+    /// Checks that the descriptor still refers to our file and that our locks are still held.
     fn check_ours(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Others may have it from now on, though this is not dropped yet: a thread may be at it for
-    /// a while.  Nothing is done with the file any more.
+    /// Releases the locks, so that others may use the file, although this object still exists:
+    /// a thread may hold it for a while.  Nothing is done with the file afterwards.
     fn free(&self) {}
 }
 
-/// A regular file.  Another process that maps it is refused, and who keeps others out by locks of
-/// records (fcntl), as SQLite does, is kept out: he would read and write past the memory.
+/// A regular file that is locked.  Other processes that map it are refused.  Programs that use
+/// record locks (fcntl), such as SQLite, are excluded too: they would read and write the file
+/// without the pool's memory.
 #[derive(Debug)]
 pub struct RegularFile {
     file: Lasting<File>,
     path: PathBuf,
     identity: Vec<u8>,
     mark: FileMark,
-    /// The process that has opened it.
+    /// The process that opened it.
     of: u32,
-    /// Its locks are another one's from now on, which may be of the same open file description.
+    /// The locks now belong to another object, possibly with the same open file description.
     freed: AtomicBool,
 }
 
 impl RegularFile {
-    /// Opens a file that is there.
+    /// Opens an existing file and locks it.
     pub fn open(path: &Path) -> Result<RegularFile> {
         not_leased(path)?;
         RegularFile::look(path)?.lock()
     }
 
-    /// The same by an open file description by which it was open before, and of which the locks
-    /// were freed.  Nobody is waited for, and no lease of it is broken.
+    /// Locks a file again by an open file description that it had before its locks were freed.
+    /// It does not wait for a holder, and it breaks no lease.
     pub(crate) fn again(file: OwnedFd, path: &Path) -> Result<RegularFile> {
         RegularFile::of(file.into(), path.to_owned())?.lock()
     }
@@ -104,7 +106,8 @@ impl RegularFile {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => match system::lock_records(file, true) {
                 Ok(()) => Ok(self),
-                // Who has one cannot be asked for: fcntl(2) tells of the process's own alone.
+                // The holder cannot be named: fcntl(2) reports only a lock that conflicts with
+                // one of the process itself.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     Err(Error::Locked { path: self.path.clone(), by: None })
                 }
@@ -118,18 +121,18 @@ impl RegularFile {
         }
     }
 
-    /// The same, though another process has it.
+    /// Opens a file without locking it, also if another process has it.
     pub(crate) fn look(path: &Path) -> Result<RegularFile> {
         let path = std::path::absolute(path).map_err(Error::system(path, "its path"))?;
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let begun = Instant::now();
-        // Each try may disturb who has the lease.
+        // The pause grows, because each attempt may disturb the holder of the lease.
         let mut pause = Duration::from_millis(2);
         let opened = loop {
             let mut how = OpenOptions::new();
             match how.read(true).write(true).custom_flags(flags as i32).open(&path) {
-                // Somebody has a lease of it, which he gives back; or had one of a descriptor of
-                // which a child has a copy until it executes its program.
+                // Another process has a lease and will release it, or a child has a copy of a
+                // leased descriptor until it executes its program.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < LEASED => {
                     std::thread::sleep(pause);
                     pause *= 2;
@@ -291,11 +294,11 @@ impl Backing for RegularFile {
     }
 }
 
-/// A process that has a file mapped may have a lease of it (fcntl(2), F_SETLEASE), by which it
-/// is told of who opens the file past the pool: such a file is not opened.
+/// Refuses a file of which another process has a lease (fcntl(2), F_SETLEASE).  A process that
+/// maps a file may take a lease to be notified when others open the file without the pool.
 pub(crate) fn not_leased(path: &Path) -> Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // What is wrong the open itself says.
+    // If this open fails, the real open reports the reason.
     let Ok(looked) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else {
         return Ok(());
     };
@@ -307,7 +310,7 @@ pub(crate) fn not_leased(path: &Path) -> Result<()> {
     }
 }
 
-/// What a file is known by, without opening it.
+/// The identity of a file, found without opening it.
 pub(crate) fn identity_at(path: &Path) -> Result<Vec<u8>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let looked = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
@@ -326,7 +329,7 @@ mod tests {
         (path, file.expect("a file"))
     }
 
-    /// SQLite and the like know of no flock.
+    /// SQLite and similar programs do not use flock.
     #[test]
     fn who_locks_records_is_kept_out_and_keeps_out() {
         let (path, plain) = file("records");
@@ -335,7 +338,8 @@ mod tests {
         assert_eq!(lock(FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
         ours.free_records().expect("freed");
         lock(FlockOperation::NonBlockingLockExclusive).expect("it is shared");
-        // With it goes the lock: of fcntl's kind, and of this process.
+        // Closing this descriptor releases the record lock too: such locks belong to the
+        // process.
         drop(ours);
         lock(FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
         let held = RegularFile::open(&path).expect_err("it is locked");

@@ -23,15 +23,15 @@ use crate::store::Store;
 use crate::threads;
 use crate::tracker::check_segments;
 
-/// So long who opens a file waits until it has what a process that died has left.
+/// How long an open waits until the pages of a process that died have been written back.
 const HOME_WAIT: Duration = Duration::from_secs(120);
 pub(crate) const NOT_HOME: &str = "the server of the pool still brings home what a process that \
      died has left of it: try again, and see forebay map list";
 
-/// After which it looks again.
+/// How often a waiting open tries again.
 pub(crate) const HOME_AGAIN: Duration = Duration::from_millis(20);
 
-/// Who waits since then gives up in the end.
+/// Fails if an open has waited since `begun` for longer than [`HOME_WAIT`].
 pub(crate) fn not_for_ever(path: &Path, begun: Instant) -> Result<()> {
     match begun.elapsed() > HOME_WAIT {
         true => Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() }),
@@ -42,10 +42,10 @@ pub(crate) fn not_for_ever(path: &Path, begun: Instant) -> Result<()> {
 /// Called with a file, a byte of it, and a cause.
 pub type Tell = dyn Fn(&Path, u64, &io::Error) + Send + Sync;
 
-/// Who is told of a segment that was touched and cannot be brought in: of which file, from which
-/// byte, and why.  Afterwards whoever touched it gets SIGBUS.  It is a thread of this crate that
-/// tells it, which brings in other segments, too: it may take no time, touch no mapping and call
-/// nothing of this crate.
+/// A callback for a segment that was touched and cannot be brought in.  It gets the file, the
+/// offset of the segment and the cause.  The thread that touched the segment then gets SIGBUS.
+/// The callback runs on a thread of this crate that also brings in other segments: it must be
+/// quick, must not touch a mapping and must not call this crate.
 #[derive(Clone)]
 pub struct Unreadable(pub Arc<Tell>);
 
@@ -67,15 +67,15 @@ pub struct Options {
     /// Segments of a file that syncs look at though they are quiet: the first store to one of
     /// them is fast, and a sync of the whole takes up to 2 us longer for each.
     pub keep_looking: usize,
-    /// Rounds for which a file has lacked nothing before its mark is taken away.
+    /// Rounds without dirty pages after which the mark of a file is removed.
     pub unmark_after: u32,
     /// Segments that may be locked, of all files together.
     pub most_locked: usize,
-    /// No thread: rounds are the caller's ([`Cache::round`]).
+    /// Starts no thread: the caller runs the rounds ([`Cache::round`]).
     pub by_hand: bool,
-    /// What may be counted on; none: what the kernel has.
+    /// The kernel features to use.  None: those that the kernel has.
     pub features: Option<Features>,
-    /// None: nobody is told why there is a SIGBUS.
+    /// Called before a SIGBUS.  None: nothing is called.
     pub unreadable: Option<Unreadable>,
 }
 
@@ -123,7 +123,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Nothing is mapped at first.  What a crash has left has to be brought home before
+    /// Makes a cache without files.  Pages that a crash left must have been recovered before
     /// ([`recover`](crate::recover::recover)).
     pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Cache> {
         let by_hand = options.by_hand;
@@ -150,19 +150,19 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Opens a file for mapping, with room for it to grow to `room` bytes.  Waits for some
-    /// time where a process that had it has died, and its pages are being brought home.
+    /// Opens a file for mapping, with room for it to grow to `room` bytes.  If a process that
+    /// had the file mapped has died, the open waits until its pages have been written back.
     pub fn open(&self, path: &Path, room: u64) -> Result<MapFile> {
         self.when_home(path, |file| self.open_backing(Box::new(file), room))
     }
 
-    /// The same of one that was open by this description, and was closed.
+    /// Opens a file again after a close, by the open file description that it had.
     pub(crate) fn open_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
         self.open_backing(Box::new(RegularFile::again(file, path)?), room)
     }
 
-    /// The same for guests; `room` is told the file's size.  None: its pages are being brought
-    /// home, which is not waited for.
+    /// Opens a file for guests.  `room` computes the room from the file's size.  Returns None,
+    /// without waiting, while the pages of a process that died are being written back.
     pub(crate) fn open_shared(
         &self,
         path: &Path,
@@ -196,7 +196,8 @@ impl Cache {
             not_leased(path)?;
             let (locked, by_store) = match RegularFile::open(path) {
                 Ok(file) => match open(file) {
-                    // Not by one that lives: and it has to be unlocked, to be brought home.
+                    // The store refuses while a dead process's pages are being written back.
+                    // The file has to be unlocked for that.
                     Err(e @ Error::Locked { .. }) => (e, true),
                     done => return done.map(Some),
                 },
@@ -207,14 +208,15 @@ impl Cache {
             if by_store || self.shared.store.is_brought_home(&identity)? {
                 return Ok(None);
             }
-            // Who has brought it home meanwhile had it locked a moment ago.
+            // A recovery that has just ended may have held the lock a moment ago, so look once
+            // more.
             if std::mem::replace(&mut looked_again, true) {
                 return Err(locked);
             }
         }
     }
 
-    /// The same of anything that is like a file.
+    /// Opens any implementation of [`Backing`].
     pub fn open_backing(&self, backing: Box<dyn Backing>, room: u64) -> Result<MapFile> {
         let _opening = self.begin_to_open(&*backing)?;
         let file = Inner::open(&self.shared, backing, room)?;
@@ -223,12 +225,12 @@ impl Cache {
         Ok(MapFile::of(file))
     }
 
-    /// For guests.
+    /// Opens a file for guests.
     pub(crate) fn share(&self, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner<Guests>>> {
         let _opening = self.begin_to_open(&*backing)?;
         let path = backing.path().to_owned();
         let content = content_of(&self.shared, backing, room, |segments| {
-            // No guest could map more, and it may ask for anything.
+            // The limit is checked here, because a guest may ask for any size.
             check_segments(segments).map_err(|e| e.to_string())
         })?;
         let guests = Guests::new(Arc::clone(&content)).inspect_err(|_| {
@@ -245,7 +247,7 @@ impl Cache {
         let opening = lock(&self.shared.opening);
         lock(&self.shared.files).retain(|f| f.strong_count() > 0);
         for file in self.shared.all() {
-            // A round may have one for a moment that is closed.
+            // A round may still hold a file that is closed.
             if !file.closed() && file.content().backing.identity() == backing.identity() {
                 let path = backing.path().to_owned();
                 return Err(Error::Refused { path, why: "it is open here: clone that".into() });
@@ -254,7 +256,7 @@ impl Cache {
         Ok(opening)
     }
 
-    /// A file that other processes map, too, by a server that has it open for them.
+    /// Maps a file that other processes map too.  A server has the file open for them.
     pub(crate) fn visit(
         &self,
         server: Arc<dyn Server>,
@@ -274,14 +276,14 @@ impl Cache {
         &self.shared
     }
 
-    /// A round of write-back: what is dirty goes to the files, and segments that are quiet
-    /// are watched.  Returns how many pages were written.
+    /// Runs a round of write-back: writes dirty pages to the files and starts to watch segments
+    /// that are quiet.  Returns the number of pages written.
     pub fn round(&self) -> Result<usize> {
         self.shared.round()
     }
 
-    /// Why the last round of the thread failed, if it did.  What is dirty stays so, and is
-    /// tried again.
+    /// The error of the thread's last round, if it failed.  The pages stay dirty, and the next
+    /// round tries again.
     pub fn failure(&self) -> Option<String> {
         lock(&self.shared.failure).clone()
     }
@@ -412,18 +414,18 @@ impl Shared {
     }
 }
 
-/// What came of looking for a frame.
+/// The result of a search for a free frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reclaimed {
-    /// One is free.
+    /// A frame is free.
     Freed,
-    /// Others are at work on some, and end without the caller: to be tried again.
+    /// Other threads are busy with frames and do not depend on the caller: try again.
     Busy,
-    /// None can be had now.
+    /// No frame can be freed now.
     Nothing,
 }
 
-/// Segments for so many bytes.
+/// The number of segments for a number of bytes.
 pub(crate) fn segments_of(bytes: u64) -> Option<usize> {
     usize::try_from(bytes.div_ceil(SEGMENT as u64)).ok().filter(|&n| n > 0)
 }

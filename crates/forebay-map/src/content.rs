@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a file has in the pool: its frames, what of them the file lacks, and its size.
+//! A file's content in the pool: its frames, the pages that the file lacks, and its size.
 //!
-//! Locks, in this order: the file's `io` (`file.rs`), a segment's of the tracker, a slot's or
-//! `writing`, the store's.  Whoever holds a segment's lock and needs another one only tries.
+//! Locks, in this order: the file's `io` (`file.rs`), the tracker's lock of a segment, a slot
+//! or `writing`, the store's lock.  A thread that holds one segment's lock takes another one's
+//! only by try_lock.
 
 use std::io;
 use std::ops::Range;
@@ -29,25 +30,25 @@ const FRAME_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 }
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     pub frame: Option<u32>,
-    /// A frame that could neither be shown nor released.
+    /// A frame that could be neither shown nor released.
     spare: Option<u32>,
-    /// So many bytes of its part of the file have blocks, durable.
+    /// Bytes of the segment, from its start, whose blocks are allocated and durable.
     blocks: usize,
-    /// Blocks were asked for, and may not be durable.
+    /// Blocks were asked for and may not be durable yet.
     asked: bool,
 }
 
 #[derive(Debug)]
 struct Durable {
-    /// What the store knows of the size.
+    /// The size that the store knows.
     size: u64,
-    /// A larger one may be the store's: that was not answered.
+    /// The store may have a larger size: it did not answer.
     perhaps: bool,
-    /// It was told that the file may be so long.
+    /// The store was told that the file may grow to this size.
     ahead: Option<u64>,
-    /// A truncation to the size that the file has now is not ended: the store knows of it,
+    /// The store knows of a truncation to the current size that has not ended.
     told: bool,
-    /// and the file may have bytes behind it.
+    /// The file may have bytes after its end, from a truncation that has not ended.
     behind: bool,
 }
 
@@ -56,30 +57,31 @@ pub(crate) struct Content {
     pub store: Arc<dyn Store>,
     pub backing: Counted,
     pub shared: Weak<Shared>,
-    /// In the store.
+    /// The number of the file in the store.
     pub id: u32,
     pub size: AtomicU64,
-    /// What the store knows of the size, for who cannot wait.
+    /// A copy of the size that the store knows, for readers that cannot wait for `durable`.
     known_size: AtomicU64,
-    /// The store's size may be a promise.
+    /// The store's size may be a promise: the file system may not have it durably.
     grows: AtomicBool,
-    /// Truncations that there were.
+    /// The number of truncations so far.
     cuts: AtomicU64,
-    /// Sizes cannot be promised.
+    /// The store cannot promise sizes.
     unpromised: AtomicBool,
-    /// It has grown: what comes next has its blocks ahead.
+    /// The file has grown, so blocks are allocated ahead.
     has_grown: AtomicBool,
-    /// It may have blocks behind its end.
+    /// The file may have blocks allocated after its end.
     blocks_behind: AtomicBool,
     durable: Mutex<Durable>,
     slots: Vec<Mutex<Slot>>,
-    /// By which the least recently used one is found.
+    /// For each segment the time of its last use, to find the least recently used one.
     pub used: Vec<AtomicU64>,
     pub pins: Vec<AtomicUsize>,
-    /// One write-back at a time.
+    /// Allows one write-back at a time.
     writing: Mutex<()>,
-    /// The file was written to past the pool since it was synced, and since that many
-    /// failures.  Held while it is synced, so that another sync does not end before.
+    /// The file was written to directly, not through the pool, and has not been synced since.
+    /// Holds the number of failed syncs before the first such write.  The lock is held during
+    /// the sync, so that a concurrent sync does not end before it.
     unsynced: Mutex<Option<u64>>,
     pub closed: AtomicBool,
     pub marking: Marking,
@@ -183,7 +185,7 @@ impl Content {
         self.size().saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
     }
 
-    /// None: others are at work on frames, and may make one free.
+    /// Returns None if other threads are busy with frames and may free one.
     fn take_frame(&self, segment: usize) -> Result<Option<u32>> {
         let end = Instant::now() + FRAME_WAIT;
         loop {
@@ -203,8 +205,8 @@ impl Content {
         }
     }
 
-    /// Brings a segment in.  The caller holds its lock of the tracker.  None: to be tried
-    /// again without that lock.
+    /// Brings a segment in.  The caller holds the tracker's lock of the segment.  None: the
+    /// caller must try again without that lock.
     pub fn fill(&self, segment: usize) -> Result<Option<u32>> {
         if let Some(frame) = self.frame(segment) {
             return Ok(Some(frame));
@@ -271,7 +273,7 @@ impl Content {
         written
     }
 
-    /// What was written past the pool is durable.
+    /// Makes durable what was written to the file directly.
     pub fn settle_written(&self) -> Result<()> {
         let mut unsynced = lock(&self.unsynced);
         let Some(since) = *unsynced else { return Ok(()) };
@@ -286,7 +288,7 @@ impl Content {
         Ok(())
     }
 
-    /// The size is durable when it returns: as a promise of the store, or in the file system.
+    /// Makes the size durable, as a promise of the store or in the file system.
     pub fn settle_size(&self) -> Result<()> {
         let mut durable = lock(&self.durable);
         let size = self.size();
@@ -301,7 +303,7 @@ impl Content {
         self.make_size(&mut durable)
     }
 
-    /// What the store has answered to a larger size.
+    /// Records the answer of the store to a larger size.
     fn learns(&self, durable: &mut Durable, size: u64, answer: Result<()>) -> Result<()> {
         let unknown = matches!(answer, Err(Error::Unknown(_)));
         durable.perhaps |= unknown && !planted::is(Planted::UnansweredKept);
@@ -313,7 +315,8 @@ impl Content {
         self.known_size.store(size, Ordering::SeqCst);
     }
 
-    /// The file has its size, durable in the file system, and nothing is promised.
+    /// Makes the size durable in the file system and tells the store, so that nothing is only
+    /// promised.
     fn make_size(&self, durable: &mut Durable) -> Result<()> {
         let size = self.size();
         if !planted::is(Planted::SizeNotSynced) {
@@ -326,8 +329,9 @@ impl Content {
         Ok(())
     }
 
-    /// Before the mark goes, and the record.  Not while the file is longer than was synced: a
-    /// crash is to leave it as long as that.
+    /// Makes a promised size durable before the mark or the record is removed.  Does nothing
+    /// while the file is longer than what was synced: after a crash the file must have the
+    /// synced size.
     pub fn settle_promise(&self) -> Result<()> {
         let mut durable = lock(&self.durable);
         let grown = durable.size < self.size();
@@ -337,7 +341,7 @@ impl Content {
         self.make_size(&mut durable)
     }
 
-    /// Before the file is made so long, while that is not durable.
+    /// Tells the store the largest size that the file may have, before the file grows to it.
     fn announce(&self, size: u64) -> Result<()> {
         let mut durable = lock(&self.durable);
         if self.unpromised.load(Ordering::SeqCst) || durable.ahead.is_some_and(|a| size <= a) {
@@ -359,8 +363,8 @@ impl Content {
         Ok(())
     }
 
-    /// What is written back is no longer than what the store knows: what is behind that in the
-    /// file is zero, if it was not written past the pool.
+    /// The size up to which pages are written back: at most the size that the store knows.  The
+    /// file is zero after that size, except where it was written to directly.
     fn written_size(&self) -> u64 {
         match self.unpromised.load(Ordering::SeqCst) {
             true => self.size(),
@@ -368,8 +372,8 @@ impl Content {
         }
     }
 
-    /// What was stored to the pages is durable.  The caller holds the segment's lock of the
-    /// tracker.  Before, the file has the blocks that the pages will need, durable.
+    /// Makes pages of a segment durable in the pool.  The caller holds the tracker's lock of
+    /// the segment.  The blocks that the pages will need in the file are made durable before.
     pub fn make_durable(&self, segment: usize, pages: &PageSet) -> Result<()> {
         let inside = PageSet::of(0..self.inside(segment).div_ceil(PAGE));
         let pages = pages.within(&inside);
@@ -381,7 +385,7 @@ impl Content {
             return Ok(());
         }
         self.settle_blocks(segment)?;
-        // A page that is dirty is written back as far as the store knows the size.
+        // A dirty page is written back as far as the store knows the size.
         if self.written_size() < self.size() {
             self.settle_size()?;
         }
@@ -396,8 +400,8 @@ impl Content {
         Ok(())
     }
 
-    /// What a guest needs to make pages of a segment durable by itself: all that comes before
-    /// the pages in `make_durable`.  The caller sees to it that the size does not change, and
+    /// Returns what a guest needs to make pages of a segment durable itself, after the steps
+    /// that come first in `make_durable`.  The caller ensures that the size does not change and
     /// that the mark stays as long as there are guests.
     pub fn grant(&self, segment: usize) -> Result<Option<Grant>> {
         let Some(frame) = self.frame(segment) else { return Ok(None) };
@@ -409,7 +413,7 @@ impl Content {
         self.grant_of(segment, frame, bytes).map(Some)
     }
 
-    /// The same of what has blocks as it is: none are asked for.
+    /// Like `grant`, but allocates no blocks: grants zero bytes if the segment lacks blocks.
     pub fn granted(&self, segment: usize) -> Result<Option<Grant>> {
         let Some(frame) = self.frame(segment) else { return Ok(None) };
         let has_blocks = self.slot(segment).blocks >= self.inside(segment);
@@ -419,33 +423,34 @@ impl Content {
         }
     }
 
-    /// Of so many bytes.
+    /// Makes a grant for a number of bytes.
     pub fn grant_of(&self, segment: usize, frame: u32, bytes: usize) -> Result<Grant> {
         let (segment, bytes, cuts) = (segment as u64, bytes as u32, self.cuts());
         let place = self.store.place_of(frame)?;
         Ok(Grant { segment, frame, bytes, cuts, place })
     }
 
-    /// How often it was truncated: what was granted before does not count any more.
+    /// The number of truncations.  A grant from before a truncation is not valid any more.
     pub fn cuts(&self) -> u64 {
         self.cuts.load(Ordering::SeqCst)
     }
 
-    /// Bytes of the size that are durable.
+    /// The size that is durable.
     pub fn settled_size(&self) -> u64 {
         self.known_size.load(Ordering::SeqCst)
     }
 
-    /// Pages of a segment, within the file, that are perhaps not durable as the memory has them:
-    /// the file has them otherwise, or lacks them.  Of those that it lacks the pool may have
-    /// something durable that was stored earlier, and the file what is not durable yet.
+    /// The pages of a segment, within the file, that may not be durable as they are in memory.
+    /// The file has other data for these pages, or lacks them.  For a page that the file lacks,
+    /// the pool may hold an older durable version, and the file may hold data that is not
+    /// durable yet.
     pub fn differing(&self, segment: usize) -> PageSet {
         let Some(frame) = self.frame(segment) else { return PageSet::EMPTY };
         let inside = self.inside(segment);
         let all = PageSet::of(0..inside.div_ceil(PAGE));
         let at = (segment * SEGMENT) as u64;
         let differing = recover::differing(&*self.store, frame, &self.backing, at, inside);
-        // Looked at last: what is clean by then is durable in the file.
+        // The dirty pages are read last: a page that is clean by then is durable in the file.
         match self.store.dirty(frame) {
             Ok((dirty, _)) => differing.with(&dirty.within(&all)),
             Err(_) => all,
@@ -460,7 +465,7 @@ impl Content {
         };
         let (at, len) = ((segment * SEGMENT) as u64, inside as u64);
         let mut blocks = inside;
-        // The recovery asks for them.
+        // A recovery will allocate the blocks.
         if self.marking.is_given_up() {
             return Ok(());
         }
@@ -482,8 +487,8 @@ impl Content {
         Ok(())
     }
 
-    /// Blocks of a whole segment, where the file ends and grows; false: where it is not so, or
-    /// there are not as many.
+    /// Allocates blocks for the whole of the last segment of a file that grows.  False if the
+    /// segment is not the last one, the file does not grow, or the blocks cannot be had.
     fn allocate_ahead(&self, segment: usize, inside: usize) -> bool {
         if inside == SEGMENT || !self.has_grown.load(Ordering::SeqCst) {
             return false;
@@ -492,8 +497,8 @@ impl Content {
         self.backing.allocate((segment * SEGMENT) as u64, SEGMENT as u64).is_ok()
     }
 
-    /// Blocks behind the end are given back.  The caller has it alone, and nothing is to be
-    /// synced any more.
+    /// Frees blocks after the end of the file.  The caller has the file exclusively, and
+    /// nothing will be synced any more.
     pub fn trim(&self) -> Result<()> {
         let size = self.size();
         let longer = || self.backing.size().map_or(true, |now| now != size);
@@ -501,13 +506,13 @@ impl Content {
             return Ok(());
         }
         let _change = self.marking.change(self.of())?;
-        // They cost room, and no more.
+        // A failure only wastes disk space.
         let _ = self.backing.cut_behind(size);
         Ok(())
     }
 
-    /// Writes what is dirty of the segments to the file.  Returns how many pages.  What
-    /// cannot be read or written stays dirty, and the rest does not wait for it.
+    /// Writes dirty pages of the segments to the file and returns their number.  A page that
+    /// cannot be read or written stays dirty and does not hold up the others.
     pub fn write_back(&self, segments: impl IntoIterator<Item = usize>) -> Result<usize> {
         let _writing = lock(&self.writing);
         let since = self.failures();
@@ -520,7 +525,7 @@ impl Content {
                     for run in dirty.runs() {
                         match self.write_run(segment, frame, run.clone()) {
                             Ok(()) => pages.insert(run),
-                            // One of them may be bad.
+                            // One bad page fails the whole run, so try the pages one by one.
                             Err(e) if run.len() == 1 => failed = Err(e),
                             Err(_) => run.for_each(|page| {
                                 match self.write_run(segment, frame, page..page + 1) {
@@ -557,8 +562,8 @@ impl Content {
     fn write_run(&self, segment: usize, frame: u32, run: Range<usize>) -> Result<()> {
         let at = run.start * PAGE;
         let to = (segment * SEGMENT + at) as u64;
-        // Looked at after the write-back of the pages has begun: who syncs them later makes
-        // them dirty again.
+        // The size is read after the write-back of the pages has begun: a later sync makes the
+        // pages dirty again.
         let inside = self.written_size().saturating_sub(to).min((run.len() * PAGE) as u64) as usize;
         let mut bytes = vec![0; inside];
         self.store.copy(frame, at, &mut bytes)?;
@@ -566,7 +571,7 @@ impl Content {
         self.backing.write_at(to, &bytes).map_err(self.system("write"))
     }
 
-    /// Lets go of a segment's frame, which nobody can load from or store to any more.
+    /// Releases a segment's frame, which no thread can load from or store to any more.
     pub fn release(&self, segment: usize, discard: bool) -> Result<()> {
         self.release_spare(segment)?;
         // Nobody writes it back any more.
@@ -587,24 +592,25 @@ impl Content {
         }
     }
 
-    /// Truncates; one that has failed before has ended ([`Content::end_cut`]).  The caller
-    /// has it alone, but for faults, and `forget` takes away or makes zero what is behind the
-    /// new end: the store counts the truncation from before that on.  From then on the size
-    /// is the new one, also if this fails.
+    /// Truncates.  An earlier truncation that failed must have ended ([`Content::end_cut`]).
+    /// The caller has the file exclusively, except for faults.  `forget` removes or zeroes what
+    /// lies after the new end; the store records the truncation before that.  From then on the
+    /// size is the new one, even if this call fails.
     pub fn cut(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut told = Ok(());
         {
             let mut durable = lock(&self.durable);
             let shorter = size < durable.size || durable.perhaps;
             if shorter && !planted::is(Planted::CutNotTold) {
-                // Recovery ends it in a file that bears the mark and in no other: one without it
-                // was given up, or is not what it was.
+                // Recovery ends a truncation only in a file with the mark: without the mark the
+                // file was given up or replaced.
                 let tell = || self.store.cut(self.id, size);
                 told = match planted::is(Planted::CutNotMarked) {
                     true => tell(),
                     false => self.marking.with_mark(self.of(), tell),
                 };
-                // It may count, now or later: nothing behind that end is acknowledged any more.
+                // The store may have recorded the truncation or may still do so, so nothing
+                // after the new end is acknowledged any more.
                 let unknown = matches!(told, Err(Error::Unknown(_)));
                 if told.is_err() && !unknown {
                     return told;
@@ -620,13 +626,14 @@ impl Content {
         told.and_then(|()| self.end_cut(forget))
     }
 
-    /// A truncation has not ended.
+    /// Whether a truncation has not ended.
     pub fn is_cut(&self) -> bool {
         let durable = lock(&self.durable);
         durable.behind || durable.told
     }
 
-    /// Ends a truncation, if one has not: before the file grows, and before a sync.
+    /// Ends a truncation that has not ended.  This comes before the file grows and before a
+    /// sync.
     pub fn end_cut(&self, forget: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut durable = lock(&self.durable);
         if durable.behind {
@@ -647,7 +654,7 @@ impl Content {
         Ok(())
     }
 
-    /// A file that is truncated has none behind its end.
+    /// Forgets the blocks after the end of a file that is truncated.
     fn forget_blocks(&self, size: u64) {
         if planted::is(Planted::BlocksKept) {
             return;
@@ -660,9 +667,9 @@ impl Content {
         }
     }
 
-    /// Blocks for a range within the size.
+    /// Allocates blocks for a range within the size.
     pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
-        // A sync asks for them again: they may be there, and not durable.
+        // The next sync asks for the blocks again: they may be allocated but not durable.
         let (first, end) = (at / SEGMENT as u64, at.saturating_add(len).div_ceil(SEGMENT as u64));
         for slot in self.slots.iter().take(end as usize).skip(first as usize) {
             lock(slot).asked = !planted::is(Planted::BlocksNotAsked);
@@ -671,7 +678,7 @@ impl Content {
         self.backing.allocate(at, len).map_err(self.system("allocate"))
     }
 
-    /// Extends by zeroes.
+    /// Extends the file with zeroes.
     pub fn extend(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
         if size == self.size() {
             return Ok(());
@@ -686,7 +693,7 @@ impl Content {
     }
 }
 
-/// A file's segments, for the tracker.
+/// The segments of a file, for the tracker.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments(pub Arc<Content>);
 
@@ -718,7 +725,8 @@ impl Source for Segments {
     }
 
     fn copy(&self, segment: usize, _: u64, to: &mut [u8]) {
-        // What cannot be read differs from what was there before: all of it is synced.
+        // A page that cannot be read must differ from its earlier copy, so that all of it is
+        // synced.
         if self.0.store.copy(self.of(segment), 0, to).is_err() {
             let now =
                 self.0.shared.upgrade().map_or(0, |s| s.clock.fetch_add(1, Ordering::Relaxed));

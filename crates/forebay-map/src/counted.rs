@@ -29,7 +29,7 @@ impl Counted {
         Counted { file, one: Mutex::new(()), failures: AtomicU64::new(0) }
     }
 
-    /// To be asked before the file is written to.
+    /// The number of failed syncs so far.  Read it before writing to the file.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::SeqCst)
     }
@@ -41,7 +41,7 @@ impl Counted {
         done
     }
 
-    /// What was written to the file is durable, if no sync has failed since so many failures.
+    /// Syncs the file.  Fails if a sync has failed since the count was `since`.
     pub fn sync_since(&self, since: u64) -> io::Result<()> {
         let _one = lock(&self.one);
         self.count(self.file.sync())?;

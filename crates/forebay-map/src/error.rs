@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What can go wrong: the thing, the cause, and the way out.
+//! Errors: each names the thing, the cause and the way out.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Of this library.
+/// An error of this library.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{path}: {doing}: {error}")]
     System {
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// What was done.
+        /// What was being done.
         doing: &'static str,
         /// Why it failed.
         error: io::Error,
     },
-    /// The pool refuses.
+    /// The pool refuses the request.
     #[error("the pool: {0}")]
     Pool(String),
-    /// Another process has the pool, and gives none of it.
+    /// Another process has the pool and shares none of it.
     #[error("the pool: {0}")]
     Busy(String),
-    /// Its server has not answered: it may have done what it was asked, or do it later.
+    /// The server has not answered.  It may have done what was asked, or may still do it.
     #[error("the pool: {0}")]
     Unknown(String),
-    /// All frames are in use, and none could be had within the time.
+    /// All frames are in use, and none became free within the time limit.
     #[error("no frame of the pool is free, and none could be made free: {0}")]
     Full(String),
-    /// It is not the file that was mapped.
+    /// The file at the path is not the one that was mapped.
     #[error(
         "{path}: {why}; what was synced to the file that was mapped there is kept in the pool"
     )]
     Another {
         /// Where the file was.
         path: PathBuf,
-        /// What is there.
+        /// What is there now.
         why: String,
     },
-    /// Somebody has it.
+    /// Another process has the file.
     #[error("{path}: {} has it mapped or locked", process(*.by))]
     Locked {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Who, if that is known.
+        /// The process, if it is known.
         by: Option<u32>,
     },
-    /// It cannot be done with this file, or with these numbers.
+    /// The request is not possible with this file or these numbers.
     #[error("{path}: {why}")]
     Refused {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Why not.
         why: String,
@@ -58,7 +58,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Of a command that ends with it: one of [`forebay::EXIT_CODES`].
+    /// The exit code of a command that ends with this error: one of [`forebay::EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
         match self.cause() {
             Error::System { error, .. } => forebay::io_exit_code(error),
@@ -69,8 +69,8 @@ impl Error {
         }
     }
 
-    /// What it is by its cause: a segment that cannot be brought in, as the pool's server has
-    /// ended, is an error of the pool.
+    /// The error that caused this one.  For example, a segment that cannot be brought in
+    /// because the pool's server has ended is an error of the pool.
     pub fn cause(&self) -> &Error {
         match self {
             Error::System { error, .. } => {
@@ -109,5 +109,5 @@ fn process(by: Option<u32>) -> String {
     }
 }
 
-/// Of this library.
+/// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What this kernel can do for the tracker, tried and not believed.
+//! Finds out by trial what this kernel can do for the tracker.
 //!
-//! Each ability is used in the way the tracker uses it, on memory of its own, and is only
-//! counted on when every answer was right.  What is missing makes the tracker slower, and
-//! never weaker: see [`Features`].
+//! Each feature is used as the tracker uses it, on scratch memory, and counts as present only
+//! if every answer was right.  A missing feature makes the tracker slower but never weaker: see
+//! [`Features`].
 
 use std::fs::File;
 use std::io;
@@ -16,46 +16,46 @@ use rustix::fs::{AtFlags, FileType, MemfdFlags, StatxAttributes, StatxFlags};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::system::{feature, Event, Mode, Pagemap, Reservation, Scan, Uffd};
 
-/// Of the userfaultfd whose events this process handles.
+/// Flags of the userfaultfd whose events this process handles.
 pub(crate) const FAULTS: u64 = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::POISON;
-/// The same, where stores to write-protected memory are events as well.
+/// The same flags, where stores to write-protected memory are events too.
 pub(crate) const STORES: u64 =
     FAULTS | feature::PAGEFAULT_FLAG_WP | feature::WP_HUGETLBFS_SHMEM | feature::WP_UNPOPULATED;
-/// Of the one by which the kernel notes stores itself.
+/// Flags of the userfaultfd with which the kernel records stores itself.
 pub(crate) const NOTED: u64 = NOTED_ALONE | feature::EVENT_REMAP | feature::EVENT_REMOVE;
-/// The same where no thread reads its events.
+/// The flags for recording stores where no thread reads events.
 pub(crate) const NOTED_ALONE: u64 = feature::PAGEFAULT_FLAG_WP
     | feature::WP_HUGETLBFS_SHMEM
     | feature::WP_UNPOPULATED
     | feature::WP_ASYNC;
 
-/// What the tracker may count on.
+/// The kernel features that the tracker may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Touching a segment that is not there is an event.  Without it segments are brought in
-    /// when the tracker is made, and stay.
+    /// Touching an absent segment is an event.  Without it all segments are brought in when the
+    /// tracker is made, and stay.
     pub faults: bool,
-    /// Storing to a segment that is clean is an event.  Without it each segment that is there
-    /// is looked at by each sync.
+    /// Storing to a clean segment is an event.  Without it each sync looks at every segment
+    /// that is present.
     pub watch: bool,
-    /// The kernel notes which pages are stored to.  Without it each page of each segment that
-    /// is there counts as stored to, at each sync.
+    /// The kernel records which pages are stored to.  Without it each sync treats every page of
+    /// every present segment as stored to.
     pub scan: bool,
-    /// A segment can be made ready elsewhere and moved to its place, with all of its pages
-    /// faulted in and stores to them noted.  Without it each page is a fault of its own.
+    /// A segment can be prepared elsewhere and moved into place with all pages faulted in and
+    /// stores recorded.  Without it each page takes its own fault.
     pub moves: bool,
-    /// What is missing, and why, for a person.
+    /// The missing features and the reasons, in words.
     pub missing: Vec<String>,
 }
 
 impl Features {
-    /// None at all: works everywhere.
+    /// No features: works everywhere.
     pub fn none() -> Features {
         Features::default()
     }
 
-    /// What can be done with this memory: a file, of which a segment lies at `offset`.  It
-    /// is mapped, and not stored to.
+    /// Tries the features with this memory, a file in which a segment lies at `offset`.  The
+    /// segment is mapped but not stored to.
     pub fn detect(memory: BorrowedFd<'_>, offset: u64) -> Features {
         let mut found = Features::default();
         let tries: [(&str, Try); 4] = [
@@ -97,8 +97,8 @@ fn touch(r: &Reservation, page: usize) {
     r.store(page * PAGE, &[1]);
 }
 
-/// Kernels before 6.9 lose a page's dirty bit when they write-protect it for a scan: what
-/// lies on a file would not be written to it.
+/// Kernels before 6.9 lose a page's dirty bit when they write-protect it for a scan.  A page of
+/// a mapped file would then not be written to the file.
 fn old_kernel() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
@@ -149,7 +149,7 @@ fn try_scan(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Re
     expect("a page stored to once more", one, &[3])?;
     expect("and taken", scan(Scan::Take)?, &[])?;
 
-    // Of memory that lies elsewhere only whether it can be registered.
+    // The caller's memory is only registered, to see whether that works.
     r.map(0, memory, offset)?;
     uffd.register(&r, 0..1, Mode::WriteProtect)?;
     found.scan = true;
@@ -205,7 +205,7 @@ fn try_faults(found: &mut Features, _: BorrowedFd<'_>, _: u64) -> io::Result<()>
     Ok(())
 }
 
-/// A segment whose pages are there and protected, to be moved to its place.
+/// A segment whose pages are present and write-protected, ready to be moved into place.
 pub(crate) fn ready(
     noted: &Uffd,
     pagemap: &Pagemap,
@@ -216,7 +216,7 @@ pub(crate) fn ready(
     if !r.map(0, memory, offset)? {
         return Err(wrong("children would have it"));
     }
-    // What is not there is faulted in when it is touched.
+    // If this fails, the pages are faulted in when they are touched.
     let _ = r.populate(0);
     noted.register(&r, 0..1, Mode::WriteProtect)?;
     pagemap.scan(&r, 0, 0..SEGMENT_PAGES, Scan::Arm)?;

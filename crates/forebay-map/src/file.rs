@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that is mapped, whoever else has it: the calls, and what they promise.
+//! A mapped file: the calls and their contracts, for an exclusive file and for a shared one.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::features::Features;
 use crate::tracker::Counts;
 
-/// What is behind a [`MapFile`], which has the contract of each call: a file that this process
-/// has for itself, or one that it shares.
+/// The implementation of a [`MapFile`], where the contract of each call stands: an exclusive
+/// file of this process, or a shared one.
 pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn path(&self) -> &Path;
     fn file(&self) -> Option<BorrowedFd<'_>> {
@@ -45,7 +45,7 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn go_on(&self) {}
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
-    /// The first call does it; later ones do nothing.
+    /// The first call closes; later calls do nothing.
     fn close(&self) -> Result<()>;
     #[cfg(test)]
     fn own_bytes(&self) -> &'static mut [u8];
@@ -53,22 +53,22 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn is_here(&self, segment: usize) -> bool;
 }
 
-/// A file whose pages are in the pool's memory as far as they are used, and mapped from
-/// there.  Clones are of the same file.
+/// A file whose pages, as far as they are used, are in the pool's memory and mapped from there.
+/// Clones refer to the same file.
 ///
-/// Loads and stores go to [`address`](MapFile::address); [`sync`](MapFile::sync) makes
-/// durable what was stored, in the pool, and it reaches the file later.  What is read and
-/// written by [`read`](MapFile::read) and [`write`](MapFile::write) is the same content.
-/// Programs that do not map it here see in the file what was written back.
+/// Loads and stores go to [`address`](MapFile::address).  [`sync`](MapFile::sync) makes stores
+/// durable in the pool; they reach the file later.  [`read`](MapFile::read) and
+/// [`write`](MapFile::write) act on the same content.  Programs that do not map the file
+/// through the pool see only what was written back.
 #[derive(Clone, Debug)]
 pub struct MapFile(Arc<Handle>);
 
-/// What the clones have together: the thread that writes back has the rest for moments, too.
+/// What the clones share.  The write-back thread may hold the rest for a moment too.
 #[derive(Debug)]
 struct Handle(Arc<dyn Mapped>);
 
 impl Drop for Handle {
-    /// As `MapFile::close` does, as far as it can be done.
+    /// Closes the file as `MapFile::close` does, and ignores errors.
     fn drop(&mut self) {
         let _ = self.0.close();
     }
@@ -83,25 +83,25 @@ impl MapFile {
         &*self.0 .0
     }
 
-    /// The file itself, open in this process, if the process has it for itself.  What is written
-    /// to it goes past the pool.
+    /// The file itself, if this process has it exclusively.  Writes to it bypass the pool.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.it().file()
     }
 
-    /// Where it is mapped, as far as it has [room](MapFile::room); the addresses are good
-    /// until the last clone is dropped or closed.  What is behind the end of the file may be
-    /// loaded and stored to, is not synced, and is zero when the file grows.
+    /// The address of the mapping, which spans [room](MapFile::room) bytes.  It is valid until
+    /// the last clone is dropped or closed.  Memory after the end of the file may be loaded
+    /// from and stored to.  It is not synced, and it is zero when the file grows.
     pub fn address(&self) -> *mut u8 {
         self.it().address()
     }
 
-    /// Bytes that are mapped.
+    /// The number of mapped bytes.
     pub fn room(&self) -> u64 {
         self.it().room()
     }
 
-    /// Bytes of the file.  What was written there can be read when it is seen in the size.
+    /// The size of the file.  Bytes that a write added can be read as soon as the size includes
+    /// them.
     pub fn size(&self) -> u64 {
         self.it().size()
     }
@@ -116,138 +116,139 @@ impl MapFile {
         self.it().is_here(segment)
     }
 
-    /// What of the kernel's abilities is used.
+    /// The kernel features in use.
     pub fn features(&self) -> &Features {
         self.it().features()
     }
 
-    /// States of its segments.
+    /// The number of segments in each state.
     pub fn counts(&self) -> Counts {
         self.it().counts()
     }
 
-    /// Loads by the mapping, as a program does at its [`address`](MapFile::address).
+    /// Loads through the mapping, as a program does at [`address`](MapFile::address).
     pub fn load(&self, at: u64, to: &mut [u8]) {
         self.it().load(at, to);
     }
 
-    /// Stores by the mapping.
+    /// Stores through the mapping.
     pub fn store(&self, at: u64, from: &[u8]) {
         self.it().store(at, from);
     }
 
-    /// What was stored to a range before is durable when it returns, also what was written;
-    /// and the file's size.  Of a file that is shared: by whomever it was stored.
+    /// Makes durable what was stored or written to a range before the call, and the file's
+    /// size.  For a shared file this includes the stores of other processes.
     pub fn sync(&self, at: u64, len: u64) -> Result<()> {
         self.it().sync(at, len)
     }
 
-    /// Reads as read(2) does: what was stored and written, synced or not.
+    /// Reads as read(2) does.  The result includes stores and writes that are not synced yet.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         self.it().read(at, to)
     }
 
-    /// Writes as write(2) does; the file grows, if it has to, and not if that fails.
+    /// Writes as write(2) does.  The file grows if necessary, unless the call fails.
     pub fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         self.it().write(at, from)
     }
 
-    /// Writes at the end, as write(2) with O_APPEND does: where that was, and how much of it was
-    /// written, which is less than all only where an error came after some.  Nobody else is given
-    /// the same place, in this process or another one.  In this process nobody reads the size
-    /// before the bytes.
+    /// Appends, as write(2) with O_APPEND does.  Returns the offset and the number of bytes
+    /// written, which is less than all only after an error.  No other append, in this process
+    /// or another one, gets the same place.  No reader in this process sees the new size before
+    /// the bytes.
     pub fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
         self.it().append(parts)
     }
 
-    /// The file gets longer by so many zeroes; where they begin.  Nobody else is given the same,
-    /// in this process or another one: for who appends.
+    /// Extends the file by zeroes and returns where they begin.  No other caller, in this
+    /// process or another one, gets the same range.  Used for appends.
     pub fn reserve(&self, len: u64) -> Result<u64> {
         self.it().reserve(len)
     }
 
-    /// Truncates or extends; what was cut off does not come back.  The size is durable after
-    /// a sync, a smaller one at once.
+    /// Truncates or extends.  Bytes that were cut off do not return.  A smaller size is durable
+    /// at once, a larger one after a sync.
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.it().set_size(size)
     }
 
-    /// Asks the file system for blocks for a range, as fallocate(2) does; the file grows, if it
-    /// has to.  A file system that has no such call does nothing.
+    /// Asks the file system to allocate blocks for a range, as fallocate(2) does.  The file
+    /// grows if necessary.  Does nothing on a file system without such a call.
     pub fn allocate(&self, at: u64, len: u64) -> Result<()> {
         self.it().allocate(at, len)
     }
 
-    /// Brings a range in and keeps it there until it is unlocked as often.  Refused beyond
-    /// the limit of the options, and beyond half of the pool's frames.
+    /// Brings a range in and keeps it in the pool until it has been unlocked as often as it was
+    /// locked.  Refused above the limit of the options and above half of the pool's frames.
     pub fn lock(&self, at: u64, len: u64) -> Result<()> {
         self.it().lock(at, len)
     }
 
-    /// The opposite.
+    /// Undoes a [`lock`](MapFile::lock).
     pub fn unlock(&self, at: u64, len: u64) {
         self.it().unlock(at, len);
     }
 
-    /// Gives back segments that are wholly in the range and not locked.  What was synced
-    /// reaches the file before; what was not is forgotten, where its page has nothing that
-    /// was synced.  Of a file that is shared nothing is forgotten, as it may be another's.
+    /// Releases segments that lie wholly in the range and are not locked.  Synced data is
+    /// written to the file before.  Stores that were not synced are lost if nothing else of
+    /// their page was synced.  Shared files lose nothing, because the stores may be another
+    /// process's.
     pub fn drop_cache(&self, at: u64, len: u64) -> Result<()> {
         self.it().drop_cache(at, len)
     }
 
-    /// The file is changed by the caller, its times for instance: a recovery takes that for a
-    /// change of ours.  Refused where it is shared.
+    /// Lets the caller change the file, for example its times, so that a recovery takes the
+    /// change for one of ours.  Refused for a shared file.
     pub fn change<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
         let (mut f, mut done) = (Some(f), None);
         self.it().change(&mut || done = f.take().map(|f| f()))?;
         Ok(done.expect("it was called"))
     }
 
-    /// Runs `f`, during which others may open the file.  Before, all is synced and in the file;
-    /// meanwhile this process does nothing with the file.  `f` says whether others have left the
-    /// file alone; if they have not, the file is [given up](MapFile::give_up).  After an error `f`
-    /// was not called.  Not for a file that is shared.
+    /// Runs `f`, during which other programs may open the file.  Before, everything is synced
+    /// and written back.  Meanwhile this process does not use the file.  `f` returns whether
+    /// the others left the file unchanged; if not, the file is [given up](MapFile::give_up).
+    /// On an error `f` was not called.  Refused for a shared file.
     pub fn expose(&self, mut f: impl FnMut() -> bool) -> Result<()> {
         self.it().expose(&mut f)
     }
 
-    /// Whether only this process has changed the file since it was opened.  Where that cannot be
-    /// told, it is not so.
+    /// Whether only this process has changed the file since the open.  False if that is
+    /// unknown.
     pub fn is_own(&self) -> bool {
         self.it().is_own()
     }
 
-    /// Nothing is written to the file any more, since others have changed it.  What was or is
-    /// synced stays in the pool, for a recovery, and `close` fails.
+    /// Stops all writes to the file, because others have changed it.  Synced data stays in the
+    /// pool for a recovery, and `close` fails.
     pub fn give_up(&self) {
         self.it().give_up();
     }
 
-    /// The opposite, where it turns out that nobody else has changed it.
+    /// Undoes `give_up`, if it turns out that no one else has changed the file.
     pub fn go_on(&self) {
         self.it().go_on();
     }
 
-    /// What was synced is in the file when it returns, durable there.
+    /// Writes synced pages to the file and makes them durable there.  Returns their number.
     pub fn write_back(&self) -> Result<usize> {
         self.it().write_back()
     }
 
-    /// Whether the file lacks something that was synced.
+    /// Whether the file lacks synced data.
     pub fn is_dirty(&self) -> Result<bool> {
         self.it().is_dirty()
     }
 
-    /// As [`close`](MapFile::close), where the process ends and others may still have it: its
-    /// addresses and threads stay until then.
+    /// Like [`close`](MapFile::close), for a process that ends while other threads may still
+    /// use the file: addresses and threads stay until the process has ended.
     pub fn end(&self) -> Result<()> {
         self.it().close()
     }
 
-    /// Syncs and writes back all, and gives all back to the pool; of a file that others have
-    /// still, it syncs, and the rest is theirs.  After an error what was synced is kept in the
-    /// pool, for a recovery.  Refused while there is another clone.
+    /// Syncs, writes back and returns all frames to the pool.  For a file that other processes
+    /// still share, it only syncs.  After an error, synced data stays in the pool for a
+    /// recovery.  Refused while there is another clone.
     pub fn close(self) -> Result<()> {
         let handle = Arc::try_unwrap(self.0).map_err(|other| Error::Refused {
             path: other.0.path().to_owned(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a share's frames are, as far as that was asked for, and what is done in their memory:
-//! the same for a pool that this process has and for one that is served.
+//! The known addresses of a share's frames, and operations on their memory.  The same code
+//! serves a pool of this process and a pool of a server.
 
 use std::io;
 use std::sync::{PoisonError, RwLock};
@@ -13,7 +13,7 @@ use crate::pages::{PageSet, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::Synced;
 
-/// A frame, and where its memory is in the pool's file.
+/// A frame and the place of its memory in the pool's file.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub frame: Frame,
@@ -21,7 +21,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// As [`crate::store::Store::fill_from`]; by the kernel, without a copy in between.
+    /// Like [`crate::store::Store::fill_from`].  The kernel reads straight into the frame.
     pub fn fill_from(&self, from: &dyn Backing, at: u64, len: usize) -> io::Result<()> {
         let read = match from.file() {
             Some(file) => self.frame.read_from(file, at, len)?,
@@ -39,7 +39,7 @@ impl Known {
     }
 }
 
-/// Frames that were asked for since their files' sizes have changed.
+/// The frames that have been asked for since the sizes of their files changed.
 #[derive(Debug)]
 pub(crate) struct Frames(Vec<RwLock<Option<Known>>>);
 
@@ -56,7 +56,7 @@ impl Frames {
         self.0.get(frame as usize).ok_or_else(|| Error::Pool("no such frame".into()))
     }
 
-    /// Of what is known of a frame; if nothing is, `ask` says it.
+    /// Calls `f` with what is known of a frame, and calls `ask` first if nothing is known.
     pub fn with<R>(
         &self,
         frame: u32,
@@ -73,15 +73,15 @@ impl Frames {
             *slot.write().unwrap_or_else(PoisonError::into_inner) = Some(known.clone());
             return Ok(f(&known));
         }
-        // Asked with the lock held: whoever changes what the pool says forgets it afterwards, and
-        // not between the question and this.
+        // `ask` runs with the lock held.  Whoever changes the frame in the pool calls `forget`
+        // afterwards, so that cannot happen between `ask` and the insert.
         let mut slot = slot.write().unwrap_or_else(PoisonError::into_inner);
         let known = slot.insert(ask()?).clone();
         drop(slot);
         Ok(f(&known))
     }
 
-    /// Said without having been asked.
+    /// Records a frame without asking.
     pub fn learn(&self, frame: u32, known: Known) -> Result<()> {
         *self.slot(frame)?.write().unwrap_or_else(PoisonError::into_inner) = Some(known);
         Ok(())
@@ -93,12 +93,12 @@ impl Frames {
         }
     }
 
-    /// A file has another size, or is to be truncated.
+    /// Forgets all frames, because a file has another size or will be truncated.
     pub fn forget_all(&self) {
         (0..self.0.len() as u32).for_each(|frame| self.forget(frame));
     }
 
-    /// As [`crate::store::Store::sync`].
+    /// Like [`crate::store::Store::sync`].
     pub fn sync(
         &self,
         frame: u32,
@@ -110,7 +110,7 @@ impl Frames {
             if synced.map_err(|e| Error::Pool(e.to_string()))? {
                 return Ok(Synced::Durable);
             }
-            // The file may be larger since the frame was asked for.
+            // The file may have grown since the frame was asked for.
             self.forget(frame);
         }
         Ok(Synced::BehindEnd)

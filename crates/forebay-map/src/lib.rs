@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files mapped onto a pool's memory, with a sync that costs what was stored to since the
-//! last one.
+//! Maps files onto a pool's memory.  A sync costs only as much as the stores since the last
+//! one.
 //!
-//! A pool is this process's alone, or a server's: then several may map files, each its own or
-//! shared ones.
-//! `docs/manual/map-files.md` has what is promised.
+//! A pool belongs to this process alone or to a server.  With a server, several processes may
+//! map files, exclusively or shared.  `docs/manual/map-files.md` states the guarantees.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | [`cache`] | all files mapped onto one share of a pool; write-back, and who gives a frame back |
-//! | [`file`] | a file that is mapped: sync, read, write, truncate, lock, drop |
-//! | `own` | the same of one that nobody else has |
-//! | `track` | what it asks of who knows what was stored |
-//! | [`recover`] | what a crash has left, to the files |
-//! | [`session`] | a pool to map files onto, by its server or alone |
-//! | [`sharing`] | files that several processes map at a time |
-//! | [`store`] | what is asked of the pool |
-//! | [`pool`] | the same of a real one |
-//! | [`served`] | the same of one that a server has, which gives its memory to this process |
-//! | [`wire`] | what such a process and its server say to each other |
-//! | [`backing`] | what is asked of the file system |
-//! | [`tracker`] | segments of a mapping: brought in when they are touched, watched, looked at, taken away |
-//! | [`features`] | what the kernel can do, tried |
+//! | [`cache`] | all files mapped onto one share of a pool; write-back and reclaim of frames |
+//! | [`file`] | a mapped file: sync, read, write, truncate, lock, drop |
+//! | `own` | an exclusive file |
+//! | `track` | the interface of an exclusive file to its record of stores |
+//! | [`recover`] | writes what a crash left in the pool to the files |
+//! | [`session`] | a pool to map files onto, with a server or exclusively |
+//! | [`sharing`] | files that several processes map at the same time |
+//! | [`store`] | the interface to the pool |
+//! | [`pool`] | the store of a pool in this process |
+//! | [`served`] | the store of a pool whose server shares its memory with this process |
+//! | [`wire`] | the messages between such a process and its server |
+//! | [`backing`] | the interface to the file system |
+//! | [`tracker`] | the segments of a mapping: brought in on a touch, watched, scanned, evicted |
+//! | [`features`] | finds out by trial what the kernel can do |
 //! | [`pages`] | sets of pages |
 //! | `threads` | threads of the library, whose panics end the process |
-//! | `arena` | which addresses mappings get |
-//! | [`system`] | Linux made safe: the only module with unsafe code |
+//! | `arena` | the addresses of mappings |
+//! | [`system`] | safe wrappers of Linux calls; the only module with unsafe code |
 #![deny(unsafe_code)]
 
 mod arena;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A connection to the server of a pool, at which one question at a time is asked.
+//! A connection to the server of a pool.  It carries one question at a time.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -22,24 +22,24 @@ use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::wire::{self, Answer, Request};
 
-/// A server that says nothing for so long is taken for dead.  While it works it says so
-/// ([`wire::LIVES`]).
+/// A server that sends nothing for this time counts as dead.  A server that is busy sends
+/// [`wire::LIVES`].
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection, as long as it is good.
+/// A connection, with the reason if it failed.
 #[derive(Debug)]
 pub(crate) struct Link {
     state: Mutex<State>,
-    /// The process that serves the pool, or did.
+    /// The process that serves the pool, or served it.
     server: u32,
-    /// The process whose connection it is.
+    /// The process that owns the connection.
     of: u32,
 }
 
 #[derive(Debug)]
 struct State {
     stream: Lasting<UnixStream>,
-    /// Why nothing is asked any more.
+    /// The reason why no more questions are sent.
     gone: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Link {
         self.server
     }
 
-    /// Where the server listens.
+    /// The path of the server's socket.
     pub fn path(&self) -> io::Result<std::path::PathBuf> {
         let address = lock(&self.state).stream.peer_addr()?;
         match address.as_pathname() {
@@ -66,9 +66,10 @@ impl Link {
         self.ask_for(request).map(|(answer, _)| answer)
     }
 
-    /// The same, and the descriptor that comes with the answer.
+    /// Like `ask`, and returns the descriptor that comes with the answer.
     pub fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
-        // What a child said would be its parent's word, and the answer its parent's.
+        // A child must not use its parent's connection: the server would take its questions for
+        // the parent's.
         if std::process::id() != self.of {
             let why = format!("it is a share of process {}, and this is a child of it", self.of);
             return Err(Error::Pool(why));
@@ -110,7 +111,7 @@ pub(crate) fn set_up(stream: &UnixStream, patience: Duration) -> io::Result<()> 
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// Who answers has to be one whose word counts for a pool of ours.
+/// Checks that the server runs as a user whom we may trust with a pool of ours.
 pub(crate) fn check_server(stream: &UnixStream) -> Result<()> {
     let who = rustix::net::sockopt::socket_peercred(stream);
     let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.uid;
@@ -125,7 +126,8 @@ pub(crate) fn check_server(stream: &UnixStream) -> Result<()> {
     }
 }
 
-/// A server that has ended is an error and no signal: programs in C have SIGPIPE.
+/// Sends a message.  A server that has ended causes an error and not SIGPIPE, which programs in
+/// C do not ignore.
 pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result<()> {
     let bytes = wire::bytes_of(message)?;
     let mut rest = &bytes[..];
@@ -139,7 +141,7 @@ pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result
     Ok(())
 }
 
-/// Of the server; none: there is none.
+/// Connects to the server.  None: there is no server.
 pub(crate) fn connect(path: &Path) -> io::Result<Option<Lasting<UnixStream>>> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -159,14 +161,14 @@ pub(crate) fn connect(path: &Path) -> io::Result<Option<Lasting<UnixStream>>> {
             Err(e) => return Err(e.into()),
         }
     }
-    // Files would be mapped onto whatever another user's process gives.
+    // The process would map files onto memory that another user's process controls.
     forebay::check_peer(&stream, None)?;
     stream.set_nonblocking(false)?;
     Ok(Some(stream))
 }
 
-/// An answer, however long the server works on it, and the descriptor that comes with it:
-/// children do not have that.
+/// Receives an answer, however long the server works on it, and the descriptor that comes with
+/// it.  Children do not inherit the descriptor.
 pub(crate) fn receive(stream: &UnixStream) -> io::Result<(Answer, Option<Lasting<OwnedFd>>)> {
     loop {
         match receive_one(stream)? {
@@ -177,7 +179,7 @@ pub(crate) fn receive(stream: &UnixStream) -> io::Result<(Answer, Option<Lasting
 }
 
 fn receive_one(mut stream: &UnixStream) -> io::Result<(Answer, Option<Lasting<OwnedFd>>)> {
-    // Waits, with nothing received yet.
+    // Waits without receiving anything.
     let mut waited = Err(Errno::INTR);
     while waited == Err(Errno::INTR) {
         waited = rustix::net::recv(stream, &mut [0u8][..], RecvFlags::PEEK).map(drop);
@@ -212,7 +214,7 @@ fn receive_one(mut stream: &UnixStream) -> io::Result<(Answer, Option<Lasting<Ow
 mod tests {
     use super::*;
 
-    /// What a question gets from a server that says so often that it works.
+    /// The result of a question to a server that reports `works` times that it is busy.
     fn asked(works: u32, each: Duration) -> Result<Answer> {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         set_up(&ours, Duration::from_millis(400)).expect("patience");

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What tells others that a file lacks pages, and tells us that others have changed it.
+//! The mark tells others that a file lacks pages.  The stamp shows us that others have changed
+//! the file.
 //!
-//! The mark: the file bears it from before the first page is dirty until after the last one is
-//! in it.  Who makes a page dirty holds `on` for reading meanwhile, so whoever takes the mark
-//! away and holds it for writing sees either the page, or that the next one waits for the mark.
+//! The file bears the mark from before its first dirty page until its last dirty page is in the
+//! file.  Who makes a page dirty holds `on` for reading meanwhile.  Who removes the mark holds
+//! `on` for writing, and so either sees that page, or the page waits until the file is marked
+//! again.
 //!
-//! The stamp, in the file's record: that we change the file from now on, before we do; and when
-//! the file was changed last, once that is durable in its file system.
+//! The stamp is in the file's record.  It says that we change the file, before we do so.  Later
+//! it holds the time of the last change, once that change is durable in the file system.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -20,34 +22,35 @@ use crate::store::{Stamp, Store, Time};
 
 /// A stamp that explains no change.
 const NEVER: Stamp = Stamp::Settled((i64::MIN, 0));
-/// For so long a change is waited for that is under way when the file is given up.
+/// How long giving up a file waits for a change that is under way.
 const ENDS: Duration = Duration::from_secs(2);
-/// After so long a change has another stamp; much less than `CHANGES_FOR`.
+/// The age after which a change renews the stamp; much less than `CHANGES_FOR`.
 const STAMP_LASTS: Duration = Duration::from_secs(1);
 
-/// Of one file.
+/// The mark and the stamp of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Marking {
     on: RwLock<bool>,
-    /// The file may bear the mark.  Held while it is set or taken away.
+    /// Whether the file may bear the mark.  The lock is held while the mark is set or removed.
     borne: Mutex<bool>,
     changes: Mutex<Changes>,
-    /// Others have changed it: this process changes it no more.
+    /// Others have changed the file, so this process changes it no more.
     given_up: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Changes {
     under_way: usize,
-    /// How many there were.
+    /// The number of changes so far.
     count: u64,
-    /// Of the last stamp, if it says that we change the file.
+    /// The time of the last stamp, if it says that we change the file.
     stamped: Option<Instant>,
-    /// When this process has changed the file last: nobody else could change it by then.
+    /// The file's change time after this process's last change, read while no one else could
+    /// change the file.
     last: Option<Time>,
 }
 
-/// A change that is under way.
+/// A change that is under way.  It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Change<'a>(&'a Mutex<Changes>, &'a dyn Backing);
 
@@ -55,7 +58,7 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         let mut changes = lock(self.0);
         changes.under_way -= 1;
-        // Asked before it is looked whether others were kept out until then.
+        // The time is read before the check that our locks kept others out until now.
         if let (Ok(time), Ok(())) = (self.1.changed(), self.1.check_ours()) {
             changes.last = Some(time);
         }
@@ -77,7 +80,7 @@ impl Of<'_> {
 }
 
 impl Marking {
-    /// Makes pages dirty: the file is marked before.
+    /// Marks the file if necessary, then makes pages dirty.
     pub fn with_mark<R>(&self, of: Of<'_>, mut sync: impl FnMut() -> Result<R>) -> Result<R> {
         if planted::is(Planted::MarkedAfter) {
             let synced = sync()?;
@@ -109,7 +112,7 @@ impl Marking {
         *lock(&self.borne)
     }
 
-    /// Takes the mark away, unless the file lacks something.
+    /// Removes the mark, unless the file lacks something.
     pub fn unmark(&self, of: Of<'_>, is_dirty: impl FnOnce() -> Result<bool>) -> Result<()> {
         let mut borne = lock(&self.borne);
         if !*borne {
@@ -126,10 +129,11 @@ impl Marking {
         Ok(())
     }
 
-    /// Before we change the file, until it is dropped.
+    /// Begins a change of the file by this process; dropping the result ends it.
     pub fn change<'a>(&'a self, of: Of<'a>) -> Result<Change<'a>> {
         let mut changes = lock(&self.changes);
-        // The stamp would explain what others have written since they could.
+        // Without this check the stamp would also explain writes by others who have got the
+        // file.
         if let Err(e) = of.backing.check_ours() {
             self.refuse(&mut changes, of);
             return Err(of.system("change")(e));
@@ -149,7 +153,7 @@ impl Marking {
         Ok(Change(&self.changes, of.backing))
     }
 
-    /// Records when the file was changed last, if nobody changes it now.
+    /// Records the time of the last change, if no change is under way.
     pub fn settle(&self, of: Of<'_>) -> Result<()> {
         let count = {
             let changes = lock(&self.changes);
@@ -169,12 +173,12 @@ impl Marking {
         Ok(())
     }
 
-    /// The file was changed then when it was opened.
+    /// Records the change time that the file had at the open.
     pub fn opened(&self, changed: Time) {
         lock(&self.changes).last = Some(changed);
     }
 
-    /// Whether only this process has changed the file, as far as that is known.
+    /// Whether only this process has changed the file, as far as is known.
     pub fn is_own(&self, backing: &dyn Backing) -> bool {
         let last = lock(&self.changes).last;
         last.is_some() && backing.changed().ok() == last
@@ -184,10 +188,10 @@ impl Marking {
         self.given_up.load(Ordering::SeqCst)
     }
 
-    /// From now on each change is refused.  The record says when this process has changed the file
-    /// last, so that a recovery notices what others have changed.
+    /// Refuses every change from now on.  The record then holds the time of this process's last
+    /// change, so that a recovery notices changes by others.
     pub fn give_up(&self, of: Of<'_>) {
-        // None begins.
+        // No new change begins from here on.
         self.given_up.store(true, Ordering::SeqCst);
         let begun = Instant::now();
         loop {
@@ -204,7 +208,7 @@ impl Marking {
     fn refuse(&self, changes: &mut Changes, of: Of<'_>) {
         self.given_up.store(true, Ordering::SeqCst);
         if changes.stamped.is_some() {
-            // If that fails nothing can be told to a recovery.
+            // If this fails, a recovery cannot be told.
             let stamp = changes.last.map_or(NEVER, Stamp::Settled);
             if of.store.set_stamp(of.id, stamp).is_ok() {
                 changes.stamped = None;
@@ -212,7 +216,7 @@ impl Marking {
         }
     }
 
-    /// It turns out that nobody else has changed it.
+    /// Undoes `give_up`, because no one else has changed the file.
     pub fn go_on(&self) {
         let _changes = lock(&self.changes);
         self.given_up.store(false, Ordering::SeqCst);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that is this process's own, or that a server has for the processes that share it.
+//! A file that only this process maps, or that a server has open for the processes that share
+//! it.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -22,38 +23,40 @@ use crate::store::{FileRecord, Stamp};
 use crate::track::Track;
 use crate::tracker::{Counts, NotEvicted, Tracker};
 
-/// After so long another change of a file has another time: the longest tick of a kernel's clock.
+/// The longest tick of a kernel's clock.  Two changes of a file that are further apart than
+/// this have different times.
 const TICK: Duration = Duration::from_millis(11);
 
 #[derive(Debug)]
 pub(crate) struct Inner<T: Track = Tracker<Segments>> {
-    /// First: nobody can fault when the rest goes away.
+    /// Dropped first, so that no thread can fault while the rest is dropped.
     pub tracker: T,
     pub content: Arc<Content>,
     shared: Arc<Shared>,
-    /// The size that the program is told: it follows the file's when the bytes are there, too.
+    /// The size that the program sees.  It follows the file's size once the bytes are there.
     shown: AtomicU64,
-    /// A truncation has the file alone, and so has a write that makes it longer.
+    /// Held exclusively by a truncation and by a write that extends the file.
     io: RwLock<()>,
-    /// Taken after that, for as long as the size changes: rounds and who gives a frame back
-    /// only try it.  They must not wait for who has the file alone, or wants to, since he may
-    /// wait for a segment that waits for a frame.
+    /// Taken after `io` while the size changes.  Rounds and threads that release a frame only
+    /// try it: they must not wait for a thread that has `io` exclusively or wants it, because
+    /// that thread may wait for a segment that needs a frame.
     resizing: RwLock<()>,
-    /// Rounds since the file lacked something.
+    /// Rounds since the file last lacked something.
     complete: AtomicU32,
 }
 
-/// What a cache asks of each file that it has.
+/// The calls of a cache to each of its files.
 pub(crate) trait InPool: Send + Sync {
     fn content(&self) -> &Content;
     fn closed(&self) -> bool;
-    /// A round of write-back; how many pages.
+    /// Runs a round of write-back and returns the number of pages written.
     fn round(&self) -> Result<usize>;
-    /// Gives a segment's frame back; what was stored and not synced is synced before.
+    /// Releases a segment's frame, after a sync of the stores that were not synced.
     fn give_back(&self, segment: usize) -> Result<Reclaimed>;
 }
 
-/// Parts of a range of bytes, one of each segment: which, where in it, and where in the range.
+/// Splits a range of bytes at segment boundaries.  Yields the segment, the offset in it, and
+/// the part of the range.
 pub(crate) fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -66,13 +69,13 @@ pub(crate) fn parts(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, 
     })
 }
 
-/// Segments that have a part of a range.
+/// The segments that overlap a range.
 pub(crate) fn segments_within(at: u64, len: u64, room: u64) -> Range<usize> {
     let end = at.saturating_add(len).min(room);
     (at.min(end) / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
 }
 
-/// What a mark says, if there is one.
+/// The text of a mark, if there is one.
 fn said_of(found: &FoundMark) -> Option<String> {
     match found {
         FoundMark::Nothing => None,
@@ -84,7 +87,7 @@ fn said_of(found: &FoundMark) -> Option<String> {
 }
 
 impl Inner {
-    /// A file that this process has for itself.
+    /// Opens an exclusive file.
     pub fn open(shared: &Arc<Shared>, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner>> {
         let path = backing.path().to_owned();
         let features = shared.options.features.clone();
@@ -117,7 +120,7 @@ impl Inner {
     }
 }
 
-/// Makes a file known to the pool, if it can be had.
+/// Registers a file with the pool, if the file is available.
 pub(crate) fn content_of(
     shared: &Arc<Shared>,
     backing: Box<dyn Backing>,
@@ -132,7 +135,8 @@ pub(crate) fn content_of(
     let Some(known_by) = path.to_str() else {
         return Err(Error::Refused { path, why: "its path is not UTF-8".into() });
     };
-    // What is in the pool is not to outlive what the file was when it was opened.
+    // A crash must not undo the state of the file at the open while the pool keeps newer pages,
+    // so sync it first.
     backing.sync_all().map_err(Error::system(&path, "sync"))?;
     let changed = backing.changed().map_err(Error::system(&path, "stat"))?;
     let record = FileRecord {
@@ -151,7 +155,8 @@ pub(crate) fn content_of(
     if shared.store.is_brought_home(&record.identity)? {
         return Err(Error::Locked { path, by: None });
     }
-    // Of this pool, too: it has nothing of the file, or not so that it can be read.
+    // The mark may also be one of this pool, if the pool has nothing of the file or cannot read
+    // what it has.
     if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
         let shown = path.display();
         let why = format!(
@@ -190,17 +195,17 @@ impl<T: Track> Inner<T> {
         (io, self.size_alone())
     }
 
-    /// No call is under way.
+    /// Waits until no call is under way and keeps new ones out.
     pub fn io_alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.io.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Taken after that.  From now on frames of the file are not given back.
+    /// Taken after `io_alone`.  While it is held, no frame of the file is released.
     pub fn size_alone(&self) -> RwLockWriteGuard<'_, ()> {
         self.resizing.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// None: its size changes now.
+    /// Returns None while the size changes.
     pub fn not_resizing(&self) -> Option<RwLockReadGuard<'_, ()>> {
         match self.resizing.try_read() {
             Ok(guard) => Some(guard),
@@ -209,7 +214,7 @@ impl<T: Track> Inner<T> {
         }
     }
 
-    /// Asked with `io` held: what is stored after the close is neither in the file nor durable.
+    /// Called with `io` held: a store after the close would be neither in the file nor durable.
     fn check_open(&self) -> Result<()> {
         match self.content.closed.load(Ordering::SeqCst) {
             false => Ok(()),
@@ -270,7 +275,7 @@ impl<T: Track> Inner<T> {
         }
     }
 
-    /// Zeroes in the pool, of what is there.
+    /// Zeroes a range of bytes in the segments that are present.
     fn zero(&self, bytes: Range<u64>) -> Result<()> {
         let end = bytes.end.min(self.tracker.size() as u64);
         for segment in
@@ -287,8 +292,8 @@ impl<T: Track> Inner<T> {
         Ok(())
     }
 
-    /// The last page may have been synced with what a program had stored behind the end.
-    /// That counts as soon as the file is larger, so it is to be zero before.
+    /// Zeroes the rest of the page at the end of the file.  A sync may have saved what a
+    /// program stored there, and it would appear in the file when the file grows.
     fn settle_tail(&self, end: u64) -> Result<()> {
         if end.is_multiple_of(PAGE as u64) {
             return Ok(());
@@ -326,7 +331,7 @@ impl<T: Track> Inner<T> {
         content.cut(size, || self.forget(size))
     }
 
-    /// Ends a truncation that has failed.  The caller has the file alone.
+    /// Ends a truncation that failed.  The caller has the file exclusively.
     pub fn end_cut(&self) -> Result<()> {
         match planted::is(Planted::CutNotEnded) {
             true => Ok(()),
@@ -334,14 +339,14 @@ impl<T: Track> Inner<T> {
         }
     }
 
-    /// What is behind the end is zero, or not there.
+    /// Zeroes or drops what lies after the end.
     fn forget(&self, size: u64) -> Result<()> {
         let behind = size.div_ceil(SEGMENT as u64) as usize;
         for segment in behind..self.content.segments() {
             let release = || self.content.release(segment, true);
             match self.tracker.discard(segment, || !self.pinned(segment), release) {
                 Ok(()) => {}
-                // It was not there, is locked, or there are no events: it is made zero.
+                // The segment is absent, locked, or the kernel sends no events: zero it.
                 Err(NotEvicted::InUse) => {}
                 Err(e) => return Err(self.not_gone(e)),
             }
@@ -360,7 +365,7 @@ impl<T: Track> InPool for Inner<T> {
     }
 
     fn round(&self) -> Result<usize> {
-        // A truncation is under way: another time.
+        // A truncation is under way: skip this round.
         let Some(_same_size) = self.not_resizing() else { return Ok(0) };
         if self.closed() {
             return Ok(0);
@@ -388,7 +393,7 @@ impl<T: Track> InPool for Inner<T> {
         if !discard {
             content.write_back([segment])?;
         }
-        // Who locks it pins it first, and needs its lock then.
+        // A call that locks the segment first pins it and then needs its lock.
         let may = || !self.pinned(segment) || planted::is(Planted::PinNotSeen);
         planted::wait();
         let gone = self.tracker.evict(segment, may, |late| {
@@ -471,8 +476,8 @@ impl Mapped for Inner {
         let content = &self.content;
         let n = content.size().saturating_sub(at).min(to.len() as u64) as usize;
         for (segment, from, range) in parts(at, n) {
-            // The caller's memory may be a mapping, and wait for a segment that this thread
-            // has locked: nothing is locked when it is touched.
+            // The caller's memory may itself be a mapping and fault on a segment that this
+            // thread has locked.  So no lock is held while it is touched.
             let mut bytes = vec![0; range.len()];
             self.tracker.with_present(segment, |there| match content.frame(segment) {
                 Some(frame) if there.is_some() => content.store.copy(frame, from, &mut bytes),
@@ -592,7 +597,7 @@ impl Mapped for Inner {
     }
 
     fn expose(&self, f: &mut dyn FnMut() -> bool) -> Result<()> {
-        // Most of it beside other calls.
+        // Most of the work is done while other calls run.
         self.sync(0, u64::MAX)?;
         self.write_back()?;
         self.content.marking.settle(self.content.of())?;
@@ -642,13 +647,13 @@ impl Mapped for Inner {
 }
 
 impl Inner {
-    /// Within the size; the caller sees to it that this does not change.
+    /// Writes within the size.  The caller ensures that the size does not change.
     fn write_within(&self, at: u64, from: &[u8]) -> Result<()> {
         let content = &self.content;
         for (segment, first, range) in parts(at, from.len()) {
-            // As in `read`.
+            // Copied for the same reason as in `read`.
             let bytes = &from[range.clone()].to_vec()[..];
-            // Whole segments that are not there need not come.
+            // An absent segment that is overwritten whole need not be brought in.
             let past = bytes.len() == SEGMENT && {
                 self.tracker.with_present(segment, |there| match there {
                     Some(_) => Ok(false),
@@ -671,9 +676,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes one part after the other, and makes the file longer before; how much was written.
-    /// The caller has it alone until the bytes are there, so that no other call sees zeroes in
-    /// their place.  Frames of the file can be given back meanwhile: it may need them.
+    /// Extends the file and then writes the parts one after another.  Returns the number of
+    /// bytes written.  The caller has the file exclusively until the bytes are there, so that
+    /// no other call sees zeroes in their place.  Frames of the file can be released meanwhile,
+    /// since the write may need them.
     fn write_longer(&self, io: RwLockWriteGuard<'_, ()>, at: u64, parts: &[&[u8]]) -> Result<u64> {
         let len: usize = parts.iter().map(|p| p.len()).sum();
         let (old, end) = (self.content.size(), at.saturating_add(len as u64));
@@ -696,7 +702,7 @@ impl Inner {
             };
             if end > old && alone.is_some() {
                 let _size = self.size_alone();
-                // What is not told as written is not there.
+                // Bytes that are not reported as written must not stay in the file.
                 let _ = self.resize(old.max(at + whole));
             }
             return if whole > 0 { Ok(whole) } else { Err(e) };
@@ -705,14 +711,13 @@ impl Inner {
     }
 }
 
-/// Nobody else is at the file; what is there by then is shown before somebody can be.
+/// Exclusive access to the file.  Its drop publishes the size before other calls can begin.
 struct Alone<'a> {
     _shows: Shows<'a>,
     _io: RwLockWriteGuard<'a, ()>,
 }
 
-/// The program is told the size as it is by the time that this is dropped, before others can
-/// change it.
+/// On drop, publishes the size to the program before other calls can change it.
 struct Shows<'a>(&'a Inner);
 
 impl Drop for Shows<'_> {
@@ -741,16 +746,18 @@ impl<T: Track> Inner<T> {
             self.shared.unpin(pins);
         }
         self.end_cut()?;
-        // Before access is withdrawn: a thread that has blocked SIGSEGV and touches the mapping then
-        // ends the program.
+        // The sync comes before the mapping is withdrawn: if a thread with SIGSEGV blocked then
+        // touches the mapping, the program ends.
         self.sync_range(0, u64::MAX)?;
-        // A frame that is released below is soon another file's.  What is stored until here is synced.
+        // A frame that is released below soon belongs to another file, so stores up to here are
+        // synced.
         let withdrawn = self.tracker.withdraw().map_err(self.system("withdraw its mapping"));
         self.sync_range(0, u64::MAX)?;
         content.write_back(self.segments())?;
         withdrawn?;
         for segment in self.segments() {
-            // Nobody reaches another's frame there.
+            // The mapping is withdrawn, so no thread can reach the frame after it belongs to
+            // another file.
             match self.tracker.discard(segment, || true, || content.release(segment, false)) {
                 Ok(()) => {}
                 Err(NotEvicted::InUse) => content.release(segment, false)?,
@@ -759,10 +766,10 @@ impl<T: Track> Inner<T> {
         }
         content.trim()?;
         content.settle_promise()?;
-        // The record goes last: without it nobody would know whose the mark is.
+        // The record is removed last: without it no one could tell whose mark the file bears.
         content.unmark(|| true)?;
         content.store.remove_file(content.id)?;
-        // A round of write-back may have this for as long as another file's sync takes.
+        // A round of write-back may hold this object for as long as another file's sync takes.
         if !planted::is(Planted::LockKept) {
             content.backing.free();
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// Bytes of a segment: what is brought in and taken away at once.
+/// Bytes of a segment, the unit in which pages are brought in and evicted.
 pub const SEGMENT: usize = 2 << 20;
 /// Pages of a segment.
 pub const SEGMENT_PAGES: usize = SEGMENT / PAGE;
@@ -17,29 +17,29 @@ const WORDS: usize = SEGMENT_PAGES / 64;
 pub struct PageSet([u64; WORDS]);
 
 impl PageSet {
-    /// None.
+    /// No pages.
     pub const EMPTY: PageSet = PageSet([0; WORDS]);
-    /// All of the segment.
+    /// All pages of the segment.
     pub const ALL: PageSet = PageSet([!0; WORDS]);
 
-    /// As words, the first page the lowest bit of the first.
+    /// The set as words.  The first page is the lowest bit of the first word.
     pub fn bits(&self) -> [u64; 8] {
         self.0
     }
 
-    /// From such.
+    /// The set from words in the form of [`PageSet::bits`].
     pub fn of_bits(bits: [u64; 8]) -> PageSet {
         PageSet(bits)
     }
 
-    /// Those of a range.
+    /// The pages of a range.
     pub fn of(pages: Range<usize>) -> PageSet {
         let mut set = PageSet::EMPTY;
         set.insert(pages);
         set
     }
 
-    /// Adds a range.  Panics if it is not of the segment.
+    /// Adds a range.  Panics if the range leaves the segment.
     pub fn insert(&mut self, pages: Range<usize>) {
         assert!(pages.end <= SEGMENT_PAGES);
         for (i, word) in self.0.iter_mut().enumerate() {
@@ -51,40 +51,40 @@ impl PageSet {
         }
     }
 
-    /// Whether a page is in it.
+    /// Whether the set has a page.
     pub fn contains(&self, page: usize) -> bool {
         self.0[page / 64] >> (page % 64) & 1 == 1
     }
 
-    /// Whether none is.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0 == PageSet::EMPTY.0
     }
 
-    /// How many.
+    /// The number of pages.
     pub fn len(&self) -> usize {
         self.0.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// Those of either.
+    /// The union.
     #[must_use]
     pub fn with(&self, other: &PageSet) -> PageSet {
         PageSet(std::array::from_fn(|i| self.0[i] | other.0[i]))
     }
 
-    /// Those of both.
+    /// The intersection.
     #[must_use]
     pub fn within(&self, other: &PageSet) -> PageSet {
         PageSet(std::array::from_fn(|i| self.0[i] & other.0[i]))
     }
 
-    /// Those that are not of the other.
+    /// The pages that are not in the other set.
     #[must_use]
     pub fn without(&self, other: &PageSet) -> PageSet {
         PageSet(std::array::from_fn(|i| self.0[i] & !other.0[i]))
     }
 
-    /// As ranges, in order.
+    /// The set as ranges, in order.
     pub fn runs(&self) -> Vec<Range<usize>> {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for page in self.iter() {
@@ -96,7 +96,7 @@ impl PageSet {
         runs
     }
 
-    /// In order.
+    /// The pages in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(i, &word)| {
             let mut left = word;

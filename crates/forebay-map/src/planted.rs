@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliberate mistakes, each of which the tests have to find.
+//! Planted bugs.  The tests must find each of them.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -8,41 +8,41 @@ pub(crate) enum Planted {
     ProtectWithoutLook = 1,
     /// A segment becomes watched or absent without a comparison of its content.
     NotCompared,
-    /// A store to a watched segment is over before a sync knows that it has to look.
+    /// A store to a watched segment completes before a sync knows that it must look.
     LookAfterStore,
-    /// Another sync can end while the pages that this one has taken are not yet durable.
+    /// Another sync can end while the pages that this one took are not yet durable.
     UnlockedWhileDurable,
     /// Pages are protected again after they were made durable.
     ProtectedAfterDurable,
-    /// A thread that takes pages away goes on before that counts.
+    /// A thread that evicts pages continues before its event was handled.
     EventNotAwaited,
-    /// A sync passes by a segment that is taken away, before its last pages are durable.
+    /// A sync skips a segment that is being evicted before its last pages are durable.
     LookedTooEarly,
-    /// A file's new size is told to the pool before it is durable.
+    /// The pool learns a file's new size before the size is durable.
     SizeNotSynced,
-    /// Pages count as written before the file was synced.
+    /// Pages count as written before the sync of the file.
     ClearedBeforeSync,
-    /// A file is truncated, and the pool does not know.
+    /// The pool does not learn of a truncation.
     CutNotTold,
-    /// What lies behind the end is not made zero when the file grows again.
+    /// The bytes after the end are not zeroed when the file grows again.
     TailKept,
-    /// A frame is given back though it has what its file lacks.
+    /// A frame is released although it has data that its file lacks.
     DirtyDiscarded,
-    /// What is stored past the mapping is not told.
+    /// Writes that bypass the mapping are not reported.
     WriteNotTold,
     /// A sync leaves out the last page.
     LastPageLeft,
     /// A page is dirty before its file is marked.
     MarkedAfter,
-    /// A file's mark is taken away while the pool has what it lacks.
+    /// A file's mark is removed while the pool has data that the file lacks.
     UnmarkedEarly,
-    /// A file is changed before that is announced in its record.
+    /// A file is changed before its record says so.
     NotStamped,
     /// Recovery writes to a file that others have changed.
     ChangedTaken,
     /// Recovery writes to a file that does not bear the mark.
     UnmarkedTaken,
-    /// Recovery frees a record without a look at who has its file.
+    /// Recovery frees a record without checking who has its file.
     RecordFreedEarly,
     /// Recovery drops pages of a file that is gone.
     GoneDropped,
@@ -50,61 +50,61 @@ pub(crate) enum Planted {
     AnotherTaken,
     /// Recovery writes to a file that has become shorter.
     ShorterTaken,
-    /// A sync of the file that another call has seen fail counts.
+    /// A sync counts although another call has seen a sync of the file fail.
     FailureForgotten,
-    /// A truncation that has failed half way is not ended.
+    /// A truncation that failed halfway is not ended.
     CutNotEnded,
-    /// A truncation is told to the pool though the file is not marked.
+    /// The pool learns of a truncation although the file is not marked.
     CutNotMarked,
-    /// A segment that was locked meanwhile is given back.
+    /// A segment that has been locked meanwhile is released.
     PinNotSeen,
-    /// A write goes behind the end that another call has set meanwhile.
+    /// A write goes past the end that a concurrent call has set.
     WrittenBehind,
-    /// Blocks are had ahead, and not durable.
+    /// Blocks are allocated ahead but not made durable.
     BlocksNotSynced,
-    /// Blocks that were cut off count as there.
+    /// Blocks that were cut off count as present.
     BlocksKept,
-    /// A file's record goes though its size is only promised.
+    /// A file's record is removed while its size is only promised.
     PromiseNotMade,
-    /// Recovery leaves a file shorter than was promised.
+    /// Recovery leaves a file shorter than its promised size.
     PromiseIgnored,
-    /// Recovery leaves the zeroes by which a file was longer than was promised.
+    /// Recovery leaves zeroes after the promised size.
     AheadLeft,
-    /// Recovery cuts what others have appended.
+    /// Recovery cuts off what others have appended.
     AppendedCut,
-    /// What was known of a frame before its file has grown is kept after that.
+    /// Facts about a frame from before its file grew are kept.
     KnownTooLong,
     /// Blocks that were asked for count as durable.
     BlocksNotAsked,
-    /// Salvage cuts off what it has copied behind the end that the record tells.
+    /// Salvage cuts off copied pages after the end that the record gives.
     SalvageCutOff,
-    /// What a server has not answered counts as not done.
+    /// A request that the server has not answered counts as not done.
     UnansweredKept,
-    /// Where nothing is, the program's order that all is locked puts pages.
+    /// Locking all memory of the program (mlockall) fills absent segments with pages.
     EmptyLocked,
-    /// A guest's sync does not ask the others.
+    /// A guest's sync does not ask the other guests.
     OthersNotSynced,
-    /// What a guest that has died had stored and not synced is forgotten.
+    /// Stores of a dead guest that it had not synced are lost.
     StoresOfTheDeadLost,
-    /// A guest that gives a segment up forgets what was stored meanwhile.
+    /// A guest that gives up a segment loses stores that arrived meanwhile.
     LateForgotten,
     /// A file's size changes while calls of guests are under way.
     GuestsNotStopped,
-    /// A file's mark is taken away while it has guests.
+    /// A file's mark is removed while the file has guests.
     UnmarkedUnderGuests,
-    /// A guest syncs pages whose blocks it does not know of.
+    /// A guest syncs pages without knowing that their blocks exist.
     NothingGranted,
-    /// Recovery does not look for a file whose directory was renamed.
+    /// Recovery does not search for a file whose directory was renamed.
     RenamedGone,
     /// The thread that handles events panics.
     EventsPanic,
-    /// A file that is closed stays locked until nobody is at it.
+    /// A closed file stays locked until no thread holds it.
     LockKept,
-    /// Who reads beside an append sees the size before the bytes.
+    /// A concurrent reader of an append sees the size before the bytes.
     SizeBeforeBytes,
-    /// Not a mistake: the kernel cannot keep a mapping from children.
+    /// Not a bug: the kernel cannot keep a mapping from children.
     AdviceFails,
-    /// Not a mistake: the kernel protects a half of a segment, and fails.
+    /// Not a bug: the kernel protects half of a segment and then fails.
     ProtectFails,
 }
 
@@ -126,7 +126,7 @@ mod on {
         NOW.load(Ordering::Relaxed) == mistake as u8
     }
 
-    /// Makes a moment longer in which something else has to happen for a mistake to show.
+    /// Prolongs a moment during which another event must happen for a bug to show.
     pub(crate) fn wait() {
         let now = NOW.load(Ordering::Relaxed);
         let waits = (1..=Planted::LookedTooEarly as u8).contains(&now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A map of a pool, by the engine.
+//! A map of a pool, through the engine.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
 #[cfg(test)]
 mod tests;
 
-/// Frames of a pool's map.
+/// The frames of a pool's map.
 #[derive(Debug)]
 pub struct PoolStore {
     map: Map,
@@ -31,7 +31,7 @@ pub struct PoolStore {
     nfiles: u32,
     known: Frames,
     claim: MapClaim,
-    /// Last: it keeps the pool open until the map is detached.
+    /// Dropped last: it keeps the pool open until the map is detached.
     _pool: Option<PoolMap>,
 }
 
@@ -39,8 +39,8 @@ fn pool(e: Code) -> Error {
     Error::Pool(e.to_string())
 }
 
-/// What the record's `identity` has: of what kind the stamp is (0 settled, 1 changing), its
-/// seconds and nanoseconds, and the identity.
+/// Encodes the record's `identity`: the stamp's kind (0 settled, 1 changing), its seconds and
+/// nanoseconds, and the file's identity.
 fn known_by(identity: &[u8], stamp: Stamp) -> Vec<u8> {
     let (kind, (seconds, nanoseconds)) = match stamp {
         Stamp::Settled(time) => (0u32, time),
@@ -80,8 +80,8 @@ impl PoolStore {
         Ok(store)
     }
 
-    /// The same by its name, of an engine; `memory` is the file that the pool lies in, opened for
-    /// reading and writing.
+    /// Attaches a map of an engine by its name.  `memory` is the pool's file, open for reading
+    /// and writing.
     pub fn attach(
         engine: &Arc<Engine>,
         name: &str,
@@ -110,23 +110,23 @@ impl PoolStore {
         Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, _pool: None })
     }
 
-    /// What attaching has found of a crash.
+    /// What the attach found of a crash.
     pub fn report(&self) -> &MapReport {
         &self.report
     }
 
-    /// Whose frames they are.
+    /// The media that holds the frames.
     pub fn media(&self) -> &Arc<Media> {
         self.map.media()
     }
 
-    /// For another process that has the pool, and is given the frame.
+    /// The place of a frame, for another process that gets the frame.
     pub fn place(&self, frame: u32) -> Result<Place> {
         self.map.frame(frame).map(|f| f.place()).map_err(pool)
     }
 
-    /// Where frames end is asked for again: a file was promised a larger size, and who makes its
-    /// pages dirty is another process, which knows.
+    /// Forgets where frames end.  A file was promised a larger size, and the process that makes
+    /// its pages dirty is another one.
     pub fn forget_places(&self) {
         self.known.forget_all();
     }
@@ -191,7 +191,7 @@ impl Store for PoolStore {
     }
 
     fn promise(&self, file: u32, size: u64) -> Result<()> {
-        // What is known of a frame says less: who needs more asks again.
+        // The known frames have a smaller size, which is safe: a sync past it asks again.
         self.map.file_promise(file, size).map_err(pool)
     }
 
@@ -228,7 +228,7 @@ impl Store for PoolStore {
 
     fn show(&self, frame: u32) -> Result<()> {
         self.map.show(frame).map_err(pool)?;
-        // What was known of it is for who fills it.
+        // What was known was valid only for the filling.
         self.known.forget(frame);
         Ok(())
     }
@@ -249,7 +249,8 @@ impl Store for PoolStore {
                 _ => continue,
             };
             let file = known.then_some(info.file);
-            // Of an earlier use of the record it is nobody's; of a damaged one that may be.
+            // A frame of an earlier use of the record belongs to no file.  If the record is
+            // damaged, the frame may belong to it.
             let of = (info.stray && info.file < self.nfiles).then_some(info.file);
             frames.push(FrameInfo { frame, file, segment: info.segment, of });
         }
@@ -298,7 +299,7 @@ impl Store for PoolStore {
     fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
         let pages = match self.map.frame_dirty(frame) {
             Ok(pages) => pages,
-            // Of a damaged descriptor nothing is known.
+            // A damaged descriptor says nothing.
             Err(e) if e.is(sys::FBY_E_NO_MAP) => return Ok((PageSet::EMPTY, PageSet::ALL)),
             Err(e) => return Err(pool(e)),
         };
@@ -319,7 +320,7 @@ impl Store for PoolStore {
     }
 
     fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()> {
-        // Those that stay dirty are told by the next write_begin.
+        // The next write_begin returns the pages that stay dirty.
         self.known(frame, |k| k.frame.write_end(&pages.bits())).map(|_| ())
     }
 }

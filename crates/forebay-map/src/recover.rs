@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a crash has left in a pool: listed, brought home to the files before any of them is
-//! mapped again, and, of what cannot be brought home, copied elsewhere or given up by order.
+//! Recovery: lists what a crash left in a pool and writes it to the files before any of them is
+//! mapped again.  Data that cannot be written to its file can be copied elsewhere or discarded
+//! by order of the user.
 //!
-//! A recovery can be cut at any point and run again.  What cannot be brought home stays, and
-//! is told by name: of a file that is gone, another, or shorter; of a page that the media
-//! does not give back; of what is damaged.  One such file keeps none of the others.
+//! A recovery can be interrupted at any point and run again.  Data that cannot be written stays
+//! in the pool and is reported by name, with the reason: the file is gone, replaced or shorter;
+//! the media does not return a page; metadata is damaged.  One such file does not hold up the
+//! others.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,29 +27,29 @@ mod salvage;
 #[cfg(test)]
 mod tests;
 
-/// What the pool has of one file.
+/// The data that the pool has of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Left {
-    /// Its record; none: of a frame it is not known whose it is.
+    /// The number of its record.  None: frames whose file is unknown.
     pub id: Option<u32>,
-    /// What the record says, if it can be read.
+    /// The content of the record, if it can be read.
     pub record: Option<FileRecord>,
-    /// Frames, and which segment each has.
+    /// Each frame with the segment that it holds.
     pub frames: Vec<(u32, u64)>,
     /// Pages that the file lacks.
     pub dirty: usize,
-    /// Pages of which it is not known whether the file lacks them.
+    /// Pages that the file may lack.
     pub unknown: usize,
 }
 
 impl Left {
-    /// Where the file was.
+    /// The path that the file had.
     pub fn path(&self) -> Option<&Path> {
         self.record.as_ref().map(|r| Path::new(&r.path))
     }
 
-    /// What it is called where a file is to be named: its path, `#3` by the number of a record
-    /// that is damaged, `frame#7` of a frame of which nothing is known.
+    /// The name by which a user refers to it: the path; `#3` for record 3 if that is damaged;
+    /// `frame#7` for a frame of which nothing is known.
     pub fn name(&self) -> String {
         match (&self.record, self.id, self.frames.first()) {
             (Some(record), ..) => record.path.clone(),
@@ -57,8 +59,8 @@ impl Left {
         }
     }
 
-    /// Whether it is meant by such a name; by its number, too, since two files may have had
-    /// one path.
+    /// Whether a name refers to it.  The record's number always does, since two files may have
+    /// had the same path.
     pub fn is_named(&self, name: &Path) -> bool {
         let number = self.id.map(|id| format!("#{id}"));
         name.as_os_str() == self.name().as_str()
@@ -66,12 +68,12 @@ impl Left {
     }
 }
 
-/// All that the pool has, file by file, in order of their numbers.
+/// All data in the pool, file by file, in the order of record numbers.
 pub fn left(store: &dyn Store) -> Result<Vec<Left>> {
     let mut frames = store.frames()?;
     let mut all = Vec::new();
     for (id, record) in store.files()? {
-        // Of a sound record a frame that names it as it was before is not.
+        // A frame that refers to an earlier use of a sound record does not belong to it.
         let own: Vec<bool> = frames
             .iter()
             .map(|f| f.file == Some(id) || (record.damaged && f.of == Some(id)))
@@ -102,14 +104,14 @@ impl Left {
     }
 }
 
-/// Of what.
+/// The scope and mode of a recovery.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
-    /// Only tells what it would do.
+    /// Only reports what it would do.
     pub dry_run: bool,
-    /// Though the file was changed by others, or does not bear the mark.
+    /// Writes to the file even if others have changed it or it does not bear the mark.
     pub accept: bool,
-    /// Names ([`Left::is_named`]); none: all files.
+    /// The names ([`Left::is_named`]) of the files to recover.  Empty: all files.
     pub only: &'a [PathBuf],
 }
 
@@ -118,35 +120,34 @@ pub struct Options<'a> {
 pub struct Refused {
     pub name: PathBuf,
     pub id: Option<u32>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Pages that stay: the file lacks them, or may.
+    /// Pages that stay in the pool, which the file lacks or may lack.
     pub pages: usize,
 }
 
-/// What was done, and what was not.
+/// The result of a recovery.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Files that have all that was synced.
+    /// Files that now have all synced data.
     pub files: usize,
     /// Pages that were written to files.
     pub pages: usize,
     /// Files whose pages stay in the pool.
     pub refused: Vec<Refused>,
-    /// Frames that stay, since it is not known whose they are.
+    /// Frames that stay because their file is unknown.
     pub strays: usize,
 }
 
-/// How far it is.
+/// The progress of a recovery of one file, in pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
     pub name: &'a str,
-    /// Pages.
     pub done: usize,
     pub of: usize,
 }
 
-/// Brings all home.  `open` opens a file by its path, and locks it.
+/// Writes everything to the files.  `open` opens a file by its path and locks it.
 pub fn recover(
     store: &dyn Store,
     open: impl Fn(&Path) -> Result<Box<dyn Backing>>,
@@ -154,7 +155,7 @@ pub fn recover(
     recover_some(store, &open, &Options::default(), &mut |_| {})
 }
 
-/// The same of some files, or only as a trial.
+/// Recovers some files, or only reports what a recovery would do.
 pub fn recover_some(
     store: &dyn Store,
     open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
@@ -191,10 +192,10 @@ pub fn recover_some(
     Ok(report)
 }
 
-/// What a process had stored to a file and not synced when it died counts as synced: its memory
-/// has outlived it, as a page cache would have, and the machine has not stopped since.  The
-/// caller has the file locked; nobody stores to its frames.  Where the file is not what the
-/// record says, nothing is done.
+/// Makes durable what a dead process had stored to a file and not synced.  The memory has
+/// outlived the process, as a page cache would, and the machine has not stopped since.  The
+/// caller has the file locked, and no process stores to its frames.  Does nothing if the file
+/// does not match its record.
 pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()> {
     let record = store.files()?.into_iter().find(|(of, _)| *of == id);
     let Some((_, record)) = record else { return Ok(()) };
@@ -213,7 +214,7 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()>
         if pages.is_empty() {
             continue;
         }
-        // Blocks that it gets are a change of ours.
+        // Allocating blocks counts as a change of ours.
         let _change = marking.change(Of { store, id, backing: file })?;
         if !has_blocks(file, at, inside) {
             continue;
@@ -229,13 +230,13 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()>
     Ok(())
 }
 
-/// Also where they have to be allocated.
+/// Whether the range has blocks, after an attempt to allocate missing ones.
 fn has_blocks(file: &dyn Backing, at: u64, len: usize) -> bool {
     matches!(file.has_hole(at, len as u64), Ok(false)) || file.allocate(at, len as u64).is_ok()
 }
 
-/// Pages of a frame that a file does not have as its memory has them; all, where that is not
-/// known.
+/// The pages of a frame whose memory differs from the file; all pages if one of the two cannot
+/// be read.
 pub(crate) fn differing(
     store: &dyn Store,
     frame: u32,
@@ -258,13 +259,13 @@ pub(crate) fn differing(
     pages
 }
 
-/// Gives up what the pool has of a file, by order of the user.  The file stays as it is.
+/// Discards what the pool has of a file, by order of the user.  The file does not change.
 pub fn discard(
     store: &dyn Store,
     open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
     left: &Left,
 ) -> Result<()> {
-    // Whoever has it mapped is not to lose his pages: he has it locked.
+    // A process that has the file mapped holds its lock, and must not lose its pages.
     let file = match left.record.as_ref().map(|record| open_of(open, record)) {
         Some(Err(e @ Error::Locked { .. })) => return Err(e),
         file => file.and_then(Result::ok),
@@ -279,12 +280,12 @@ pub fn discard(
     left.id.map_or(Ok(()), |id| store.remove_file(id))
 }
 
-/// So many names of a directory are looked at.
+/// The number of names in one directory that a search looks at.
 const LOOKED_AT: usize = 10_000;
 
-/// Opens the file of a record: where it was, or, if it is not there, where it is since a directory
-/// above it, or the file itself, was renamed: which is the program's right while it has it open.
-/// Another place of the tree is not looked at.
+/// Opens the file of a record at its path.  If it is not there, looks for the file under a new
+/// name of its own or of a directory above it: a program may rename them while it has the file
+/// open.  The rest of the tree is not searched.
 pub fn open_of(
     open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
     record: &FileRecord,
@@ -304,9 +305,9 @@ pub fn open_of(
     }
 }
 
-/// Where the file of that identity is, if one part of its path has another name now.
+/// Finds the file with an identity if one component of its path has a new name.
 fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
-    // Without opening it: an open waits for who has a lease of it, and takes that from him.
+    // The file is not opened: an open would break another process's lease and wait for it.
     let is_it = |at: &Path| {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let looked = rustix::fs::open(at, flags, Mode::empty()).ok();
@@ -317,7 +318,8 @@ fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
         let found = looked.filter(regular).and_then(|fd| forebay::file_identity(fd.as_fd()).ok());
         found.is_some_and(|found| found.as_bytes() == identity)
     };
-    // From the file's own name up: the lowest directory that is there has what was renamed.
+    // The search begins at the file's own name: the lowest directory that still exists holds
+    // what was renamed.
     for above in path.ancestors().skip(1) {
         let (Ok(names), Ok(rest)) = (std::fs::read_dir(above), path.strip_prefix(above)) else {
             continue;
@@ -338,7 +340,7 @@ fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
     None
 }
 
-/// Why something stays; pages that were brought home all the same.
+/// The reason why data stays, and the number of pages that were written nevertheless.
 struct Stays {
     done: usize,
     why: String,
@@ -362,21 +364,21 @@ struct Recovery<'a> {
     marking: Marking,
 }
 
-/// What a pass over the frames has found.
+/// The result of a pass over the frames.
 #[derive(Default)]
 struct Pass {
     begun: Vec<(u32, PageSet)>,
     pages: usize,
-    /// Where in the file the media does not give a page back.
+    /// Offsets in the file of pages that the media does not return.
     lost: Vec<u64>,
-    /// Pages for which the file has no place.
+    /// Pages after the end of the file.
     behind: usize,
-    /// Why a truncation could not be ended.
+    /// The reason why a truncation could not be ended.
     not_ended: Option<String>,
 }
 
 impl Recovery<'_> {
-    /// How many pages the file has got.
+    /// Returns the number of pages written to the file.
     fn run(
         &self,
         open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
@@ -390,7 +392,8 @@ impl Recovery<'_> {
         if nothing && planted::is(Planted::RecordFreedEarly) {
             return Ok(self.store.remove_file(id).map(|()| 0)?);
         }
-        // Locked from here on: nobody maps it, and whoever has it mapped keeps his record.
+        // The file is locked from here on, so no process maps it.  If a process has it mapped,
+        // the open fails and the record stays.
         let file = match open_of(open, record) {
             Ok(file) => file,
             Err(e) if e.is_not_found() => {
@@ -407,7 +410,7 @@ impl Recovery<'_> {
             return self.end_with(of);
         }
         match self.check(&*file, record) {
-            // Whoever has changed it since has changed a file that has everything.
+            // The file already had everything, so changes by others lose nothing.
             Err(_) if !lacks => return self.end_with(of),
             checked => checked?,
         }
@@ -434,10 +437,10 @@ impl Recovery<'_> {
         Stays { done: 0, why: why.into() }
     }
 
-    /// The file of the record is nowhere.
+    /// The file of the record no longer exists.
     fn gone(&self, id: u32, why: &str, nothing: bool) -> std::result::Result<usize, Stays> {
         match nothing {
-            // Nothing, but for a mistake of a test.
+            // This frees frames only in a test with a planted bug; otherwise there are none.
             true => {
                 for &(frame, _) in &self.left.frames {
                     self.store.release(frame, true)?;
@@ -448,7 +451,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// The file has everything, and says so.
+    /// Removes the mark and the record of a file that has everything.
     fn end_with(&self, of: Of<'_>) -> std::result::Result<usize, Stays> {
         if !self.options.dry_run {
             self.unmark(of.backing)?;
@@ -456,12 +459,12 @@ impl Recovery<'_> {
         self.end(of.id)
     }
 
-    /// Takes our mark away.
+    /// Removes our mark.
     fn unmark(&self, file: &dyn Backing) -> Result<()> {
         unmark(self.store, file)
     }
 
-    /// Nothing of it is kept.
+    /// Removes the record.
     fn end(&self, id: u32) -> std::result::Result<usize, Stays> {
         if !self.options.dry_run {
             self.store.remove_file(id)?;
@@ -504,8 +507,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Or why it is under way still, though the file is truncated: what is within its end is
-    /// brought home all the same.
+    /// Ends a truncation of the file.  Returns the reason if the pool could not record its end;
+    /// the pages within the new size are written to the file nevertheless.
     fn end_truncation(&self, of: Of<'_>, record: &FileRecord) -> Result<Option<String>> {
         if self.options.dry_run {
             return Ok(None);
@@ -517,8 +520,8 @@ impl Recovery<'_> {
         Ok(self.store.cut_end(of.id).err().map(|e| e.to_string()))
     }
 
-    /// The file gets the size that was promised.  What it has behind that is cut where it is
-    /// ours: zeroes, no further than was told before.
+    /// Gives the file its promised size.  Bytes after that size are cut off only if they are
+    /// ours: all zero, and not past the size that was announced before.
     fn keep_promise(&self, of: Of<'_>, record: &FileRecord) -> Result<()> {
         let (Some(grows), false) = (record.grows, self.options.dry_run) else { return Ok(()) };
         let file = of.backing;
@@ -576,7 +579,7 @@ impl Recovery<'_> {
         Ok(pass)
     }
 
-    /// What was written is durable, and not kept any more.
+    /// Makes the written pages durable and clears their dirty bits.
     fn settle(&self, of: Of<'_>, pass: &Pass) -> Result<usize> {
         if self.options.dry_run {
             return Ok(pass.pages);
@@ -626,7 +629,7 @@ fn is_zero(file: &dyn Backing, from: u64, end: u64) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Takes the mark away that this map has set.
+/// Removes the mark if this map set it.
 fn unmark(store: &dyn Store, file: &dyn Backing) -> Result<()> {
     let found = file.marked().map_err(Error::system(file.path(), "its mark"))?;
     let claim = store.claim();
@@ -638,8 +641,8 @@ fn unmark(store: &dyn Store, file: &dyn Backing) -> Result<()> {
     }
 }
 
-/// Reads pages of a frame that follow each other, for `put`, which gets the first and as many
-/// as are whole; returns those that the media does not give back.
+/// Reads a run of pages of a frame.  Calls `put` with the first page and as many pages as can
+/// be read.  Returns the pages that the media does not return.
 fn read_run(
     store: &dyn Store,
     frame: u32,

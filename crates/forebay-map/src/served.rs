@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A map of a pool that another process serves.  That one has the records of files and
-//! frames, and is asked for each change of them; it gives the pool's memory to this process,
-//! which loads, stores, syncs and writes back there by itself.
+//! A map of a pool that another process serves.  The server owns the records of files and
+//! frames and makes each change of them on request.  It shares the pool's memory with this
+//! process, which loads, stores, syncs and writes back there itself.
 //!
-//! The pool's file that comes from the server is the one that the server has locked: a lock of
-//! flock(2) lasts until the last descriptor and the last mapping of it are gone.  So as long as
-//! this process can acknowledge a sync nobody else can open the pool, whatever becomes of the
-//! server, and nobody frees these frames.
+//! The server passes the descriptor of the pool's file that it has locked.  A flock(2) lock
+//! lasts until the last descriptor and the last mapping are gone.  So no other process can open
+//! the pool, or free these frames, as long as this process can acknowledge a sync, even if the
+//! server has ended.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,11 +27,11 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
 use crate::wire::{self, Answer, Request, Share};
 
-/// Frames that a server gives to this process.
+/// The frames that a server lends to this process.
 #[derive(Debug)]
 pub struct ServedStore {
     pub(crate) link: Link,
-    /// By which other connections of this process are known.
+    /// The number by which the server links other connections to this process.
     pub(crate) number: u64,
     memory: Lasting<OwnedFd>,
     pub(crate) media: Arc<Media>,
@@ -41,7 +41,7 @@ pub struct ServedStore {
 }
 
 impl ServedStore {
-    /// Of the server whose socket is in that directory.  None: nobody serves the pool.
+    /// Connects to the server whose socket is in that directory.  None: no server has the pool.
     pub fn connect(pool: &Path, map: Option<&str>, sockets: &Path) -> Result<Option<ServedStore>> {
         let found = forebay::inspect(pool)?;
         let Some(superblock) = found.superblock else { return Ok(None) };
@@ -53,8 +53,8 @@ impl ServedStore {
         Ok(Some(served))
     }
 
-    /// At a connection; `map`: its name, or the only one; `media`: which file or device the pool
-    /// has to be.
+    /// Uses an existing connection.  `map` is the name of the map; None: the only map.  `media`
+    /// is the file or device that the pool must be.
     pub fn over(
         stream: impl Into<Lasting<UnixStream>>,
         map: Option<&str>,
@@ -95,12 +95,12 @@ impl ServedStore {
         Ok(ServedStore { link, memory, media, claim, known, number, persist })
     }
 
-    /// The process that serves the pool, or did.
+    /// The process that serves the pool, or served it.
     pub fn server(&self) -> u32 {
         self.link.server()
     }
 
-    /// How stores are made durable.
+    /// The method by which stores become durable.
     pub fn persist(&self) -> forebay::Persist {
         self.persist
     }
@@ -149,7 +149,7 @@ fn mapped(share: &Share, memory: &OwnedFd) -> Result<Arc<Media>> {
 }
 
 impl Drop for ServedStore {
-    /// Nothing is mapped any more but by this: whoever mapped had the store.
+    /// No other mapping exists by now, because whoever maps holds this store.
     fn drop(&mut self) {
         let _ = self.ask(&Request::Bye);
     }
@@ -190,7 +190,7 @@ impl Store for ServedStore {
     }
 
     fn unpin(&self, segments: usize) {
-        // A server that does not answer has forgotten it.
+        // If the server does not answer, it has dropped the pins already.
         let _ = self.ask(&Request::Unpin { segments: segments as u32 });
     }
 
@@ -235,13 +235,13 @@ impl Store for ServedStore {
     }
 
     fn promise(&self, file: u32, size: u64) -> Result<()> {
-        // What is known of a frame says less: who needs more asks again.
+        // The known frames have a smaller size, which is safe: a sync past it asks again.
         self.done(&Request::Promise { file, size })
     }
 
     fn cut(&self, file: u32, size: u64) -> Result<()> {
         let done = self.done(&Request::Cut { file, size });
-        // Also where that is not known.
+        // Frames are forgotten even if the outcome is unknown.
         self.known.forget_all();
         done
     }
@@ -336,7 +336,8 @@ impl Store for ServedStore {
         Ok((PageSet::of_bits(dirty), PageSet::of_bits(unknown)))
     }
 
-    /// Of a crash the server has brought home what there was: these are this process's own.
+    /// The server has already recovered what a crash left.  These frames belong to this
+    /// process.
     fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)> {
         self.dirty(frame)
     }

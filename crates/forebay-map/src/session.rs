@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A pool that this process maps files onto, and closes in order.  The server of the pool gives
-//! it a share of a map, beside other processes; where there is no server, this process opens the
-//! pool for itself alone.  Nothing else decides which of both it is.
+//! A pool onto which this process maps files, with an orderly close.  If the pool has a server,
+//! the server gives this process a share of a map, as it does to others.  Without a server,
+//! this process opens the pool exclusively.  This module alone decides which of the two
+//! applies.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -22,32 +23,33 @@ use crate::served::ServedStore;
 use crate::sharing::{Host, Lent};
 use crate::store::Store;
 
-/// So long a server is waited for that has the pool, and does not serve its maps yet.
+/// How long to wait for a server that has the pool and does not serve its maps yet.
 const BEGINS: Duration = Duration::from_secs(5);
-/// A server that has just opened the pool, and does not answer yet, is waited for so long. So is
-/// a child that has just been forked, and has its parent's lock on the pool until it runs.
+/// How long to wait for a server that has just opened the pool and does not answer yet.  The
+/// same limit holds for a child that was just forked and holds its parent's lock on the pool
+/// until it executes a program.
 const OPENS: Duration = Duration::from_secs(2);
 
-/// Which map of which pool.
+/// The pool and the map to open.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Where the pool is.
+    /// The path of the pool.
     pub path: PathBuf,
-    /// The map's name; none: the only one that the pool has.
+    /// The map's name.  None: the only map of the pool.
     pub map: Option<String>,
-    /// How the pool is opened where there is no server.  Of a persist method that is named here
-    /// a server is refused that has another one.
+    /// Options for opening the pool without a server.  If they name a persist method, a server
+    /// with another method is refused.
     pub pool: PoolOptions,
-    /// Where there is no server, what a crash has left is brought home; otherwise, and where
-    /// that cannot be, a file of which the pool has pages is refused when it is opened.  A
-    /// server has brought it home before.
+    /// Without a server, recover what a crash left.  If this is false or the recovery fails,
+    /// the open of a file of which the pool has pages is refused.  A server has recovered
+    /// before.
     pub bring_home: bool,
-    /// Where the sockets of servers are.
+    /// The directory of the servers' sockets.
     pub sockets: PathBuf,
 }
 
 impl Wanted {
-    /// By the defaults.
+    /// The defaults.
     pub fn of(path: &Path) -> Wanted {
         Wanted {
             path: path.to_owned(),
@@ -59,29 +61,30 @@ impl Wanted {
     }
 }
 
-/// A map that this process has open, or a share of.  Files are closed before it is.
+/// A map that this process has open, or a share of one.  Close the files before the session.
 #[derive(Debug)]
 pub struct Session {
-    /// None once it is being closed.
+    /// None while the session is being closed.
     open: Option<Open>,
     report: Option<Report>,
     server: Option<u32>,
 }
 
-/// Dropped in this order.
+/// Fields are dropped in this order.
 #[derive(Debug)]
 struct Open {
     cache: Cache,
-    /// Where files are shared: none until one is, or where there is no server.
+    /// The connection for shared files.  None until the first shared file, or without a server.
     host: Mutex<Option<Arc<Host>>>,
     served: Option<Arc<ServedStore>>,
     store: Arc<dyn Store>,
-    /// None: a server has it.
+    /// None: a server has the pool.
     pool: Option<Pool>,
 }
 
 impl Session {
-    /// A share of the map of the pool's server, if there is one; else the pool itself.
+    /// Opens a share of the map of the pool's server, if there is one; otherwise the pool
+    /// itself.
     pub fn open(wanted: &Wanted, options: Options) -> Result<Session> {
         let begun = Instant::now();
         loop {
@@ -140,7 +143,7 @@ impl Session {
                 Ok(Session { open, report, server: None })
             }
             Err(e) => {
-                // The error that came first is the one to tell.
+                // Report the first error.
                 let _ = pool.close();
                 Err(e)
             }
@@ -151,35 +154,35 @@ impl Session {
         self.open.as_ref().expect("only close takes it")
     }
 
-    /// What was brought home when it was opened, if that was asked for and there is no server.
+    /// The report of the recovery at the open, if there was one.
     pub fn report(&self) -> Option<&Report> {
         self.report.as_ref()
     }
 
-    /// The process that serves the pool.  None: this one has it alone.
+    /// The process that serves the pool.  None: this process has the pool exclusively.
     pub fn server(&self) -> Option<u32> {
         self.server
     }
 
-    /// Segments of 2 MiB that files can have in the pool at a time.
+    /// The number of 2 MiB segments that files can have in the pool at the same time.
     pub fn capacity(&self) -> usize {
         self.opened().store.capacity()
     }
 
-    /// As [`Cache::open`].
+    /// Like [`Cache::open`].
     pub fn map(&self, path: &Path, room: u64) -> Result<MapFile> {
         self.opened().cache.open(path, room)
     }
 
-    /// The same of a file that was mapped, and was closed just now: `file` is the open file
-    /// description that it had ([`MapFile::file`]).
+    /// Maps a file again that was just closed.  `file` is the open file description that it had
+    /// ([`MapFile::file`]).
     pub fn map_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
         self.opened().cache.open_again(path, room, file)
     }
 
-    /// The same of a file that other processes map at the same time, each by this call: all see
-    /// what each of them stores and writes, and a sync by one of them is one of all.  It takes a
-    /// pool that is served.
+    /// Maps a file that other processes map at the same time by this call.  All processes see
+    /// each other's stores and writes, and a sync by one covers all of them.  Requires a pool
+    /// with a server.
     pub fn map_shared(&self, path: &Path, room: u64) -> Result<MapFile> {
         let open = self.opened();
         not_leased(path)?;
@@ -200,12 +203,12 @@ impl Session {
         open.cache.visit(host, lent, looked.path(), looked.identity(), room)
     }
 
-    /// Why the last round of write-back failed, if it did.
+    /// The error of the last round of write-back, if it failed.
     pub fn failure(&self) -> Option<String> {
         self.opened().cache.failure()
     }
 
-    /// Closes map and pool.  Files that are still open keep both, and it is an error.
+    /// Closes the map and the pool.  Fails if files are still open: they keep both open.
     pub fn close(mut self) -> Result<()> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let Open { cache, host, served, store, pool } = open;
@@ -221,7 +224,7 @@ impl Session {
     }
 }
 
-/// The map that is meant where none is named.
+/// The map to use if none is named.
 pub fn only_map(mut names: Vec<String>, pool: &Path) -> Result<String> {
     match (names.pop(), names.is_empty()) {
         (Some(name), true) => Ok(name),
@@ -236,7 +239,7 @@ pub fn only_map(mut names: Vec<String>, pool: &Path) -> Result<String> {
     }
 }
 
-/// A server has the pool open: its control socket is there before it serves anything.
+/// Whether a server has the pool open: it makes its control socket before it serves anything.
 fn is_answered(wanted: &Wanted) -> bool {
     let found = forebay::inspect(&wanted.path).ok().and_then(|found| found.superblock);
     found.is_some_and(|sb| {
@@ -244,7 +247,7 @@ fn is_answered(wanted: &Wanted) -> bool {
     })
 }
 
-/// What is in the way, and the two ways in which a pool can be had.
+/// Names the obstacle and the two ways to get the pool.
 fn both_ways(wanted: &Wanted, busy: &forebay::Error, begins: bool) -> String {
     let shown = wanted.path.display();
     let sockets = wanted.sockets.display();

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that several processes map at a time.
+//! Files that several processes map at the same time.
 //!
-//! The pool's server has such a file open (its *home*, [`Homes`]): its frames, its size, its
-//! mark, what is written back.  The processes are its *guests*: each has the frames mapped that
-//! it has touched, loads and stores there, and syncs what it has stored by itself, in the
-//! memory that all of them have.  `docs/design/map-served.md` has the protocol.
+//! The pool's server has such a file open (the *home*, [`Homes`]).  It owns the file's frames,
+//! size and mark, and it writes back.  The processes are *guests*.  Each guest maps the frames
+//! that it has touched, loads and stores there, and syncs its own stores in the memory that all
+//! guests share.  `docs/design/map-served.md` has the protocol.
 //!
 //! | who | asks | waits for locks of |
 //! |---|---|---|
 //! | guest | its server ([`Request`](crate::wire::Request)), with a segment's lock held only for `Fill` | - |
-//! | server | its guests ([`Order`]), with a segment's lock of the home held | guests' segments, but not of who asks for a frame |
+//! | server | its guests ([`Order`]), with a segment's lock of the home held | guests' segments, but not those of a guest that asks for a frame |
 //!
-//! So no circle can close: what a guest asks with a lock held is answered without waiting for
-//! such a lock (`Wait`: again, after it was let go of), and who carries an order out asks the
-//! server for nothing: what he may need to know comes with it ([`Grant`]).
+//! So no cycle of waits can form.  The server answers a request that a guest makes with a lock
+//! held without waiting for such a lock: it answers `Wait`, and the guest releases the lock and
+//! tries again.  A guest that carries out an order asks the server nothing: the order carries
+//! what the guest needs ([`Grant`]).
 
 mod board;
 mod guest;
@@ -34,40 +35,42 @@ pub use homes::{GivenUp, Homes};
 pub(crate) use host::Host;
 pub(crate) use visits::{Server, Visits};
 
-/// What a guest may count on when it makes pages of a segment durable: the file is marked, has
-/// its size, and blocks for so many bytes of the segment, all durable.
+/// What a guest may rely on when it makes pages of a segment durable: the file has its mark,
+/// its size, and blocks for `bytes` bytes of the segment, all durable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
     pub segment: u64,
     pub frame: u32,
     pub bytes: u32,
-    /// Truncations before: after another one it says nothing, as what was cut off has no blocks.
+    /// The number of truncations at the time.  After another truncation the grant is void,
+    /// because the bytes that were cut off have no blocks.
     pub cuts: u64,
-    /// Where it is now.  None: that is known otherwise.
+    /// The frame's place.  None: the guest knows the place already.
     pub place: Option<Place>,
 }
 
-/// What a guest is to do, of a visit by its number.
+/// An order to a guest.  `visit` is the guest's number for the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
-    /// What it has stored to these pages is durable when it answers.
+    /// Make durable what the guest has stored to these pages, then answer.
     Sync {
         visit: u32,
         first: u64,
         end: u64,
         grants: Vec<Grant>,
     },
-    /// It has nothing mapped of a segment any more, and nothing stores there.  What it has
-    /// stored is durable, if it comes with a grant; else it is forgotten.
+    /// Unmap a segment, so that nothing stores there any more.  With a grant, make the guest's
+    /// stores durable; without one, drop them.
     GiveUp {
         visit: u32,
         segment: u64,
         grant: Option<Grant>,
     },
-    /// No call of it is under way, and none begins before `Go`.  `InUse`: some are, and no more
-    /// begin.  They may wait for frames that it has to give up by other orders.
+    /// Let no call begin before `Go`, and answer `Done` once no call is under way.  The answer
+    /// `InUse` means that some calls still run.  They may wait for frames that the guest gives
+    /// up by other orders.
     Stop {
         visit: u32,
     },
@@ -76,37 +79,37 @@ pub enum Order {
     },
 }
 
-/// What it has done.
+/// A guest's reply to an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Reply {
     Done,
-    /// Nothing: it needs it now.
+    /// Nothing was done: the guest needs the segment now.
     InUse,
-    /// It lacks a grant: again.
+    /// The guest lacks a grant: send the order again with one.
     Again,
-    /// Nothing yet: a call of it is under way that waits for an answer of the server's.
+    /// Not yet: a call of the guest waits for an answer of the server.
     Asks,
-    /// Not the answer: it works on the order.
+    /// Not the answer yet: the guest is working on the order.
     Working,
     Failed(String),
 }
 
-/// What came of an order.
+/// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     Said(Reply),
-    /// It carries out another one.
+    /// The guest is carrying out another order.
     Busy,
-    /// It is dead: nobody stores there by it any more.
+    /// The guest is dead and stores no more.
     Dead,
-    /// It may live, and does not answer.
+    /// The guest may be alive but does not answer.
     Silent(String),
 }
 
-/// A process that has files of a home.
+/// A process that maps files of a home.
 pub trait Peer: Send + Sync + Debug {
     fn pid(&self) -> u32;
-    /// `waits`: while it carries out another order.
+    /// Sends an order.  `waits`: wait while the guest carries out another order.
     fn ask(&self, order: &Order, waits: bool) -> Heard;
 }

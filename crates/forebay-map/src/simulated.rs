@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A pool's share and files, of which each store, each page and each size is durable or
-//! not: a power cut before any call leaves of the rest whatever the hardware may leave.
+//! A simulated share and simulated files.  The simulation knows for each store, page and size
+//! whether it is durable.  A power cut before any call leaves the rest in any state that the
+//! hardware may leave.
 //!
-//! The share follows `core/api/map.h`.  A cut keeps of each line of 64 bytes that was not
-//! made durable the old or the new one, and of each page of a file likewise.
+//! The share follows `core/api/map.h`.  A cut keeps, for each 64-byte line that was not made
+//! durable, the old or the new content, and likewise for each page of a file.
 //!
-//! Calls fail, where that is asked for.  A write may have written a part.  A sync that fails
-//! has made some pages durable, and no later sync of the file will do the others, unless
-//! they are written again: the kernel has told its one caller, and forgets.
+//! Calls can be made to fail.  A failed write may have written a part.  A failed sync has made
+//! some pages durable.  No later sync makes the others durable unless they are written again,
+//! because the kernel reports a failure once and then forgets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -66,11 +67,11 @@ struct Share {
     frames: Vec<Frame>,
     files: BTreeMap<u32, FileRecord>,
     next_file: u32,
-    /// How often each frame was taken: who uses what is known of an older use is wrong.
+    /// How often each frame was taken.  Knowledge about an older use of a frame is stale.
     uses: BTreeMap<u32, u32>,
-    /// What is durable of the memory.
+    /// The durable content of the memory.
     durable: Vec<u8>,
-    /// Pages that the media does not give back.
+    /// Pages that the media does not return.
     bad: BTreeSet<(u32, usize)>,
 }
 
@@ -97,7 +98,7 @@ impl Disk {
     }
 }
 
-/// A machine: a share, files, when its power is cut, and which calls fail.
+/// A machine: a share, files, the times of power cuts, and the calls that fail.
 #[derive(Debug)]
 pub(crate) struct Machine {
     fd: File,
@@ -106,17 +107,17 @@ pub(crate) struct Machine {
     disks: Vec<Mutex<Disk>>,
     cuts: Mutex<Cuts>,
     faults: Mutex<Faults>,
-    /// Sizes can be promised.
+    /// The share can promise sizes.
     pub promises: AtomicBool,
-    /// A sync of a file does not end, and has begun.
+    /// A sync of a file has begun and does not end.
     pub stall: AtomicBool,
     pub stalled: AtomicBool,
-    /// No frame is given.
+    /// No frame is available.
     pub no_frames: AtomicBool,
-    /// A file's size changes slowly, and does so now.
+    /// Resizes of a file are slow, and one is under way.
     pub slow_resize: AtomicBool,
     pub resizes: AtomicBool,
-    /// Alone: the machine stands still.
+    /// Held exclusively while the machine stands still.
     world: RwLock<()>,
 }
 
@@ -130,13 +131,13 @@ impl Default for Faults {
 #[derive(Debug)]
 struct Faults {
     random: Random,
-    /// Each so many-th call fails; none does at 0.
+    /// One call in this many fails; 0: none.
     one_in: u64,
     happened: usize,
-    /// These, once.
+    /// The next such call fails, once.
     sync: bool,
     resize: bool,
-    /// A frame is released, and nobody is told, once.
+    /// A release of a frame succeeds, but its answer is lost, once.
     unanswered: bool,
     /// This page of a file is never written.
     page: u64,
@@ -146,11 +147,11 @@ struct Faults {
 struct Cuts {
     calls: u64,
     at: BTreeSet<u64>,
-    /// What was left by each, since they were asked for.
+    /// What each cut left, since the last query.
     left: Vec<Left>,
 }
 
-/// What a power cut has left, and the seed by which the rest is chosen.
+/// What a power cut left, and the seed for the remaining choices.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub call: u64,
@@ -211,53 +212,53 @@ impl Machine {
         Box::new(Disked(Arc::clone(self), file))
     }
 
-    /// A page is not to be had from the media any more.
+    /// The media no longer returns a page.
     pub fn spoil_page(&self, frame: u32, page: usize) {
         lock(&self.share).bad.insert((frame, page));
     }
 
-    /// Within its file or not.
+    /// Makes pages dirty, inside or outside the file.
     pub fn left_dirty_now(&self, frame: u32, pages: &PageSet) {
         let f = &mut lock(&self.share).frames[frame as usize];
         pages.iter().for_each(|page| set(&mut f.dirty, page, true));
     }
 
-    /// A record cannot be read any more.
+    /// A record can no longer be read.
     pub fn spoil_record(&self, file: u32) {
         lock(&self.share).files.get_mut(&file).expect("is there").damaged = true;
     }
 
-    /// Whether the share has what the file lacks, and whether the file says so.
+    /// Whether the share has data that the file lacks, and whether the file bears the mark.
     pub fn lacks_and_tells(&self) -> (bool, bool) {
         let dirty = |f: &Frame| f.used && f.dirty.iter().any(|&w| w != 0);
         let lacks = lock(&self.share).frames.iter().any(dirty);
         (lacks, self.disks.iter().any(|d| lock(d).mark.is_some()))
     }
 
-    /// No blocks can be had any more.
+    /// The disk has no free blocks any more.
     pub fn fill_disk(&self) {
         self.disks.iter().for_each(|d| lock(d).full = true);
     }
 
-    /// How often a file was synced, and how many pages have blocks.
+    /// The number of syncs of a file, and the number of its pages that have blocks.
     pub fn syncs_and_blocks(&self, file: usize) -> (u64, usize) {
         let disk = lock(&self.disks[file]);
         (disk.syncs, disk.has_blocks.len())
     }
 
-    /// Another program appends to a file, at a time that says nothing.
+    /// Another program appends to a file and leaves its change time as it was.
     pub fn append(&self, file: usize, bytes: &[u8]) {
         let disk = &mut *lock(&self.disks[file]);
         disk.now.extend_from_slice(bytes);
         disk.durable.clone_from(&disk.now);
     }
 
-    /// What a file has, and its size, to other programs.
+    /// The content of a file as other programs see it.
     pub fn content(&self, file: usize) -> Vec<u8> {
         lock(&self.disks[file]).now.clone()
     }
 
-    /// From now on one in so many calls fails; 0: none.  What it was.
+    /// Makes one call in so many fail; 0: none.  Returns the previous setting.
     pub fn let_fail(&self, one_in: u64) -> u64 {
         std::mem::replace(&mut lock(&self.faults).one_in, one_in)
     }
@@ -267,7 +268,7 @@ impl Machine {
         lock(&self.faults).sync = true;
     }
 
-    /// The next frame is released, and nobody is told.
+    /// The next release of a frame succeeds, but its answer is lost.
     pub fn lose_answer(&self) {
         lock(&self.faults).unanswered = true;
     }
@@ -283,7 +284,7 @@ impl Machine {
         lock(&self.faults).resize = true;
     }
 
-    /// Writes of such a page of a file fail.
+    /// Writes of this page of a file fail.
     pub fn bad_page(&self, page: u64) {
         lock(&self.faults).page = page;
     }
@@ -296,7 +297,7 @@ impl Machine {
         lock(&self.faults).random = Random(seed);
     }
 
-    /// A call may fail here; a number by which to choose how.
+    /// Some if the call is to fail here, with random numbers to choose how.
     fn fault(&self) -> Option<Random> {
         let mut faults = lock(&self.faults);
         if faults.one_in == 0 {
@@ -333,12 +334,12 @@ impl Machine {
         share.files.is_empty() && share.frames.iter().all(|f| !f.used && !f.taken)
     }
 
-    /// What cuts have left since this was called last.
+    /// What cuts have left since the last call.
     pub fn left(&self) -> Vec<Left> {
         std::mem::take(&mut lock(&self.cuts).left)
     }
 
-    /// Where a file gets another size.
+    /// Runs where a file gets another size.
     fn resize_slowly(&self) {
         if self.slow_resize.load(Ordering::SeqCst) {
             self.resizes.store(true, Ordering::SeqCst);
@@ -347,7 +348,7 @@ impl Machine {
         }
     }
 
-    /// Before each call: the power may be cut here.
+    /// Runs before each call: the power may be cut here.
     fn call(&self) {
         let mut cuts = lock(&self.cuts);
         cuts.calls += 1;
@@ -365,8 +366,8 @@ impl Machine {
         Left { call, share, disks, memory }
     }
 
-    /// What a cut leaves now.  `before` is called when all stands still, but for stores to
-    /// memory.
+    /// Returns what a power cut would leave now.  `before` runs while everything stands still,
+    /// except for stores to memory.
     pub fn cut(&self, before: impl FnOnce()) -> Left {
         let _alone = self.world.write().unwrap_or_else(PoisonError::into_inner);
         before();
@@ -389,7 +390,7 @@ impl Machine {
     }
 }
 
-/// The share, in a world that does not stand still meanwhile.
+/// The share, with a guard that keeps the machine from standing still.
 struct Held<'a>(MutexGuard<'a, Share>, #[allow(dead_code)] RwLockReadGuard<'a, ()>);
 
 impl std::ops::Deref for Held<'_> {
@@ -406,8 +407,8 @@ impl std::ops::DerefMut for Held<'_> {
 }
 
 impl Left {
-    /// The machine after it, by one of the choices that the hardware has: a kill keeps all
-    /// of the memory and of the file.
+    /// The machine after the cut, with random choices of what the hardware kept.  A kill keeps
+    /// all memory and files.
     pub fn machine(&self, random: &mut Random, killed: bool, cuts: &[u64]) -> Arc<Machine> {
         let (mut share, mut disks) = (self.share.clone(), self.disks.clone());
         let mut memory = self.memory.clone();
@@ -424,7 +425,7 @@ impl Left {
             disk.unsynced.clear();
             disk.durable_mark.clone_from(&disk.mark);
             disk.durable_changed = disk.changed;
-            // Recovery needs no block that the file has not.
+            // Recovery must not need new blocks.
             disk.full = true;
         }
         share.durable.clone_from(&memory);
@@ -463,7 +464,7 @@ impl Disk {
         }
     }
 
-    /// So many of the pages that wait for it become durable.
+    /// Makes some of the unsynced pages durable.
     fn make_durable(&mut self, mut which: impl FnMut(u64) -> bool) {
         self.durable.resize(self.now.len(), 0);
         for page in std::mem::take(&mut self.unsynced) {
@@ -476,7 +477,7 @@ impl Disk {
     }
 }
 
-/// To open the file after a cut.
+/// Opens a file after a cut.
 pub(crate) fn open(machine: &Arc<Machine>) -> impl Fn(&Path) -> Result<Box<dyn Backing>> + '_ {
     |path: &Path| match PATHS.iter().position(|p| path == Path::new(p)) {
         Some(file) => Ok(machine.file(file)),

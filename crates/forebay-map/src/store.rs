@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A pool's share for maps, as this library sees it: frames, and the records of the files
-//! to which they belong.  `core/api/map.h` has the protocol; the names are its names.
+//! A pool's share for maps, as this library sees it: frames, and records of the files that they
+//! belong to.  The protocol and its names come from `core/api/map.h`.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,20 +13,20 @@ use crate::error::Result;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::wire::Place;
 
-/// When a file was changed last: seconds and nanoseconds, as its file system tells.
+/// The time of a file's last change in seconds and nanoseconds, as its file system reports it.
 pub type Time = (i64, u32);
 
-/// What the pool knows of the changes of a file.
+/// The pool's knowledge of changes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stamp {
-    /// Nothing was changed since that, but by others.
+    /// This process has not changed the file since this time.  Any later change is by others.
     Settled(Time),
-    /// We change it, within [`CHANGES_FOR`] from then on.
+    /// This process changes the file, for [`CHANGES_FOR`] seconds from this time.
     Changing(Time),
 }
 
-/// For so many seconds after a stamp we change a file without another one.
+/// For how many seconds after a stamp this process may change a file without a new stamp.
 pub const CHANGES_FOR: i64 = 10;
 
 impl Default for Stamp {
@@ -36,7 +36,7 @@ impl Default for Stamp {
 }
 
 impl Stamp {
-    /// Whether a file that was changed then was changed by us.
+    /// Whether a change at that time was made by this process.
     pub fn explains(&self, changed: Time) -> bool {
         match *self {
             Stamp::Settled(time) => changed == time,
@@ -47,39 +47,39 @@ impl Stamp {
     }
 }
 
-/// Of a file whose size is a promise.
+/// The limits of a file whose size is a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grows {
-    /// It is at least so long, durable in the file system.
+    /// The size that is durable in the file system.
     pub made: u64,
-    /// No longer than that it was made by us.
+    /// The largest size that this process has given the file.
     pub ahead: u64,
 }
 
-/// Which file it is.  The share keeps it and does not look at it.
+/// The record of a file.  The share keeps it without interpreting it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRecord {
-    /// No more than what is durable in the file system, unless it grows.
+    /// The size that is durable in the file system, or promised if `grows` is set.
     pub size: u64,
-    /// Its size is a promise.
+    /// Set while the size is a promise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grows: Option<Grows>,
-    /// By which a file is known again, whatever its name.
+    /// Identifies the file, whatever its name is.
     pub identity: Vec<u8>,
-    /// Where it was, for a person, and to find it.
+    /// The path that the file had: to find it and to show it to users.
     pub path: String,
     /// A truncation to `size` has begun.
     pub cut: bool,
-    /// The record cannot be read: of the rest nothing is known.
+    /// The record cannot be read, and the other fields are unknown.
     pub damaged: bool,
-    /// By which a change by others is noticed.
+    /// Reveals changes by others.
     pub stamp: Stamp,
 }
 
 impl FileRecord {
-    /// How long the file is at least.
+    /// The least size that the file has in the file system.
     pub fn made(&self) -> u64 {
         self.grows.map_or(self.size, |g| g.made)
     }
@@ -89,95 +89,100 @@ impl FileRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrameInfo {
-    /// Its number.
+    /// The frame's number.
     pub frame: u32,
-    /// Whose it is; none: that is not known.
+    /// The file that it belongs to.  None: unknown.
     pub file: Option<u32>,
-    /// Which segment of the file.
+    /// The segment of the file.
     pub segment: u64,
-    /// Where `file` is none: the record that it names, which cannot be read.
+    /// If `file` is None: the unreadable record that the frame refers to.
     pub of: Option<u32>,
 }
 
-/// What a sync came to.
+/// The result of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synced {
     /// The pages are durable.
     Durable,
-    /// One is behind the end that is durable in the file system; nothing was done.
+    /// A page is after the end that is durable in the file system.  Nothing was done.
     BehindEnd,
 }
 
-/// Frames of 2 MiB, and files.
+/// Frames of 2 MiB, and records of files.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// The file that is the memory.
+    /// The file that backs the memory.
     fn memory(&self) -> BorrowedFd<'_>;
 
-    /// What marks the files that lack something.
+    /// The mark for files that lack pages.
     fn claim(&self) -> &MapClaim;
 
-    /// How many frames there are.
+    /// The number of frames.
     fn capacity(&self) -> usize;
 
-    /// Others bring home what a process that died has left of the file: it can be had soon.
+    /// Whether another process is recovering what a dead process left of the file, so that the
+    /// file will be available soon.
     fn is_brought_home(&self, _identity: &[u8]) -> Result<bool> {
         Ok(false)
     }
 
-    /// So many frames others need, and this process has more than its share.
+    /// The number of frames that other processes need, while this process has more than its
+    /// share.
     fn wanted(&self) -> usize {
         0
     }
 
-    /// So many segments more are not given back from now on.  False: others have so many.
+    /// Reserves segments that will not be released.  False: other processes have too many
+    /// pinned.
     fn pin(&self, _segments: usize) -> Result<bool> {
         Ok(true)
     }
-    /// The opposite.
+    /// Undoes a `pin`.
     fn unpin(&self, _segments: usize) {}
 
-    /// A new file; durable.
+    /// Adds a file, durably.
     fn add_file(&self, file: &FileRecord) -> Result<u32>;
-    /// Files that there are.
+    /// Lists the files.
     fn files(&self) -> Result<Vec<(u32, FileRecord)>>;
-    /// It has that size, durable in the file system: nothing is promised; durable.
+    /// Records, durably, that the file has this size in the file system and nothing is
+    /// promised.
     fn set_size(&self, file: u32, size: u64) -> Result<()>;
-    /// It may be made so long by zeroes before that is promised; durable.  False: sizes cannot
-    /// be promised.
+    /// Records, durably, that the file may be extended with zeroes to this size before a
+    /// promise.  False: the store cannot promise sizes.
     fn set_ahead(&self, _file: u32, _ahead: u64) -> Result<bool> {
         Ok(false)
     }
-    /// Its size, no further than that: the file may not have it yet, and has the blocks of
-    /// what is synced; durable.
+    /// Promises a size within `ahead`, durably.  The file may not have the size yet, but has
+    /// the blocks of all synced pages.
     fn promise(&self, file: u32, size: u64) -> Result<()>;
-    /// It is to be truncated; that counts from now on.
+    /// Records a truncation that will follow.  It is in force from now on.
     fn cut(&self, file: u32, size: u64) -> Result<()>;
-    /// It was truncated, and that is durable in the file system: what is dirty behind the
-    /// end is forgotten, and the rest of its last page zero.
+    /// Records that the truncation is durable in the file system.  Drops dirty pages after the
+    /// end and zeroes the rest of the last page.
     fn cut_end(&self, file: u32) -> Result<()>;
-    /// Durable, before what it announces.
+    /// Sets the stamp, durably, before the change that it announces.
     fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()>;
-    /// No frame is its any more.
+    /// Removes a file that has no frames any more.
     fn remove_file(&self, file: u32) -> Result<()>;
 
-    /// A free frame, to be filled; none is.
+    /// Takes a free frame, to be filled.  None: no frame is free.
     fn take(&self, file: u32, segment: u64) -> Result<Option<u32>>;
-    /// It is filled; durable.
+    /// Records, durably, that the frame is filled.
     fn show(&self, frame: u32) -> Result<()>;
-    /// It is free; durable.  Refused where its file lacks a page, but for `discard`.
+    /// Frees the frame, durably.  Refused if the file lacks one of its pages, unless `discard`.
     fn release(&self, frame: u32, discard: bool) -> Result<()>;
-    /// Frames that are in use.
+    /// The frames in use.
     fn frames(&self) -> Result<Vec<FrameInfo>>;
-    /// For another process, that a frame is lent to.  None: it is known otherwise.
+    /// The frame's place, for a process that borrows it.  None: that process knows it
+    /// otherwise.
     fn place_of(&self, _frame: u32) -> Result<Option<Place>> {
         Ok(None)
     }
-    /// Where its memory is in the file.
+    /// The offset of the frame's memory in the file.
     fn offset(&self, frame: u32) -> Result<u64>;
 
-    /// Stores to its memory.
+    /// Stores to the frame's memory.
     fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()>;
-    /// Reads so many bytes of a file to the beginning of its memory; the rest of it is zero.
+    /// Reads `len` bytes of a file to the beginning of the frame's memory and zeroes the rest.
     fn fill_from(
         &self,
         frame: u32,
@@ -191,22 +196,23 @@ pub trait Store: Send + Sync + std::fmt::Debug {
             Err(e) => Ok(Err(e)),
         }
     }
-    /// Loads from its memory.
+    /// Loads from the frame's memory.
     fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()>;
-    /// All that was stored to it is durable, and nothing more is promised of it.
+    /// Makes durable all that was stored to the frame, without any promise for its file.
     fn write_back_caches(&self, frame: u32) -> Result<()>;
 
-    /// What was stored to the pages is durable, and will be in the file.
+    /// Makes stores to the pages durable and promises to write them to the file.
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
-    /// Pages that the file lacks, and those of which that is not known.
+    /// Pages that the file lacks, and pages of which that is unknown.
     fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
-    /// The same of a frame that a crash has left, without a load of memory that may be bad:
-    /// what cannot be read is not known.
+    /// The same for a frame that a crash left, without loads from memory that may be bad: what
+    /// cannot be read is unknown.
     fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
-    /// Copies a page of such a frame; false: the media does not give it back.
+    /// Copies a page of such a frame.  False: the media does not return it.
     fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool>;
-    /// Of the pages those that are to be written to the file, and are read only now.
+    /// Begins a write-back.  Returns the pages to write; the caller reads them only afterwards.
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet>;
-    /// They are durable in the file.  Those that were synced meanwhile stay dirty.
+    /// Ends a write-back: the pages are durable in the file.  Pages synced meanwhile stay
+    /// dirty.
     fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()>;
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tracker asks of Linux, with a safe face: address space that is reserved, memory
-//! of a file mapped over a part of it, userfaultfd, and the scan of page tables.
+//! Safe wrappers of the Linux calls that the tracker needs: reserved address space, memory of a
+//! file mapped over a part of it, userfaultfd, and the scan of page tables.
 //!
-//! It is sound because nothing here makes a Rust reference to the memory.  An address
-//! within a [`Reservation`] is only given away as a raw pointer, and what is behind it may
-//! change at any time, by design; whoever goes through the pointer has to know that.  Each
-//! system call touches one segment of a reservation, which no index can leave.
+//! This is sound because nothing here makes a Rust reference to the memory.  An address within
+//! a [`Reservation`] leaves this module only as a raw pointer.  The memory there may change at
+//! any time, by design, and a user of the pointer has to know that.  Each system call touches
+//! one segment of a reservation, and no index can leave the reservation.
 //!
-//! The kernel's numbers are written out: the headers of the systems this is built on are
-//! older than some of them.
+//! The kernel's numbers are written out, because the headers on build systems lack some of
+//! them.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -29,101 +29,101 @@ use crate::arena::{self, Place};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 
-/// A part of a file of memory, mapped for as long as this lives.  Children do not have it.
+/// A part of a memory file, mapped for as long as this lives.  Children do not inherit it.
 #[derive(Debug)]
 pub struct Window {
     bytes: SharedBytes,
-    /// [`forks::generation`] of the process that has mapped it.
+    /// The [`forks::generation`] of the process that mapped it.
     generation: u64,
 }
 
-// SAFETY: through it memory is only reached by atomic accesses.
+// SAFETY: the memory is accessed only by atomic operations.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// `len` bytes from `offset` on, shared and writable.
+    /// Maps `len` bytes from `offset`, shared and writable.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
         Window::with(fd, offset, len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// The same, of what others write.  Nothing may be written to it.
+    /// Maps memory that others write, read-only.
     pub fn to_read(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
         Window::with(fd, offset, len, ProtFlags::READ)
     }
 
     fn with(fd: BorrowedFd<'_>, offset: u64, len: usize, prot: ProtFlags) -> io::Result<Window> {
         let _hold = forks::hold();
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that
-        // anybody has.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let p =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, offset) }?;
         let start = NonNull::new(p.cast()).expect("mmap never returns null");
-        // SAFETY: mapped for as long as the window lives, and no reference is made to it.
+        // SAFETY: the memory is mapped for as long as the window lives, and no reference is
+        // made to it.
         let bytes = unsafe { SharedBytes::new(start, len) };
         let window = Window { bytes, generation: forks::generation() };
-        // SAFETY: of the new mapping, whose bytes it does not change.
+        // SAFETY: the call affects the new mapping only and changes no byte.
         unsafe { rustix::mm::madvise(p, len, Advice::LinuxDontFork) }?;
         Ok(window)
     }
 
-    /// Reads what lies `at` there.  Panics if that is not within.
+    /// Reads the bytes at `at`.  Panics if they are not within the window.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         self.bytes.copy_out(at, to);
     }
 
-    /// A number that lies there, which others may change.  Panics if it is not within, or its
-    /// place is no multiple of eight.
+    /// The number at `at`, which other processes may change.  Panics if it is not within the
+    /// window or `at` is not a multiple of eight.
     pub fn number(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "{at}");
-        // SAFETY: within the mapping, whose start is that of a page, so aligned; it is only
-        // reached by atomic accesses, and mapped for as long as this lives.
+        // SAFETY: the number is within the mapping and aligned, since a mapping starts at a
+        // page.  It is accessed only by atomic operations and mapped for as long as this lives.
         unsafe { AtomicU64::from_ptr(self.bytes.at(at, 8).cast()) }
     }
 
-    /// Writes it there.  Panics if that is not within.
+    /// Writes bytes at `at`.  Panics if they are not within the window.
     pub fn copy_in(&self, at: usize, from: &[u8]) {
         self.bytes.copy_in(at, from);
     }
 
-    /// Where it lies.
+    /// The start address.
     pub fn address(&self) -> *mut u8 {
         self.bytes.start()
     }
 
-    /// msync(2) of a range that begins at a page.
+    /// Calls msync(2) on a range that begins at a page.
     pub fn sync(&self, at: usize, len: usize) -> io::Result<()> {
         let p = self.bytes.at(at, len);
-        // SAFETY: of the mapping, whose bytes it does not change.
+        // SAFETY: the range is within the mapping, and the call changes no byte.
         unsafe { rustix::mm::msync(p.cast(), len, rustix::mm::MsyncFlags::SYNC) }?;
         Ok(())
     }
 }
 
-/// Locks all records of a file for its open file description, or frees them: what no close of
-/// another descriptor takes away.  `WouldBlock`: somebody has one.
+/// Locks or unlocks the whole file with a record lock of its open file description, which a
+/// close of another descriptor does not release.  `WouldBlock`: another process has a lock.
 pub fn lock_records(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
-    // SAFETY: all zeroes is a value of it: the whole file, by this description.
+    // SAFETY: all zeroes is a valid value.  It means the whole file, by this description.
     let mut all: libc::flock = unsafe { std::mem::zeroed() };
     all.l_type = if on { libc::F_WRLCK } else { libc::F_UNLCK } as i16;
-    // SAFETY: the descriptor is open, and the lock is there for the call.
+    // SAFETY: the descriptor is open, and the lock outlives the call.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
             e if e.raw_os_error() == Some(libc::EACCES) => Err(io::ErrorKind::WouldBlock.into()),
-            // A file system without such locks.
+            // The file system does not support such locks.
             e if e.raw_os_error() == Some(libc::EINVAL) && on => Ok(()),
             e => Err(e),
         },
     }
 }
 
-/// A lease of a file for writing (fcntl(2), F_SETLEASE): who opens it has to wait.
+/// Takes a write lease of a file (fcntl(2), F_SETLEASE): others who open it must wait.
 #[cfg(test)]
 pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
     const F_SETSIG: i32 = 10;
-    // SAFETY: these take numbers.  SIGURG does nothing where it is not handled.
+    // SAFETY: both calls take numbers.  SIGURG has no effect without a handler.
     let done = unsafe {
         libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG)
             | libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
@@ -135,55 +135,54 @@ pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether it has it still, and nobody waits.
+/// Whether the lease is held and no one waits for it.
 #[cfg(test)]
 pub fn has_lease(file: BorrowedFd<'_>) -> bool {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // A child never had it, and may have something else there.
+        // A child never had the mapping, and may have something else at the address.
         if self.generation != forks::generation() {
             return;
         }
-        // SAFETY: the mapping is this one's own, and nobody has a pointer into it any more:
-        // `address` says for how long one may be used.
+        // SAFETY: the mapping belongs to this object, and no pointer into it is in use any
+        // more: the contract of `address` says so.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
     }
 }
 
-/// Address space of so many segments.  At first nothing is behind it.
+/// Address space for a number of segments.  At first it has no memory.
 ///
-/// It is not there in a child of this process: what a child stored would not be seen here.
+/// Children of this process do not inherit it: the parent would not notice their stores.
 #[derive(Debug)]
 pub struct Reservation {
     bytes: SharedBytes,
     segments: usize,
-    /// [`forks::generation`] of the process that has reserved it.
+    /// The [`forks::generation`] of the process that reserved it.
     generation: u64,
 }
 
-// SAFETY: it is a range of addresses; memory behind it is only reached by atomic accesses.
+// SAFETY: it is a range of addresses, and its memory is accessed only by atomic operations.
 unsafe impl Send for Reservation {}
 // SAFETY: as above.
 unsafe impl Sync for Reservation {}
 
-/// `at`: there, where nothing may be yet; none: where the kernel likes.
+/// Reserves address space.  `at`: an address where nothing is mapped; None: the kernel chooses.
 fn reserve(len: usize, at: Option<usize>) -> rustix::io::Result<*mut c_void> {
     let there = if at.is_some() { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
     let at = ptr::without_provenance_mut(at.unwrap_or(0));
-    // SAFETY: a new mapping at addresses where there was none touches no memory that anybody
-    // has.
+    // SAFETY: a new mapping at addresses without one touches no memory in use.
     unsafe {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | there;
         if planted::is(Planted::EmptyLocked) {
             return rustix::mm::mmap_anonymous(at, len, prot, flags);
         }
-        // A program may have ordered that all that is mapped is locked, and so populated
-        // (mlockall): with pages of zeroes there, nobody would wait for an event.
+        // A program may have locked all its memory (mlockall), which populates new mappings.
+        // With pages of zeroes there, a touch would cause no event.
         let p = rustix::mm::mmap_anonymous(at, len, ProtFlags::empty(), flags)?;
         rustix::mm::munlock(p, len)?;
         rustix::mm::mprotect(p, len, rustix::mm::MprotectFlags::from_bits_retain(prot.bits()))?;
@@ -192,12 +191,12 @@ fn reserve(len: usize, at: Option<usize>) -> rustix::io::Result<*mut c_void> {
     }
 }
 
-/// The same, at a multiple of a segment, of the kernel's choice.
+/// Reserves address space at a multiple of a segment, where the kernel chooses.
 fn reserve_aligned(len: usize) -> io::Result<*mut c_void> {
     let more = len.checked_add(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
     let p = reserve(more, None)?;
     let before = p.addr().next_multiple_of(SEGMENT) - p.addr();
-    // SAFETY: what is given back is the new mapping's, before and after the segments.
+    // SAFETY: the two ranges are parts of the new mapping before and after the segments.
     unsafe {
         if before > 0 {
             rustix::mm::munmap(p, before)?;
@@ -207,9 +206,9 @@ fn reserve_aligned(len: usize) -> io::Result<*mut c_void> {
     Ok(p.wrapping_byte_add(before))
 }
 
-/// The same, within the addresses that this process has for it.
+/// Reserves address space within the range that this process has set for it.
 fn reserve_placed(len: usize) -> io::Result<*mut c_void> {
-    // What somebody else has mapped there is left out, and not tried again.
+    // A place that something else occupies is skipped and not tried again.
     for _ in 0..64 {
         match arena::take(len) {
             Place::Anywhere => return reserve_aligned(len),
@@ -228,46 +227,47 @@ fn reserve_placed(len: usize) -> io::Result<*mut c_void> {
 }
 
 impl Reservation {
-    /// At least one segment.
+    /// Reserves at least one segment.
     pub fn new(segments: usize) -> io::Result<Reservation> {
         assert!(segments > 0);
         let len = segments.checked_mul(SEGMENT).ok_or(io::ErrorKind::OutOfMemory)?;
         let start = NonNull::new(reserve_placed(len)?.cast()).expect("not null");
-        // SAFETY: reserved for as long as this lives, and no reference is made to it.
+        // SAFETY: the range is reserved for as long as this lives, and no reference is made to
+        // it.
         let bytes = unsafe { SharedBytes::new(start, len) };
         Ok(Reservation { bytes, segments, generation: forks::generation() })
     }
 
-    /// How many.
+    /// The number of segments.
     pub fn segments(&self) -> usize {
         self.segments
     }
 
-    /// Where it begins.  What is there may change at any time, also by other processes.
+    /// The start address.  Memory there may change at any time, also by other processes.
     pub fn address(&self) -> *mut u8 {
         self.bytes.start()
     }
 
-    /// As a program has it that reads into its own mapping: tests of that are alone, and end
-    /// before the reservation does.
+    /// The bytes as a program sees them that reads into its own mapping.  Tests that use this
+    /// run alone and end before the reservation does.
     #[cfg(test)]
     pub fn own_bytes(&self) -> &'static mut [u8] {
-        // SAFETY: mapped, and nobody else reaches it, as said above.
+        // SAFETY: the memory is mapped, and nothing else accesses it, as stated above.
         unsafe { std::slice::from_raw_parts_mut(self.address(), self.bytes.len()) }
     }
 
-    /// Which segment an address is in.
+    /// The segment that contains an address.
     pub fn segment_of(&self, address: u64) -> Option<usize> {
         let at = (address as usize).checked_sub(self.address().addr())? / SEGMENT;
         (at < self.segments).then_some(at)
     }
 
-    /// Loads from there, as a program would.  Waits for as long as a fault there takes.
+    /// Loads as a program would.  A fault may make it wait.
     pub fn load(&self, at: usize, to: &mut [u8]) {
         self.bytes.copy_out(at, to);
     }
 
-    /// Stores there, as a program would.
+    /// Stores as a program would.
     pub fn store(&self, at: usize, from: &[u8]) {
         self.bytes.copy_in(at, from);
     }
@@ -283,37 +283,37 @@ impl Reservation {
         self.bytes.at(segment * SEGMENT, SEGMENT).cast()
     }
 
-    /// Maps the memory over a segment, in the place of what is there.  False: that was done,
-    /// and children will have it, too.
+    /// Maps memory over a segment and replaces what is there.  False: it was mapped, but
+    /// children will inherit it.
     ///
-    /// A fork(3) waits for both calls.  A child that is made past the C library between the two
-    /// has the segment, and what it stores there is not seen here.
+    /// A fork(3) waits for both calls.  A child that is made without the C library between the
+    /// two inherits the segment, and its stores there are not noticed here.
     pub fn map(&self, segment: usize, fd: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
         let at = self.at(segment);
         lasting::check(fd)?;
         let _hold = forks::hold();
-        // SAFETY: the segment is this one's own; nothing has a reference to what is there,
-        // and pointers to it stay good.
+        // SAFETY: the segment belongs to this object.  No reference points into it, and
+        // pointers into it stay valid.
         unsafe {
             let prot = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(at, SEGMENT, prot, MapFlags::SHARED | MapFlags::FIXED, fd, offset)?;
-            // As above; what is populated here counts as stored to.
+            // See `reserve`: pages that mlockall populates count as stored to.
             rustix::mm::munlock(at, SEGMENT)?;
             let advised = rustix::mm::madvise(at, SEGMENT, Advice::LinuxDontFork);
             Ok(advised.is_ok() && !planted::is(Planted::AdviceFails))
         }
     }
 
-    /// Takes a segment's memory away: whoever touches it waits for an event to be handled.
-    /// There is no moment at which something else is there.  Another thread has to read
-    /// events meanwhile: the kernel waits until it has been told of the move.
+    /// Removes a segment's memory: a thread that touches it waits until its event is handled.
+    /// At no moment is anything else mapped there.  Another thread must read events meanwhile:
+    /// the kernel waits until the event of the move has been read.
     pub fn take_away(&self, segment: usize, events: &Uffd) -> io::Result<()> {
         let at = self.at(segment);
         let empty = reserve(SEGMENT, None)?;
         let range = empty.addr() as u64..(empty.addr() + SEGMENT) as u64;
         let moved = events.register_range(range, Mode::Missing).and_then(|()| {
-            // SAFETY: both are whole mappings of this one's own; nothing has a reference to
-            // what is there, and pointers to it stay good.
+            // SAFETY: both are whole mappings of this object.  No reference points into them,
+            // and pointers into them stay valid.
             let moved = unsafe {
                 let flags = MremapFlags::MAYMOVE;
                 rustix::mm::mremap_fixed(empty, SEGMENT, SEGMENT, flags, at)
@@ -321,16 +321,16 @@ impl Reservation {
             Ok(moved.map(drop)?)
         });
         if moved.is_err() {
-            // SAFETY: the new mapping; nobody else knows it.
+            // SAFETY: the new mapping is known to no one else.
             let _ = unsafe { rustix::mm::munmap(empty, SEGMENT) };
         }
         moved
     }
 
-    /// From now on a load or a store in a segment is SIGSEGV.
+    /// Makes every later load or store in a segment a SIGSEGV.
     pub fn withdraw(&self, segment: usize) -> io::Result<()> {
-        // SAFETY: the segment is this one's own; it changes no byte, and nothing has a reference to
-        // what is there.
+        // SAFETY: the segment belongs to this object.  The call changes no byte, and no
+        // reference points into the segment.
         unsafe {
             rustix::mm::mprotect(self.at(segment), SEGMENT, rustix::mm::MprotectFlags::empty())
         }?;
@@ -339,42 +339,42 @@ impl Reservation {
 
     /// Faults in the pages of a segment, as loads would.
     pub fn populate(&self, segment: usize) -> io::Result<()> {
-        // SAFETY: it changes no byte.
+        // SAFETY: the call changes no byte.
         unsafe { rustix::mm::madvise(self.at(segment), SEGMENT, Advice::LinuxPopulateRead) }?;
         Ok(())
     }
 
-    /// Moves the one segment of another reservation over a segment of this, in one step, with
-    /// its page tables and as it is registered: with a userfaultfd of which another thread has
-    /// to read events meanwhile.
+    /// Moves the one segment of another reservation over a segment of this one in one step,
+    /// with its page tables and its registration.  It is registered with a userfaultfd whose
+    /// events another thread must read meanwhile.
     pub fn move_here(&self, segment: usize, other: Reservation) -> io::Result<()> {
         assert_eq!(other.segments, 1);
         let to = self.at(segment);
-        // SAFETY: both are whole mappings of these two, which nothing has a reference to; the
-        // other one ends here, and pointers into this one stay good.
+        // SAFETY: both are whole mappings of the two reservations without references into them.
+        // The other reservation ends here, and pointers into this one stay valid.
         let moved = unsafe {
             let flags = MremapFlags::MAYMOVE;
             rustix::mm::mremap_fixed(other.at(0), SEGMENT, SEGMENT, flags, to)
         };
         moved?;
-        // Nothing of it is there any more, and somebody else may have its addresses.
+        // The other reservation has no mapping any more, and its addresses may be in use again.
         arena::give_back(other.address().addr());
         std::mem::forget(other);
         Ok(())
     }
 
-    /// Tells the kernel that a segment's pages are not needed now, as a program may.
+    /// Advises the kernel that a segment's pages are not needed now, as a program may.
     pub fn advise_unneeded(&self, segment: usize) -> io::Result<()> {
-        // SAFETY: of memory of a file this takes page table entries away, and no byte.
+        // SAFETY: for memory of a file this removes page table entries and changes no byte.
         unsafe { rustix::mm::madvise(self.at(segment), SEGMENT, Advice::LinuxDontNeed) }?;
         Ok(())
     }
 
-    /// Reads from a file into a segment: the kernel stores there.
+    /// Reads from a file into a segment, so that the kernel stores there.
     pub fn store_by_kernel(&self, at: usize, from: &File, len: usize) -> io::Result<usize> {
         let to = self.bytes.at(at, len);
-        // SAFETY: memory of this one's own, to which there is no reference; any bytes may
-        // be stored there.
+        // SAFETY: the memory belongs to this object, no reference points to it, and any bytes
+        // are valid there.
         let to =
             unsafe { std::slice::from_raw_parts_mut(to.cast::<std::mem::MaybeUninit<u8>>(), len) };
         let (read, _) = rustix::io::read(from, to)?;
@@ -384,22 +384,21 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // As of a window.
+        // See `Window::drop`.
         if self.generation != forks::generation() {
             return;
         }
-        // SAFETY: the range is this one's own; `address` says for how long pointers to it
-        // may be used.
+        // SAFETY: the range belongs to this object.  The contract of `address` limits the use
+        // of pointers into it.
         let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.bytes.len()) };
         arena::give_back(self.address().addr());
     }
 }
 
-/// Runs one ioctl whose argument is a struct of plain numbers; the output is what it
-/// returned.
+/// Runs one ioctl whose argument is a struct of plain numbers.  The output is its return value.
 struct Call<'a, const OPCODE: Opcode, T>(&'a mut T);
 
-// SAFETY: each use below gives the opcode the struct that the kernel takes for it.
+// SAFETY: each use below gives an opcode together with the struct that the kernel expects.
 unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -418,8 +417,8 @@ unsafe impl<const OPCODE: Opcode, T> Ioctl for Call<'_, OPCODE, T> {
 }
 
 fn call<const OPCODE: Opcode, T>(fd: &OwnedFd, argument: &mut T) -> rustix::io::Result<usize> {
-    // SAFETY: private to this module, which uses each opcode with its struct; pointers in
-    // those are to memory that lives until the call returns.
+    // SAFETY: the function is private to this module, which uses each opcode with its struct.
+    // Pointers in the structs are to memory that lives until the call returns.
     unsafe { rustix::ioctl::ioctl(fd, Call::<OPCODE, T>(argument)) }
 }
 
@@ -463,28 +462,28 @@ const UFFDIO_WAKE: Opcode = opcode::read::<RangeArg>(UFFD, 0x02);
 const UFFDIO_WRITEPROTECT: Opcode = opcode::read_write::<ProtectArg>(UFFD, 0x06);
 const UFFDIO_POISON: Opcode = opcode::read_write::<PoisonArg>(UFFD, 0x08);
 
-/// Features of userfaultfd, as the kernel numbers them.
+/// Feature bits of userfaultfd, as the kernel numbers them.
 pub mod feature {
     /// Stores to write-protected pages are events.
     pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
     /// A registration moves with mremap.
     pub const EVENT_REMAP: u64 = 1 << 2;
-    /// A range of which madvise takes pages away is an event.
+    /// A madvise that removes pages of a range is an event.
     pub const EVENT_REMOVE: u64 = 1 << 3;
     /// Pages of shared memory can be write-protected.
     pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
-    /// Also where no page is yet.
+    /// Write protection also works where no page is present yet.
     pub const WP_UNPOPULATED: u64 = 1 << 13;
     /// An access can be made to fail.
     pub const POISON: u64 = 1 << 14;
-    /// The kernel notes a store itself, and lets the thread go on.
+    /// The kernel records a store itself and lets the thread continue.
     pub const WP_ASYNC: u64 = 1 << 15;
 }
 
-/// What a range is registered for.
+/// The accesses for which a range is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Touching a page that is not there.
+    /// Touching an absent page.
     Missing,
     /// Storing to a page that is write-protected.
     WriteProtect,
@@ -493,13 +492,13 @@ pub enum Mode {
 /// What a thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It touched an address with nothing behind it.
+    /// The thread touched an address without memory.
     Missing(u64),
-    /// It stored to an address that is write-protected.
+    /// The thread stored to a write-protected address.
     Store(u64),
-    /// Somebody takes pages of these addresses away, and waits until this was read.
+    /// A thread removes pages of these addresses and waits until the event has been read.
     Remove(Range<u64>),
-    /// Anything else: nobody waits any more once it was read.
+    /// Any other event.  No thread waits after it has been read.
     Other,
 }
 
@@ -510,8 +509,8 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// With just these features.  `kernel`: stores and loads by the kernel, as in read(2),
-    /// are to be events, too; that is not for everybody.
+    /// Opens a userfaultfd with exactly these features.  `kernel`: accesses by the kernel, as
+    /// in read(2), are events too; this needs a privilege.
     pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
         let fd = lasting::open(|| open_uffd(kernel))?;
         let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
@@ -532,7 +531,7 @@ impl Uffd {
         Ok(())
     }
 
-    /// Registers segments.
+    /// Registers segments for one kind of access.
     pub fn register(&self, r: &Reservation, segments: Range<usize>, mode: Mode) -> io::Result<()> {
         assert!(!segments.is_empty());
         let first = r.range(segments.start, 0..SEGMENT_PAGES).start;
@@ -540,7 +539,7 @@ impl Uffd {
         self.register_range(first..end, mode)
     }
 
-    /// Write-protects a segment; a store that was before is forgotten.
+    /// Write-protects a segment.  Records of earlier stores are lost.
     pub fn protect(&self, r: &Reservation, segment: usize) -> io::Result<()> {
         let range = r.range(segment, 0..SEGMENT_PAGES);
         let mut range = RangeArg { start: range.start, len: range.end - range.start };
@@ -555,7 +554,7 @@ impl Uffd {
         }
     }
 
-    /// Lets threads that wait there try again.
+    /// Wakes threads that wait for the segment, so that they try again.
     pub fn wake(&self, r: &Reservation, segment: usize) {
         let range = r.range(segment, 0..SEGMENT_PAGES);
         let mut range = RangeArg { start: range.start, len: range.end - range.start };
@@ -563,8 +562,8 @@ impl Uffd {
         debug_assert!(woken.is_ok(), "{woken:?}");
     }
 
-    /// Makes accesses to a segment with nothing behind it fail by SIGBUS, as those to a
-    /// file do that cannot be read.
+    /// Makes accesses to a segment without memory fail with SIGBUS, like accesses to a file
+    /// that cannot be read.
     pub fn poison(&self, r: &Reservation, segment: usize) -> io::Result<()> {
         let range = r.range(segment, 0..SEGMENT_PAGES);
         let range = RangeArg { start: range.start, len: range.end - range.start };
@@ -572,10 +571,10 @@ impl Uffd {
         Ok(())
     }
 
-    /// The next event; none: there is none now.
+    /// The next event.  None: there is none now.
     pub fn read(&self) -> io::Result<Option<Event>> {
-        // struct uffd_msg: the kind, and from byte 8 on flags and address of a fault, or the
-        // ends of a range.
+        // struct uffd_msg: the kind of event; from byte 8 on, the flags and the address of a
+        // fault or the ends of a range.
         let mut message = [0u8; 32];
         lasting::check(self.fd.as_fd())?;
         match rustix::io::read(self.fd.as_fd(), &mut message) {
@@ -605,14 +604,14 @@ impl AsFd for Uffd {
 fn open_uffd(kernel: bool) -> io::Result<OwnedFd> {
     let mut flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
     if !kernel {
-        // UFFD_USER_MODE_ONLY, which rustix has no name for.
+        // UFFD_USER_MODE_ONLY, for which rustix has no name.
         flags |= UserfaultfdFlags::from_bits_retain(1);
     }
-    // SAFETY: a new descriptor does nothing by itself; ranges are registered by `Uffd`,
-    // which only takes those of a reservation.
+    // SAFETY: a new descriptor has no effect by itself.  `Uffd` registers only ranges of a
+    // reservation.
     match unsafe { rustix::mm::userfaultfd(flags) } {
         Ok(fd) => Ok(fd),
-        // Who may open the device may have one without being root.
+        // A user who may open the device needs no root privilege.
         Err(e) => open_by_device(flags).map_err(|_| e.into()),
     }
 }
@@ -631,12 +630,12 @@ fn open_by_device(flags: UserfaultfdFlags) -> io::Result<OwnedFd> {
             ptr::without_provenance_mut(self.0 as usize)
         }
         unsafe fn output_from_ptr(ret: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-            // SAFETY: the call was successful, so it is a new descriptor that nobody has.
+            // SAFETY: the call succeeded, so this is a new descriptor that no one else owns.
             Ok(unsafe { OwnedFd::from_raw_fd(ret) })
         }
     }
     let device = File::open("/dev/userfaultfd")?;
-    // SAFETY: as said above.
+    // SAFETY: as stated at the implementation.
     Ok(unsafe { rustix::ioctl::ioctl(&device, New(flags.bits()))? })
 }
 
@@ -670,15 +669,15 @@ const PRESENT: u64 = 1 << 3;
 const PROTECT_MATCHING: u64 = 1 << 0;
 const CHECK_ASYNC: u64 = 1 << 1;
 
-/// What a scan is for.
+/// The purpose of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scan {
-    /// Which pages were stored to.
+    /// Finds the pages that were stored to.
     Look,
-    /// The same, and write-protects those, each page in one step.
+    /// Finds them and write-protects them, each page in one step.
     Take,
-    /// After the segment was mapped and registered: write-protects all of it, and finds the
-    /// pages that were touched before that, each page in one step.
+    /// For a segment that was just mapped and registered: write-protects all of it and finds
+    /// the pages that were touched before, each page in one step.
     Arm,
 }
 
@@ -689,17 +688,17 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// Of the process that calls.
+    /// Opens the page tables of the calling process.
     pub fn new() -> io::Result<Pagemap> {
         let fd = lasting::open(|| File::open("/proc/self/pagemap").map(OwnedFd::from))?;
         Ok(Pagemap { fd })
     }
 
-    /// Pages of a segment that were stored to.  After an error some may have been
-    /// write-protected and not told: all have to count as stored to.
+    /// The pages of a segment that were stored to.  After an error some pages may have been
+    /// write-protected without being reported, so all pages count as stored to.
     ///
-    /// `Look` and `Take` ask for one category only.  Kernels that answer by another way when
-    /// asked for more do not tell pages there that were stored to and unmapped since
+    /// `Look` and `Take` ask for one category only.  Kernels that use another code path for
+    /// several categories omit pages that were stored to and unmapped since
     /// (docs/design/map-tracking.md).
     pub fn scan(
         &self,
@@ -711,7 +710,8 @@ impl Pagemap {
         let range = r.range(segment, pages);
         let first = r.range(segment, 0..0).start;
         let wanted = if how == Scan::Arm { WRITTEN | PRESENT } else { WRITTEN };
-        // Not all that there could be: the kernel takes as much memory for each call.
+        // The buffer is smaller than the worst case: the kernel allocates as much for each
+        // call.
         let mut regions = [EMPTY_REGION; 32];
         let mut set = PageSet::EMPTY;
         let mut start = range.start;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what was synced is there after a kill and after a power cut, cell by cell, nothing
-//! that was cut off comes back, and nothing is there that was never in the file.  Method:
-//! random calls on two files of a simulated machine with fewer frames than segments; before
-//! some of its calls the power is cut, the share recovered, and the files compared with a
-//! model that knows of each cell what it may be.  In half of the histories calls of the share
-//! and of the files fail: what was acknowledged holds nevertheless, what was not is one of
-//! what it may be, and when nothing fails any more all can be brought home.
+//! Goal: after a kill and after a power cut, each cell has its synced value or a newer one,
+//! nothing that was cut off returns, and nothing appears that was never in the file.  Method:
+//! random calls on two files of a simulated machine with fewer frames than segments.  Before
+//! some of the machine's calls the power is cut and the share is recovered.  The files are then
+//! compared with a model that knows the possible values of each cell.  In half of the histories
+//! calls of the share and of the files fail.  Acknowledged data must hold nevertheless, other
+//! data may have any value that the model allows, and once nothing fails any more, everything
+//! can be written back.
 //!
-//! Each planted mistake is found by this, and only found mistakes count.
+//! These tests find each planted bug; only bugs that are found count.
 
 mod grows;
 mod several;
@@ -29,14 +30,14 @@ use crate::simulated::{open, Left, Machine, Random};
 use crate::store::{FileRecord, Store};
 use crate::{Cache, Features, MapFile, Options, PAGE, SEGMENT};
 
-/// Mistakes are planted for the whole process.
+/// Bugs are planted for the whole process.
 pub(crate) static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A file for frames: of memory, or in the directory that MAP_MEMORY names, such as one of a
+/// A file for frames: in memory, or in the directory that MAP_MEMORY names, such as one on a
 /// file system with DAX.
 pub(crate) fn frames_file(bytes: u64) -> File {
     let file = match std::env::var_os("MAP_MEMORY") {
@@ -47,7 +48,7 @@ pub(crate) fn frames_file(bytes: u64) -> File {
         }
     };
     let file = File::from(file);
-    // As a pool's is: it has its blocks.
+    // Like a pool's file, it has all its blocks.
     fallocate(&file, FallocateFlags::empty(), 0, bytes).expect("fallocate");
     file
 }
@@ -60,7 +61,7 @@ const FRAMES: usize = 3;
 #[derive(Clone, Debug)]
 struct Cell {
     now: u64,
-    /// What it may be after a crash.
+    /// The values that it may have after a crash.
     may: Vec<u64>,
 }
 
@@ -92,7 +93,7 @@ enum Call {
     Round,
 }
 
-/// Cells that are used: at some pages of each segment.
+/// A random cell, at one of a few pages of a segment.
 fn a_cell(random: &mut Random) -> u64 {
     let pages = [0, 1, 7, 300, 511];
     let segment = random.below(SEGMENTS);
@@ -130,7 +131,7 @@ impl Model {
         cell.now = value;
     }
 
-    /// What the call may have done, as soon as it has begun.
+    /// Records what the call may have done as soon as it has begun.
     fn begin(&mut self, call: &Call) {
         match *call {
             Call::Store(cell, value) => self.set(cell, value),
@@ -147,7 +148,7 @@ impl Model {
         }
     }
 
-    /// What it has done, when it has ended.
+    /// Records what the call has done once it has ended.
     fn end(&mut self, call: &Call) {
         match *call {
             Call::Write(cell, n, _) => self.size = self.size.max(cell + n),
@@ -172,7 +173,7 @@ impl Model {
         self.sizes = vec![self.size];
     }
 
-    /// It has failed: it may have done a part.  `before` is what was there.
+    /// Records that the call failed and may have done a part.  `before` is the state before it.
     fn failed(&mut self, call: &Call, file: &MapFile, before: &Model) -> Result<(), String> {
         let size = file.size() / CELL;
         match *call {
@@ -190,7 +191,7 @@ impl Model {
                     }
                     own.now = now;
                 }
-                // Those that it did not come to.
+                // Cells that the call did not reach.
                 for at in cell.max(size)..cell + n {
                     self.cells.get_mut(&at).expect("was set").now = 0;
                 }
@@ -200,7 +201,7 @@ impl Model {
                     return Err(format!("{size} cells, not {new} or {}", before.size));
                 }
                 if size == before.size {
-                    // It has not happened, but it may be found to have after a crash.
+                    // The truncation did not happen now, but a crash may show that it did.
                     for (at, cell) in self.cells.range_mut(new..) {
                         cell.now = before.cells.get(at).map_or(0, |c| c.now);
                     }
@@ -255,14 +256,14 @@ fn read_is(model: &Model, content: &[u8], from: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// A file of the machine, and what is known of it.
+/// A file of the machine, with what is known of it.
 struct Known {
     file: Option<MapFile>,
     model: Model,
     locked: Vec<u64>,
 }
 
-/// Why a call came to nothing: an error of the library, or something is wrong.
+/// The reason why a call failed: an error of the library, or a violation.
 enum Failed {
     Told(crate::Error),
     Wrong(String),
@@ -280,7 +281,7 @@ impl From<String> for Failed {
     }
 }
 
-/// A fault at which nothing fails: a program would get SIGBUS.
+/// Runs `f` while no call fails: a fault that fails would be a SIGBUS.
 fn touch<R>(machine: &Machine, f: impl FnOnce() -> R) -> R {
     let one_in = machine.let_fail(0);
     let done = f();
@@ -315,7 +316,7 @@ fn perform(machine: &Machine, cache: &Cache, known: &mut Known, call: &Call) -> 
         }
         Call::Drop(segment) => {
             let dropped = file.drop_cache(segment * SEGMENT as u64, SEGMENT as u64);
-            // What was not synced may be gone: it is what it is now.
+            // Stores that were not synced may be lost, so take the current content.
             let first = segment * 4096;
             let mut to = vec![0; SEGMENT];
             let got = touch(machine, || file.read(first * CELL, &mut to))?;
@@ -362,7 +363,7 @@ fn options(features: &Features) -> Options {
     }
 }
 
-/// A file lacks pages or is to be truncated, and does not say so.
+/// Whether a file lacks pages or awaits a truncation and does not bear the mark.
 fn is_untold(after: &Arc<Machine>) -> crate::Result<bool> {
     for of in recover::left(&**after)? {
         let lacks = |r: &FileRecord| r.cut || r.grows.is_some() || of.dirty > 0;
@@ -375,8 +376,8 @@ fn is_untold(after: &Arc<Machine>) -> crate::Result<bool> {
     Ok(false)
 }
 
-/// After a cut the files say that they lack something, if they do; a recovery brings all home,
-/// and nothing is left, no mark either.
+/// Checks the state after a cut: files that lack something bear the mark, and a recovery writes
+/// everything back and leaves neither data nor marks.
 fn recovered(after: &Arc<Machine>, known: &[Known]) -> Result<(), String> {
     if is_untold(after).map_err(|e| e.to_string())? {
         return Err("a file lacks pages, or is to be truncated, and is not marked".into());
@@ -410,13 +411,14 @@ fn judge(left: &Left, known: &[Known], random: &mut Random) -> Result<(), String
     Ok(())
 }
 
-/// What was written past the pool may be lost since a sync of the file has failed: there is
-/// no way to know, and nobody has it.
+/// Whether data written directly to the file may be lost because a sync of the file has failed
+/// since.  Nothing can find out, and no other copy exists.
 fn is_lost(e: &crate::Error) -> bool {
     e.to_string().contains("written to the file itself")
 }
 
-/// One history; how many cuts were judged.  Of the machine's calls one in `faults` fails.
+/// Runs one history and returns the number of judged cuts.  One in `faults` calls of the
+/// machine fails.
 fn history(seed: u64, features: &Features, calls: usize, faults: u64) -> Result<usize, String> {
     let mut trace = Vec::new();
     let judged = run(seed, features, calls, faults, &mut trace);
@@ -474,7 +476,7 @@ fn run(
                         let before = before.expect("as nothing fails otherwise");
                         known[i].model.failed(&call, &file, &before)?;
                     }
-                    // What was synced is kept for a recovery.
+                    // Synced data is kept for a recovery.
                     None => break,
                 }
             }
@@ -515,7 +517,7 @@ fn run(
     }
 }
 
-/// A few calls, with a cut before each call of the machine.
+/// Runs a few calls with a power cut before each call of the machine.
 fn each_moment(seed: u64, features: &Features) -> Result<usize, String> {
     let mut random = Random(seed);
     let sizes = [10; FILES];
@@ -552,7 +554,7 @@ fn each_moment(seed: u64, features: &Features) -> Result<usize, String> {
     Ok(judged)
 }
 
-/// Blocks are had before a sync is acknowledged, or the sync is not.
+/// A sync must not be acknowledged before the blocks are allocated.
 #[test]
 fn a_full_disk_is_told_by_the_sync_and_not_later() {
     let _alone = alone();
@@ -614,7 +616,7 @@ fn what_was_synced_is_there_after_each_cut() {
         .expect("what was synced is there");
     println!("{n} histories, {judged} cuts");
     assert!(n > 0 && judged > 0);
-    // What the kernel may lack.
+    // Features that a kernel may lack.
     let lacking = Features { watch: false, ..features.clone() };
     histories(&lacking, Duration::from_secs(1), 1..u64::MAX).expect("without watching");
     let lacking = Features { scan: false, moves: false, ..lacking };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads of the library.  Programs wait for what they do, without a call that could return an
-//! error: a store to a segment that is not there, a write-back.  So a panic in one of them ends
-//! the process, and does not leave the others waiting, or unnoticed stores behind.
+//! Threads of the library.  Programs depend on them in ways that cannot return an error, such
+//! as a store to an absent segment or a write-back.  So a panic in one of them ends the
+//! process: otherwise programs would wait forever, and stores would go unnoticed.
 
 use std::io::{self, Write};
 use std::thread::{Builder, JoinHandle};

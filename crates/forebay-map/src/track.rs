@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who knows which pages of a file were stored to: this process's tracker, where nobody else has
-//! the file, or the processes that share it.
+//! Finds out which pages of a file were stored to: from this process's tracker for an exclusive
+//! file, or from the processes that share the file.
 
 use std::fmt::Debug;
 use std::io;
@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::pages::PageSet;
 use crate::tracker::{NotEvicted, Tracker};
 
-/// The contract of each call is [`Tracker`]'s.
+/// The contract of each call is that of [`Tracker`].
 pub(crate) trait Track: Send + Sync + Debug {
-    /// Bytes.
+    /// The size in bytes.
     fn size(&self) -> usize;
     fn check(&self) -> io::Result<()>;
     fn take(
@@ -38,15 +38,15 @@ pub(crate) trait Track: Send + Sync + Debug {
         may: impl FnOnce() -> bool,
         f: impl FnOnce() -> Result<()>,
     ) -> std::result::Result<(), NotEvicted<Error>>;
-    /// Whether its content is in the memory.
+    /// Calls `f` with whether the segment's content is in the memory.
     fn with_present<R>(&self, segment: usize, f: impl FnOnce(bool) -> R) -> R;
     fn tick(&self, quiet: u32, keep: usize, most: usize) -> io::Result<usize>;
-    /// Where a segment's memory cannot be taken away ([`discard`](Track::discard)), nobody loads from
-    /// or stores to it any more.
+    /// Ends access to segments whose memory cannot be removed ([`discard`](Track::discard)).
     fn withdraw(&self) -> io::Result<()> {
         Ok(())
     }
-    /// No page becomes dirty but by a call of the file: its mark may go when it lacks nothing.
+    /// Whether pages become dirty only by calls of the file, so that its mark can be removed
+    /// once the file lacks nothing.
     fn is_asked(&self) -> bool;
 }
 

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which pages of a mapping were stored to since they were last asked for.
+//! Finds the pages of a mapping that were stored to since the last query.
 //!
-//! A [`Tracker`] owns address space in segments.  Each is in one of three states:
+//! A [`Tracker`] owns address space in segments.  Each segment is in one of three states:
 //!
-//! | state | what is there | a load | a store |
+//! | state | what is mapped | a load | a store |
 //! |---|---|---|---|
-//! | absent | nothing | event: brought in, becomes scanned | the same |
-//! | scanned | the segment's memory; the kernel notes the first store to each page | costs nothing | costs nothing, but for the first to a page |
-//! | watched | the same, write-protected as a whole | costs nothing | event: becomes scanned |
+//! | absent | nothing | event: brought in, becomes scanned | event: brought in, becomes scanned |
+//! | scanned | the segment's memory; the kernel records the first store to each page | costs nothing | costs nothing, except for the first to a page |
+//! | watched | the same memory, write-protected as a whole | costs nothing | event: becomes scanned |
 //!
 //! So a sync looks only at segments that may have been stored to: those that are scanned.  A
-//! segment that was not stored to for some ticks becomes watched ([`Tracker::tick`]), and a
-//! watched one can be made absent ([`Tracker::evict`]).
+//! segment without stores for some ticks becomes watched ([`Tracker::tick`]), and a watched one
+//! can be made absent ([`Tracker::evict`]).
 //!
-//! **No store is lost.**  A page is told by [`Tracker::take`] and write-protected in one step
-//! of the kernel's, so a store is either before that, and told, or after, and noted for the
-//! next.  The segment's lock is held until whoever asked has made the page durable, so that
-//! another thread's sync, which finds the page protected again, does not end before.  The
-//! steps between two states are in `tracker/change.rs`, each with its reason why a store
-//! that happens meanwhile is not lost.
+//! **No store is lost.** The kernel reports a page to [`Tracker::take`] and write-protects it
+//! in one step.  So a store comes either before that step and is reported, or after it and is
+//! recorded for the next query.  The segment's lock is held until the caller has made the page
+//! durable.  Therefore another thread's sync, which finds the page protected again, does not
+//! end before.  `tracker/change.rs` has the transitions between states, each with the reason
+//! why a concurrent store is not lost.
 //!
-//! Locks: a segment's, by itself; the thread that handles events never waits for one, since
-//! whoever holds it may wait for an event to be read.
+//! Locks: each segment has its own.  The thread that handles events never waits for one,
+//! because the holder may itself wait until an event has been read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -44,29 +44,30 @@ mod handler;
 #[cfg(test)]
 mod tests;
 
-/// Whose memory is mapped.
+/// The memory that a tracker maps.
 ///
-/// Nothing in here may touch the mapping itself, since it is called while a fault there
-/// waits for it.
+/// An implementation must not touch the mapping, since it is called while a fault there waits
+/// for it.
 pub trait Source: Send + Sync {
-    /// The file that is the memory.
+    /// The file that backs the memory.
     fn memory(&self) -> BorrowedFd<'_>;
-    /// Makes a segment's content be in the memory; where that is.  After an error, whoever
-    /// touched the segment gets SIGBUS, as of a file that cannot be read; but after
-    /// `WouldBlock` it is asked again, and the segment's lock is free meanwhile.
+    /// Loads a segment's content into the memory and returns its offset.  After an error the
+    /// thread that touched the segment gets SIGBUS, as for a file that cannot be read.
+    /// `WouldBlock` makes the tracker release the segment's lock and ask again.
     fn bring_in(&self, segment: usize) -> io::Result<u64>;
-    /// Told of a segment that was touched and could not be brought in, before there is SIGBUS.
+    /// Called before the SIGBUS for a segment that was touched and could not be brought in.
     fn cannot_be_touched(&self, _segment: usize, _why: &io::Error) {}
-    /// Copies a segment as it is in the memory.
+    /// Copies a segment's content from the memory.
     fn copy(&self, segment: usize, offset: u64, to: &mut [u8]);
-    /// Makes durable what is in the memory of a segment: caches are written back.
+    /// Writes back the CPU caches of a segment's memory, which makes its content durable.
     fn write_back(&self, segment: usize, offset: u64) -> io::Result<()>;
 }
 
-/// What an event costs, 73 us and the work of the thread, over what a look costs, 1.7 us.
+/// The cost of an event (73 us and the work of the thread) divided by the cost of a look (1.7
+/// us).
 const LOOKS_IN_VAIN: u32 = 64;
 
-/// After which a segment is asked for again.
+/// How often a segment is asked for again.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,23 +80,23 @@ enum Kind {
 #[derive(Debug)]
 struct State {
     kind: Kind,
-    /// Absent, and its content is in the memory still: whoever takes the memory away could
-    /// not let go of it.
+    /// The segment is absent, but its content is still in the memory, because the owner of the
+    /// memory could not release it.
     kept: bool,
-    /// In the memory; of no meaning when absent and not kept.
+    /// The offset of the content in the memory.  Without meaning if absent and not kept.
     offset: u64,
-    /// Stored to, and to be told by the next `take`: found while the state was changed.
+    /// Pages found stored to during a change of state, to be reported by the next `take`.
     pending: PageSet,
-    /// Something was told since the last tick.
+    /// Pages were reported since the last tick.
     told: bool,
-    /// Ticks without a store.
+    /// The number of ticks without a store.
     quiet: u32,
-    /// Looks of syncs since there was one.
+    /// The number of looks by syncs since the last store.
     in_vain: u32,
 }
 
 impl State {
-    /// Where its content is, if it is in the memory.
+    /// The offset of the content, if it is in the memory.
     fn there(&self) -> Option<u64> {
         (self.kind != Kind::Absent || self.kept).then_some(self.offset)
     }
@@ -109,30 +110,30 @@ impl State {
 #[derive(Debug)]
 struct Segment {
     state: Mutex<State>,
-    /// A thread waits for the segment, and its event could not be handled, as the lock was
-    /// held: it is woken when the lock is given back, and tries again.
+    /// A thread waits for the segment, but its event could not be handled because the lock was
+    /// held.  The thread is woken when the lock is released, and tries again.
     waiting: AtomicBool,
-    /// Page tables do not tell what was stored to; every page counts, until it is brought
-    /// in again.
+    /// The page tables do not show all stores.  Every page counts as stored to until the
+    /// segment is brought in again.
     blind: AtomicBool,
 }
 
 struct Inner<S> {
-    /// First, so that nothing can fault any more when the rest goes away.
+    /// Dropped first, so that no thread can fault while the rest is dropped.
     space: Reservation,
     source: S,
     features: Features,
     segments: Vec<Segment>,
-    /// One bit a segment: `take` has to look at it.  Set before a store to the segment can
-    /// be over.
+    /// One bit for each segment that `take` has to look at.  It is set before a store to the
+    /// segment can complete.
     to_look: Vec<AtomicU64>,
-    /// Where events are told; segments that are absent or watched are registered here.
+    /// Reports events.  Absent and watched segments are registered here.
     events: Option<Uffd>,
-    /// Segments that are scanned are registered here.
+    /// Records stores.  Scanned segments are registered here.
     noted: Option<Uffd>,
     pagemap: Option<Pagemap>,
-    /// Held from before an event is read until it counts: the kernel lets a thread that takes
-    /// pages away go on as soon as its event was read.
+    /// Held from before an event is read until it takes effect: the kernel lets a thread that
+    /// removes pages continue as soon as its event has been read.
     reading: Mutex<()>,
     stop: Lasting<OwnedFd>,
     stopping: AtomicBool,
@@ -146,36 +147,36 @@ impl<S> std::fmt::Debug for Inner<S> {
     }
 }
 
-/// A mapping, and what of it was stored to.
+/// A mapping that records which of its pages were stored to.
 #[derive(Debug)]
 pub struct Tracker<S: Source + 'static> {
     inner: Arc<Inner<S>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How many segments are in which state.
+/// The number of segments in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Nothing is there.
+    /// Segments without memory.
     pub absent: usize,
-    /// A sync of the whole looks at these.
+    /// Segments that a sync of the whole mapping looks at.
     pub scanned: usize,
-    /// Nobody stored to these for some time.
+    /// Segments without a store for some time.
     pub watched: usize,
 }
 
-/// Why a segment was not taken away.  (With no events, none can be.)
+/// The reason why a segment was not evicted.  Without events no segment can be evicted.
 #[derive(Debug)]
 pub enum NotEvicted<E> {
-    /// It was stored to and not taken since, it may not go, or nothing is there.
+    /// The segment has stores that were not taken, or may not be evicted, or is absent.
     InUse,
-    /// The kernel could not.
+    /// The kernel failed.
     Failed(io::Error),
-    /// The caller could not let go of its memory, and keeps it: nothing is forgotten.
+    /// The caller could not release the memory and keeps it, so nothing is lost.
     Kept(E),
 }
 
-/// A segment's lock, that wakes who came while it was held.
+/// A segment's lock.  Its drop wakes threads whose events came while it was held.
 struct Held<'a, S: Source> {
     inner: &'a Inner<S>,
     segment: usize,
@@ -198,8 +199,8 @@ impl<S: Source> std::ops::DerefMut for Held<'_, S> {
 impl<S: Source> Drop for Held<'_, S> {
     fn drop(&mut self) {
         self.state = None;
-        // Who found the lock held had set `waiting` before: it is seen here, after the lock
-        // was given back.
+        // A thread that found the lock held has set `waiting` before.  The fence makes that
+        // visible here, after the release of the lock.
         fence(Ordering::SeqCst);
         if self.inner.segments[self.segment].waiting.swap(false, Ordering::SeqCst) {
             self.inner.wake(self.segment);
@@ -240,13 +241,14 @@ impl<S: Source> Inner<S> {
         self.segments[segment].blind.load(Ordering::SeqCst)
     }
 
-    /// From now on every page of it counts.
+    /// Makes every page of a segment count as stored to from now on.
     fn make_blind(&self, segment: usize) {
         self.segments[segment].blind.store(true, Ordering::SeqCst);
         self.look(segment);
     }
 
-    /// Pages of a segment that is scanned, write-protected again where `how` says so.
+    /// The pages of a scanned segment that were stored to; `how` says whether to write-protect
+    /// them again.
     fn scan(&self, segment: usize, pages: Range<usize>, how: Scan) -> PageSet {
         let found = match &self.pagemap {
             Some(pagemap) if !self.blind(segment) => {
@@ -254,20 +256,20 @@ impl<S: Source> Inner<S> {
             }
             _ => return PageSet::of(pages),
         };
-        // Pages that were taken away before the scan have an event that was read before.
+        // Pages that were removed before the scan caused an event that was read before.
         self.wait_for_events();
         match found {
             Ok(found) if !self.blind(segment) => found,
             Ok(_) => PageSet::of(pages),
             Err(_) => {
-                // Some pages may have been protected and not told.
+                // Some pages may have been protected but not reported.
                 self.make_blind(segment);
                 PageSet::of(pages)
             }
         }
     }
 
-    /// All events that were read count.
+    /// Waits until all events that were read have taken effect.
     fn wait_for_events(&self) {
         if !planted::is(Planted::EventNotAwaited) {
             drop(self.reading.lock().unwrap_or_else(PoisonError::into_inner));
@@ -276,8 +278,8 @@ impl<S: Source> Inner<S> {
 }
 
 impl<S: Source + 'static> Tracker<S> {
-    /// Address space of so many segments, of which none is brought in, if the features
-    /// allow that, or all are.
+    /// Makes a mapping of `segments` segments.  All are absent if the features allow that;
+    /// otherwise all are brought in.
     pub fn new(source: S, segments: usize, features: Features) -> io::Result<Tracker<S>> {
         check_segments(segments)?;
         let events = match (features.faults, features.watch) {
@@ -287,7 +289,7 @@ impl<S: Source + 'static> Tracker<S> {
         };
         let (noted, pagemap) = match features.scan {
             true => {
-                // Nobody reads its events where there is no thread for that.
+                // Without a thread, no one reads events.
                 let wanted = match features.faults {
                     true => features::NOTED,
                     false => features::NOTED_ALONE,
@@ -346,50 +348,51 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(())
     }
 
-    /// Where it begins.  What is there may change at any time.  The addresses are good for
-    /// as long as this lives; loads and stores there may wait for a segment to be brought
-    /// in, and give SIGBUS if that cannot be done.
+    /// The start address, valid for as long as this lives.  Memory there may change at any
+    /// time.  A load or store may wait until a segment has been brought in, and gives SIGBUS if
+    /// that is not possible.
     pub fn address(&self) -> *mut u8 {
         self.inner.space.address()
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub fn size(&self) -> usize {
         self.inner.segments.len() * SEGMENT
     }
 
-    /// Whose memory it is.
+    /// The memory.
     pub fn source(&self) -> &S {
         &self.inner.source
     }
 
-    /// What is counted on.
+    /// The kernel features in use.
     pub fn features(&self) -> &Features {
         &self.inner.features
     }
 
-    /// Loads by the mapping, as a program would.
+    /// Loads through the mapping, as a program would.
     pub fn load(&self, at: usize, to: &mut [u8]) {
         self.inner.space.load(at, to);
     }
 
-    /// Stores by the mapping, as a program would.
+    /// Stores through the mapping, as a program would.
     pub fn store(&self, at: usize, from: &[u8]) {
         self.inner.space.store(at, from);
     }
 
-    /// Fails if stores would not be told, since somebody has closed what tells them.
+    /// Fails if stores would go unnoticed because someone has closed a descriptor of the
+    /// tracker.
     pub fn check(&self) -> io::Result<()> {
         self.inner.events.as_ref().map_or(Ok(()), |events| lasting::check(events.as_fd()))
     }
 
-    /// Pages of a range that were stored to since they were last taken, segment by segment,
-    /// to `make_durable`: segment, offset in the memory, pages.  All stores that were over
-    /// when this began are told, or were told to another thread whose `make_durable` of them
-    /// has ended.  What is told may be more than what was stored to.
+    /// Passes the pages of a range that were stored to since the last `take` to `make_durable`,
+    /// segment by segment: the segment, its offset in the memory, and the pages.  Every store
+    /// that had completed when the call began is passed here, or was passed to another thread
+    /// whose `make_durable` has ended.  The pages may include some without a store.
     ///
-    /// Pages for which `make_durable` fails are told again; the rest of the range waits for
-    /// the next time.
+    /// If `make_durable` fails, its pages are passed again next time, and so is the rest of the
+    /// range.
     pub fn take<E>(
         &self,
         pages: Range<usize>,
@@ -411,27 +414,27 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(())
     }
 
-    /// Brings a segment in, if it is not there, and calls `f` with its offset in the memory;
-    /// it stays there until `f` has returned.
+    /// Brings a segment in if it is absent, and calls `f` with its offset in the memory.  The
+    /// segment stays until `f` has returned.
     pub fn with<R>(&self, segment: usize, f: impl FnOnce(u64) -> R) -> io::Result<R> {
         let state = self.inner.hold_present(segment)?;
         Ok(f(state.offset))
     }
 
-    /// Whether nothing of a segment is there.  None: somebody is at work on it.
+    /// Whether a segment is absent.  None: another thread holds its lock.
     pub fn is_absent(&self, segment: usize) -> Option<bool> {
         self.inner.try_hold(segment).map(|state| state.there().is_none())
     }
 
-    /// Calls `f` with the offset of a segment if its content is in the memory, and keeps it
-    /// where it is meanwhile: absent, too.
+    /// Calls `f` with the offset of a segment if its content is in the memory.  The segment
+    /// stays as it is meanwhile, present or absent.
     pub fn with_present<R>(&self, segment: usize, f: impl FnOnce(Option<u64>) -> R) -> R {
         let state = self.inner.hold(segment);
         f(state.there())
     }
 
-    /// The same for a caller that stores to the pages in `f`, past the mapping: they are told
-    /// by the next `take`.
+    /// Like `with`, for a caller whose `f` stores to the pages without the mapping.  The next
+    /// `take` reports them.
     pub fn with_stored<R>(
         &self,
         segment: usize,
@@ -444,8 +447,8 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(f(state.offset))
     }
 
-    /// As [`take`](Tracker::take), of all pages of one segment.  False: somebody else is at
-    /// it, and nothing was done.  For callers that keep another segment from going on.
+    /// Like [`take`](Tracker::take), for all pages of one segment.  False: another thread holds
+    /// the segment, and nothing was done.  For callers that block another segment meanwhile.
     pub fn try_take<E>(
         &self,
         segment: usize,
@@ -456,9 +459,9 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(true)
     }
 
-    /// To be called now and then: segments that were not stored to for `quiet` ticks become
-    /// watched, `most` of them at once.  But `keep` stay scanned, those that were stored to
-    /// last, until looking at one has cost as much as an event does.
+    /// Makes segments without a store for `quiet` ticks watched, at most `most` of them.  The
+    /// caller calls it periodically.  The `keep` segments with the latest stores stay scanned
+    /// until looks at one have cost as much as an event.
     pub fn tick(&self, quiet: u32, keep: usize, most: usize) -> io::Result<usize> {
         let mut found = Vec::new();
         for segment in self.inner.to_look(0..self.inner.segments.len()) {
@@ -476,11 +479,11 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(watched)
     }
 
-    /// Takes a segment away, if nothing in it waits to be taken, nobody else is at it, and
-    /// `may` says so, asked with its lock held: `f` is called when nobody can load or store
-    /// there any more, with its offset in the memory, and pages that were stored to while
-    /// that was done.  It is brought in again when it is touched.  If `f` fails, these pages
-    /// wait to be taken.  The order of segments to be evicted is the caller's.
+    /// Evicts a segment, if it has no stores to take, no other thread holds it, and `may`
+    /// allows it, called with the segment's lock held.  Then calls `f` with the segment's
+    /// offset in the memory and the pages that were stored to during the eviction, once no
+    /// thread can access the segment.  If `f` fails, these pages are kept for the next `take`.
+    /// A later touch brings the segment in again.  The caller chooses the order of evictions.
     pub fn evict<R, E>(
         &self,
         segment: usize,
@@ -490,8 +493,8 @@ impl<S: Source + 'static> Tracker<S> {
         self.inner.evict(segment, may, f)
     }
 
-    /// Takes a segment away, if it is there and `may` says so, whatever was stored to it:
-    /// that is forgotten, but where `f` fails.
+    /// Evicts a segment if it is present and `may` allows it.  Stores to it are lost, unless
+    /// `f` fails.
     pub fn discard<R, E>(
         &self,
         segment: usize,
@@ -501,8 +504,8 @@ impl<S: Source + 'static> Tracker<S> {
         self.inner.discard(segment, may, f)
     }
 
-    /// Without events a segment's memory cannot be taken away while somebody may store to it.  From
-    /// now on a touch of any of them is SIGSEGV.  With events this does nothing.
+    /// Without events a segment's memory cannot be removed while threads may store to it.  This
+    /// call makes every later touch of any segment a SIGSEGV.  With events it does nothing.
     pub fn withdraw(&self) -> io::Result<()> {
         if self.inner.events.is_some() {
             return Ok(());
@@ -513,7 +516,7 @@ impl<S: Source + 'static> Tracker<S> {
         })
     }
 
-    /// How many segments are in which state.
+    /// The number of segments in each state.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for segment in 0..self.inner.segments.len() {
@@ -538,7 +541,7 @@ impl<S: Source + 'static> Tracker<S> {
 }
 
 impl<S: Source> Inner<S> {
-    /// A segment's lock, when it is there.
+    /// Takes a segment's lock once the segment is present.
     fn hold_present(&self, segment: usize) -> io::Result<Held<'_, S>> {
         loop {
             let mut state = self.hold(segment);
@@ -556,7 +559,7 @@ impl<S: Source> Inner<S> {
         }
     }
 
-    /// Segments of a range at which `take` has to look.
+    /// The segments of a range that `take` has to look at.
     fn to_look(&self, segments: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         (segments.start / 64..segments.end.div_ceil(64)).flat_map(move |word| {
             let mut left = self.to_look[word].load(Ordering::SeqCst);
@@ -584,7 +587,7 @@ impl<S: Source + 'static> Drop for Tracker<S> {
     }
 }
 
-/// Whether a mapping can have so many.
+/// Checks that a mapping can have that many segments.
 pub(crate) fn check_segments(segments: usize) -> io::Result<()> {
     let most = most_segments();
     if segments == 0 || segments > most {
@@ -597,12 +600,12 @@ pub(crate) fn check_segments(segments: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// How many bytes of a file can be mapped.
+/// The number of bytes of a file that can be mapped.
 pub fn most_room() -> u64 {
     most_segments() as u64 * SEGMENT as u64
 }
 
-/// Each segment may need a mapping of its own, and the process others.
+/// Each segment may need a mapping of its own, and the process needs others.
 pub(crate) fn most_segments() -> usize {
     const OTHERS: usize = 8192;
     let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process that maps files and the server of its pool say to each other, at a Unix
-//! socket: a request, an answer, the next request.  Each is JSON behind its length, a number of
-//! four bytes, the lowest first.  With the answer to the first one the pool's file comes.  Where
-//! files are shared there is a second connection, and one at which the server asks.
+//! The messages between a process that maps files and the server of its pool, on a Unix socket:
+//! a request, an answer, the next request.  Each message is JSON, preceded by its length as a
+//! little-endian number of four bytes.  The answer to the first request carries the descriptor
+//! of the pool's file.  Shared files add a second connection for requests, and one on which the
+//! server sends orders.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -18,31 +19,31 @@ use crate::error::Error;
 use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
-/// Of the protocol: both sides have the same.
+/// The version of the protocol.  Both sides must have the same.
 pub const VERSION: u32 = 5;
-/// How often who works on a question or an order for long says that it lives: a slow disk may
-/// take any time, and who is stopped says nothing.
+/// How often a side that works long on a request or an order reports that it is alive.  A slow
+/// disk may take any time, and a stopped process sends no report.
 pub const LIVES: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 4000 });
-/// Bytes of a message, without its length.
+/// The most bytes in a message, without its length.
 pub const MESSAGE_MAX: usize = 64 << 10;
-/// Frames in one answer.
+/// The most frames in one answer.
 pub const FRAMES_MAX: usize = 256;
 
-/// Where the server of a pool of this UUID gives its memory to others.
+/// The socket on which the server of the pool with this UUID shares its memory.
 pub fn socket_path(dir: &Path, pool: Uuid) -> PathBuf {
     dir.join(format!("{pool}.maps"))
 }
 
-/// Of the process.  Files and frames are its own.
+/// A request of a process.  It concerns the process's own files and frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// The first, and only that: of which map; none: the only one.
+    /// The first request on the first connection: attaches to a map.  None: the only map.
     Hello {
         version: u32,
         map: Option<String>,
     },
-    /// Of [`Store`](crate::store::Store), as are those that follow.
+    /// This and the requests up to `Wanted` are those of [`Store`](crate::store::Store).
     AddFile {
         file: FileRecord,
     },
@@ -86,7 +87,7 @@ pub enum Request {
     IsBroughtHome {
         identity: Vec<u8>,
     },
-    /// So many segments more are not given back, or so many less.
+    /// Pins this many more segments, or unpins this many.
     Pin {
         segments: u32,
     },
@@ -94,62 +95,64 @@ pub enum Request {
         segments: u32,
     },
     Wanted,
-    /// Where it is now, and how much of it the file has.
+    /// Asks where the frame is now and how much of it the file has.
     Place {
         frame: u32,
     },
-    /// The first from that number on.
+    /// Asks for the first file with this number or a higher one.
     FileFrom {
         file: u32,
     },
-    /// The first ones from that number on.
+    /// Asks for the first frames with this number or higher ones.
     FramesFrom {
         frame: u32,
     },
-    /// It has nothing mapped any more, and ends.
+    /// The process has nothing mapped any more and ends.
     Bye,
-    /// In the place of `Hello`: another connection of the process that was given that number.
+    /// Replaces `Hello` on another connection of the process with that number.
     Also {
         of: u64,
     },
-    /// The same, by which it takes orders from now on ([`Ordered`]).
+    /// Likewise, on the connection for orders ([`Ordered`]).
     Orders {
         of: u64,
     },
-    /// It maps a file that others map, too ([`crate::sharing`]), which has that identity; orders
-    /// name it as `visit`.
+    /// Joins a file that other processes map too ([`crate::sharing`]) and that has that
+    /// identity.  Orders refer to it by `visit`.
     Join {
         visit: u32,
         path: String,
         identity: Vec<u8>,
         room: u64,
     },
-    /// It has nothing of it mapped any more; `unsynced`: what it has stored may not be durable.
+    /// The process has nothing of the file mapped any more.  `unsynced`: some of its stores may
+    /// not be durable.
     Leave {
         home: u32,
         unsynced: bool,
     },
-    /// It has touched a segment.
+    /// The process touched a segment and needs a frame.
     Fill {
         home: u32,
         segment: u64,
     },
-    /// It is to make pages of a segment durable; none: the size is to be so.
+    /// Prepares the segment so that the guest can make its pages durable.  None: makes the size
+    /// durable.
     Settle {
         home: u32,
         segment: Option<u64>,
     },
-    /// All others have made durable what they have stored to a range.
+    /// Makes the stores of all other guests to a range durable.
     SyncOthers {
         home: u32,
         at: u64,
         len: u64,
     },
-    /// Of [`MapFile`](crate::MapFile), as are those that follow.
+    /// This and the following requests are those of [`MapFile`](crate::MapFile).
     EndCut {
         home: u32,
     },
-    /// `grow`: no smaller than it is by then.
+    /// `grow`: keeps the size if it is larger by then.
     Resize {
         home: u32,
         size: u64,
@@ -176,7 +179,7 @@ pub enum Request {
     },
 }
 
-/// What a server has a process do, and what that has said, by the number of the order.
+/// An order of the server, or the reply to it, with the order's number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ordered<T> {
@@ -184,7 +187,7 @@ pub struct Ordered<T> {
     pub what: T,
 }
 
-/// Of the server.
+/// An answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Answer {
@@ -197,16 +200,16 @@ pub enum Answer {
     Place(Place),
     File(Option<(u32, FileRecord)>),
     Frames(Vec<FrameInfo>),
-    /// To be asked again soon: a process that had the file has died, or others are at work on it.
+    /// Ask again soon: a process that had the file has died, or others are busy with it.
     Wait,
-    /// Not the answer: the server works on it.
+    /// Not the answer yet: the server is working on the request.
     Working,
-    /// The number of the file, and of its segments; its board comes with it.
+    /// The number of the file and of its segments.  The descriptor of its board comes with it.
     Joined {
         home: u32,
         segments: u64,
     },
-    /// None: nothing is there, or it was of the size.
+    /// None: the segment has no frame, or the request was about the size.
     Granted(Option<Grant>),
     At(u64),
     Failed {
@@ -219,14 +222,14 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
-    /// Of the server.
+    /// The server's process.
     pub pid: u32,
-    /// By which other connections of the process are known.
+    /// The number by which the server links other connections to the process.
     pub number: u64,
-    /// Which file or device the pool is: no copy has the same.
+    /// Identifies the pool's file or device.  A copy has another value.
     pub media: String,
     pub media_bytes: u64,
-    /// Its mapping is to be synchronous, as DAX has it.
+    /// Whether the mapping must be synchronous (MAP_SYNC), as DAX allows.
     pub synchronous: bool,
     pub persist: Method,
     pub pool: Uuid,
@@ -238,7 +241,7 @@ pub struct Share {
     pub frames: u32,
 }
 
-/// How stores are made durable.
+/// The method by which stores become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
@@ -281,7 +284,7 @@ impl From<Method> for Persist {
     }
 }
 
-/// [`maps::Place`].
+/// Mirrors [`maps::Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
@@ -316,7 +319,7 @@ impl From<Error> for Answer {
     }
 }
 
-/// A message as it is sent.
+/// The bytes of a message as they are sent.
 pub fn bytes_of<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -328,7 +331,7 @@ pub fn bytes_of<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first message of what has come, and how long it was; none: it is not whole yet.
+/// The first message in the received bytes, and its length.  None: it is not complete yet.
 pub fn message_in<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, usize)>> {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else { return Ok(None) };
     let len = u32::from_le_bytes(*head) as usize;
@@ -339,7 +342,7 @@ pub fn message_in<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<(T, us
     Ok(Some((serde_json::from_slice(message)?, 4 + len)))
 }
 
-/// Waits for the whole of a message.
+/// Waits for a whole message.
 pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut head = [0; 4];
     from.read_exact(&mut head)?;
@@ -352,7 +355,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     Ok(serde_json::from_slice(&message)?)
 }
 
-/// Sends one.
+/// Sends a message.
 pub fn send<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&bytes_of(message)?)
 }

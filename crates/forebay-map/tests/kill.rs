@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a process has synced is in its file after it was killed and the pool was
-//! recovered, with the real engine, real files and real kills.  Method: a process of its own
-//! stores rising numbers to pages of a file that has more segments than the pool has frames,
-//! truncates and extends its end, and says what it has synced; it is killed at any time.
+//! Goal: after a process was killed and the pool recovered, the process's synced data is in its
+//! file, with the real engine, real files and real kills.  Method: a child process stores
+//! rising numbers to pages of a file with more segments than the pool has frames, truncates and
+//! extends its end, and reports what it has synced.  It is killed at a random time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -114,15 +114,15 @@ fn open(store: &Arc<PoolStore>, place: &Place, interval: Duration) -> (Cache, Ma
     (cache, file)
 }
 
-/// The process that is killed: two threads, each with pages of its own; a page is full of
-/// one number.  It says `page number` when that is synced, `cut size` when the file is about to
-/// be shorter.
+/// The process that is killed.  It has two threads, each with pages of its own, and a page is
+/// full of one number.  It reports `page number` after a sync, and `cut size` before the file
+/// gets shorter.
 fn child(place: &Place) {
     let store = attach(place);
     let (_cache, file) = open(&store, place, Duration::from_millis(70));
     let say = |line: String| {
         let mut out = std::io::stdout().lock();
-        // One write: what is said is said as a whole.
+        // One write, so that each report is whole.
         out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("somebody listens");
     };
     let turns = std::sync::atomic::AtomicU64::new(1);
@@ -137,7 +137,7 @@ fn child(place: &Place) {
                 };
                 loop {
                     let value = turns.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    // The last segment is cut and grows; it is one thread's.
+                    // One thread alone truncates and extends the last segment.
                     let segments = SEGMENTS - 1;
                     let pages: Vec<u64> = (0..1 + below(6))
                         .map(|_| (below(segments) * 512 + below(40) * 11) / 2 * 2 + thread)
@@ -256,7 +256,7 @@ fn what_was_synced_is_in_the_file_after_a_kill() {
                 .chunks(8)
                 .map(|w| u64::from_ne_bytes(w.try_into().expect("eight")))
                 .collect();
-            // Stored since, perhaps; the rest of a page that is being stored is older.
+            // A page may have a later store.  The rest of a page that is being stored is older.
             assert!(
                 found.iter().all(|f| f >= value),
                 "kill {kill}: page {page}: {value} was synced, {:?} is there",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: with the real engine, a record that is damaged and memory that cannot be read keep no
-//! other page from its file, and keep no file from being opened.  Method: what a crash leaves
-//! is made by hand, then bytes of the pool are changed, or its file is cut short, so that a
-//! load there is a fault as of poisoned memory.
+//! Goal: with the real engine, a damaged record or unreadable memory holds up no other page and
+//! keeps no file from being opened.  Method: the state after a crash is made by hand.  Then
+//! bytes of the pool are changed, or its file is truncated, so that a load there faults as from
+//! poisoned memory.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -107,7 +107,7 @@ fn pages_with(path: &Path, byte: u8) -> usize {
 fn a_damaged_record_keeps_no_other_file() {
     let place = Place::new("record");
     let files = place.crashed(&["a", "b"]);
-    // Both copies of the first record.
+    // Damages both copies of the first record.
     let share = files[0].1 / (2 << 20) * (2 << 20) - (2 << 20);
     let pool = place.pool();
     let mut found = 0;
@@ -127,7 +127,7 @@ fn a_damaged_record_keeps_no_other_file() {
     let said = &report.refused[0];
     assert!(said.name == Path::new("#0") && said.pages == 512, "{said:?}");
 
-    // Others are mapped beside it.
+    // Other files can be mapped meanwhile.
     let other = place.0.join("other");
     std::fs::write(&other, b"something").expect("a file");
     let beside: Arc<dyn Store> = Arc::<PoolStore>::clone(&store);
@@ -147,7 +147,7 @@ fn memory_that_cannot_be_read_keeps_no_other_page() {
     let place = Place::new("page");
     let files = place.crashed(&["a", "b"]);
     let store = place.store();
-    // The higher of the two frames: where the file of the pool ends, a load is a fault.
+    // The higher of the two frames: a load after the end of the pool's file is a fault.
     let (last, other) = match files[0].1 > files[1].1 {
         true => (0, 1),
         false => (1, 0),
@@ -180,7 +180,7 @@ fn a_truncation_into_memory_that_cannot_be_read_is_told() {
     let id = record.expect("its record").0;
     let size = SEGMENT as u64 - 2 * PAGE as u64 + 100;
     store.cut(id, size).expect("it counts from then on");
-    // The page in which it ends, the one before and the one behind.
+    // The page in which the file ends, and the pages before and after it.
     place.pool().set_len(at + SEGMENT as u64 - 3 * PAGE as u64).expect("shorter");
     for again in [false, true] {
         let report = recover(&store, open).expect("a recovery");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what a share says of files is read as what it is, whatever it says: the engine takes a
-//! record's identity as it comes, and its checksum protects from damage and not from malice; and
-//! what is known of a frame is what the pool says now.  Method: a pool with the real engine, of
-//! which records have random and mutated bytes; threads.
+//! Goal: any bytes in a share's file records are handled safely.  The engine takes a record's
+//! identity as it is, and its checksum protects from damage but not from malice.  Also, the
+//! known facts about a frame agree with the pool.  Method: a pool with the real engine whose
+//! records have random and mutated bytes; threads.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -85,7 +85,7 @@ fn an_identity_of_any_bytes_is_read_as_what_it_is() {
         record.identity[..bytes.len()].copy_from_slice(&bytes);
         assert_eq!(known_by_of(&record), (identity, stamp));
         let _ = stamp.explains(random_time(&mut random));
-        // Changed, cut short, made longer than it can be.
+        // Changed, cut short, or longer than allowed.
         match random.below(3) {
             0 => record.identity_bytes = random.below(1 << 16) as u16,
             _ => {
@@ -96,7 +96,7 @@ fn an_identity_of_any_bytes_is_read_as_what_it_is() {
         let (identity, stamp) = known_by_of(&record);
         assert!(identity.len() <= 240);
         let _ = stamp.explains(random_time(&mut random));
-        // What is written again is that.
+        // Encoding the record again gives the same bytes.
         let again = known_by(&identity, stamp);
         let whole = usize::from(record.identity_bytes) <= 256 && record.identity_bytes >= 16;
         assert!(!whole || again[4..] == record.identity[4..again.len()]);
@@ -163,7 +163,7 @@ fn a_record_of_any_bytes_is_refused_by_name_and_given_up() {
             let saved = salvage(&store, l, &place.0.join(format!("saved{round}")));
             match saved {
                 Ok(saved) => assert_eq!((saved.pages, saved.lost), (1, 0), "{identity:?} {name}"),
-                // The size of the record is more than a file can have.
+                // The size in the record is larger than a file can be.
                 Err(e) => assert!(size == 1 << 61, "{e}"),
             }
         }
@@ -178,7 +178,7 @@ fn a_record_of_any_bytes_is_refused_by_name_and_given_up() {
     assert_eq!(std::fs::read(&file).expect("the file"), vec![1; 3 * PAGE], "it was written to");
 }
 
-/// A file grows while another thread asks for what is known of its frame.
+/// A file grows while another thread asks for facts about its frame.
 fn known_frames_are_as_the_pool_says() -> std::result::Result<(), String> {
     let place = Place::new("known");
     let store = place.store();
@@ -194,7 +194,7 @@ fn known_frames_are_as_the_pool_says() -> std::result::Result<(), String> {
             std::thread::sleep(std::time::Duration::from_micros(10 * (round % 20)));
             store.set_size(id, SEGMENT as u64).expect("larger");
         });
-        // As another process does.
+        // Syncs as another process does.
         let done = store.map.frame(frame).expect("it is there").sync(&pages.bits());
         assert!(done.expect("a sync"), "within the file");
         let begun = store.write_begin(frame, &pages).expect("known");

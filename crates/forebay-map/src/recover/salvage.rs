@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the pool has of a file, copied to another directory: for files that are gone, and for
-//! a look before anything is given up.
+//! Copies the data that the pool has of a file to another directory: for files that are gone,
+//! and for inspection before a discard.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,24 +13,24 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::Store;
 
-/// A file of which something was copied.
+/// A file whose data was copied.
 #[derive(Clone, Debug)]
 pub struct Salvaged {
-    /// As [`Left::name`].
+    /// The name, as in [`Left::name`].
     pub name: String,
-    /// The pages, each where it is in the file; holes between them.
+    /// The copy: each page is at its offset in the file, with holes between pages.
     pub data: PathBuf,
-    /// Which they are: a line each of a word, an offset and a length in bytes.
+    /// The list of the pages.  Each line has a word, an offset and a length in bytes.
     pub list: PathBuf,
     /// Pages that the file lacks.
     pub pages: usize,
-    /// Pages of which it is not known whether the file lacks them: as they are in the pool.
+    /// Pages that the file may lack, as they are in the pool.
     pub unknown: usize,
     /// Pages that the media does not give back.
     pub lost: usize,
 }
 
-/// Copies what the pool has of a file, and changes nothing.  The files are new ones.
+/// Copies what the pool has of a file to new files.  Changes nothing else.
 pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
     let safe = |c: char| if c.is_alphanumeric() || "._-".contains(c) { c } else { '_' };
     let last = left.path().and_then(|p| p.file_name()).map(|n| n.to_string_lossy().into_owned());
@@ -53,7 +53,7 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
         }
         let mut within = PageSet::ALL;
         if let Some(record) = left.record.as_ref().filter(|r| r.cut) {
-            // What is behind is cut off already.
+            // The rest is already cut off.
             let inside = record.size.saturating_sub(begin).min(SEGMENT as u64) as usize;
             within = PageSet::of(0..inside.div_ceil(PAGE));
         }
@@ -82,13 +82,14 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
             }
         }
     }
-    // The last page may go beyond the end of the file; of others that do nothing is cut off.
+    // The last page may extend past the end of the file and is cut there.  If any other page
+    // does, nothing is cut.
     let size = match left.record.as_ref() {
         Some(record) if planted::is(Planted::SalvageCutOff) => record.size,
         Some(record) if end < record.size.saturating_add(PAGE as u64) => record.size,
         _ => end,
     };
-    // There may be no files of that size where the copies are made.
+    // The file system of the copies may not support files of that size.
     let sized = out.set_len(size).or_else(|_| out.set_len(end));
     sized.map_err(Error::system(&done.data, "set its size"))?;
     out.sync_all().map_err(Error::system(&done.data, "sync"))?;
@@ -101,7 +102,7 @@ pub fn salvage(store: &dyn Store, left: &Left, dir: &Path) -> Result<Salvaged> {
     Ok(done)
 }
 
-/// As much of a name as a file may have, with a number before it and `.list` behind.
+/// Shortens a name so that a number before it and `.list` after it still fit.
 fn short(chars: impl Iterator<Item = char>) -> String {
     let mut name = String::new();
     for c in chars {
@@ -113,14 +114,14 @@ fn short(chars: impl Iterator<Item = char>) -> String {
     name
 }
 
-/// Where the pages of each frame go: where its segment is in the file; but a number that no file
-/// can have, or that another frame has, is forged or damaged, and such a frame goes where no
-/// other is.
+/// The offset of each frame in the copy: the offset of its segment in the file.  A segment
+/// number that no file can have, or that another frame has too, is forged or damaged.  Such a
+/// frame gets an unused place.
 fn places(out: &File, frames: &[(u32, u64)]) -> Vec<(u32, u64, u64)> {
     let begin = |segment: u64| {
         let begin = segment.checked_mul(SEGMENT as u64)?;
         let end = begin.checked_add(SEGMENT as u64).filter(|&end| i64::try_from(end).is_ok())?;
-        // What the file system takes.
+        // Tests whether the file system supports this size.
         out.set_len(end).is_ok().then_some(begin)
     };
     let mut own: Vec<Option<u64>> = Vec::new();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what cannot be brought home is told by name and kept, and keeps nothing else from
-//! its file; it can be copied elsewhere, and given up by order.  Method: a simulated share, in
-//! which a crash has left pages, and files that are gone, another, shorter, locked.
+//! Goal: data that cannot be written to its file is reported by name and kept, and does not
+//! hold up the rest; it can be copied elsewhere and discarded by order.  Method: a simulated
+//! share in which a crash has left pages, with files that are gone, replaced, shorter or
+//! locked.
 //!
-//! Each planted mistake is found by this.
+//! These tests find each planted bug of recovery.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ impl Place {
         Place(dir)
     }
 
-    /// A file of zeroes.
+    /// Makes a file of zeroes.
     fn file(&self, name: &str, pages: usize) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, vec![0; pages * PAGE]).expect("a file");
@@ -49,7 +50,8 @@ fn open(path: &Path) -> Result<Box<dyn Backing>> {
     Ok(Box::new(RegularFile::open(path)?))
 }
 
-/// A crash leaves pages of the first segment in the share, of one byte each.
+/// Leaves pages of the first segment in the share as a crash does.  Each page is full of
+/// `byte`.
 fn crashed(machine: &Arc<Machine>, path: &Path, pages: &[usize], byte: u8) -> u32 {
     let file = RegularFile::open(path).expect("it is there");
     let record = FileRecord {
@@ -89,7 +91,7 @@ fn only_left(machine: &Arc<Machine>) -> Left {
     all.remove(0)
 }
 
-/// The way out of each refusal: the pages elsewhere, and then given up.
+/// Follows the way out of a refusal: salvages the pages and then discards them.
 fn way_out(machine: &Arc<Machine>, place: &Place, pages: usize) {
     let l = only_left(machine);
     let saved = salvage(&**machine, &l, &place.0.join("saved")).expect("salvaged");
@@ -171,7 +173,7 @@ fn a_truncation_that_ends_in_a_lost_page_is_told_and_the_rest_is_home() {
     assert_eq!((saved.pages, saved.lost), (0, 1), "what was cut off is not copied");
     discard(&*machine, &open, &only_left(&machine)).expect("given up");
     assert!(machine.is_empty());
-    // Where that page is clean nobody has to look at it.
+    // If that page is clean, recovery does not read it.
     let b = place.file("b", 6);
     let id = crashed(&machine, &b, &[0, 1, 5], 9);
     machine.spoil_page(0, 3);
@@ -192,7 +194,8 @@ fn names_and_numbers_of_any_kind_are_salvaged() {
         assert_eq!(saved.expect(&name).pages, 1);
         discard(&*machine, &open, &only_left(&machine)).expect("given up");
     }
-    // Segments that no file can have, of a record that cannot be read: none over another.
+    // The record cannot be read, and the segments are numbers that no file can have.  No page
+    // may overwrite another.
     let id = crashed(&machine, &place.file("a", 3), &[1], 7);
     let mut pages = PageSet::EMPTY;
     pages.insert(2..3);
@@ -211,7 +214,7 @@ fn names_and_numbers_of_any_kind_are_salvaged() {
     assert_eq!(list.lines().filter(|l| l.starts_with("moved ")).count(), 2, "{list}");
 }
 
-/// A damaged record may tell an end that lies before pages of the file.
+/// A damaged record may give an end before pages of the file.
 fn pages_behind_the_end_are_salvaged() -> std::result::Result<(), String> {
     let place = Place::new("behind");
     let machine = Machine::new(2, &[0], []);
@@ -229,7 +232,7 @@ fn pages_behind_the_end_are_salvaged() -> std::result::Result<(), String> {
         [4, 5] => {}
         ref found => return Err(format!("pages behind the end: {found:?}")),
     }
-    // The last page of a file, of which that has a part: the copy ends where the file does.
+    // The file ends inside its last page: the copy ends there too.
     discard(&*machine, &open, &only_left(&machine)).expect("given up");
     let b = place.file("b", 3);
     let shorter = std::fs::OpenOptions::new().write(true).open(&b).expect("the file");
@@ -246,7 +249,7 @@ fn nothing_that_is_salvaged_goes_over_another_page_or_too_far() {
     let place = Place::new("same");
     let machine = Machine::new(3, &[0], []);
     let id = crashed(&machine, &place.file("a", 3), &[1], 7);
-    // Another frame that says the same of itself.
+    // Another frame claims the same segment.
     let frame = machine.take(id, 1).expect("a frame").expect("one is free");
     machine.fill(frame, 0, &vec![8; SEGMENT]).expect("filled");
     machine.show(frame).expect("shown");
@@ -256,7 +259,7 @@ fn nothing_that_is_salvaged_goes_over_another_page_or_too_far() {
     let saved = salvage(&*machine, &left, &place.0.join("saved")).expect("saved");
     assert_eq!((saved.pages, &pages_with(&saved.data, 7)[..]), (2, &[1][..]));
     assert_eq!(pages_with(&saved.data, 8).len(), 1);
-    // A file that is larger than any can be here.
+    // The size is larger than this file system allows.
     if let Some(record) = &mut left.record {
         record.size = u64::MAX;
     }
@@ -275,7 +278,7 @@ fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
         [r] if r.why.contains("not there") => way_out(&machine, &place, 1),
         other => return Err(format!("a gone file: {other:?}")),
     }
-    // One of which nothing is there keeps nothing.
+    // A record without data is freed.
     let b = place.file("b", 3);
     crashed(&machine, &b, &[], 0);
     std::fs::remove_file(&b).expect("it was there");
@@ -284,8 +287,8 @@ fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A program may rename a directory in which it has a file open, and recovery looks there; but
-/// no further than the parts of the path.
+/// A program may rename a directory in which it has a file open.  Recovery looks there, but
+/// only along the components of the path.
 fn a_file_is_found_whose_directory_was_renamed() -> std::result::Result<(), String> {
     let place = Place::new("renamed");
     let machine = Machine::new(3, &[0], []);
@@ -294,11 +297,11 @@ fn a_file_is_found_whose_directory_was_renamed() -> std::result::Result<(), Stri
     let names = ["x/y/z/file", "x/w/z/file", "v/w/z/file", "v/w/z/other"];
     for (i, (was, is)) in names.iter().zip(&names[1..]).enumerate() {
         let was = place.file(was, 3);
-        // Others of the name, which are not it.
+        // Other files with the same name.
         std::fs::create_dir_all(place.0.join("a/z")).expect("a directory");
         place.file("a/z/file", 3);
         crashed(&machine, &was, &[i], 7);
-        // The part that differs.
+        // The component that differs.
         let part = |path: &str| {
             let n = names[i].split('/').zip(is.split('/')).position(|(a, b)| a != b)?;
             Some(path.split('/').take(n + 1).collect::<Vec<_>>().join("/"))
@@ -328,7 +331,7 @@ fn another_file_of_the_name_is_left_alone() -> std::result::Result<(), String> {
     crashed(&machine, &a, &[1], 7);
     let other = place.file("other", 3);
     std::fs::rename(&other, &a).expect("renamed");
-    // No order makes it the file.
+    // No option makes recovery take another file.
     let accept = Options { accept: true, ..Options::default() };
     let report = recover_some(&*machine, &open, &accept, &mut |_| {}).expect("a recovery");
     if report.refused.len() != 1 || !report.refused[0].why.contains("another") {
@@ -356,7 +359,7 @@ fn a_shorter_file_is_refused() -> std::result::Result<(), String> {
 
 fn store_to(path: &Path) {
     use std::os::unix::fs::FileExt;
-    // The clock of the file system goes by steps.
+    // The clock of the file system advances in steps.
     std::thread::sleep(std::time::Duration::from_millis(20));
     let other = std::fs::OpenOptions::new().write(true).open(path).expect("the file");
     other.write_all_at(b"others", 0).expect("written");
@@ -373,13 +376,14 @@ fn a_file_that_others_changed_is_refused() -> std::result::Result<(), String> {
         return Err(format!("a changed file: {report:?}"));
     }
     assert!(pages_with(&a, 7).is_empty());
-    // By order, the one or the other.
+    // With either option of the user.
     let accept = Options { accept: true, ..Options::default() };
     let report = recover_some(&*machine, &open, &accept, &mut |_| {}).expect("by order");
     assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
     assert_eq!(pages_with(&a, 7), [1, 2]);
 
-    // Our own write back was under way: that is no change by others, and one long after is.
+    // A write-back of our own was under way, which is not a change by others.  A change much
+    // later is.
     let b = place.file("b", 3);
     let id = crashed(&machine, &b, &[1], 7);
     let now = RegularFile::open(&b).and_then(|f| f.changed().map_err(|_| unreachable!()));
@@ -391,7 +395,7 @@ fn a_file_that_others_changed_is_refused() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The mark: without it the pages may be old; another pool's keeps this one away.
+/// Without the mark the pages may be old.  A mark of another pool keeps this pool away.
 fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
     let place = Place::new("unmarked");
     let machine = Machine::new(2, &[0], []);
@@ -412,7 +416,7 @@ fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
     for (other, why) in others {
         bear(other.as_ref());
         let marked = |file: &Path| RegularFile::open(file).map(|f| f.marked().expect("a look"));
-        // Nor is the mark of another taken away, which says of pages that others have.
+        // A mark that another map set must stay, since it speaks of that map's pages.
         let before = marked(&a).expect("the file");
         let ours = matches!(&before, FoundMark::Marked(m) if claim.has_set(m));
         let file = RegularFile::open(&a).expect("the file");
@@ -427,7 +431,7 @@ fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
             return Err(format!("{why}: {report:?}"));
         }
     }
-    // A volume of that name, and a map's as marks were at first, without a UUID.
+    // Marks of a volume with that name, and of a map in the old form without a UUID.
     let put = |change: &dyn Fn(&mut Mark)| {
         let opened = std::fs::OpenOptions::new().read(true).write(true).open(&a);
         let file = opened.expect("the file");
@@ -452,7 +456,7 @@ fn a_file_without_the_mark_is_refused() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Whoever has the file mapped keeps its record, also when nothing is dirty.
+/// The record of a mapped file stays, even if no page is dirty.
 fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
     let place = Place::new("locked");
     let machine = Machine::new(2, &[0], []);
@@ -471,8 +475,8 @@ fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Of those beside it one is another process's, which has a lease of it: an open would wait, and
-/// take the lease away.
+/// Another process has a lease of one file in the directory.  An open would wait and break the
+/// lease.
 #[test]
 fn files_beside_a_renamed_one_are_left_alone() {
     let _alone = alone();
@@ -543,7 +547,7 @@ fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
     assert!(only_left(&machine).is_named(Path::new("#1")));
 }
 
-/// Its size was promised, and it has that: what others have done to it since is nobody's loss.
+/// The file has its promised size, so changes by others lose nothing.
 #[test]
 fn a_file_that_lacks_nothing_is_let_go_whoever_has_changed_it() {
     let _alone = alone();

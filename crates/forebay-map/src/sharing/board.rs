@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What all guests of a file see, without asking: memory that the server writes to.
+//! Memory in which the server publishes facts about a file, so that guests need not ask.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,26 +10,26 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::pages::PAGE;
 use crate::system::Window;
 
-/// Of one file.  What a guest reads there is the server's word, and no more.
+/// The board of one file.  Guests can read it and cannot change it.
 #[derive(Debug)]
 pub(crate) struct Board {
     window: Window,
-    /// To be given to guests.  A guest needs none.
+    /// The descriptor to pass to guests.  None in a guest.
     file: Option<OwnedFd>,
 }
 
-/// Where each number lies.
+/// The offset of each number on the board.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Is {
-    /// Bytes of the file.  It changes while all guests are stopped.
+    /// The size of the file.  It changes only while all guests are stopped.
     Size = 0,
-    /// So many of them are durable, as a promise of the pool or in the file system.
+    /// The size that is durable, as a promise of the pool or in the file system.
     Settled = 8,
-    /// How many guests it has.  One that has died counts until what it has stored is durable.
+    /// The number of guests.  A dead guest counts until its stores are durable.
     Guests = 16,
-    /// A truncation has not ended.
+    /// Whether a truncation has not ended.
     Cut = 24,
-    /// How many there were.
+    /// The number of truncations.
     Cuts = 32,
 }
 
@@ -39,13 +39,13 @@ impl Board {
         let file = rustix::fs::memfd_create("forebay-shared-file", flags)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
         let window = Window::new(file.as_fd(), 0, PAGE)?;
-        // Nobody takes it away under others, or writes there from now on.
+        // The seals prevent others from shrinking the file or writing to it from now on.
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&file, seals)?;
         Ok(Board { window, file: Some(file) })
     }
 
-    /// One that a server has given.
+    /// Opens a board that a server passed.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<Board> {
         if rustix::fs::fstat(file)?.st_size < PAGE as i64 {
             return Err(io::Error::other("its board is too short"));
@@ -53,7 +53,7 @@ impl Board {
         Ok(Board { window: Window::to_read(file, 0, PAGE)?, file: None })
     }
 
-    /// For a guest.
+    /// A descriptor for a guest.
     pub fn file(&self) -> io::Result<OwnedFd> {
         match &self.file {
             Some(file) => file.try_clone(),
@@ -65,7 +65,7 @@ impl Board {
         self.window.number(what as usize).load(Ordering::SeqCst)
     }
 
-    /// By who has made it.
+    /// Sets a number.  Only the process that made the board can do this.
     pub fn set(&self, what: Is, to: u64) {
         self.window.number(what as usize).store(to, Ordering::SeqCst);
     }

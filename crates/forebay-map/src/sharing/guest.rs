@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that this process shares with others, by the server of the pool.
+//! A file that this process shares with others through the server of the pool.
 //!
-//! Locks, in this order: the visit's gate; a segment's of the tracker; a slot's.  The server is
-//! asked with none of them held, but for a frame (`Fill`).
+//! Locks, in this order: the visit's gate, the tracker's lock of a segment, a slot's lock.  A
+//! request to the server is made with none of them held, except for a frame (`Fill`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -26,33 +26,33 @@ use crate::store::Synced;
 use crate::tracker::{Counts, NotEvicted, Source, Tracker};
 use crate::wire::{Answer, Place, Request};
 
-/// After which a server is asked again that has others at work.
+/// How often to repeat a request while the server waits for others.
 const AGAIN: Duration = Duration::from_millis(2);
 
-/// Memory of frames that a server has lent.
+/// The memory of frames that a server has lent.
 pub(crate) trait Lent: Send + Sync + std::fmt::Debug {
     fn memory(&self) -> BorrowedFd<'_>;
-    /// Where a frame is, from now on.
+    /// Records where a frame is from now on.
     fn learn(&self, frame: u32, place: Option<&Place>) -> Result<()>;
     fn offset(&self, frame: u32) -> Result<u64>;
     fn fill(&self, frame: u32, at: usize, from: &[u8]) -> Result<()>;
     fn copy(&self, frame: u32, at: usize, to: &mut [u8]) -> Result<()>;
     fn write_back_caches(&self, frame: u32) -> Result<()>;
-    /// As [`Store::sync`](crate::store::Store::sync).
+    /// Like [`Store::sync`](crate::store::Store::sync).
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
 }
 
 #[derive(Debug, Default)]
 struct Slot {
     frame: Option<u32>,
-    /// Which use of the frame that is.
+    /// The number of this use of the frame.
     seed: Option<u32>,
-    /// Bytes of the segment that have what a [`Grant`] says, until there is another truncation.
+    /// Bytes of the segment that a [`Grant`] covers, until the next truncation.
     granted: usize,
     cuts: u64,
 }
 
-/// What this process has of the file.
+/// This process's view of the file.
 #[derive(Debug)]
 struct Stay {
     home: u32,
@@ -66,9 +66,9 @@ struct Stay {
     closed: AtomicBool,
 }
 
-/// Why pages are not durable.
+/// The reason why pages are not durable.
 enum Lacks {
-    /// A grant, of the segment; none: of the size.
+    /// A grant is missing: of a segment, or, with None, of the size.
     Grant(Option<usize>),
     /// A truncation has not ended.
     End,
@@ -117,7 +117,7 @@ impl Stay {
         Error::system(&self.path, doing)
     }
 
-    /// Until others are not at work on it.
+    /// Asks until the server is not busy with other guests.
     fn ask(&self, request: &Request, slow: bool) -> Result<Answer> {
         loop {
             match self.server.ask(request, slow)? {
@@ -138,8 +138,8 @@ impl Stay {
     fn accept(&self, grant: &Grant) -> Result<()> {
         let Some(slot) = self.slots.get(grant.segment as usize) else { return Ok(()) };
         let mut slot = lock(slot);
-        // It may have been given up meanwhile, and come again, in the same frame even: that is
-        // another use of it, with other words in the pool.
+        // The segment may have been given up meanwhile and brought in again, even in the same
+        // frame.  That is another use of the frame, with other words in the pool.
         if slot.frame == Some(grant.frame) && slot.seed == seed_of(grant) {
             self.lent.learn(grant.frame, grant.place.as_ref())?;
             (slot.granted, slot.cuts) = (grant.bytes as usize, grant.cuts);
@@ -156,8 +156,7 @@ impl Stay {
         }
     }
 
-    /// What was stored to the pages is durable.  The caller holds the segment's lock of the
-    /// tracker.
+    /// Makes pages of a segment durable.  The caller holds the tracker's lock of the segment.
     fn make_durable(&self, segment: usize, pages: &PageSet) -> std::result::Result<(), Lacks> {
         let pages = pages.within(&PageSet::of(0..self.inside(segment).div_ceil(PAGE)));
         let (frame, granted) = {
@@ -172,13 +171,13 @@ impl Stay {
         }
         match self.lent.sync(frame, &pages)? {
             Synced::Durable => Ok(()),
-            // The file has grown since the frame was told.
+            // The file has grown since the server described the frame.
             Synced::BehindEnd => Err(Lacks::Grant(Some(segment))),
         }
     }
 }
 
-/// A file's segments, for the tracker.
+/// The segments of a file, for the tracker.
 #[derive(Debug)]
 struct Visited(Arc<Stay>);
 
@@ -215,7 +214,8 @@ impl Source for Visited {
     fn copy(&self, segment: usize, _: u64, to: &mut [u8]) {
         let copied = self.0.frame(segment).map(|frame| self.0.lent.copy(frame, 0, to));
         if !matches!(copied, Some(Ok(()))) {
-            // What cannot be read differs from what was there before: all of it is synced.
+            // A page that cannot be read must differ from its earlier copy, so that all of it
+            // is synced.
             let now = self.0.shared.clock.fetch_add(1, Ordering::Relaxed);
             to.chunks_mut(8).for_each(|c| c.copy_from_slice(&now.to_ne_bytes()[..c.len()]));
         }
@@ -229,10 +229,10 @@ impl Source for Visited {
     }
 }
 
-/// What is mapped, for orders.
+/// The mapping, as orders of the server use it.
 #[derive(Debug)]
 pub(crate) struct Rooms {
-    /// First: nobody can fault when the rest goes away.
+    /// Dropped first, so that no thread can fault while the rest is dropped.
     tracker: Tracker<Visited>,
     stay: Arc<Stay>,
 }
@@ -242,7 +242,7 @@ impl Rooms {
         self.tracker.take(pages, |segment, _, pages| self.stay.make_durable(segment, pages))
     }
 
-    /// For a sync of another guest.
+    /// Syncs for another guest.
     pub fn sync_for_others(&self, first: u64, end: u64, grants: &[Grant]) -> Reply {
         if planted::is(Planted::OthersNotSynced) {
             return Reply::Done;
@@ -258,7 +258,7 @@ impl Rooms {
         }
     }
 
-    /// Lets go of a segment.
+    /// Releases a segment.
     pub fn give_up(&self, segment: u64, grant: Option<&Grant>) -> Reply {
         let (stay, segment) = (&self.stay, segment as usize);
         if segment >= stay.slots.len() {
@@ -278,7 +278,7 @@ impl Rooms {
             });
             return match discarded {
                 Ok(()) => Reply::Done,
-                // Nothing was there.
+                // The segment was not present.
                 Err(NotEvicted::InUse) if !asked.get() => Reply::Done,
                 Err(NotEvicted::InUse) => Reply::InUse,
                 Err(NotEvicted::Failed(e)) => Reply::Failed(e.to_string()),
@@ -310,7 +310,7 @@ impl Rooms {
     }
 }
 
-/// A file that others map, too.
+/// A file that other processes map too.
 #[derive(Debug)]
 pub(crate) struct Guest {
     rooms: Arc<Rooms>,
@@ -320,7 +320,8 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Of the file at `path`, which has that identity, with room for so many bytes at least.
+    /// Joins the file at `path` with that identity, with at least `room` bytes of address
+    /// space.
     pub fn join(
         shared: &Arc<Shared>,
         server: Arc<dyn Server>,
@@ -407,7 +408,7 @@ impl Guest {
         ticked.map(drop).map_err(self.stay.system("watch"))
     }
 
-    /// What this process has stored.
+    /// Syncs the stores of this process.
     fn sync_own(&self, at: u64, len: u64) -> std::result::Result<(), Lacks> {
         let board = &self.stay.board;
         let size = self.stay.size();
@@ -482,7 +483,7 @@ impl Mapped for Guest {
             return Err(stay.refused("it is closed"));
         }
         self.rooms.tracker.check().map_err(stay.system("what tells its stores"))?;
-        // Who has become a guest since has stored nothing that this sync has to know of.
+        // A guest that joined later has stored nothing that this sync must cover.
         if stay.board.get(Is::Guests) > 1 {
             let end = at.saturating_add(len).min(self.room());
             let len = end.saturating_sub(at);
@@ -495,8 +496,8 @@ impl Mapped for Guest {
         let _call = self.visit.gate.enter()?;
         let n = self.size().saturating_sub(at).min(to.len() as u64) as usize;
         for (segment, from, range) in parts(at, n) {
-            // The caller's memory may be a mapping, and wait for a segment that this thread has
-            // locked: nothing is locked when it is touched.
+            // The caller's memory may itself be a mapping and fault on a segment that this
+            // thread has locked.  So no lock is held while it is touched.
             let mut bytes = vec![0; range.len()];
             let copied = self.rooms.tracker.with(segment, |_| match self.stay.frame(segment) {
                 Some(frame) => self.stay.lent.copy(frame, from, &mut bytes),
@@ -536,7 +537,7 @@ impl Mapped for Guest {
             self.stay.done(&grow)?;
         };
         for (segment, first, range) in parts(at, from.len()) {
-            // As in `read`.
+            // Copied for the same reason as in `read`.
             let bytes = &from[range].to_vec()[..];
             let pages = first / PAGE..(first + bytes.len()).div_ceil(PAGE);
             let written = self.rooms.tracker.with_stored(segment, pages, |_| {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a file's home knows of what its guests have stored: which of them have which segment
-//! mapped.  What the tracker of a file of one process does by itself is done here by asking
-//! them.
+//! The home's record of which guests have which segments mapped.  Where an exclusive file's
+//! tracker finds stores itself, this module asks the guests.
 //!
-//! Of a guest that has died it is not known what it has stored and not synced.  Its memory is
-//! there, as a kernel's page cache would be: pages that differ from the file wait to be made
-//! durable (`pending`), and go home.
+//! A dead guest cannot say what it had stored without a sync.  Its memory still exists, as a
+//! kernel's page cache would.  Pages that differ from the file are kept (`pending`) until they
+//! are durable, and are then written back.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,28 +22,29 @@ use crate::planted::{self, Planted};
 use crate::track::Track;
 use crate::tracker::NotEvicted;
 
-/// Segments in one order.
+/// The number of segments in one order.
 const GRANTS: usize = 128;
-/// So long who wants the file alone waits for calls that are under way, and do not wait for the
-/// server themselves.
+/// How long a change of the size waits for calls of guests.  The wait starts again while a call
+/// itself waits for the server.
 const STOPS: Duration = Duration::from_secs(15);
-/// After which a guest is asked again whether they have ended.
+/// How often a guest is asked again whether its calls have ended.
 const STOPS_AGAIN: Duration = Duration::from_millis(1);
-/// So often a guest is asked again that lacked a grant: it brings segments in meanwhile.
+/// How often an order is repeated to a guest that lacks a grant: the guest brings in segments
+/// meanwhile.
 const TRIES: usize = 1000;
 
-/// For so long a frame is looked for that is to be kept,
+/// How long to look for a frame that is to be kept.
 const KEEP_WAIT: Duration = Duration::from_secs(20);
-/// and after that again, where others are at work on it.
+/// How often to try again while other threads are busy with the frame.
 const AGAIN: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 struct Segment {
-    /// It has a frame.
+    /// Whether the segment has a frame.
     there: bool,
-    /// Guests that may have it mapped.
+    /// Guests that may have the segment mapped.
     mapped_by: Vec<u64>,
-    /// Stored by guests that have died.
+    /// Pages with stores of dead guests that are not durable yet.
     pending: PageSet,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Guests {
     content: Arc<Content>,
     segments: Vec<Mutex<Segment>>,
     visitors: RwLock<BTreeMap<u64, Visitor>>,
-    /// There was one.
+    /// Whether there has been a guest.
     visited: AtomicBool,
     board: Board,
 }
@@ -97,7 +97,7 @@ impl Guests {
         &self.board
     }
 
-    /// Where guests see it.  While its size gets smaller they are stopped.
+    /// Publishes the size to the guests.  They are stopped while the size shrinks.
     pub fn publish(&self) {
         let size = self.content.size();
         self.board.set(Is::Cut, u64::from(self.content.is_cut()));
@@ -127,12 +127,12 @@ impl Guests {
         self.visitors.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// All that came have gone.
+    /// Whether there were guests and all have left.
     pub fn is_left(&self) -> bool {
         self.is_empty() && self.visited.load(Ordering::SeqCst)
     }
 
-    /// False: it is one already.
+    /// Adds a guest.  False: the process is a guest already.
     pub fn come(&self, who: u64, visit: u32, peer: Arc<dyn Peer>) -> bool {
         let mut visitors = self.visitors.write().unwrap_or_else(PoisonError::into_inner);
         if visitors.contains_key(&who) {
@@ -144,7 +144,7 @@ impl Guests {
         true
     }
 
-    /// It has nothing mapped any more, and all that it has stored is durable.
+    /// Removes a guest that has nothing mapped any more and whose stores are all durable.
     pub fn go(&self, who: u64) {
         for segment in &self.segments {
             lock(segment).mapped_by.retain(|of| *of != who);
@@ -154,8 +154,9 @@ impl Guests {
         self.board.set(Is::Guests, visitors.len() as u64);
     }
 
-    /// It is dead, or says that what it has stored may not be durable.  It counts until that is.
-    /// The caller sees to it that the file's size does not change meanwhile.
+    /// Handles a guest that is dead or reports stores that may not be durable.  It counts as a
+    /// guest until they are.  The caller ensures that the file's size does not change
+    /// meanwhile.
     pub fn lost(&self, who: u64) -> Result<()> {
         for segment in 0..self.segments.len() {
             let mut state = lock(&self.segments[segment]);
@@ -186,8 +187,8 @@ impl Guests {
         Ok(())
     }
 
-    /// A frame for a guest that has touched a segment.  None: to be tried again, by a guest that
-    /// holds no lock meanwhile.
+    /// Gets a frame for a guest that touched a segment.  None: the guest must try again without
+    /// holding a lock.
     pub fn fill(&self, segment: usize, who: u64) -> Result<Option<u32>> {
         let Some(slot) = self.segments.get(segment) else {
             return Err(Error::Pool(format!("the file has no segment {segment}")));
@@ -204,7 +205,7 @@ impl Guests {
         Ok(Some(frame))
     }
 
-    /// Brings a segment in that is locked already.
+    /// Brings in a segment that is already pinned.
     pub fn keep(&self, segment: usize) -> Result<()> {
         let begun = Instant::now();
         loop {
@@ -221,15 +222,15 @@ impl Guests {
         }
     }
 
-    /// All but one have made durable what they have stored.
+    /// Makes the stores of all guests except one durable.
     pub fn sync_others(&self, pages: Range<usize>, but: Option<u64>) -> Result<()> {
         for (who, visitor) in self.all() {
             if Some(who) != but {
                 self.sync_of(who, &visitor, pages.clone())?;
             }
         }
-        // Whoever takes a segment away may see before this that one of them is dead, and then it
-        // is not asked for that.
+        // A thread that evicts a segment may find first that a guest is dead, and then the
+        // guest is not asked here.
         let segments = pages.start / SEGMENT_PAGES..pages.end.div_ceil(SEGMENT_PAGES);
         for segment in segments.start..segments.end.min(self.segments.len()) {
             let mut state = lock(&self.segments[segment]);
@@ -272,7 +273,7 @@ impl Guests {
         Err(silent(&*visitor.peer, "it brings segments in all the time"))
     }
 
-    /// No call of a guest is under way from now on, until that is dropped.
+    /// Waits until no call of a guest is under way.  None begins until the result is dropped.
     pub fn stop(&self) -> Result<Stopped<'_>> {
         let mut stopped = Stopped { guests: self, all: Vec::new() };
         if planted::is(Planted::GuestsNotStopped) {
@@ -287,7 +288,7 @@ impl Guests {
                     Heard::Said(Reply::Failed(why)) | Heard::Silent(why) => {
                         return Err(silent(&*visitor.peer, &why));
                     }
-                    // What it waits for is done here: that ends.
+                    // The call waits for an answer of this server, and so will end.
                     Heard::Said(Reply::Asks) => {
                         begun = Instant::now();
                         std::thread::sleep(STOPS_AGAIN);
@@ -296,7 +297,7 @@ impl Guests {
                         let why = "calls of it are under way and do not end";
                         return Err(silent(&*visitor.peer, why));
                     }
-                    // Other orders are carried out meanwhile.
+                    // The guest carries out other orders meanwhile.
                     Heard::Said(_) | Heard::Busy => std::thread::sleep(STOPS_AGAIN),
                 }
             }
@@ -304,7 +305,8 @@ impl Guests {
         Ok(stopped)
     }
 
-    /// Everybody lets go of a segment; whether they have.  Its lock is held.
+    /// Makes every guest release a segment.  Returns whether all have.  The caller holds the
+    /// segment's lock.
     fn give_up(
         &self,
         segment: usize,
@@ -341,7 +343,7 @@ fn try_lock(slot: &Mutex<Segment>) -> Option<MutexGuard<'_, Segment>> {
     }
 }
 
-/// Guests that wait.
+/// Guests that are stopped.
 #[derive(Debug)]
 pub(crate) struct Stopped<'a> {
     guests: &'a Guests,
@@ -352,7 +354,7 @@ impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.guests.publish();
         for visitor in &self.all {
-            // Who does not answer reads it when he does.
+            // A guest that does not answer now will read the order later.
             let _ = visitor.peer.ask(&Order::Go { visit: visitor.visit }, true);
         }
     }
@@ -367,7 +369,7 @@ impl Track for Guests {
         Ok(())
     }
 
-    /// What guests have stored they make durable themselves.
+    /// Guests make their own stores durable.
     fn take(
         &self,
         pages: Range<usize>,
@@ -376,7 +378,7 @@ impl Track for Guests {
         self.sync_others(pages.start..pages.end.min(self.size() / crate::PAGE), None)
     }
 
-    /// That is done when it is taken away.
+    /// The stores are synced when the segment is released.
     fn try_take(&self, _: usize, _: impl FnMut(usize, &PageSet) -> Result<()>) -> Result<bool> {
         Ok(true)
     }
@@ -391,7 +393,7 @@ impl Track for Guests {
         if !state.there || !may() {
             return Err(NotEvicted::InUse);
         }
-        // A segment that was only read needs no blocks.
+        // A segment that was only read needs no blocks, so try first without allocating any.
         let mut gone = false;
         for grant in [Content::granted, Content::grant] {
             let grant = grant(&self.content, segment).map_err(NotEvicted::Kept)?;
@@ -437,7 +439,7 @@ impl Track for Guests {
         Ok(0)
     }
 
-    /// A guest makes pages dirty by itself.
+    /// False while there are guests, because they make pages dirty themselves.
     fn is_asked(&self) -> bool {
         self.is_empty() || planted::is(Planted::UnmarkedUnderGuests)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that the server of a pool has open for the processes that share them, and what it
-//! answers these.  What they ask is judged: any of them may be hostile.
+//! Files that the pool's server has open for the processes that share them, and the answers to
+//! those processes.  Every request is checked, because any process may be hostile.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,11 +21,11 @@ use crate::track::Track;
 use crate::tracker::most_segments;
 use crate::wire::{Answer, Request};
 
-/// Address space for a file to grow, at least.
+/// The least address space for a file to grow.
 const ROOM: u64 = 1 << 30;
 
-/// What is called for a file that could not be closed: what it has in the pool is for a recovery.
-/// Nobody has it open any more.
+/// A callback for a file that could not be closed.  Its data stays in the pool for a recovery,
+/// and no process has it open any more.
 pub struct GivenUp(pub Box<dyn Fn(u32) + Send + Sync>);
 
 impl fmt::Debug for GivenUp {
@@ -35,15 +35,16 @@ impl fmt::Debug for GivenUp {
 }
 
 type Home = Inner<Guests>;
-/// An answer, and what comes with it.
+/// An answer, and the descriptor that goes with it.
 type Answered = (Answer, Option<OwnedFd>);
 
-/// Segments that are kept in memory by order of a user.
+/// The number of segments that a user has pinned.
 fn pinned(home: &Home) -> usize {
     home.content.pins.iter().filter(|pins| pins.load(Ordering::SeqCst) > 0).count()
 }
 
-/// While a question waited, the last guest may have left: its record may be another file's.
+/// Fails if the file was closed while a request waited: the last guest may have left, and the
+/// record may now be another file's.
 fn not_closed(home: &Home) -> Result<()> {
     match home.closed() {
         true => Err(Error::Pool("it is closed".into())),
@@ -51,14 +52,14 @@ fn not_closed(home: &Home) -> Result<()> {
     }
 }
 
-/// All that are shared of a map.
+/// All shared files of a map.
 #[derive(Debug)]
 pub struct Homes {
     cache: Cache,
     peers: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
-    /// By the number of its record.
+    /// The files by record number.
     files: Mutex<BTreeMap<u32, Arc<Home>>>,
-    /// One is opened or closed at a time.
+    /// Allows one open or close at a time.
     opening: Mutex<()>,
     given_up: GivenUp,
 }
@@ -74,12 +75,12 @@ impl Homes {
         })
     }
 
-    /// A round of write-back, where that is the caller's.
+    /// Runs a round of write-back, for callers that run rounds themselves.
     pub fn round(&self) -> Result<usize> {
         self.cache.round()
     }
 
-    /// A process that takes orders.
+    /// Registers the connection on which a process takes orders.
     pub fn hears(&self, who: u64, peer: Arc<dyn Peer>) {
         lock(&self.peers).insert(who, peer);
     }
@@ -88,13 +89,13 @@ impl Homes {
         lock(&self.files).values().cloned().collect()
     }
 
-    /// Processes that have a file, by the number of its record.
+    /// The processes that have a file, by the file's record number.
     pub fn guests_of(&self, file: u32) -> Vec<u32> {
         let home = lock(&self.files).get(&file).cloned();
         home.map_or_else(Vec::new, |home| home.tracker.pids())
     }
 
-    /// Processes that have any file, each once.
+    /// The processes that have any file, without duplicates.
     pub fn guests(&self) -> Vec<u32> {
         let mut pids: Vec<u32> = self.all().iter().flat_map(|h| h.tracker.pids()).collect();
         pids.sort_unstable();
@@ -102,13 +103,14 @@ impl Homes {
         pids
     }
 
-    /// Whether a process has a file.
+    /// Whether a process has any file.
     pub fn has_any(&self, who: u64) -> bool {
         self.all().iter().any(|home| home.tracker.has(who))
     }
 
-    /// Brings a range of a file in, as far as that reaches, and keeps it there until `unpin`,
-    /// whether somebody shares it or not.  How many segments of it are kept now.
+    /// Brings in a range of a file, as far as the file reaches, and keeps it in the pool until
+    /// `unpin`, whether or not a process shares the file.  Returns the number of segments of
+    /// the file that are pinned now.
     pub fn pin(&self, path: &Path, from: u64, to: u64) -> Result<usize> {
         let identity = RegularFile::look(path)?.identity().to_vec();
         let opening = lock(&self.opening);
@@ -124,17 +126,17 @@ impl Homes {
             drop(opening);
             return self.close_if_empty(&home).and(Err(e));
         }
-        // From now on nobody closes it.
+        // The pins keep the file open from here on.
         wanted.iter().for_each(|&segment| pins[segment].store(1, Ordering::SeqCst));
         drop(opening);
         match wanted.into_iter().try_for_each(|segment| home.tracker.keep(segment)) {
             Ok(()) => Ok(pinned(&home)),
-            // Nothing is kept by half.
+            // A pin that fails leaves nothing pinned.
             Err(e) => self.unpin_it(&home).and(Err(e)),
         }
     }
 
-    /// The opposite, of all of it.
+    /// Removes all pins of a file.
     pub fn unpin(&self, path: &Path) -> Result<usize> {
         let identity = RegularFile::look(path)?.identity().to_vec();
         match self.all().into_iter().find(|h| h.content.backing.identity() == identity) {
@@ -155,11 +157,11 @@ impl Homes {
         home.map_or(0, |home| pinned(&home))
     }
 
-    /// It is dead, or has said that nothing of it is mapped any more.  `all_synced`: it has
-    /// stored nothing that is not durable.
+    /// Removes a process that is dead or has reported that it maps nothing any more.
+    /// `all_synced`: all of its stores are durable.
     pub fn gone(&self, who: u64, all_synced: bool) -> Result<()> {
         {
-            // It comes to no file any more.
+            // The process can join no file from here on.
             let _opening = lock(&self.opening);
             lock(&self.peers).remove(&who);
         }
@@ -168,7 +170,8 @@ impl Homes {
             if home.tracker.has(who) {
                 all = all.and(self.left(&home, who, all_synced));
             } else if home.tracker.is_left() {
-                // Who asked for a sync has seen that it is dead, and has died as well.
+                // The sync of another guest may have found this one dead, and that guest may
+                // have died since.
                 all = all.and(self.close_if_empty(&home));
             }
         }
@@ -185,7 +188,7 @@ impl Homes {
         self.close_if_empty(home)
     }
 
-    /// The last one has gone.
+    /// Closes the file if its last guest has left.
     fn close_if_empty(&self, home: &Arc<Home>) -> Result<()> {
         let _opening = lock(&self.opening);
         let id = home.content.id;
@@ -204,7 +207,7 @@ impl Homes {
         }
     }
 
-    /// What a process is answered.  None: that is no question about a file that is shared.
+    /// Answers a request of a process.  None: the request is not about shared files.
     pub fn answer(&self, who: u64, request: &Request) -> Option<Result<Answered>> {
         let plain = |answer: Result<Answer>| Some(answer.map(|answer| (answer, None)));
         match *request {
@@ -279,13 +282,13 @@ impl Homes {
     }
 
     fn open(&self, path: &Path, room: u64) -> Result<Option<Arc<Home>>> {
-        // What nobody has asked for is no more than can be had.
+        // Address space that was not asked for is limited to what one mapping can have.
         let most = (most_segments() as u64).saturating_mul(SEGMENT as u64);
         let grown = |size: u64| size.saturating_mul(2).max(ROOM).min(most).max(size);
         self.cache.open_shared(path, |size| grown(size).max(room))
     }
 
-    /// The same of anything that is like a file.
+    /// Joins with any implementation of [`Backing`].
     #[cfg(test)]
     pub(crate) fn join_backing(
         &self,
@@ -309,12 +312,13 @@ impl Homes {
         let Some(peer) = lock(&self.peers).get(&who).cloned() else {
             return Err(Error::Pool("it takes no orders: that has to be said before".into()));
         };
-        // Who brings it home may have to close another one before.
+        // A recovery of this file may first have to close another file.
         let Some(home) = self.find_or_open(identity, open)? else {
             return Ok((Answer::Wait, None));
         };
         let path = || home.content.backing.path().to_owned();
-        // While the size changes it would not be among those that are stopped.
+        // Without this lock a guest that joins during a change of the size would not be
+        // stopped.
         let _same_size = home.shared_io();
         if !home.tracker.come(who, visit, peer) {
             let why = "it is open in this process: clone that";
@@ -325,7 +329,7 @@ impl Homes {
         Ok((Answer::Joined { home: id, segments }, Some(board)))
     }
 
-    /// The caller holds `opening`.
+    /// Returns the open file or opens it.  The caller holds `opening`.
     fn find_or_open(
         &self,
         identity: &[u8],
@@ -384,11 +388,12 @@ impl Homes {
         Ok(Answer::Done)
     }
 
-    /// Its size changes, and no call of a guest is under way.
+    /// Runs `f`, which changes the size, while no call of a guest is under way.
     fn alone(&self, who: u64, home: u32, f: impl FnOnce(&Home) -> Result<()>) -> Result<Answer> {
         let home = self.home(who, home)?;
         let _io = home.io_alone();
-        // Calls that are under way may wait for a frame: until they have ended they are given back.
+        // Calls that are under way may wait for a frame, so frames can be released until the
+        // calls have ended.
         let _stopped = home.tracker.stop()?;
         let _alone = home.size_alone();
         not_closed(&home)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The server of files that are shared, in another process: two connections to it beside the
-//! store's, one for what may take long, and one at which it gives orders.
+//! A guest's connections to the server of shared files.  There are two besides the store's: one
+//! for requests that may take long, and one for the server's orders.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,12 +23,12 @@ use crate::store::{Store, Synced};
 use crate::threads;
 use crate::wire::{self, Answer, Ordered, Place, Request};
 
-/// What waits for other processes may take so long.
+/// The timeout of requests that wait for other processes.
 const LONG: Duration = Duration::from_secs(90);
-/// How soon the thread sees that its connection is not what it was.
+/// How often a thread checks that its connection is still its own.
 const TURN: Duration = Duration::from_secs(1);
 
-/// That server, as a guest asks it.
+/// The server, as a guest sees it.
 #[derive(Debug)]
 pub(crate) struct Host {
     store: Arc<ServedStore>,
@@ -36,23 +36,23 @@ pub(crate) struct Host {
     visits: Arc<Visits>,
     orders: Arc<Orders>,
     threads: Vec<JoinHandle<()>>,
-    /// Where frames are that it has lent.
+    /// The places of frames that the server has lent.
     known: Frames,
 }
 
-/// The connection at which it takes orders.
+/// The connection for orders.
 #[derive(Debug)]
 struct Orders {
     stream: Lasting<UnixStream>,
-    /// The one that is carried out, and since when its server has heard of that.  Held while
-    /// something is sent.
+    /// The order that is being carried out, and the time when the server last heard about it.
+    /// The lock is held while a message is sent.
     at_work: Mutex<Option<(u64, Instant)>>,
     begins: Condvar,
     ends: AtomicBool,
 }
 
 impl Orders {
-    /// Carries out what the server orders, as long as it does.
+    /// Carries out orders until the connection ends.
     fn obey(&self, visits: &Visits) -> io::Result<()> {
         let mut come = Vec::new();
         loop {
@@ -87,7 +87,7 @@ impl Orders {
         link::send(&self.stream, what)
     }
 
-    /// Says that the process lives while it works on an order.
+    /// Reports to the server that the process is alive while it works on an order.
     fn tell_of_work(&self) {
         let mut at_work = lock(&self.at_work);
         while !self.ends.load(Ordering::SeqCst) {
@@ -110,7 +110,7 @@ impl Orders {
 
     fn end(&self) {
         {
-            // Seen before the thread waits, or it is woken.
+            // With this lock held, the thread either sees the flag before it waits or is woken.
             let _at_work = lock(&self.at_work);
             self.ends.store(true, Ordering::SeqCst);
         }
@@ -118,7 +118,7 @@ impl Orders {
     }
 }
 
-/// Another connection of the process that the store is.
+/// Opens another connection for the process of the store.
 fn another(
     store: &ServedStore,
     first: &Request,
@@ -184,7 +184,7 @@ impl Drop for Host {
         let stream = &self.orders.stream;
         let _ =
             lasting::check(stream.as_fd()).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
-        // One of these may be the last one that has it, by an order.
+        // The drop may run on one of these threads, if an order held the last reference.
         let own = |t: &JoinHandle<()>| t.thread().id() == std::thread::current().id();
         for thread in self.threads.drain(..).filter(|thread| !own(thread)) {
             let _ = thread.join();

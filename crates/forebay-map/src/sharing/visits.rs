@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process has of the homes that it visits, for the orders that come from their server.
+//! A process's record of the homes that it visits, for the orders of their server.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,19 +16,19 @@ use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::wire::{Answer, Request};
 
-/// So long an order to stop waits for calls that are under way, before it is answered.
+/// How long an order to stop waits for calls that are under way before it is answered.
 const STOPS: Duration = Duration::from_millis(1);
 
-/// How a guest asks its server.
+/// The requests of a guest to its server.
 pub(crate) trait Server: Send + Sync + Debug {
-    /// `slow`: what may wait for other guests, and does not keep other questions.
+    /// `slow`: the request may wait for other guests and must not delay other requests.
     fn ask(&self, request: &Request, slow: bool) -> Result<Answer>;
-    /// The same, and the descriptor that comes with the answer.
+    /// Sends a request.  Returns the descriptor that comes with the answer too.
     fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)>;
     fn visits(&self) -> &Arc<Visits>;
 }
 
-/// Lets calls of a guest in, but while the server has the file alone.
+/// Admits calls of a guest, except while the server has the file exclusively.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: Mutex<GateState>,
@@ -39,7 +39,7 @@ pub(crate) struct Gate {
 struct GateState {
     inside: usize,
     stopped: bool,
-    /// Its server is gone: the size of the file may have changed by half.
+    /// The server is gone: a change of the file's size may be incomplete.
     broken: bool,
 }
 
@@ -69,7 +69,7 @@ impl Gate {
         Ok(Entered(self))
     }
 
-    /// No more calls are let in.  False: some are under way still.
+    /// Admits no more calls.  False: some calls are still under way.
     fn stop(&self) -> bool {
         let mut state = lock(&self.state);
         state.stopped = true;
@@ -97,24 +97,24 @@ impl Gate {
     }
 }
 
-/// One file of another's home.  It is there before the server is asked for it: orders may come
-/// before the answer.
+/// One file of a home.  It exists before the server is asked for the file, since orders may
+/// arrive before the answer.
 #[derive(Debug, Default)]
 pub(crate) struct Visit {
     pub gate: Gate,
     pub rooms: OnceLock<Weak<Rooms>>,
 }
 
-/// All of a process, by the number that it has given each.
+/// All visits of a process, by the numbers that the process has given them.
 #[derive(Debug, Default)]
 pub(crate) struct Visits {
     all: Mutex<BTreeMap<u32, Arc<Visit>>>,
     next: AtomicU32,
-    /// Questions to the server that are under way.
+    /// Requests to the server that are under way.
     asks: AtomicU32,
 }
 
-/// A question that is under way.
+/// A request that is under way.
 #[derive(Debug)]
 pub(crate) struct Asks<'a>(&'a AtomicU32);
 
@@ -149,13 +149,13 @@ impl Visits {
         lock(&self.all).values().for_each(|visit| visit.gate.is_abandoned());
     }
 
-    /// Carries an order out.  It asks the server for nothing.
+    /// Carries out an order.  It sends no request to the server.
     pub fn obey(&self, order: &Order) -> Reply {
         let (Order::Sync { visit, .. }
         | Order::GiveUp { visit, .. }
         | Order::Stop { visit }
         | Order::Go { visit }) = order;
-        // Of what has ended nothing is mapped any more.
+        // A visit that has ended maps nothing any more.
         let Some(visit) = self.visit(*visit) else { return Reply::Done };
         match order {
             Order::Stop { .. } => match visit.gate.stop() {

@@ -57,7 +57,7 @@ impl Backing for Disked {
         if (at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64)).contains(&bad) {
             return Err(io::Error::other("fails as ordered"));
         }
-        // Sectors are whole.
+        // A write covers whole sectors.
         let part = |r: &mut Random| r.below(from.len() as u64) as usize & !511;
         let part = fault.as_mut().map_or(from.len(), part);
         let from = &from[..part];
@@ -146,9 +146,9 @@ impl Backing for Disked {
         let mut disk = self.disk();
         let old = disk.now.len() as u64;
         disk.now.resize(size as usize, 0);
-        // The rest of a page that is cut is zero, and so is what comes behind it.
+        // The rest of a page that is cut is zero, and so is everything after it.
         disk.unsynced.extend(old.min(size) / PAGE as u64..size.div_ceil(PAGE as u64));
-        // Growing it takes none that it has behind its end.
+        // Growing the file keeps the blocks that it has after its end.
         if size <= old {
             disk.has_blocks.retain(|&b| b < size.div_ceil(PAGE as u64));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The share, as `core/api/map.h` has it.
+//! The simulated share, according to `core/api/map.h`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -172,7 +172,7 @@ impl Store for Machine {
             return Err(Error::Pool("the file lacks a page of it".into()));
         }
         share.frames[i] = Frame::default();
-        // What the next owner does not store is somebody else's.
+        // Bytes that the next owner does not store would be another file's.
         self.memory.copy_in(i * SEGMENT, &vec![0xaa; SEGMENT]);
         self.answer()
     }

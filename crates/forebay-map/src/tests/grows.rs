@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that are appended to: what that costs, and how long they are after a crash.
+//! Files that grow by appends: the cost, and the size after a crash.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn an_append_costs_no_sync_of_the_file() {
         }
     }
     let (syncs, blocks) = machine.syncs_and_blocks(0);
-    // Of each segment its blocks; of each round; of the open and the mark.
+    // Syncs for the blocks of each segment, for each round, for the open and for the mark.
     assert!(syncs < 40, "{syncs} syncs of 300 appends");
     assert!(blocks * PAGE >= content.len());
     file.close().expect("closed");
@@ -66,7 +66,8 @@ fn an_append_costs_no_sync_of_the_file() {
     assert!(syncs >= 30, "a store without promises: {syncs} syncs of 30 appends");
 }
 
-/// Grown by zeroes, by what was not synced, and by somebody else after the kill.
+/// The file grows by zeroes, by data that was not synced, and by another program after the
+/// kill.
 fn lengths() -> Result<(), String> {
     for appended in [&[][..], &[7; 5], &[7; PAGE]] {
         let (machine, cache, file) = begin(true);
@@ -75,7 +76,7 @@ fn lengths() -> Result<(), String> {
         cache.round().map_err(|e| e.to_string())?;
         append(&file, 2, 50);
         file.set_size(5000).map_err(|e| e.to_string())?;
-        // Nothing of what is behind the end that was synced.
+        // Stores after the synced end must not reach the file.
         cache.round().map_err(|e| e.to_string())?;
         let after = machine.cut(|| ()).machine(&mut Random(1), true, &[]);
         if after.content(0).len() != 5000 {
@@ -95,7 +96,7 @@ fn lengths() -> Result<(), String> {
     Ok(())
 }
 
-/// Blocks that a truncation has taken are had again; what was promised is kept after a cut that
+/// Blocks that a truncation freed are allocated again.  A promise is kept after a cut that
 /// loses what was not fsynced, and by a close.
 fn promises() -> Result<(), String> {
     for seed in 0..8 {
@@ -105,7 +106,7 @@ fn promises() -> Result<(), String> {
         file.set_size(100).map_err(|e| e.to_string())?;
         append(&file, 2, 3 * PAGE);
         file.sync(0, u64::MAX).map_err(|e| e.to_string())?;
-        // Without a page that is dirty, or a block that is asked for.
+        // No page is dirty and no block is needed.
         file.set_size(9 * PAGE as u64).map_err(|e| e.to_string())?;
         file.sync(0, u64::MAX).map_err(|e| e.to_string())?;
         let mut content = [vec![1; 100], vec![2; 3 * PAGE]].concat();
@@ -144,7 +145,7 @@ fn a_file_is_as_long_as_was_synced_and_no_longer() {
     }
 }
 
-/// How long a file is after a truncation that follows a promise of which nobody was told.
+/// The size of a file after a truncation that follows a promise whose answer was lost.
 fn unanswered() -> usize {
     let (machine, _cache, file) = begin(true);
     append(&file, 1, 100);
@@ -180,8 +181,8 @@ fn a_record_of_a_file_that_only_grew_is_freed() {
     assert!(after.content(0).is_empty() && after.lacks_and_tells() == (false, false));
 }
 
-/// A thread appends, and another one looks at what the size tells it is there: how many looks,
-/// and how many of them found zeroes.
+/// One thread appends while another reads what the size says is there.  Returns the number of
+/// reads and the number of those that found zeroes.
 fn looks(by_end: bool) -> (u64, u64) {
     const LEN: u64 = 3000;
     let (_machine, _cache, file) = begin(true);
@@ -196,14 +197,14 @@ fn looks(by_end: bool) -> (u64, u64) {
                     continue;
                 }
                 let mut bytes = [0; 8];
-                // By a call, and by the mapping.
+                // The read is by a call or through the mapping.
                 match looks % 2 {
                     0 => drop(file.read(size - 8, &mut bytes).expect("read")),
                     _ => file.load(size - 8, &mut bytes),
                 }
                 (looks, seen) = (looks + 1, size);
                 zeroes += u64::from(bytes != [7; 8]);
-                // What comes just now may be behind the size that was told.
+                // Bytes that arrive now may lie after the size that was read.
                 let mut more = vec![7; LEN as usize];
                 let n = file.read(size, &mut more).expect("read");
                 zeroes += u64::from(more[..n].contains(&0));
@@ -213,7 +214,7 @@ fn looks(by_end: bool) -> (u64, u64) {
         });
         let bytes = [7; LEN as usize];
         for i in 0..APPENDS {
-            // It waits for the next size, and sees that as early as it can.
+            // Waits for the reader to see each size as early as it can.
             while looked.load(Ordering::SeqCst) < i * LEN {
                 std::thread::yield_now();
             }
@@ -246,7 +247,7 @@ fn who_reads_beside_an_append_sees_no_zeroes() {
     println!("{all} looks");
 }
 
-/// No frame is to be had: what was not written is not in the size.
+/// No frame is free: bytes that were not written must not count in the size.
 #[test]
 fn an_append_that_fails_leaves_the_size() {
     let Some(_) = super::has("it") else { return };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what holds for one thread holds for several, and none waits for ever or dies.
-//! Method: threads store, write, read and sync pages of their own in two files of a machine
-//! with fewer frames than segments, others let the files grow and shrink, lock, drop and
-//! write back; the machine stands still, its power is cut, and each page is what was synced
-//! before or something newer.  What has to happen at one moment has a test of its own.
+//! Goal: the guarantees for one thread hold for several, and no thread hangs or dies.  Method:
+//! threads store, write, read and sync pages of their own in two files of a machine with fewer
+//! frames than segments.  Other threads extend and truncate the files, lock, drop and write
+//! back.  Then the machine stands still and its power is cut.  Each page must have its synced
+//! content or something newer.  Events that must coincide have tests of their own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc};
@@ -23,7 +23,7 @@ fn cache(machine: &Arc<Machine>, features: &Features) -> Cache {
     Cache::new(store, options(features)).expect("a cache")
 }
 
-/// It ends, or the process does.
+/// Runs `f`, and ends the process if it takes too long.
 pub(super) fn in_time<R>(what: &str, f: impl FnOnce() -> R) -> R {
     within(Duration::from_secs(60), what, f)
 }
@@ -80,7 +80,7 @@ fn judge(machine: &Machine, pages: &[Page], random: &mut Random) -> Result<(), S
     Ok(())
 }
 
-/// A thread that has every third page.
+/// A thread that owns every third page.
 fn work(files: &[MapFile], pages: &[Page], own: usize, faults: bool, over: &AtomicBool) {
     let mut random = Random(own as u64 + 7);
     while !over.load(Ordering::SeqCst) {
@@ -92,7 +92,7 @@ fn work(files: &[MapFile], pages: &[Page], own: usize, faults: bool, over: &Atom
                 page.begun.store(value + 1, Ordering::SeqCst);
                 let bytes = (value + 1).to_ne_bytes();
                 match random.below(2) {
-                    // A fault that fails would be SIGBUS.
+                    // A fault that fails would be a SIGBUS.
                     0 if !faults => file.store(page.at, &bytes),
                     _ => while file.write(page.at, &bytes).is_err() {},
                 }
@@ -147,7 +147,7 @@ fn threads(features: &Features, time: Duration, faults: u64) -> Result<usize, St
                     0..=1 => fine(file.set_size(3 * ONE + random.below(ONE))),
                     2 => fine(file.drop_cache(3 * ONE, ONE)),
                     3 => {
-                        // Another thread may have the one lock.
+                        // Another thread may hold the only lock.
                         let at = random.below(3) * ONE;
                         if file.lock(at, ONE).is_ok() {
                             assert!(file.is_here((at / ONE) as usize), "it is locked");
@@ -203,8 +203,8 @@ fn what_was_synced_by_any_thread_is_there_after_a_cut() {
     }
 }
 
-/// The kernel tells a failure of fsync to one caller: a write-back, one that looks when the
-/// file was changed, or one that marks it.
+/// The kernel reports a failed fsync to one caller.  That may be a write-back, a call that
+/// reads the change time, or one that marks the file.
 #[test]
 fn a_sync_that_failed_for_another_call_counts_for_all() {
     let _alone = alone();
@@ -235,7 +235,7 @@ fn a_sync_that_failed_for_another_call_counts_for_all() {
     }
 }
 
-/// What was cut off is gone, though the file could not be made shorter at first.
+/// Bytes that were cut off are gone, even if the file could not be truncated at first.
 #[test]
 fn a_truncation_that_failed_is_ended_before_anything_else() {
     let Some(_) = super::has("it") else { return };
@@ -250,7 +250,7 @@ fn a_truncation_that_failed_is_ended_before_anything_else() {
         machine.fail_resize();
         file.set_size(100).expect_err("it is told");
         assert_eq!(file.size(), 100);
-        // A share that is told of each growth would not take the mistake.
+        // A share that learns of each growth would hide the planted bug.
         machine.promises.store(!planted, Ordering::SeqCst);
         plant(planted.then_some(Planted::CutNotEnded));
         if grown {
@@ -266,7 +266,7 @@ fn a_truncation_that_failed_is_ended_before_anything_else() {
     }
 }
 
-/// How many crashes left a truncation to be ended.
+/// The number of crashes that left a truncation unfinished.
 fn truncations(planted: bool) -> Result<usize, String> {
     let machine = Machine::new(2, &[2 * ONE, 2 * ONE], 1..60);
     let cache = cache(&machine, &Features::detect(machine.memory(), 0));
@@ -292,7 +292,8 @@ fn truncations(planted: bool) -> Result<usize, String> {
             continue;
         }
         begun += 1;
-        // By order of the user nothing is missing in it any more; or it is not that file.
+        // Either the user has accepted the loss, so that the file lacks nothing, or another
+        // file is there.
         for is_another in [false, true] {
             let after = crashed();
             let file = if is_another { 1 } else { 0 };
@@ -309,8 +310,8 @@ fn truncations(planted: bool) -> Result<usize, String> {
     Ok(begun)
 }
 
-/// Also of a file that lacks nothing it holds from the pool's record on, wherever the power is
-/// cut; but what was given up, or is another file, keeps its size.
+/// The truncation is ended once it is in the pool's record, also for a file that lacks nothing,
+/// wherever the power is cut.  A file that was given up or replaced keeps its size.
 #[test]
 fn a_truncation_of_a_complete_file_is_ended_by_recovery() {
     let _alone = alone();
@@ -319,7 +320,7 @@ fn a_truncation_of_a_complete_file_is_ended_by_recovery() {
     truncations(true).expect_err("CutNotMarked was not found");
 }
 
-/// One bad page, and the others go home.
+/// One page is bad, and the others are written back.
 #[test]
 fn a_page_that_cannot_be_written_does_not_keep_others() {
     let _alone = alone();
@@ -353,7 +354,7 @@ fn locks(features: &Features, time: Duration) -> Result<usize, String> {
         });
         let end = Instant::now() + time;
         let mut found = Ok(());
-        // On a busy machine the other thread comes to little meanwhile.
+        // On a busy machine the other thread makes little progress meanwhile.
         let too_few = || touched.load(Ordering::SeqCst) <= 20;
         for n in 0u64.. {
             if found.is_err() || (Instant::now() >= end && !too_few()) {
@@ -367,7 +368,8 @@ fn locks(features: &Features, time: Duration) -> Result<usize, String> {
                 }
             }
             file.unlock(0, ONE);
-            // Until it is being given back, however long this machine takes to begin with that.
+            // Wait until the frame may be in the middle of its release, however slow the
+            // machine is.
             std::thread::sleep(Duration::from_micros(100 * (n % 12)));
         }
         over.store(true, Ordering::SeqCst);
@@ -384,7 +386,7 @@ fn what_is_locked_stays_also_if_it_was_being_given_back() {
     let n = in_time(name, || locks(&features, Duration::from_secs(1))).expect("it stays");
     assert!(n > 20, "{n}");
     plant(Some(Planted::PinNotSeen));
-    // It ends as soon as it is found; on a busy machine that may take long.
+    // The test ends as soon as the bug is found; on a busy machine that may take long.
     let time = Duration::from_secs(300);
     let found = within(2 * time, name, || locks(&features, time));
     plant(None);
@@ -416,7 +418,7 @@ fn writes_beside_truncations(features: &Features, rounds: usize) -> Result<usize
     Ok(last)
 }
 
-/// The file is as long as it is told to be.
+/// The file must have the size that it was given.
 #[test]
 fn a_write_does_not_go_behind_the_end_that_another_has_set() {
     let _alone = alone();
@@ -428,7 +430,7 @@ fn a_write_does_not_go_behind_the_end_that_another_has_set() {
     let found = run(2000);
     plant(None);
     found.expect_err("WrittenBehind was not found");
-    // Nothing is written, so nothing grows.
+    // A write of nothing extends nothing.
     let machine = Machine::new(1, &[5], []);
     let cache = cache(&machine, &features);
     let file = cache.open_backing(machine.file(0), ONE).expect("open");
@@ -436,14 +438,15 @@ fn a_write_does_not_go_behind_the_end_that_another_has_set() {
     assert_eq!(file.size(), 5);
 }
 
-/// Blocks that fallocate(2) has given may be gone after a cut, as long as nothing has made them
-/// durable: a sync that needs them does.  One that finds no hole must not take that for it.
+/// Blocks from fallocate(2) may be gone after a cut until something makes them durable.  A sync
+/// that needs them does so.  A sync that finds no hole must not conclude that the blocks are
+/// durable.
 fn allocated(planted: bool, present: bool) -> Result<(), String> {
     let machine = Machine::new(4, &[2 * ONE], []);
     let cache = cache(&machine, &Features::detect(machine.memory(), 0));
     let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
     file.set_size(3 * ONE).expect("longer, by a hole");
-    // Marked, and its size is durable: what follows has no other reason for an fsync.
+    // The mark and the size are durable already, so nothing else causes an fsync.
     file.store(0, &[1]);
     file.sync(0, 1).expect("a sync");
     if present {
@@ -471,7 +474,8 @@ fn blocks_that_were_asked_for_are_durable_before_a_sync_needs_them() {
     }
 }
 
-/// A server that is stopped may do later what it was asked before: a frame is another's then.
+/// A server that was stopped may carry out an earlier request later, when the frame belongs to
+/// another file.
 fn released(planted: bool) -> Result<(), String> {
     let machine = Machine::new(1, &[ONE, ONE], []);
     let cache = cache(&machine, &Features::detect(machine.memory(), 0));
@@ -483,7 +487,7 @@ fn released(planted: bool) -> Result<(), String> {
     let _ = files[0].drop_cache(0, ONE);
     plant(None);
     files[1].write(0, b"other").expect("it gets the frame");
-    // Its own bytes are in its file; where it has no frame it gets none, or one of its own.
+    // Its own bytes are in its file.  Without its frame it gets none or one of its own.
     let _ = files[0].write(5, b"stale");
     let mut found = [0; 10];
     files[1].read(0, &mut found).expect("read");
@@ -505,14 +509,14 @@ fn what_was_not_answered_may_have_been_done() {
     println!("{}", released(true).expect_err("the mistake is found"));
 }
 
-/// Segments that go and come after mlockall(MCL_FUTURE).
+/// Segments are evicted and brought in after mlockall(MCL_FUTURE).
 fn locked(machine: &Arc<Machine>, features: &Features) -> [u8; 2] {
     let cache = cache(machine, features);
     let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
     file.store(0, b"a");
     rustix::mm::mlockall(rustix::mm::MlockAllFlags::FUTURE).expect("root may");
     file.sync(0, 1).expect("a sync");
-    // One frame for two: each comes in the place of the other.
+    // There is one frame for two segments, so each replaces the other.
     for (at, bytes) in [(ONE, b"b"), (0, b"c"), (ONE, b"d"), (0, b"e")] {
         file.store(at, bytes);
         file.sync(at, 1).expect("a sync");
@@ -522,7 +526,7 @@ fn locked(machine: &Arc<Machine>, features: &Features) -> [u8; 2] {
     [content[0], content[SEGMENT]]
 }
 
-/// The order counts for a process: it is one of its own.
+/// mlockall holds for a whole process, so the test uses one of its own.
 #[test]
 fn a_program_that_locks_all_its_memory_loses_nothing() {
     const ROLE: &str = "FOREBAY_MAP_LOCKED";
@@ -572,7 +576,7 @@ fn a_file_is_closed_beside_rounds() {
     assert!(machine.is_empty());
 }
 
-/// Without events all segments are brought in by who opens.
+/// Without events, the open brings in all segments itself.
 #[test]
 fn who_opens_a_file_does_not_wait_for_himself() {
     let _alone = alone();
@@ -591,7 +595,7 @@ fn who_opens_a_file_does_not_wait_for_himself() {
     assert!(machine.is_empty());
 }
 
-/// How /proc/self/maps shows the mappings in a range.
+/// The mappings in a range, as /proc/self/maps shows them.
 fn shown(from: usize, len: usize) -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("it is there");
     let number = |hex: &str| usize::from_str_radix(hex, 16).expect("an address");
@@ -604,7 +608,8 @@ fn shown(from: usize, len: usize) -> Vec<String> {
     maps.lines().filter_map(of).collect()
 }
 
-/// Without events nothing takes a segment away when the process ends: its frame is soon another's.
+/// Without events nothing removes a segment's memory when the process ends, and its frame soon
+/// belongs to another file.
 #[test]
 fn nobody_stores_to_a_frame_that_was_given_back() {
     let _alone = alone();
@@ -622,7 +627,7 @@ fn nobody_stores_to_a_frame_that_was_given_back() {
     assert!(file.sync(0, 1).is_err() && file.write(0, b"late").is_err());
 }
 
-/// read(2) and write(2) from one part of a mapping to another, and to itself.
+/// read(2) and write(2) from one part of a mapping to another and to itself.
 #[test]
 fn a_file_is_read_into_its_own_mapping() {
     let _alone = alone();
@@ -645,7 +650,7 @@ fn a_file_is_read_into_its_own_mapping() {
             file.sync(0, 2 * ONE).expect("a sync");
             cache.round().expect("a round");
         }
-        // Its segment is watched.
+        // The segment is watched.
         file.write(20, &own[0..4]).expect("written");
         let mut is = [0; 4];
         file.read(20, &mut is).expect("read");
@@ -653,7 +658,7 @@ fn a_file_is_read_into_its_own_mapping() {
     });
 }
 
-/// A round of write-back has every file for as long as the sync of one takes.
+/// A round of write-back holds every file for as long as the sync of one takes.
 #[test]
 fn a_file_that_was_closed_can_be_opened_beside_a_slow_sync_of_another() {
     let _alone = alone();
@@ -686,7 +691,7 @@ fn a_file_that_was_closed_can_be_opened_beside_a_slow_sync_of_another() {
     let _ = std::fs::remove_file(path);
 }
 
-/// Nobody would be woken, and no store noticed: that is no state to go on in.
+/// Without the thread no waiter would be woken and no store noticed, so the process must end.
 #[test]
 fn a_panic_of_a_thread_ends_the_process() {
     const CHILD: &str = "FOREBAY_MAP_PANICS";

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what holds for a file of one process holds for one that several share: each sees what
-//! the others have stored, a sync by any of them makes all of that durable, and what a process
-//! had stored is there after its death.  Method: the histories of the module above, with calls
-//! by processes in turn, whose messages are calls here, on a simulated machine whose power is
-//! cut; processes that are killed and come again.  And threads of three processes at once, by
-//! pages that one stores and another one syncs.  Each planted mistake is found by one of both.
+//! Goal: the guarantees for an exclusive file hold for a shared one.  Each process sees the
+//! others' stores, a sync by any of them makes all stores durable, and the stores of a process
+//! survive its death.  Method: the histories of the module above, with calls by several
+//! processes in turn whose messages are function calls, on a simulated machine whose power is
+//! cut; processes are killed and come again.  Also threads of three processes at once, with
+//! pages that one stores and another syncs.  Each planted bug is found by one of the two
+//! methods.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,17 +34,17 @@ mod moments;
 
 const ONE: u64 = SEGMENT as u64;
 
-/// A process, as its server and its library know it.
+/// A process, as its server and its library see it.
 #[derive(Debug)]
 struct Messages {
     who: u64,
     homes: Arc<Homes>,
     machine: Arc<Machine>,
     visits: Arc<Visits>,
-    /// One order at a time.
+    /// Allows one order at a time.
     order: Mutex<()>,
     dead: AtomicBool,
-    /// Another one's, which makes the file longer just before this one does.
+    /// A file of another process, which extends it just before this process does.
     first: Mutex<Option<MapFile>>,
 }
 
@@ -100,7 +101,7 @@ impl Peer for Messages {
             return Heard::Dead;
         }
         let said = self.visits.obey(order);
-        // Nobody hears what it says when it dies.
+        // The reply of a process that dies is lost.
         if is_dead() {
             return Heard::Dead;
         }
@@ -108,7 +109,7 @@ impl Peer for Messages {
     }
 }
 
-/// Memory that it has while it lives, and of which use of each frame it knows.
+/// The memory that the process has while it lives, and the use of each frame that it knows.
 #[derive(Debug)]
 struct Memory(Arc<Messages>, Mutex<BTreeMap<u32, u32>>);
 
@@ -164,7 +165,7 @@ impl Process {
     }
 }
 
-/// A server, and who asks it.
+/// A server and the processes that ask it.
 struct World {
     machine: Arc<Machine>,
     homes: Arc<Homes>,
@@ -206,7 +207,7 @@ impl World {
         Process { messages, cache }
     }
 
-    /// Without a word; nobody has its memory any more.
+    /// Kills a process without notice.  It has no memory any more.
     fn kill(&self, process: &Process, files: Vec<MapFile>) -> Result<()> {
         process.messages.dead.store(true, Ordering::SeqCst);
         drop(files);
@@ -214,7 +215,7 @@ impl World {
     }
 }
 
-/// One history of calls by three processes; how many cuts were judged.
+/// Runs one history of calls by three processes and returns the number of judged cuts.
 fn history(
     seed: u64,
     features: &Features,
@@ -291,7 +292,7 @@ fn run(
         }
         let one_in = machine.let_fail(0);
         match done {
-            // The others may have what is not synced.
+            // The other processes may have data that is not synced.
             Ok(()) if matches!(call, Call::Close) => {}
             Ok(()) => known[0].model.end(&call),
             Err(Failed::Wrong(e)) => return Err(format!("{call:?}: {e}")),
@@ -306,7 +307,7 @@ fn run(
         let open = match known[0].file.take() {
             Some(file) => (file, std::mem::take(&mut known[0].locked)),
             None if machine.failed() > 0 && !matches!(trace.last(), Some((_, _, true))) => {
-                // It may be a guest still, who had no success in leaving.
+                // The process may still be a guest, because it failed to leave.
                 world.kill(&processes[i], Vec::new()).map_err(|e| format!("killed: {e}"))?;
                 processes[i] = world.process();
                 (processes[i].map(0, room).map_err(|e| e.to_string())?, Vec::new())
@@ -391,7 +392,7 @@ fn judge_pages(
     Ok(())
 }
 
-/// Stores to its own pages, and syncs anybody's.
+/// Stores to the thread's own pages and syncs those of any thread.
 fn work(file: &MapFile, pages: &[Page], own: usize, over: &AtomicBool) {
     let mut random = Random(own as u64 + 7);
     while !over.load(Ordering::SeqCst) {
@@ -424,7 +425,7 @@ fn work(file: &MapFile, pages: &[Page], own: usize, over: &AtomicBool) {
     }
 }
 
-/// Three processes; in a fourth one the file grows and shrinks, and it is killed now and then.
+/// Runs three processes.  A fourth extends and truncates the file and is killed now and then.
 fn threads(features: &Features, time: Duration) -> std::result::Result<usize, String> {
     let machine = Machine::new(3, &[3 * ONE, 0], []);
     let world = World::new(&machine, features);
@@ -450,7 +451,7 @@ fn threads(features: &Features, time: Duration) -> std::result::Result<usize, St
                 let process = world.process();
                 let file = process.map(0, 5 * ONE).expect("open");
                 for turn in 1u64.. {
-                    // What lies behind the end is nobody else's.
+                    // No other process uses the bytes after the end.
                     match random.below(8) {
                         0 => file.set_size(3 * ONE + random.below(2 * ONE)).expect("a size"),
                         1 => file.drop_cache(3 * ONE, 2 * ONE).expect("dropped"),
@@ -549,8 +550,8 @@ fn planted_mistakes_of_sharing_are_found() {
     }
 }
 
-/// What one stores the other one has, at once; and after the death of the first one it has it
-/// still, and so has the file.
+/// A store is visible to the other process at once.  After the death of the first process the
+/// other one and the file still have it.
 #[test]
 fn stores_are_seen_by_others_and_outlive_who_has_stored() {
     let _alone = alone();
@@ -575,7 +576,7 @@ fn stores_are_seen_by_others_and_outlive_who_has_stored() {
     assert_eq!(machine.content(0)[100..612], bytes(1, 7), "in the file");
 }
 
-/// A guest syncs by itself: while there is one the mark stays.
+/// A guest syncs by itself, so the mark stays as long as there is one.
 #[test]
 fn the_mark_stays_as_long_as_somebody_shares_the_file() {
     let _alone = alone();
@@ -601,7 +602,7 @@ fn the_mark_stays_as_long_as_somebody_shares_the_file() {
     }
 }
 
-/// What a guest syncs while the end moves could come back later, from behind it.
+/// A page that a guest syncs while the end moves could reappear later from after the end.
 #[test]
 fn no_call_of_a_guest_is_under_way_while_the_size_changes() {
     let _alone = alone();
@@ -632,7 +633,7 @@ fn no_call_of_a_guest_is_under_way_while_the_size_changes() {
     }
 }
 
-/// Two that append are given two places, and a size that one sets the other one has.
+/// Two concurrent appends get different places, and a new size is visible to both processes.
 #[test]
 fn sizes_are_everybodys() {
     let _alone = alone();
@@ -660,7 +661,7 @@ fn sizes_are_everybodys() {
     assert!(machine.is_empty());
 }
 
-/// What comes with an order may be late: the segment was given back, and has the same frame again.
+/// A grant may arrive late: the segment was released and has the same frame again.
 #[test]
 fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
     let _alone = alone();
@@ -688,7 +689,7 @@ fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
     assert_eq!(machine.content(0)[0], 2);
 }
 
-/// With two guests there is one other: it is asked.
+/// With two guests, the other one must be asked.
 #[test]
 fn of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored() {
     let _alone = alone();
@@ -708,8 +709,8 @@ fn of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored() {
     first.close().and(second.close()).expect("closed");
 }
 
-/// A write that finds the file too short makes it longer, and not as long as it needs it: another
-/// one may have made it longer still.
+/// A write that finds the file too short extends it.  It must not set the size that it needs
+/// itself, because another process may have extended the file further.
 #[test]
 fn a_write_to_the_end_never_makes_the_file_shorter() {
     let _alone = alone();
@@ -725,7 +726,7 @@ fn a_write_to_the_end_never_makes_the_file_shorter() {
     first.close().and(second.close()).expect("closed");
 }
 
-/// It may be the server that finds it dead, as it asks for a frame back.
+/// The server may find the death itself when it asks for a frame.
 #[test]
 fn stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept() {
     let _alone = alone();
@@ -749,7 +750,7 @@ fn stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept() {
     assert_eq!((machine.content(0)[100], machine.content(0)[SEGMENT]), (7, 8));
 }
 
-/// What the last one leaves, and what cannot be closed, is for a recovery.
+/// A recovery handles what the last guest leaves and what cannot be closed.
 #[test]
 fn a_file_that_cannot_be_closed_is_given_up() {
     let _alone = alone();

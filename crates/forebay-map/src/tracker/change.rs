@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From one state of a segment to another, and why no store is lost on the way.  The
-//! segment's lock is held in each.
+//! The transitions between the states of a segment, and why none of them loses a store.  Each
+//! runs with the segment's lock held.
 
 use std::io;
 use std::ops::Range;
@@ -13,11 +13,11 @@ use crate::planted::{self, Planted};
 use crate::system::{Mode, Scan};
 
 impl<S: Source> Inner<S> {
-    /// Absent to scanned.
+    /// From absent to scanned.
     pub(super) fn bring_in(&self, segment: usize, state: &mut State) -> io::Result<()> {
         assert_eq!(state.kind, Kind::Absent);
         state.offset = self.source.bring_in(segment)?;
-        // Until it is mapped.
+        // The content is kept until it is mapped.
         state.kept = true;
         self.segments[segment].blind.store(false, Ordering::SeqCst);
         if self.features.moves && self.move_in(segment, state).is_ok() {
@@ -26,15 +26,15 @@ impl<S: Source> Inner<S> {
         self.become_scanned(segment, state, state.offset)
     }
 
-    /// Makes it ready where nobody else can reach it, so that all that is stored to it is
-    /// noted from the first moment on.  The thread that reads events cannot do it: the kernel
-    /// waits for the event of the move.
+    /// Prepares the segment where no other thread can reach it, so that every store is recorded
+    /// from the first moment on.  The thread that reads events cannot do this, because the
+    /// kernel waits for the event of the move.
     fn move_in(&self, segment: usize, state: &mut State) -> io::Result<()> {
         let (Some(noted), Some(pagemap)) = (&self.noted, &self.pagemap) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
         let ready = features::ready(noted, pagemap, self.source.memory(), state.offset)?;
-        // As in `become_scanned`.
+        // For the reason, see `become_scanned`.
         let late = planted::is(Planted::LookAfterStore);
         if !late {
             self.look(segment);
@@ -48,18 +48,18 @@ impl<S: Source> Inner<S> {
         Ok(())
     }
 
-    /// Watched to scanned: somebody wants to store.
+    /// From watched to scanned, when a thread wants to store.
     pub(super) fn stored_to(&self, segment: usize, state: &mut State) -> io::Result<()> {
         assert_eq!(state.kind, Kind::Watched);
         self.become_scanned(segment, state, state.offset)
     }
 
-    /// Until the new mapping is there, nobody can have stored: the segment was absent or
-    /// write-protected.  Between that and the end of `Scan::Arm` a store is not noted, but
-    /// that page is present then, and `Arm` tells it, in the step that protects it: it is
-    /// kept for the next `take`.  (To protect the segment without a look would lose it.)
+    /// Before the new mapping is in place no store is possible, because the segment was absent
+    /// or write-protected.  A store between that and the end of `Scan::Arm` is not recorded.
+    /// But its page is present then, and `Arm` reports it in the step that protects it; it is
+    /// kept for the next `take`.  Protecting the segment without a look would lose the store.
     fn become_scanned(&self, segment: usize, state: &mut State, offset: u64) -> io::Result<()> {
-        // Before a store can be over, so that no sync that comes after it passes by.
+        // The bit is set before a store can complete, so that no later sync skips the segment.
         if !planted::is(Planted::LookAfterStore) {
             self.look(segment);
         }
@@ -67,7 +67,7 @@ impl<S: Source> Inner<S> {
         state.offset = offset;
         state.is_scanned();
         if !ours {
-            // A child may have it, whose stores nothing notes.
+            // A child may have inherited the segment, and nothing records the child's stores.
             self.make_blind(segment);
         }
         if let Some(noted) = &self.noted {
@@ -86,7 +86,7 @@ impl<S: Source> Inner<S> {
         Ok(())
     }
 
-    /// See `Tracker::take`.
+    /// Implements `Tracker::take`.
     pub(super) fn take<E>(
         &self,
         segment: usize,
@@ -119,8 +119,8 @@ impl<S: Source> Inner<S> {
         if !told.is_empty() {
             state.told = true;
             state.in_vain = 0;
-            // They are protected again, so nothing else knows of them until they are
-            // durable: also if that fails, or panics.
+            // The pages are protected again, so this is the only record of them until they are
+            // durable, also if that fails or panics.
             state.pending = state.pending.with(&told);
             let offset = state.offset;
             if planted::is(Planted::UnlockedWhileDurable) {
@@ -143,8 +143,8 @@ impl<S: Source> Inner<S> {
         Ok(())
     }
 
-    /// One tick of a segment; for how many it was not stored to, and how often it was looked
-    /// at meanwhile, if it could be watched.
+    /// Does one tick of a segment.  If it can be watched, returns the number of ticks without a
+    /// store and the number of looks meanwhile.
     pub(super) fn tick(&self, segment: usize) -> Option<(u32, u32)> {
         let mut state = self.hold(segment);
         if !self.can_be_watched(segment, &state) {
@@ -163,7 +163,7 @@ impl<S: Source> Inner<S> {
         state.kind == Kind::Scanned && self.features.watch && !self.blind(segment)
     }
 
-    /// A segment that was quiet; whether it has become watched.
+    /// Tries to make a quiet segment watched.  Returns whether it did.
     pub(super) fn watch(&self, segment: usize) -> io::Result<bool> {
         let mut state = self.hold(segment);
         if !self.can_be_watched(segment, &state) || state.told || !state.pending.is_empty() {
@@ -172,19 +172,19 @@ impl<S: Source> Inner<S> {
         self.become_watched(segment, &mut state)
     }
 
-    /// Nothing is noted; what a scan finds stays noted.
+    /// Whether no store is recorded.  A scan that finds some leaves them recorded.
     fn untouched(&self, segment: usize) -> bool {
         self.scan(segment, 0..SEGMENT_PAGES, Scan::Look).is_empty()
     }
 
-    /// Scanned to watched, if nothing was stored to since it was last taken.
+    /// From scanned to watched, if there was no store since the last `take`.
     ///
-    /// A new mapping takes the place of the old one and what was noted there is gone with
-    /// it; and it is not yet protected when it is there.  So the content is copied before
-    /// the last look, and compared when nobody can store any more: what differs was stored
-    /// meanwhile, and is kept for the next `take`.  What was stored and stored back does not
-    /// differ, but the first of these may have reached the media and the second not: so all
-    /// of it is written back.
+    /// A new mapping replaces the old one and its record of stores, and it is not yet protected
+    /// when it appears.  So the content is copied before the last look and compared once no
+    /// thread can store any more.  Pages that differ were stored to meanwhile and are kept for
+    /// the next `take`.  A store that was undone by a second store leaves no difference, but
+    /// only the first of them may have reached the media.  So the whole segment is written
+    /// back.
     fn become_watched(&self, segment: usize, state: &mut State) -> io::Result<bool> {
         let (Some(events), offset) = (&self.events, state.offset) else {
             return Ok(false);
@@ -197,13 +197,15 @@ impl<S: Source> Inner<S> {
         }
         planted::wait();
         if !self.space.map(segment, self.source.memory(), offset)? {
-            // A child may have it.  It stays scanned, and nothing notes stores.
+            // A child may have inherited the segment.  It stays scanned, and nothing records
+            // stores.
             self.make_blind(segment);
             return Ok(false);
         }
         planted::wait();
         let registered = events.register(&self.space, segment..segment + 1, Mode::WriteProtect);
-        // Watched in any case: some pages may be protected, and a store there is an event.
+        // The segment counts as watched in any case: some pages may be protected, and a store
+        // there is an event.
         state.kind = Kind::Watched;
         if registered.and_then(|()| events.protect(&self.space, segment)).is_err() {
             self.make_blind(segment);
@@ -218,12 +220,13 @@ impl<S: Source> Inner<S> {
         Ok(true)
     }
 
-    /// Watched to absent: with the lock held, nobody can store.  Scanned to absent, where
-    /// nothing was stored to since it was last taken: what is stored between the last look
-    /// and the step that takes the memory away is found by a comparison, as above.
+    /// From watched to absent: no thread can store while the lock is held.  From scanned to
+    /// absent, if there was no store since the last `take`: stores between the last look and
+    /// the removal of the memory are found by a comparison, as above.
     ///
-    /// A sync looks at the segment until all is over: the pages found late are durable only
-    /// then.  If they cannot be made so, or `f` fails otherwise, its memory is kept.
+    /// A sync looks at the segment until the end, because pages that are found late are durable
+    /// only then.  If they cannot be made durable, or `f` fails for another reason, the memory
+    /// is kept.
     pub(super) fn evict<R, E>(
         &self,
         segment: usize,
@@ -237,7 +240,7 @@ impl<S: Source> Inner<S> {
         }
         let mut late = PageSet::EMPTY;
         if state.kind == Kind::Absent {
-            // It was kept.
+            // The memory was kept before.
         } else if self.blind(segment) || self.pagemap.is_none() {
             self.become_absent(segment, &mut state)?;
             late = PageSet::ALL;
@@ -275,7 +278,8 @@ impl<S: Source> Inner<S> {
         self.gone(segment, &mut state, PageSet::ALL, |_| f(offset))
     }
 
-    /// Whoever has the memory lets go of it; else the pages wait to be taken.
+    /// Lets the owner of the memory release it.  If that fails, the pages are kept for the next
+    /// `take`.
     fn gone<R, E>(
         &self,
         segment: usize,
@@ -287,7 +291,7 @@ impl<S: Source> Inner<S> {
             self.look_no_more(segment);
             planted::wait();
         }
-        // Also if it panics.
+        // The pages are recorded first, in case `let_go` panics.
         state.pending = state.pending.with(&pages);
         let done = let_go(&pages).map_err(NotEvicted::Kept)?;
         (state.kept, state.pending) = (false, PageSet::EMPTY);
@@ -295,13 +299,14 @@ impl<S: Source> Inner<S> {
         Ok(done)
     }
 
-    /// Nobody can load or store there any more; its memory is kept.
+    /// Makes the segment absent, so that no thread can load or store there.  The memory is
+    /// kept.
     fn become_absent<E>(&self, segment: usize, state: &mut State) -> Result<(), NotEvicted<E>> {
         let events = self.events.as_ref().ok_or(NotEvicted::InUse)?;
-        // Until its pages are told or found to be durable, a sync looks at it.
+        // A sync looks at the segment until its pages have been reported or found durable.
         self.look(segment);
         if let Err(e) = self.space.take_away(segment, events) {
-            // Nothing may be there any more, and what was noted is not known.
+            // The segment may have lost its memory, and the record of stores is unknown.
             self.make_blind(segment);
             state.pending = PageSet::ALL;
             let _ = self.space.map(segment, self.source.memory(), state.offset);
@@ -312,7 +317,7 @@ impl<S: Source> Inner<S> {
     }
 }
 
-/// Pages that differ; all where their caches could not be written back.
+/// The pages that differ; all pages if the caches could not be written back.
 fn differing(before: &[u8], after: &[u8], written: io::Result<()>) -> PageSet {
     if written.is_err() {
         return PageSet::ALL;

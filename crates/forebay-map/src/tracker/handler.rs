@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The threads of a tracker: one reads events and handles stores to watched segments, some
+//! The threads of a tracker.  One reads events and handles stores to watched segments.  Others
 //! bring in segments that were touched.
 //!
-//! The one that reads never waits for a lock or for a file: whoever takes a segment away
-//! holds its lock, and waits until the event of that was read.
+//! The thread that reads events never waits for a lock or a file: a thread that evicts a
+//! segment holds its lock and waits until its event has been read.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::planted::{self, Planted};
 use crate::system::{Event, Uffd};
 use crate::threads;
 
-/// Segments that are brought in at once.
+/// The number of segments that are brought in at the same time.
 const BRING_IN: usize = 2;
 
 pub(super) fn start<S: Source + 'static>(inner: &Arc<Inner<S>>) -> io::Result<Vec<JoinHandle<()>>> {
@@ -46,7 +46,8 @@ impl<S: Source> Inner<S> {
             fds.extend(
                 self.noted.as_ref().map(|n| PollFd::from_borrowed_fd(n.as_fd(), PollFlags::IN)),
             );
-            // Where somebody may close them, nothing says so to a thread that waits.
+            // If the descriptors can be closed by others, a thread that waits would not notice.
+            // So it wakes up regularly.
             let turn = Timespec { tv_sec: 1, tv_nsec: 0 };
             let _ = poll(&mut fds, lasting::are_kept().then_some(&turn));
             if self.stopping.load(Ordering::SeqCst) {
@@ -68,7 +69,7 @@ impl<S: Source> Inner<S> {
         let event = uffd.read().ok().flatten()?;
         if let Event::Remove(range) = &event {
             planted::wait();
-            // What was noted of these pages may go away with them.
+            // The record of stores to these pages may disappear with them.
             for address in range.clone().step_by(SEGMENT).chain([range.end - 1]) {
                 if let Some(segment) = self.space.segment_of(address) {
                     self.make_blind(segment);
@@ -98,13 +99,14 @@ impl<S: Source> Inner<S> {
         }
     }
 
-    /// Whoever stored is woken when the lock is given back, here or by who holds it now, and
-    /// stores again; if the segment is still watched, there is another event.
+    /// Handles a store to a watched segment.  The thread that stored is woken when the lock is
+    /// released, here or by its present holder, and stores again.  If the segment is still
+    /// watched, that causes another event.
     fn handle_store(&self, segment: usize) {
         self.segments[segment].waiting.store(true, Ordering::SeqCst);
         let Some(mut state) = self.try_hold(segment) else { return };
         if state.kind == Kind::Watched && self.stored_to(segment, &mut state).is_err() {
-            // The process has too many mappings, or no memory: it may have fewer soon.
+            // The process has too many mappings or no memory.  That may change soon.
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(state);
@@ -143,7 +145,7 @@ impl<S: Source> Inner<S> {
                     }
                     Err(e) => {
                         self.source.cannot_be_touched(segment, &e);
-                        // Until `Tracker::with` has brought it in.
+                        // The poison stays until `Tracker::with` has brought the segment in.
                         if let Some(events) = &self.events {
                             let _ = events.poison(&self.space, segment);
                         }

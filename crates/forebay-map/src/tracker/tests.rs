@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what was stored before a sync began is durable when it has ended, whatever other
-//! threads do.  Method: threads store rising numbers, one to each page of theirs, others
-//! sync, tick and evict; a shadow stands for what is durable, and only `take` brings a page
-//! there.  Whoever syncs first notes what the others have stored, and afterwards compares.
+//! Goal: a store that completed before a sync began is durable when the sync has ended,
+//! whatever other threads do.  Method: threads store rising numbers to pages of their own;
+//! other threads sync, tick and evict.  A shadow copy stands for the durable content, and only
+//! `take` copies a page there.  Each sync first notes what the others have stored and compares
+//! afterwards.
 //!
-//! Each planted mistake is found by this, and only found mistakes count
-//! (`planted_mistakes_are_found`).
+//! These tests find each planted bug (`planted_mistakes_are_found`).
 
 use std::fs::File;
 use std::io;
@@ -27,10 +27,10 @@ struct Memory(Arc<Frames>);
 struct Frames {
     fd: File,
     window: Window,
-    /// Per segment: its frame, as long as it has one.
+    /// The frame of each segment, while it has one.
     frame: Mutex<Vec<Option<usize>>>,
     free: Mutex<Vec<usize>>,
-    /// What is durable of each segment.
+    /// The durable content of each segment.
     durable: Window,
     brought_in: AtomicUsize,
     fail: AtomicBool,
@@ -72,7 +72,7 @@ impl Memory {
     }
 
     fn give_back(&self, segment: usize, offset: u64) {
-        // What a frame had is not to be seen by the next that has it.
+        // The next owner of a frame must not see its old content.
         self.0.window.copy_in(offset as usize, &vec![0xee; SEGMENT]);
         let frame = self.0.frame.lock().unwrap()[segment].take().expect("has one");
         assert_eq!((frame * SEGMENT) as u64, offset);
@@ -110,8 +110,7 @@ impl Source for Memory {
     }
 }
 
-/// What there is, and nothing less if this machine can do it; else the name of the test is
-/// told.
+/// All features.  If this machine lacks one, prints the name of the test that is skipped.
 fn everything(name: &str) -> Option<Features> {
     let probe = Memory::new(1);
     let features = Features::detect(probe.memory(), 0);
@@ -122,7 +121,7 @@ fn everything(name: &str) -> Option<Features> {
     None
 }
 
-/// All that a machine may lack, and at last what this one has.
+/// Each set of features that a machine may have, and finally the set of this one.
 fn each_feature_set() -> Vec<Features> {
     let has = Features::detect(Memory::new(1).memory(), 0);
     let set = |faults, watch, scan, moves| {
@@ -240,7 +239,8 @@ fn a_quiet_segment_is_not_looked_at_until_it_is_stored_to() {
     assert_eq!(take(&t, 0..usize::MAX).0, [515]);
     assert_eq!(t.source().durable(515), 10);
 
-    // Nor is one that somebody stores to and does not sync: it has to be told.
+    // A segment that is stored to but not synced does not become watched: its pages are still
+    // to be reported.
     store(&t, 516, 11);
     for _ in 0..5 {
         t.tick(1, 0, usize::MAX).expect("a tick");
@@ -248,7 +248,7 @@ fn a_quiet_segment_is_not_looked_at_until_it_is_stored_to() {
     assert_eq!(t.counts().scanned, 1);
     assert_eq!(take(&t, 0..usize::MAX).0, [516]);
 
-    // The kernel stores, too.
+    // The kernel stores too.
     for _ in 0..3 {
         t.tick(1, 0, usize::MAX).expect("a tick");
     }
@@ -302,7 +302,7 @@ fn what_cannot_be_let_go_of_is_kept_and_told() {
             } else {
                 let late = |offset, late: &PageSet| {
                     assert!(late.is_empty());
-                    // As if somebody had stored late, of which it knows.
+                    // This store acts as one that came late and is known.
                     memory(&t).0.window.copy_in(offset as usize + 4 * PAGE, &[8]);
                     Err::<(), _>("no")
                 };
@@ -355,14 +355,14 @@ fn advice_to_the_kernel_loses_no_store() {
     let Some(features) = everything("advice_to_the_kernel_loses_no_store") else { return };
     assert_eq!(told_after_advice(&features), SEGMENT_PAGES);
     plant(Some(Planted::EventNotAwaited));
-    // Each try has a chance of one in a hundred or two.
+    // Each attempt finds the bug with a probability of one or two per cent.
     let found = (0..3000).any(|_| told_after_advice(&features) != SEGMENT_PAGES);
     plant(None);
     assert!(found, "a mistake was not found");
 }
 
-/// How many pages are told after it: the segment counts as a whole, since the kernel may have
-/// forgotten what it had noted.
+/// The number of pages that are reported after the advice.  The whole segment counts, since the
+/// kernel may have lost its record of stores.
 fn told_after_advice(features: &Features) -> usize {
     let mut told = SEGMENT_PAGES;
     for watched in [false, true] {
@@ -385,14 +385,14 @@ fn told_after_advice(features: &Features) -> usize {
     told
 }
 
-/// Threads that store, sync, tick and evict until the time is over or a page was found that
-/// was stored before a sync began and not durable when it had ended.
+/// Runs threads that store, sync, tick and evict until the time is over, or until a page was
+/// stored before a sync began and was not durable when the sync had ended.
 fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
     const SEGMENTS: usize = 6;
     const WRITERS: usize = 2;
     const PAGES: usize = 24;
     let t = tracker(SEGMENTS, features);
-    // Some pages of each segment, each one writer's.
+    // Some pages of each segment, each with one writer.
     let page_of = |i: usize| (i * 7919) % SEGMENT_PAGES + (i % SEGMENTS) * SEGMENT_PAGES;
     let stored: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
     let found: Mutex<Option<String>> = Mutex::new(None);
@@ -420,7 +420,7 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
                 let mut own = 0;
                 while !over() {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    // Mostly within one segment, so that others get quiet.
+                    // Most stores are within one segment, so that the others become quiet.
                     let near = (random >> 40) as usize % 8;
                     let i = match near {
                         0 => (random >> 33) as usize % PAGES,
@@ -500,7 +500,7 @@ fn planted_mistakes_are_found() {
     ];
     for mistake in mistakes {
         plant(Some(mistake));
-        // It ends as soon as it is found; on a busy machine that may take long.
+        // The race ends as soon as the bug is found; on a busy machine that may take long.
         let found = race(&features, Duration::from_secs(300));
         plant(None);
         let found = found.expect_err(&format!("{mistake:?} was not found"));
@@ -508,7 +508,7 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// In a process of its own, which dies of it.
+/// The test runs in a process of its own, which the SIGBUS ends.
 #[test]
 fn a_segment_that_cannot_be_brought_in_gives_sigbus_and_may_be_tried_again() {
     use std::os::unix::process::ExitStatusExt;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Moments of which chance makes too few: a process that dies, comes or is asked just then.
+//! Events that rarely coincide by chance: a process dies, joins or is asked at a given moment.
 
 use super::*;
 
-/// What a process answers when it is asked.
+/// The reply of a process to an order.
 struct Asked(Box<dyn Fn(&Order) -> Heard + Send + Sync>);
 
 impl std::fmt::Debug for Asked {
@@ -23,7 +23,7 @@ impl Peer for Asked {
 }
 
 impl World {
-    /// A guest that is a message and no more: its number, and that of its file.
+    /// Adds a guest that only replies to orders.  Returns its number and that of its file.
     fn guest(&self, answers: impl Fn(&Order) -> Heard + Send + Sync + 'static) -> (u64, u32) {
         let who = self.next.fetch_add(1, Ordering::SeqCst);
         self.homes.hears(who, Arc::new(Asked(Box::new(answers))));
@@ -44,7 +44,7 @@ fn done() -> Heard {
     Heard::Said(Reply::Done)
 }
 
-/// What the file has at a place after each of some cuts.
+/// The content of the file at a place after each of several cuts.
 fn after_cuts(machine: &Arc<Machine>, at: usize, len: usize) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     for seed in 0..20 {
@@ -56,7 +56,8 @@ fn after_cuts(machine: &Arc<Machine>, at: usize, len: usize) -> Vec<Vec<u8>> {
     found
 }
 
-/// What it has stored last may be what the file has, while the pool has something else durable.
+/// The last store of a dead guest may equal the file's content while the pool has another
+/// durable version.
 #[test]
 fn what_a_dead_one_had_stored_back_is_durable_with_the_next_sync() {
     let _alone = alone();
@@ -75,7 +76,7 @@ fn what_a_dead_one_had_stored_back_is_durable_with_the_next_sync() {
     }
 }
 
-/// That it is dead is seen by who takes a segment away while a sync asks another one.
+/// An eviction finds the death of one guest while a sync asks another guest.
 #[test]
 fn a_sync_has_what_a_dead_one_has_stored_whoever_sees_it_first() {
     let _alone = alone();
@@ -104,7 +105,7 @@ fn a_sync_has_what_a_dead_one_has_stored_whoever_sees_it_first() {
     }
 }
 
-/// Its calls would not be among those that are waited for.
+/// Otherwise the new guest's calls would not be among those that are waited for.
 #[test]
 fn who_comes_while_others_are_stopped_waits_as_well() {
     let _alone = alone();
@@ -145,7 +146,7 @@ fn who_comes_while_others_are_stopped_waits_as_well() {
     });
 }
 
-/// What was cut off has no blocks when the file grows again.
+/// Bytes that were cut off have no blocks when the file grows again.
 #[test]
 fn blocks_that_were_cut_off_are_asked_for_again() {
     let _alone = alone();
@@ -166,8 +167,8 @@ fn blocks_that_were_cut_off_are_asked_for_again() {
     }
 }
 
-/// A call that waits for a frame has to end before the size can change; and frames are given back
-/// by whom it is a call of.
+/// A call that waits for a frame must end before the size can change, and the process of that
+/// call may itself have to release a frame.
 #[test]
 fn frames_are_given_back_while_a_change_of_the_size_waits() {
     let _alone = alone();
@@ -200,7 +201,7 @@ fn frames_are_given_back_while_a_change_of_the_size_waits() {
     file.close().expect("closed");
 }
 
-/// The last two of its guests die, one of them while it asks for a sync.
+/// The last two guests of a file die, one of them while it asks for a sync.
 #[test]
 fn a_file_is_closed_whoever_sees_that_its_last_guest_is_dead() {
     let _alone = alone();
@@ -229,7 +230,7 @@ fn a_file_is_closed_whoever_sees_that_its_last_guest_is_dead() {
     assert!(machine.is_empty(), "nobody has it open");
 }
 
-/// The others count on what is there.
+/// The other guests rely on the board.
 #[test]
 fn a_guest_cannot_write_to_the_board() {
     let _alone = alone();
@@ -247,7 +248,7 @@ fn a_guest_cannot_write_to_the_board() {
     world.homes.gone(who, true).expect("gone");
 }
 
-/// Who reads a file with holes does not fill it.
+/// Reading a file with holes must not fill them.
 #[test]
 fn a_segment_that_was_only_read_is_given_back_without_blocks() {
     let _alone = alone();
