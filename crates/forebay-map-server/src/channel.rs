@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The connection at which a process takes orders about files that it shares.
+//! The connection on which a process takes orders about the files that it shares.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -16,16 +16,17 @@ use crate::planted::{self, Planted};
 use crate::service::lock;
 use crate::share::Client;
 
-/// So long a process that lives may say nothing while it carries an order out.
+/// How long a living process may stay silent while it carries out an order.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 20_000 });
 
-/// The same where others go on without it, or it has let such an order go by already.
+/// The shorter limit for a process that has let such an order time out before, or that others
+/// do not depend on.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// Its descriptors are closed so much before it is dead, at most.
+/// The longest time between the close of a dying process's descriptors and its death.
 const DIES: Duration = Duration::from_secs(2);
 
-/// Of one process.
+/// The channel of one process.
 #[derive(Debug)]
 pub(crate) struct Channel {
     of: Client,
@@ -35,12 +36,12 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 struct State {
     stream: UnixStream,
-    /// Of the last order.
+    /// The number of the last order.
     number: u64,
-    /// The last one was not answered, from then on: what comes first is the answer to that.
+    /// Set since the last order was not answered.  The first reply to come belongs to it.
     unanswered: Option<Instant>,
     come: Vec<u8>,
-    /// Why nothing is ordered any more.
+    /// The reason why no more orders are sent.
     broken: Option<String>,
 }
 
@@ -51,7 +52,7 @@ impl Channel {
         Ok(Arc::new(Channel { of, state: Mutex::new(state) }))
     }
 
-    /// Until something can be read, or the process is dead, or that takes too long.
+    /// Waits until data can be read or written, the process is dead, or the time is over.
     fn wait(&self, state: &State, until: Instant, flags: PollFlags) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -64,7 +65,7 @@ impl Channel {
                 [PollFd::new(&state.stream, flags), PollFd::new(&*self.of.process, PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                // What it has said before it died counts.
+                // A reply that the process sent before it died counts.
                 Ok(_) if !fds[0].revents().is_empty() => return Ok(()),
                 Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
                 Err(e) => return Err(e.into()),
@@ -114,9 +115,10 @@ impl Channel {
             (false, false) => MOMENT,
         };
         let until = begun + patience;
-        // `Go` has to be there when it goes on, whatever it answers.
+        // `Go` must be sent in any case: the process reads it once it continues.
         if let (Some(since), false) = (state.unanswered, matches!(order, Order::Go { .. })) {
-            // Who does not answer is not waited for as long by each of the others in turn.
+            // A process that does not answer must not delay each of the other requests in turn
+            // by the full limit.
             let until = match waits {
                 true => (since + patience).max(begun + patience.min(MOMENT)),
                 false => begun + Duration::from_millis(1),
@@ -126,7 +128,7 @@ impl Channel {
         state.number += 1;
         let bytes = wire::bytes_of(&Ordered { number: state.number, what: order.clone() })?;
         if let Err(e) = self.send(state, &bytes, until) {
-            // A part of it may be there.
+            // A part of the order may have been sent.
             state.broken = Some(e.to_string());
             return Err(e);
         }
@@ -137,7 +139,8 @@ impl Channel {
         self.hear(state, until, if waits { patience } else { Duration::ZERO })
     }
 
-    /// The answer to the last order.  Who says that it works on it has so much time from then on.
+    /// Waits for the reply to the last order.  Each report that the process is working extends
+    /// the time by `more`.
     fn hear(&self, state: &mut State, mut until: Instant, more: Duration) -> io::Result<Reply> {
         loop {
             let said = self.receive(state, until)?;
@@ -186,7 +189,7 @@ impl Peer for Channel {
             }
             Err(e) => {
                 let why = format!("its connection has ended: {e}");
-                // It is told nothing more: not to wait for `Go` either.
+                // The process gets no more orders.  The shutdown also ends its wait for `Go`.
                 let _ = state.stream.shutdown(std::net::Shutdown::Both);
                 state.broken = Some(why.clone());
                 Heard::Silent(why)
@@ -201,7 +204,8 @@ mod tests {
 
     use rustix::process::{getpid, pidfd_open, PidfdFlags};
 
-    /// What is heard of a process that says so often that it works, each time after a while.
+    /// The outcome of an order to a process that reports `works` times that it is working,
+    /// after a pause each time.
     fn heard(works: u32, each: Duration) -> Heard {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let process = Arc::new(pidfd_open(getpid(), PidfdFlags::empty()).expect("this process"));

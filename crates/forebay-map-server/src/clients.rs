@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes that map files onto a pool that is served: a socket where they ask, a thread for
-//! each, and one that brings home what they leave when they die.
+//! Serves the processes that map files onto the pool: a socket for their requests, a thread for
+//! each connection, and a thread that recovers what dead processes left.
 //!
-//! A process has its frames until it is dead, by its pidfd, or says that it has nothing mapped
-//! any more: that a connection has ended says nothing of the memory.  Nothing here waits for a
-//! process, so one that is stopped holds what it has and no more.
+//! A process keeps its frames until its pidfd shows that it is dead, or until it reports that
+//! it maps nothing any more.  The end of a connection says nothing about its memory.  Nothing
+//! here waits for a process, so a stopped process only holds what it has.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read, Write};
@@ -34,27 +34,27 @@ use crate::planted::{self, Planted};
 use crate::service::{lock, Notes};
 use crate::share::{Client, Home, Share, OWN};
 
-/// Processes at once.
+/// The most processes at the same time.
 const CLIENTS: usize = 64;
-/// Their connections; one that shares files has several.
+/// The most connections.  A process that shares files has several.
 const CONNECTIONS: usize = 4 * CLIENTS;
-/// How soon a thread sees that it is to stop.
+/// How often a thread checks whether it is to stop.
 const TICK: Duration = Duration::from_millis(100);
-/// Who has connected says so soon which map it wants.
+/// How long a new connection has to name its map.
 const GREETS: Duration = Duration::from_secs(5);
-/// Between two tries to bring a file home.
+/// The time between two attempts to write a file back.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What serves them.
+/// The service for these processes.
 #[derive(Debug)]
 pub(crate) struct Clients {
     shared: Arc<Shared>,
-    /// Removed when it is dropped; nobody connects any more then.
+    /// The drop removes the socket, so that no one can connect any more.
     _socket: PrivateSocket,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A map, and the files of it that processes share.
+/// A map, with the files of it that processes share.
 #[derive(Clone, Debug)]
 struct Served {
     share: Arc<Share>,
@@ -66,7 +66,7 @@ impl Served {
         self.share.has_any(of) || self.homes.has_any(of.number)
     }
 
-    /// What is answered, and what comes with it.
+    /// The answer, and the descriptor that goes with it.
     fn answer(&self, of: &Client, request: &Request) -> (Answer, Option<OwnedFd>) {
         let slow = planted::is(Planted::SlowDisk) || planted::is(Planted::SilentSlowDisk);
         if slow && matches!(request, Request::AddFile { .. }) {
@@ -86,16 +86,16 @@ struct Shared {
     notes: Arc<Notes>,
     stop: AtomicBool,
     number: AtomicU64,
-    /// Connections at which an answer is worked on: since when they have heard nothing.
+    /// Connections whose request is being worked on, with the time of the last report to each.
     working: Mutex<BTreeMap<u64, Instant>>,
-    /// Those that have a thread, and may have frames.
+    /// Connections that have a thread and may have frames.
     streams: Mutex<BTreeMap<u64, UnixStream>>,
-    /// Those that have said which map they want, by the number of their first connection.
+    /// Processes that have named their map, by the number of their first connection.
     known: Mutex<BTreeMap<u64, (Client, Served)>>,
-    /// Those that have died, and of whose stores to files that they shared not all is durable.
+    /// Dead processes whose stores to shared files are not all durable yet.
     lost: Mutex<Vec<(u64, Served)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Somebody has died.
+    /// Set when a process has died.
     dead: Mutex<bool>,
     wake: Condvar,
 }
@@ -140,7 +140,7 @@ impl Clients {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                         wait_for(&[PollFd::new(&listener, PollFlags::IN)]);
                     }
-                    // Out of descriptors or memory: there may be some later.
+                    // Descriptors or memory are used up for now.
                     Err(_) => std::thread::sleep(TICK),
                 }
             }
@@ -176,7 +176,7 @@ impl Drop for Clients {
 fn with_homes(share: Arc<Share>) -> io::Result<Served> {
     let store: Arc<dyn Store> = Arc::new(OwnStore::new(Arc::clone(&share))?);
     let too = Arc::clone(&share);
-    // What its users keep in memory is bounded with all others'.
+    // The pins of users count against the same bound as all others, so no limit applies here.
     let options = Options { most_locked: usize::MAX, ..Options::default() };
     let given_up = GivenUp(Box::new(move |file| too.give_up(file)));
     let homes = Homes::new(store, options, given_up).map_err(io::Error::other)?;
@@ -191,7 +191,7 @@ fn wait_for(fds: &[PollFd<'_>]) -> bool {
     matches!(poll(&mut fds, Some(&timeout)), Ok(n) if n > 0)
 }
 
-/// Of the other side: its process, if it may open the pool.
+/// Identifies the peer of a connection, if its user may open the pool.
 fn peer(stream: &UnixStream) -> Result<(u32, OwnedFd), String> {
     let who = rustix::net::sockopt::socket_peercred(stream).map_err(|e| e.to_string())?;
     let me = rustix::process::geteuid();
@@ -204,7 +204,7 @@ fn peer(stream: &UnixStream) -> Result<(u32, OwnedFd), String> {
 }
 
 impl Shared {
-    /// A thread for who has connected.
+    /// Starts a thread for a new connection.
     fn begin(shared: &Arc<Shared>, stream: UnixStream) {
         let number = shared.number.fetch_add(1, Ordering::Relaxed);
         let mut threads = lock(&shared.threads);
@@ -233,7 +233,7 @@ impl Shared {
         let _ = tell(&stream, &Answer::Failed { refused: false, why: refused });
     }
 
-    /// Until it is dead, or has nothing any more.
+    /// Serves a connection until the process is dead or has nothing any more.
     fn serve(&self, of: &Client, stream: UnixStream) {
         let mut role = Role::None;
         let left = stream
@@ -242,7 +242,7 @@ impl Shared {
             .unwrap_or(Left::Open);
         let Role::First(served) = role else { return };
         drop(stream);
-        // It may have ended a moment ago, or lives and has its memory.
+        // The process may have ended a moment ago, or it lives and keeps its memory.
         let lives = left == Left::Open && !planted::is(Planted::TakenFromTheLiving);
         while lives && served.has_any(of) && !wait_for(&[PollFd::new(&*of.process, PollFlags::IN)])
         {
@@ -258,7 +258,7 @@ impl Shared {
         lock(&self.known).contains_key(&of.number)
     }
 
-    /// Nothing of it is mapped any more.
+    /// Handles a process that maps nothing any more.
     fn has_ended(&self, of: &Client, served: &Served) {
         let forgotten = planted::is(Planted::GuestForgotten);
         if let Err(e) = served.homes.gone(of.number, forgotten) {
@@ -282,7 +282,7 @@ impl Shared {
                 }
                 continue;
             }
-            // What a dead process has asked for nobody waits for.
+            // No one waits for the answer to a dead process's request.
             if of.is_dead() {
                 return Ok(Left::Dead);
             }
@@ -309,7 +309,8 @@ impl Shared {
                         let answer = self.work(of, || served.answer(first, &request));
                         let of = first;
                         if !self.is_known(of) {
-                            // It has ended meanwhile, and what it was given just now is nobody's.
+                            // The process has ended meanwhile, so what it was just given
+                            // belongs to no one.
                             self.has_ended(of, served);
                             return Ok(Left::Open);
                         }
@@ -329,7 +330,8 @@ impl Shared {
                             }
                             Ok((first, served)) => {
                                 let channel = Channel::new(first.clone(), stream.try_clone()?)?;
-                                // Its next question may come as soon as it reads the answer.
+                                // Registered before the answer, because the next request may
+                                // follow it at once.
                                 served.homes.hears(first.number, channel);
                                 tell(stream, &Answer::Done)?;
                                 return Ok(Left::Open);
@@ -349,9 +351,10 @@ impl Shared {
         Ok(Left::Open)
     }
 
-    /// For as long as it takes, the connection hears that somebody is at it.
+    /// Runs `f`.  Meanwhile the connection gets regular reports that the request is being
+    /// worked on.
     fn work<R>(&self, connection: &Client, f: impl FnOnce() -> R) -> R {
-        /// Also if that panics: nothing more is said of it.
+        /// Its drop ends the reports, also after a panic.
         struct Works<'a>(&'a Shared, u64);
         impl Drop for Works<'_> {
             fn drop(&mut self) {
@@ -376,7 +379,7 @@ impl Shared {
                 }
                 *since = Instant::now();
                 if let Some(stream) = lock(&self.streams).get(number) {
-                    // Who has not read what was said before has something to read.
+                    // A peer that has not read the previous report still has something to read.
                     let _ = tell(stream, &Answer::Working);
                 }
             }
@@ -435,7 +438,8 @@ impl Shared {
                     at: claim.at.clone(),
                     frames: share.store.capacity() as u32,
                 });
-                // Its other connections may come as soon as it reads that.
+                // Registered before the answer, because the process's other connections may
+                // follow it at once.
                 lock(&self.known).insert(of.number, (of.clone(), served.clone()));
                 let given = give_memory(stream, &hello, &*share.store);
                 given.inspect_err(|_| drop(lock(&self.known).remove(&of.number)))?;
@@ -446,7 +450,7 @@ impl Shared {
         Ok(None)
     }
 
-    /// What processes leave when they die, until told to stop.
+    /// Recovers what processes leave when they die, until it is stopped.
     fn bring_home(&self) {
         let mut told = BTreeMap::new();
         while !self.stop.load(Ordering::Acquire) {
@@ -484,33 +488,34 @@ impl Shared {
     }
 }
 
-/// What a connection is for.
+/// The role of a connection.
 #[derive(Debug)]
 enum Role {
-    /// That was not said yet.
+    /// The connection has not stated its role yet.
     None,
-    /// The first one of a process: as long as it is there, or that lives, it has what it has.
+    /// The first connection of a process.  The process keeps its frames while this connection
+    /// or the process exists.
     First(Served),
-    /// Another one of that process.
+    /// Another connection of the process.
     Another(Client, Served),
 }
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// The process may live, and have its memory.
+    /// The process may live and keep its memory.
     Open,
     Dead,
     Bye,
 }
 
-/// Nobody may read it any more.
+/// Prints a warning.  Standard error may be closed, which is no error.
 #[track_caller]
 pub(crate) fn warn(text: &str) {
     forebay::diagnostics::warn(format_args!("forebay: {}", forebay::printable(text)));
 }
 
-/// The next request; one that is not understood is told so, and ends the connection.
+/// Takes the next request.  A malformed one gets an error answer and ends the connection.
 fn message(come: &[u8], stream: &UnixStream) -> io::Result<Option<(Request, usize)>> {
     wire::message_in(come).inspect_err(|e| {
         let why = format!("the request is not understood: {e}");
@@ -518,7 +523,8 @@ fn message(come: &[u8], stream: &UnixStream) -> io::Result<Option<(Request, usiz
     })
 }
 
-/// One answer is short enough for any socket: who takes none does not ask properly.
+/// Sends an answer.  Any socket buffer can hold one, so the send fails only for a client that
+/// does not read its answers.
 fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&wire::bytes_of(answer)?)
 }
@@ -530,7 +536,7 @@ fn tell_all(stream: &UnixStream, (answer, file): (Answer, Option<OwnedFd>)) -> i
     }
 }
 
-/// The same, with the pool's memory.
+/// Sends an answer with the descriptor of the pool's memory.
 fn give_memory(stream: &UnixStream, answer: &Answer, store: &dyn Store) -> io::Result<()> {
     if planted::is(Planted::LockNotShared) {
         let mut file = std::fs::OpenOptions::new();

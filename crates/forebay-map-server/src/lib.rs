@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The maps of an open pool, for who serves it and for who has it for himself.
+//! The maps of an open pool, for the server of the pool and for a process that has it
+//! exclusively.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | [`orders`] | what a user has done with maps: list, status, recover, salvage, drop |
+//! | [`orders`] | users' orders: list, status, recover, salvage, drop, pin |
 //! | [`service`] | maps as a service of the pool's server, which takes these orders |
-//! | `share` | whose files and frames are, and what a process may have done with them |
-//! | `clients` | processes that map files; what they leave when they die is brought home |
-//! | `channel` | orders to those that share files |
-//! | `own_store` | a share as the server has it for files that are shared |
+//! | `share` | which process owns which files and frames, and what it may do with them |
+//! | `clients` | the processes that map files, and recovery of what they leave when they die |
+//! | `channel` | orders to processes that share files |
+//! | `own_store` | the server's own store for shared files |
 #![forbid(unsafe_code)]
-// They panic where nobody reads any more.
+// The print macros panic if no one reads the stream.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod channel;

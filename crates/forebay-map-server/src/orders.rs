@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a user has done with the maps of a pool, whoever has it open: the order, and the
-//! answer, which are the same on the control socket.
+//! Users' orders for the maps of a pool: the order and its answer.  They are the same on the
+//! control socket and in a process that has the pool itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,26 +17,26 @@ use serde_json::Value;
 
 use crate::share::Share;
 
-/// What is to be done.  Files are named as [`Left::is_named`] says; none: all.
+/// An order.  Files are named as [`Left::is_named`] describes.  Empty: all files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Order {
-    /// Answered by maps with their files: [`MapFiles`].
+    /// Lists the maps with their files.  The answer is a list of [`MapFiles`].
     List,
-    /// By [`MapStatus`] of each.
+    /// The answer is a [`MapStatus`] of each map.
     Status,
-    /// By [`Recovered`].
+    /// The answer is [`Recovered`].
     Recover { files: Vec<PathBuf>, dry_run: bool, accept: bool },
-    /// By [`Saved`] of each file; the directory is a whole path.
+    /// The answer is [`Saved`] of each file.  The directory is an absolute path.
     Salvage { files: Vec<PathBuf>, to: PathBuf },
-    /// By [`OfFile`] of each.
+    /// The answer is [`OfFile`] of each file.
     Drop { files: Vec<PathBuf> },
-    /// By [`Kept`] of each: that range of them stays in memory, or (none) no more of them.  Files
-    /// are whole paths; `map`: of which map, or the only one.
+    /// Pins that range of each file in memory, or, with None, unpins the files.  The answer is
+    /// [`Kept`] of each file.  Paths are absolute.  `map` names the map; None: the only one.
     Pin { files: Vec<PathBuf>, map: Option<String>, range: Option<(u64, u64)> },
 }
 
-/// What is kept in memory of a file.
+/// The pinned part of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
     pub file: PathBuf,
@@ -46,13 +46,13 @@ pub struct Kept {
 /// What a map has of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OfFile {
-    /// As [`Left::name`].
+    /// The name, as in [`Left::name`].
     pub file: String,
     pub number: Option<u32>,
-    /// The process that has it mapped.
+    /// The process that has it mapped exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapped_by: Option<u32>,
-    /// Processes that share it.
+    /// The processes that share it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_by: Vec<u32>,
     /// Segments that the server keeps in memory by order of a user.
@@ -84,14 +84,14 @@ impl OfFile {
     }
 }
 
-/// A map, and the files of which it has something.
+/// A map, and the files of which it has data.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MapFiles {
     pub map: MapInfo,
     pub files: Vec<OfFile>,
 }
 
-/// How full a map is.
+/// The use of a map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MapStatus {
     pub map: String,
@@ -99,18 +99,18 @@ pub struct MapStatus {
     pub frames: u32,
     pub frames_used: usize,
     pub dirty_pages: usize,
-    /// Of which it is not known whether their files lack them.
+    /// Pages that files may lack.
     pub unknown_pages: usize,
     pub files: usize,
-    /// That have files mapped.
+    /// Processes that have files mapped.
     #[serde(default)]
     pub processes: Vec<u32>,
-    /// Frames that are locked: by processes, or by the server for its users.
+    /// Frames that are pinned by processes, or by the server for users.
     #[serde(default)]
     pub frames_locked: usize,
 }
 
-/// What came of a recovery.
+/// The result of a recovery.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovered {
     pub dry_run: bool,
@@ -119,14 +119,14 @@ pub struct Recovered {
     pub maps: Vec<RecoveredMap>,
 }
 
-/// The same of a map.
+/// The result of a recovery of one map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RecoveredMap {
     pub map: String,
     pub damaged: bool,
-    /// That have all that was synced.
+    /// Files that have all synced data.
     pub files: usize,
-    /// That were written to them.
+    /// Pages that were written to files.
     pub pages: usize,
     pub stays: Vec<Stays>,
 }
@@ -147,7 +147,7 @@ impl From<Refused> for Stays {
     }
 }
 
-/// A file of which something was copied.
+/// A file of which data was copied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Saved {
     pub file: String,
@@ -158,13 +158,13 @@ pub struct Saved {
     pub lost_pages: usize,
 }
 
-/// Why it could not be done.
+/// Why an order failed.
 #[derive(Debug)]
 pub enum Error {
     Pool(forebay::Error),
-    /// Of a map, by its name.
+    /// An error of a map, with the map's name.
     Map(String, forebay_map::Error),
-    /// An answer that cannot be written down.
+    /// The answer cannot be encoded.
     Json(serde_json::Error),
 }
 
@@ -187,7 +187,7 @@ impl From<forebay::Error> for Error {
 }
 
 impl Error {
-    /// Of a command that ends with it: one of [`forebay::EXIT_CODES`].
+    /// The exit code of a command that ends with this error: one of [`forebay::EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Pool(e) => e.exit_code(),
@@ -197,10 +197,10 @@ impl Error {
     }
 }
 
-/// Of an order.
+/// The result of an order.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A map of the pool; none: it is damaged, and was not attached.
+/// A map of the pool.  Without a share: the map is damaged and was not attached.
 #[derive(Clone, Debug)]
 pub(crate) struct Attached {
     pub info: MapInfo,
@@ -218,7 +218,7 @@ fn open_file(path: &Path) -> forebay_map::Result<Box<dyn Backing>> {
     Ok(Box::new(RegularFile::open(path)?))
 }
 
-/// What a map has of files that any of the names means; all of them are to be found.
+/// Selects the files that a list of names refers to, and records which names were found.
 struct Wanted<'a> {
     names: &'a [PathBuf],
     found: Vec<bool>,
@@ -280,17 +280,17 @@ impl Maps {
         Ok(Maps { pool: pool.path().to_owned(), maps })
     }
 
-    /// Of a pool without any.
+    /// The maps of a pool without any.
     pub fn none(pool: &Path) -> Maps {
         Maps { pool: pool.to_owned(), maps: Vec::new() }
     }
 
-    /// Those that can be read.
+    /// The maps that can be read.
     pub(crate) fn sound(&self) -> impl Iterator<Item = &Arc<Share>> {
         self.maps.iter().filter_map(|m| m.share.as_ref())
     }
 
-    /// The answer to an order, as the order says.
+    /// Carries out an order and returns its answer.
     pub fn carry_out(&self, order: &Order, progress: &mut dyn FnMut(&Work)) -> Result<Value> {
         match order {
             Order::List => serde_json::to_value(self.list()?),
@@ -362,7 +362,8 @@ impl Maps {
         let map = m.info.name.clone();
         let done = |damaged| RecoveredMap { map, damaged, files: 0, pages: 0, stays: Vec::new() };
         let Some(share) = &m.share else { return Ok(done(true)) };
-        // What a process has mapped is its own, or about to be brought home.
+        // Files that a process has mapped are left to it.  Those of a dead process are being
+        // recovered already.
         let mut names = Wanted::new(how.only).of(share)?;
         names.retain(|l| l.id.is_none_or(|id| !share.is_mapped(id)));
         let name = |l: &Left| l.id.map_or(l.name(), |id| format!("#{id}")).into();
@@ -389,7 +390,7 @@ impl Maps {
         let mut wanted = Wanted::new(files);
         let mut saved = Vec::new();
         for share in self.sound() {
-            // Maps number their files each for itself.
+            // Each map has its own numbers of files, so each gets a directory.
             let dir = to.join(&share.map);
             for l in wanted.of(share)? {
                 let s = salvage(&*share.store, &l, &dir).map_err(of_map(&share.map))?;
@@ -452,7 +453,7 @@ impl Maps {
         Ok(dropped)
     }
 
-    /// Whether the pool has something of a file of this name that nobody has mapped.
+    /// Whether the pool has data of a file of this name that no process has mapped.
     pub(crate) fn has(&self, map: &str, file: &str) -> bool {
         self.sound().filter(|share| share.map == map).any(|share| {
             let Ok(files) = share.store.files() else { return true };

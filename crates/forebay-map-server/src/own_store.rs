@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A map's share as the server has it for files that processes share: it is a process like the
-//! others, which asks by a call.
+//! The server's own store for files that processes share.  The server is a client of the map
+//! like other processes, but its requests are function calls.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -90,7 +90,8 @@ impl Store for OwnStore {
         }
     }
 
-    /// Those of others are none of its business: `add_file` looks at all.
+    /// Lists the server's own files.  Those of others do not matter here: `add_file` checks
+    /// all.
     fn files(&self) -> Result<Vec<(u32, FileRecord)>> {
         let (mut files, mut from) = (Vec::new(), 0);
         while let Answer::File(Some((file, record))) =

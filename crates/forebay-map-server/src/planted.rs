@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliberate mistakes, each of which the tests have to find.  A server that the tests have
-//! built takes one from the environment; no other knows the name.
+//! Planted bugs.  The tests must find each of them.  A server that was built for tests takes
+//! one from the environment; no other build has the code.
 
-/// What is wrong.
+/// The bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // only in a build for tests
 pub(crate) enum Planted {
-    /// Frames are taken from a process that lives: its connection alone has ended.
+    /// Frames are taken from a living process because its connection has ended.
     TakenFromTheLiving,
-    /// Of a process that has died dirty frames are freed, and not brought home.
+    /// Dirty frames of a dead process are freed without being written back.
     DirtyFreed,
-    /// What a process has of the pool does not keep its lock.
+    /// The descriptor that a process has does not keep the pool locked.
     LockNotShared,
-    /// Files of a process that has died are nobody's before they have been brought home.
+    /// Files of a dead process become free before they have been written back.
     ForgottenEarly,
-    /// A process may change what is another's.
+    /// A process may change what belongs to another process.
     AnyonesFrames,
     /// A frame is given away while its owner has it.
     FrameGivenTwice,
-    /// The mark of a file is taken away before its pages are there.
+    /// The mark of a file is removed before its pages are written.
     UnmarkedFirst,
-    /// When a file has been brought home, whoever has its number now loses what he has.
+    /// After a recovery of a file, the new owner of the file's number loses its files.
     AnotherForgotten,
-    /// A process that has died is not a guest of its files any more, whatever it had stored.
+    /// A dead process stops being a guest although its stores are not durable.
     GuestForgotten,
-    /// Who does not answer at once counts as having answered.
+    /// A process that does not answer at once counts as having answered.
     AnsweredForTheStopped,
-    /// A disk takes a second for an answer, and the connection hears nothing meanwhile.
+    /// A slow disk delays an answer by a second, without reports to the connection.
     SilentSlowDisk,
-    /// Not a mistake: the same, and it hears ten times a second that the server is at it.
+    /// Not a bug: the same delay, with ten reports a second.
     SlowDisk,
-    /// Not a mistake: frames are released, and files truncated, a second late.
+    /// Not a bug: frames are released and files truncated a second late.
     DoneLate,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Maps as a service of their pool's server: what a crash has left is brought home before it
-//! begins, and users' orders come by the control socket.
+//! Maps as a service of their pool's server.  What a crash left is recovered before the service
+//! begins.  Users' orders arrive through the control socket.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -23,15 +23,15 @@ pub const KIND: &str = "map";
 pub struct MapService {
     name: String,
     read_only: bool,
-    /// None: stopped.  One order at a time.
+    /// None: stopped.  The lock allows one order at a time.
     maps: Mutex<Option<Maps>>,
     clients: Mutex<Option<Clients>>,
-    /// Why no other process can map files.
+    /// The reason why no other process can map files.
     alone: Option<String>,
     notes: Arc<Notes>,
 }
 
-/// What recoveries have left, with its map.
+/// What recoveries have left, by map.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pool: String,
@@ -45,7 +45,7 @@ impl Notes {
         stays.push((map.to_owned(), s));
     }
 
-    /// Of a process that has died.
+    /// Records what the recovery of a dead process left.
     pub fn left(&self, map: &str, refused: Vec<Refused>) {
         for stays in refused.into_iter().map(Stays::from) {
             warn(&told(&self.pool, map, &stays));
@@ -58,7 +58,7 @@ pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is told of a file that was not brought home.
+/// The message about a file that was not written back.
 pub fn told(pool: &str, map: &str, stays: &Stays) -> String {
     let Stays { file, pages, why, .. } = stays;
     format!(
@@ -79,9 +79,9 @@ fn for_server(e: Error) -> ServerError {
 }
 
 impl MapService {
-    /// Attaches the maps of the pool, and brings home what a crash has left of files; what
-    /// stays is in the answer, and in the status.  Then other processes can map files, by a
-    /// socket in the directory.  None: the pool has no maps.
+    /// Attaches the maps of the pool and recovers what a crash left.  The answer and the status
+    /// show what stays.  Then other processes can map files through a socket in the directory.
+    /// None: the pool has no maps.
     pub fn start(
         pool: &Pool,
         dir: &Path,
@@ -133,7 +133,7 @@ impl MapService {
             return Err(forebay::Error::ReadOnly { what }.into());
         }
         let answer = maps.carry_out(order, &mut |work| {
-            // Cut off it would only have to be done again.
+            // An interrupted order would only have to be repeated.
             let _: ControlFlow<()> = progress(work);
         })?;
         if let (Order::Recover { files, .. }, true) = (order, changes) {
@@ -189,7 +189,8 @@ impl Service for MapService {
             figures: figures(maps),
             details: json!({ "maps": maps }),
         };
-        // While an order is carried out it is not waited for, and there are no figures, not zeroes.
+        // A status does not wait for an order that is being carried out.  Then figures are
+        // absent, not zero.
         let maps = match self.maps.try_lock() {
             Ok(maps) => maps,
             Err(_) => {
@@ -229,7 +230,7 @@ impl Service for MapService {
         self.carry_out(&order, progress).map_err(for_server)
     }
 
-    /// What files lack stays in the pool, also what processes sync from now on.
+    /// Data that files lack stays in the pool, including later syncs of processes.
     fn stop(&self, _: &Stop) -> forebay_server::Result<()> {
         drop(lock(&self.clients).take());
         let Some(maps) = lock(&self.maps).take() else { return Ok(()) };
@@ -244,7 +245,7 @@ impl Service for MapService {
         Ok(())
     }
 
-    /// It is not waited for an order that is carried out: then it runs.
+    /// Does not wait for an order that is being carried out: the service still runs then.
     fn ended(&self) -> bool {
         self.maps.try_lock().is_ok_and(|maps| maps.is_none())
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A map that other processes have frames of: whose each file and frame is, and what a
-//! process may have done with them.  What it asks for is judged here; it may be hostile.
+//! A map whose frames other processes have: the owner of each file and frame, and what a
+//! process may do with them.  Every request is checked, because a process may be hostile.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,20 +20,20 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use crate::planted::{self, Planted};
 use crate::service::lock;
 
-/// Who has found no free frame counts as in need for so long.
+/// How long a process that found no free frame counts as in need.
 const NEED: Duration = Duration::from_secs(3);
-/// So many frames at once are asked back of a process.
+/// The most frames that a process is asked to release at once.
 const BACK: usize = 4;
 
-/// The number of the server itself, which has files for processes that share them.
+/// The server's own client number.  It has the files that processes share.
 pub(crate) const OWN: u64 = 0;
 
-/// A process that has a connection, by the number of that.
+/// A process with a connection.  `number` is that of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub number: u64,
     pub pid: u32,
-    /// Its pidfd.
+    /// The process's pidfd.
     pub process: Arc<OwnedFd>,
 }
 
@@ -48,7 +48,7 @@ impl Client {
         self.dies_within(Duration::ZERO)
     }
 
-    /// Waits for that, so long at most.
+    /// Waits for the death of the process, for this time at most.
     pub fn dies_within(&self, time: Duration) -> bool {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
         let process = PollFd::new(&*self.process, PollFlags::IN);
@@ -56,28 +56,29 @@ impl Client {
     }
 }
 
-/// A file that a process has mapped, or had when it died.
+/// A file that a process has mapped, or had mapped when it died.
 #[derive(Clone, Debug)]
 struct Held {
     client: Client,
     identity: Vec<u8>,
-    /// Its pages are being brought home, by whoever sees that first.
+    /// The process is dead, and the file is to be written back by whichever thread finds it
+    /// first.
     dead: bool,
 }
 
 #[derive(Debug, Default)]
 struct Owned {
     files: BTreeMap<u32, Held>,
-    /// Which file's, and which segment of it.
+    /// For each frame the file and the segment of the file.
     frames: BTreeMap<u32, (u32, u64)>,
-    /// Who needs frames, and since when.
+    /// Processes that need frames, and since when.
     needs: Vec<(u64, Instant)>,
-    /// Segments that each process has locked.
+    /// The number of segments that each process has pinned.
     pins: BTreeMap<u64, usize>,
 }
 
 impl Owned {
-    /// Of a living process.
+    /// The entry of a file, if this living process owns it.
     fn own(&self, client: &Client, file: u32) -> Result<&Held> {
         match self.files.get(&file) {
             Some(held) if held.client == *client && !held.dead => Ok(held),
@@ -99,14 +100,14 @@ impl Owned {
     }
 }
 
-/// What became of a file that a process had when it died.
+/// The result of a recovery of a dead process's file.
 #[derive(Debug)]
 pub(crate) enum Home {
-    /// The pool has nothing of it any more.
+    /// The pool has nothing of the file any more.
     All,
-    /// Somebody has the file locked: later.
+    /// Another process has the file locked: try again later.
     Locked,
-    /// What stays, and why.
+    /// Data that stays, and why.
     Stays(Report),
 }
 
@@ -116,7 +117,7 @@ pub(crate) struct Share {
     pub map: String,
     pub store: Arc<PoolStore>,
     owned: Mutex<Owned>,
-    /// Files that processes share, as long as they are served.
+    /// The files that processes share, while they are served.
     homes: Mutex<Weak<Homes>>,
 }
 
@@ -125,7 +126,7 @@ impl Share {
         Share { map, store, owned: Mutex::default(), homes: Mutex::default() }
     }
 
-    /// From now on files can be shared.
+    /// Allows files to be shared from now on.
     pub fn shares(&self, homes: &Arc<Homes>) {
         *lock(&self.homes) = Arc::downgrade(homes);
     }
@@ -134,13 +135,13 @@ impl Share {
         lock(&self.homes).upgrade()
     }
 
-    /// Segments that processes have locked, and the server for its users.
+    /// The number of segments that processes have pinned, and the server for users.
     pub fn pinned(&self) -> usize {
         self.owned().pins.values().sum()
     }
 
-    /// Keeps a part of a file in memory, or no more of it.  How many segments that is now; none:
-    /// that needs a server.
+    /// Pins a range of a file, or with None unpins the file.  Returns the number of segments
+    /// that are pinned now.  None: this needs a server.
     pub fn pin(&self, path: &Path, range: Option<(u64, u64)>) -> Option<Result<usize>> {
         let homes = self.homes()?;
         Some(match range {
@@ -149,12 +150,12 @@ impl Share {
         })
     }
 
-    /// Segments of a file that the server keeps in memory for its users.
+    /// The segments of a file that the server keeps in memory for users.
     pub fn pinned_of(&self, file: u32) -> usize {
         self.homes().map_or(0, |homes| homes.pinned_of(file))
     }
 
-    /// The processes that share a file of this number.
+    /// The processes that share the file with this number.
     pub fn shared_by(&self, file: u32) -> Vec<u32> {
         self.homes().map_or_else(Vec::new, |homes| homes.guests_of(file))
     }
@@ -163,22 +164,22 @@ impl Share {
         lock(&self.owned)
     }
 
-    /// The process that has a file of this number mapped, or had when it died.
+    /// The process that has the file with this number mapped, or had it when it died.
     pub fn owner(&self, file: u32) -> Option<u32> {
         let held = self.owned().files.get(&file).cloned()?;
         match held.client.number == OWN && !held.dead {
-            // The server has it for them, or to keep it in memory.
+            // The server has the file for its guests, or because it is pinned.
             true => Some(self.shared_by(file).first().copied().unwrap_or(held.client.pid)),
             false => Some(held.client.pid),
         }
     }
 
-    /// Whether processes have a file of this number mapped, or one had when it died.
+    /// Whether a process has the file with this number mapped, or had it when it died.
     pub fn is_mapped(&self, file: u32) -> bool {
         self.owned().files.contains_key(&file)
     }
 
-    /// Processes that have files, each once.
+    /// The processes that have files, without duplicates.
     pub fn clients(&self) -> Vec<u32> {
         let guests = self.homes().map_or_else(Vec::new, |homes| homes.guests());
         let owned = self.owned();
@@ -189,12 +190,12 @@ impl Share {
         pids
     }
 
-    /// Whether it has files or frames.
+    /// Whether a process has files.
     pub fn has_any(&self, client: &Client) -> bool {
         self.owned().files.values().any(|held| held.client == *client)
     }
 
-    /// What a process is answered.
+    /// Answers a request of a process.
     pub fn answer(&self, client: &Client, request: &Request) -> Answer {
         let slow = matches!(request, Request::Release { .. } | Request::Cut { .. });
         if slow && planted::is(Planted::DoneLate) {
@@ -273,7 +274,8 @@ impl Share {
                 Ok(Answer::Place(store.place(frame)?.into()))
             }
             Request::Pin { segments } => {
-                // The other half is for what is not locked.
+                // The other half of the frames stays available for segments that are not
+                // pinned.
                 let all: usize = owned.pins.values().sum();
                 let fits = all.saturating_add(segments as usize) <= store.capacity() / 2;
                 if fits {
@@ -311,15 +313,16 @@ impl Share {
         }
     }
 
-    /// A file that nobody shares any more, and that could not be closed: what of it is in the
-    /// pool is brought home as that of a process that has died.
+    /// Gives up a file that has no guests any more and could not be closed.  Its data is
+    /// recovered like that of a dead process.
     pub fn give_up(&self, file: u32) {
         if let Some(held) = self.owned().files.get_mut(&file) {
             held.dead = true;
         }
     }
 
-    /// The process has died, or has nothing mapped any more: nobody stores to its frames.
+    /// Records that a process has died or maps nothing any more, so that nothing stores to its
+    /// frames.  Returns whether it had files.
     pub fn died(&self, client: &Client) -> bool {
         let mut owned = self.owned();
         let mut any = false;
@@ -331,14 +334,13 @@ impl Share {
         any
     }
 
-    /// Files of processes that have died.
+    /// The files of dead processes.
     pub fn of_the_dead(&self) -> Vec<u32> {
         let owned = self.owned();
         owned.files.iter().filter(|(_, held)| held.dead).map(|(&file, _)| file).collect()
     }
 
-    /// Brings home what a process that has died had synced to a file, as recovery does after a
-    /// crash of all.
+    /// Writes back what a dead process had synced to a file, as a recovery after a crash does.
     pub fn bring_home(&self, file: u32) -> Result<Home> {
         if planted::is(Planted::ForgottenEarly) {
             self.forget(file);
@@ -351,7 +353,7 @@ impl Share {
             owned.frames.iter().filter(|(_, of)| of.0 == file).map(|(&frame, _)| frame).collect()
         };
         for frame in frames {
-            // One that is clean, or was to be filled, is free at once; others stay.
+            // A clean frame, or one that was being filled, is freed at once.  Others stay.
             if self.store.release(frame, planted::is(Planted::DirtyFreed)).is_ok() {
                 self.owned().frames.remove(&frame);
             }
@@ -384,8 +386,8 @@ impl Share {
         }
     }
 
-    /// What the process had stored and not synced goes home as well.  Whether that has to wait,
-    /// as somebody has the file locked.
+    /// Keeps stores of the process that it had not synced.  Returns whether this has to wait
+    /// because another process has the file locked.
     fn keep_stores(&self, file: u32) -> Result<bool> {
         if planted::is(Planted::GuestForgotten) {
             return Ok(false);
@@ -397,13 +399,13 @@ impl Share {
         match open_of(&open, &record) {
             Ok(backing) => keep_stores(&*self.store, file, &*backing).map(|()| false),
             Err(Error::Locked { .. }) => Ok(true),
-            // The recovery tells it.
+            // The recovery reports the error.
             Err(_) => Ok(false),
         }
     }
 
-    /// It is nobody's from now on.  Its record may be free already, and then another file of a
-    /// process that lives may have the number.
+    /// Forgets the file's owner.  The record may be free already, and its number may belong to
+    /// a file of a living process.
     fn forget(&self, file: u32) {
         let anyones = planted::is(Planted::AnotherForgotten);
         if anyones {
@@ -433,7 +435,7 @@ fn add_file(
         Some(held) if held.client == *client && !held.dead => {
             return refuse("this process has it already".into());
         }
-        // It has not been locked by that one any more, so that one is gone, or about to be.
+        // The owner does not hold the lock any more, so it is dead or about to die.
         Some(_) => return Ok(Answer::Wait),
         None => {}
     }
@@ -441,7 +443,7 @@ fn add_file(
         return refuse(format!("the pool has pages of it since a crash, as {}", known.path));
     }
     let number = store.add_file(file)?;
-    // What is known of the number may be of a file that was brought home a moment ago.
+    // Old entries of the number may be left from a file that was just recovered.
     owned.frames.retain(|_, of| of.0 != number);
     let held = Held { client: client.clone(), identity: file.identity.clone(), dead: false };
     owned.files.insert(number, held);
@@ -467,8 +469,8 @@ fn take(
     Ok(taken)
 }
 
-/// How many frames a process is to give back: what it has more than its part of all, as long as
-/// another one is in need.
+/// The number of frames that a process should release: those above its share, while another
+/// process is in need.
 fn wanted(store: &PoolStore, owned: &Owned, client: &Client) -> u32 {
     let now = Instant::now();
     let need = |(number, since): &(u64, Instant)| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: several processes map files onto a pool that another one serves, and each has what it
-//! would have if the pool were its own; one that is hostile harms nobody else.  Method: random
-//! histories of calls on two files by two connections, compared with a model, beside which a
-//! third sends what it likes; and the moments that need a test of their own.
+//! Goal: several processes map files onto a pool that another process serves.  Each has the
+//! same guarantees as with a pool of its own, and a hostile process harms no other.  Method:
+//! random histories of calls on two files over two connections, compared with a model, while a
+//! third connection sends arbitrary bytes.  Events that must coincide have tests of their own.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// Five frames.
+    /// A map with five frames.
     fn new() -> Bed {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl Bed {
         path
     }
 
-    /// Nothing is left of anybody.
+    /// Whether no process has anything left in the pool.
     fn is_empty(&self) -> bool {
         let status = self.service.status();
         let maps = &status.details["maps"][0];
@@ -117,7 +117,7 @@ impl Numbers {
     }
 }
 
-/// A file that is mapped, and what it has to have.
+/// A mapped file with its expected content.
 struct Modelled {
     path: PathBuf,
     cache: Cache,
@@ -138,7 +138,8 @@ impl Modelled {
         let begun = Instant::now();
         let open = || loop {
             match self.cache.open(&self.path, room) {
-                // A child that another test has just forked has the lock until it executes.
+                // A child that another test has just forked holds the lock until it executes
+                // its program.
                 Err(Error::Locked { .. }) if begun.elapsed() < Duration::from_secs(2) => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -242,7 +243,7 @@ fn a_record(numbers: &mut Numbers) -> FileRecord {
     }
 }
 
-/// Anything that can be said, with numbers that are often somebody's.
+/// Any request, with numbers that often belong to a process.
 fn a_request(numbers: &mut Numbers) -> Request {
     let small = |numbers: &mut Numbers| match numbers.below(8) {
         0 => u32::MAX,
@@ -276,7 +277,7 @@ fn a_request(numbers: &mut Numbers) -> Request {
     }
 }
 
-/// A connection of one that is hostile.
+/// The connection of a hostile process.
 fn harass(mut stream: UnixStream, numbers: &mut Numbers) {
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
     stream.set_write_timeout(Some(Duration::from_secs(20))).expect("a timeout");
@@ -289,7 +290,7 @@ fn harass(mut stream: UnixStream, numbers: &mut Numbers) {
         let mut bytes = wire::bytes_of(&a_request(numbers)).unwrap_or_default();
         let damaged = numbers.below(30);
         match damaged {
-            // Another length, other bytes, a part.
+            // A wrong length, wrong bytes, or a part of a request.
             0 => {
                 bytes = [&(numbers.below(1 << 32) as u32).to_le_bytes()[..], &[b'['; 999]].concat()
             }
@@ -303,7 +304,7 @@ fn harass(mut stream: UnixStream, numbers: &mut Numbers) {
         if stream.write_all(&bytes).is_err() {
             return;
         }
-        // Of what is not whole there is no answer; many go without a look at theirs.
+        // An incomplete request gets no answer.  Many requests do not read theirs.
         let answered = match damaged {
             0..=2 => stream.shutdown(std::net::Shutdown::Write).is_err(),
             3..=5 => true,
@@ -316,7 +317,7 @@ fn harass(mut stream: UnixStream, numbers: &mut Numbers) {
     }
 }
 
-/// A process of its own, so that it loses what it has when it ends.
+/// The hostile process is a process of its own, so that it loses everything when it ends.
 const HOSTILE: &str = "FOREBAY_MAP_HOSTILE";
 
 fn hostile(socket: &Path, seed: u64) {
@@ -338,7 +339,7 @@ fn who_is_hostile_harms_nobody_else() {
     let bed = Bed::new();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // It has what it needs, and keeps it.
+        // This process gets the frames that it needs and keeps them.
         let mut good = Modelled::new(&bed, "good", 2);
         good.open().lock(0, u64::MAX).expect("two of five");
         let over = &over;
@@ -360,7 +361,7 @@ fn who_is_hostile_harms_nobody_else() {
                 break;
             }
             assert!(child.status.success(), "{child:?}");
-            // What it had is free again.
+            // The hostile process's frames must be free again.
             let begun = Instant::now();
             let processes = || bed.service.status().details["maps"][0]["processes"].clone();
             while processes().as_array().is_some_and(|pids| pids.len() > 1) {
@@ -374,7 +375,7 @@ fn who_is_hostile_harms_nobody_else() {
     assert_eq!(status.details["maps"][0]["frames_used"], 0, "{status:?}");
 }
 
-/// Of one who asks by hand.
+/// A client whose requests the test writes itself.
 struct ByHand(UnixStream);
 
 impl ByHand {
@@ -390,7 +391,7 @@ impl ByHand {
         wire::receive(&mut self.0).expect("it answers")
     }
 
-    /// None: there is no record for another file now.
+    /// None: no record is free for another file now.
     fn add(&mut self, identity: &str) -> Option<u32> {
         let file = FileRecord {
             identity: identity.into(),
@@ -405,7 +406,7 @@ impl ByHand {
     }
 }
 
-/// Ends what the other threads do, also after a panic.
+/// Ends the other threads, also after a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -414,7 +415,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A number is free as soon as what was of it is home: who gets it then keeps it.
+/// A number is free as soon as its file has been recovered, and its new owner must keep it.
 #[test]
 fn a_number_that_is_used_again_is_its_new_owners() {
     let bed = Bed::new();
@@ -449,7 +450,7 @@ fn a_number_that_is_used_again_is_its_new_owners() {
     });
 }
 
-/// A server that goes on after it was taken for dead does what it was asked before.
+/// A server that counts as dead may continue later and then carries out earlier requests.
 #[test]
 fn what_a_slow_server_does_later_harms_nobody() {
     if !can() {
@@ -466,7 +467,7 @@ fn what_a_slow_server_does_later_harms_nobody() {
     }
     let bed = Bed::new();
     let bytes = (5 * SEGMENT) as u64;
-    // Who waits for no more than that.
+    // A client that waits only for a short time.
     let hasty = |name: &str| {
         let stream = bed.connect();
         let twin = stream.try_clone().expect("a descriptor");
@@ -487,7 +488,7 @@ fn what_a_slow_server_does_later_harms_nobody() {
     second.store(3 * PAGE as u64, b"more");
     second.sync(0, u64::MAX).expect_err("it may be behind the end");
     std::thread::sleep(Duration::from_millis(2500));
-    // The frame is another's.
+    // The frame belongs to another file by now.
     let cache = bed.cache(true);
     let other = cache.open(&bed.file("other", bytes), 0).expect("it is opened");
     for segment in 0..4 {
@@ -503,7 +504,7 @@ fn what_a_slow_server_does_later_harms_nobody() {
     let _ = (first.close(), second.close());
 }
 
-/// A mistake is planted for a whole process: in one of its own.
+/// A bug is planted for a whole process, so each run has a process of its own.
 #[test]
 fn planted_mistakes_are_found() {
     if !can() {
@@ -514,7 +515,7 @@ fn planted_mistakes_are_found() {
         ("AnotherForgotten", "a_number_that_is_used_again_is_its_new_owners"),
     ] {
         let run = || {
-            // It may show as a wait without an end.
+            // The bug may show as a hang.
             std::process::Command::new("timeout")
                 .args(["-s", "KILL", "60"])
                 .arg(std::env::current_exe().expect("this program"))
@@ -524,13 +525,13 @@ fn planted_mistakes_are_found() {
                 .output()
                 .expect("it runs")
         };
-        // Its moment may not come on a busy machine.
+        // The right moment may not come on a busy machine.
         let found = (0..5).any(|_| !run().status.success());
         assert!(found, "{mistake} was not found");
     }
 }
 
-/// Who has more than his part gives some back.
+/// A process with more than its share must release some frames.
 #[test]
 fn who_needs_frames_gets_some_of_who_has_many() {
     if !can() {
@@ -556,7 +557,7 @@ fn who_needs_frames_gets_some_of_who_has_many() {
     assert!(bed.is_empty(), "{:?}", bed.service.status());
 }
 
-/// The mapping, not the socket, is what a process has: it keeps it, and what it syncs is kept.
+/// A process keeps its mapping, whatever happens to the socket, and its later syncs are kept.
 #[test]
 fn a_server_that_ends_is_told_by_name() {
     if !can() {
@@ -579,7 +580,7 @@ fn a_server_that_ends_is_told_by_name() {
     assert!(said.contains("has ended"), "{said}");
     assert!(file.close().is_err());
     drop(cache);
-    // What it has synced is brought home by who has the pool next.
+    // The next server of the pool recovers what the process has synced.
     let again = MapService::start(bed.pool(), &bed.dir, false, &mut |_| {}).expect("maps");
     let (again, recovered) = again.expect("a map");
     assert!(recovered.expect("writable").complete);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what processes have synced to files of a pool that another process serves is in the
-//! files, whoever of them is killed, and when; nobody else has the pool while one of them can
-//! say that something is durable.  Method: a server and two processes, each with a file of its
-//! own and more segments than there are frames; they say what they have synced.  In turn one of
-//! them is killed, the server, all, one is stopped beside the other, and one loses its
-//! connection and goes on.  Each planted mistake is found by this.
+//! Goal: data that processes have synced to files of a served pool is in the files, whichever
+//! process is killed and when.  No other process gets the pool while one of them can still
+//! acknowledge a sync.  Method: a server and two processes, each with a file of its own with
+//! more segments than there are frames.  They report what they have synced.  In turn one of
+//! them is killed, the server is killed, all are killed, one is stopped while the other
+//! continues, and one loses its connection and continues.  These tests find each planted bug.
 
 mod bed;
 
@@ -21,14 +21,14 @@ use forebay_map::{wire, Cache, Options, ServedStore, Session, Wanted, PAGE, SEGM
 
 const TEST: &str = "what_was_synced_is_in_the_file_whoever_is_killed";
 
-/// The process that maps a file.  A page is full of one number, of which the highest byte says
-/// which file's it is.  `alone`: it loses its connection soon.
+/// The process that maps a file.  A page is full of one number, whose highest byte identifies
+/// the file.  `alone`: the process loses its connection soon.
 fn map(place: &Path, file: u64, first: u64, alone: bool) {
     let pool = place.join("pool");
     let options = Options { interval: Duration::from_millis(60), quiet: 1, ..Options::default() };
     let path = place.join(format!("file{file}"));
     let room = SEGMENTS * SEGMENT as u64;
-    // Both live as long as the file.
+    // Both must live as long as the file.
     let (session, cache);
     let (opened, connection) = match alone {
         false => {
@@ -56,12 +56,12 @@ fn map(place: &Path, file: u64, first: u64, alone: bool) {
     for turn in first.. {
         if let (Some(connection), true) = (&connection, turn == first + 40) {
             connection.shutdown(std::net::Shutdown::Both).expect("it ends");
-            // What is told of it comes after it has counted.
+            // The report must come after the loss has taken effect.
             std::thread::sleep(Duration::from_millis(300));
         }
         let value = (file + 1) << 56 | turn;
         let full = value.to_ne_bytes().repeat(PAGE / 8);
-        // One of the two stays where it needs no server.
+        // One of the two processes stays in a segment for which it needs no server.
         let segment = match failed || connection.is_some() || (file == 1 && numbers.below(4) > 0) {
             true => 0,
             false => numbers.below(SEGMENTS),
@@ -88,7 +88,7 @@ fn map(place: &Path, file: u64, first: u64, alone: bool) {
     }
 }
 
-/// What was synced of each file.
+/// The synced numbers of each file.
 type Synced = [BTreeMap<u64, u64>; 2];
 
 fn note(synced: &mut BTreeMap<u64, u64>, said: Vec<String>) -> Result<(), String> {
@@ -125,7 +125,7 @@ fn check(place: &Place, file: u64, synced: &BTreeMap<u64, u64>) -> Result<(), St
     Ok(())
 }
 
-/// One of each kind of end.  Returns how many lines were said.
+/// Runs one round, which ends in one of the ways.  Returns the number of reports.
 fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<usize, String> {
     let mut server_process = server(place, TEST, planted)?;
     let alone = n % 6 == 5;
@@ -143,12 +143,14 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
     let mut lines = clients[0].lines() + clients[1].lines();
     let mut server_lives = true;
     match n % 6 {
-        // One, and it is begun again at once: it waits for what was left.
+        // One process is killed and started again at once.  It waits until its file is
+        // recovered.
         0 | 1 => {
             let which = n % 2;
             let client = &mut clients[which as usize];
             note(&mut synced[which as usize], client.kill())?;
-            // Somebody looks at it: that takes longer than what follows.
+            // Another process holds the file, so that the recovery takes longer than what
+            // follows.
             let marked = |file: &RegularFile| file.marked().ok() != Some(FoundMark::Nothing);
             let held = match n % 4 > 1 {
                 true => RegularFile::open(&place.file(which)).ok().filter(marked),
@@ -163,7 +165,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
             wait("it to begin again", || client.lines() > 12 || client.has_said("not opened"))?;
             lines += client.lines();
         }
-        // The server, beside which the others live for some time.
+        // The server is killed, and the processes continue for some time.
         2 => {
             server_process.kill();
             server_lives = false;
@@ -182,12 +184,12 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
                 }
             }
         }
-        // All.
+        // All are killed.
         3 => {
             server_process.kill();
             server_lives = false;
         }
-        // One is stopped: the other goes on, and both have what they have.
+        // One process is stopped.  The other continues, and both keep their frames.
         4 => {
             clients[0].signal("-STOP");
             let before = clients[1].lines();
@@ -200,7 +202,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
                 return Err("beside one that is stopped another cannot go on".into());
             }
         }
-        // One has lost its connection.
+        // One process has lost its connection.
         _ => {
             let before = clients[0].lines().max(52);
             let ended = |c: &mut Process| !c.lives() || c.has_said("failed");
@@ -230,7 +232,7 @@ fn round(place: &Place, n: u64, synced: &mut Synced, planted: &str) -> Result<us
     Ok(lines)
 }
 
-/// What one of the processes does; false: this is none of them.
+/// Runs the role of a child process.  False: this process is not one.
 fn is_one_of_them() -> bool {
     let (Ok(role), Some(place)) = (std::env::var(ROLE), std::env::var_os("FOREBAY_MAP_PLACE"))
     else {
@@ -295,8 +297,8 @@ fn planted_mistakes_are_found() {
     }
 }
 
-/// A disk may take any time for what a process has asked.  Who is silent as long as that is taken
-/// for dead, and the process cannot go on: that is what the planted mistake shows.
+/// A disk may take any time for a request.  A server that is silent meanwhile counts as dead,
+/// and the process cannot continue: the planted bug shows that.
 #[test]
 fn a_disk_that_stalls_longer_than_a_server_may_be_silent_is_waited_for() {
     if !can() {
@@ -309,7 +311,7 @@ fn a_disk_that_stalls_longer_than_a_server_may_be_silent_is_waited_for() {
         let stream = UnixStream::connect(wire::socket_path(&place.run(), uuid)).expect("served");
         let too = stream.try_clone().expect("another one");
         let store = Arc::new(ServedStore::over(stream, Some("db"), None).expect("served"));
-        // Instead of 20 s beside a disk that takes longer.
+        // A short limit instead of 20 s and a slower disk.
         too.set_read_timeout(Some(Duration::from_millis(500))).expect("its patience");
         let cache = Cache::new(store, Options::default()).expect("a cache");
         match (cache.open(&place.file(0), SEGMENT as u64), is_opened) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: a file that several processes map is one file for all of them, by a server and by
-//! sockets as they are: what any of them has synced is in it, whoever stored it and whoever is
-//! killed, and what a process had stored when it was killed is not lost while the server lives.
+//! Goal: a file that several processes map is one file for all of them, with a real server and
+//! real sockets.  It has all data that any of them has synced, whichever process stored it and
+//! whichever is killed.  Stores of a killed process are not lost while the server lives.
 //! Method: a server and three processes on one file with more segments than there are frames.
-//! Each stores rising numbers to pages of its own and says so, syncs pages of anybody, and says
-//! which it has seen and synced.  One of them is killed and begins again, the server is killed,
-//! all are, one is stopped.  And moments that need a test of their own.
+//! Each process stores rising numbers to pages of its own and reports that, syncs pages of all,
+//! and reports what it has seen and synced.  One of them is killed and starts again, the server
+//! is killed, all are killed, one is stopped.  Events that must coincide have tests of their
+//! own.
 
 mod bed;
 
@@ -27,7 +28,7 @@ use forebay_server::{Service, Stop};
 const TEST: &str = "what_any_of_them_has_synced_is_in_the_file_whoever_is_killed";
 const PROCESSES: u64 = 3;
 
-/// Pages that are used: of a process by its number.
+/// A random page of the process with this number.
 fn a_page(numbers: &mut Numbers, of: u64) -> u64 {
     let place = numbers.below(30) * PROCESSES + of;
     numbers.below(SEGMENTS) * 512 + place * 5
@@ -57,7 +58,7 @@ fn share(place: &Path, own: u64, first: u64) {
                 0 => drop(mapped.write(at, &full)),
                 _ => mapped.store(at, &full),
             }
-            // It is lost with its process only where the server is, too.
+            // The store may be lost only if the server dies too.
             say(&format!("stored {page} {value}"));
         }
         let others = a_page(&mut numbers, value % PROCESSES);
@@ -78,7 +79,7 @@ fn share(place: &Path, own: u64, first: u64) {
     }
 }
 
-/// What each page has at least.
+/// The least number that each page must have.
 #[derive(Default)]
 struct Least {
     synced: BTreeMap<u64, u64>,
@@ -117,7 +118,7 @@ fn check(place: &Place, least: &BTreeMap<u64, u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// One of each kind of end; how many lines were said.
+/// Runs one round, which ends in one of the ways.  Returns the number of reports.
 fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usize, String> {
     let mut server_process = server(place, TEST, planted)?;
     let start = |own: u64, first: u64| {
@@ -131,7 +132,7 @@ fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usiz
     let mut lines: usize = guests.iter().map(Process::lines).sum();
     let mut server_lives = true;
     match n % 4 {
-        // One of them, while the others go on, and again.
+        // One process is killed while the others continue, and starts again.
         0 => {
             for turn in 1..4u64 {
                 let own = (n + turn) % PROCESSES;
@@ -140,7 +141,7 @@ fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usiz
                 wait("it to begin again", || begun(&mut guests[own as usize]))?;
             }
         }
-        // The server: nothing more is acknowledged that others may have stored.
+        // The server is killed: no sync that includes others' stores is acknowledged any more.
         1 => {
             server_process.kill();
             server_lives = false;
@@ -151,7 +152,7 @@ fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usiz
             server_process.kill();
             server_lives = false;
         }
-        // One is stopped for a while, and goes on.
+        // One process is stopped for a while and then continues.
         _ => {
             guests[1].signal("-STOP");
             std::thread::sleep(Duration::from_millis(500));
@@ -185,7 +186,7 @@ fn round(place: &Place, n: u64, least: &mut Least, planted: &str) -> Result<usiz
     Ok(lines)
 }
 
-/// What one of the processes does; false: this is none of them.
+/// Runs the role of a child process.  False: this process is not one.
 fn is_one_of_them() -> bool {
     let (Ok(role), Some(place)) = (std::env::var(ROLE), std::env::var_os("FOREBAY_MAP_PLACE"))
     else {
@@ -238,7 +239,7 @@ fn what_any_of_them_has_synced_is_in_the_file_whoever_is_killed() {
     println!("{rounds} rounds, {lines} lines said");
 }
 
-/// Whoever does not answer yet has not synced; found where one is stopped.
+/// A process that has not answered yet has not synced.  A stopped process shows that.
 #[test]
 fn one_that_is_stopped_is_waited_for() {
     if is_one_of_them() || !can() {
@@ -252,7 +253,8 @@ fn one_that_is_stopped_is_waited_for() {
     println!("{planted}: {}", found.unwrap_or_else(|| panic!("{planted} is not found")));
 }
 
-/// What it has not synced, too, and the size: the server lives, and so does the memory.
+/// The file also has stores that were not synced, and its size: the memory lives as long as the
+/// server.
 #[test]
 fn what_a_process_had_stored_when_it_was_killed_is_in_the_file() {
     if is_one_of_them() || !can() {
@@ -262,7 +264,7 @@ fn what_a_process_had_stored_when_it_was_killed_is_in_the_file() {
         [("shared", ""), ("alone", ""), ("shared", "GuestForgotten"), ("alone", "GuestForgotten")]
     {
         let place = Place::new();
-        // It has room to grow.
+        // The file has room to grow.
         let size = (SEGMENTS - 1) * SEGMENT as u64;
         std::fs::File::create(place.file(0)).and_then(|f| f.set_len(size)).expect("a file");
         let _server = server(&place, TEST, planted).expect("a server");
@@ -320,8 +322,8 @@ fn byte(file: &MapFile, at: u64) -> u8 {
     to[0]
 }
 
-/// Each has all of the other's stores, frames are given back of both, and what is refused is
-/// said by name.
+/// Each process sees all stores of the other, frames of both are released, and refusals name
+/// their reason.
 #[test]
 fn two_that_share_a_file_have_one_file() {
     if is_one_of_them() || !can() {
@@ -331,7 +333,7 @@ fn two_that_share_a_file_have_one_file() {
     let (a, b) = (here.session(), here.session());
     let path = here.place.file(0);
     let [first, second] = [&a, &b].map(|s| s.map_shared(&path, 0).expect("shared"));
-    // Twice as many segments as there are frames.
+    // The file has twice as many segments as there are frames.
     for turn in 1..4u8 {
         for segment in 0..SEGMENTS {
             let at = segment * SEGMENT as u64 + 7;
@@ -364,7 +366,8 @@ fn two_that_share_a_file_have_one_file() {
     assert_eq!((content[7], content[5007]), (3, 103));
 }
 
-/// A file without a server of its pool, one that is not there, one that the server does not see.
+/// A file in a pool without a server, a file that does not exist, and one that the server
+/// cannot see.
 #[test]
 fn what_cannot_be_shared_is_refused_by_name() {
     if is_one_of_them() || !can() {
@@ -383,8 +386,8 @@ fn what_cannot_be_shared_is_refused_by_name() {
     assert!(said.contains("open"), "{said}");
 }
 
-/// Who does not answer is named within a bounded time, and nothing is acknowledged meanwhile;
-/// when it goes on, so do the others.
+/// A process that does not answer is named within a bounded time, and nothing is acknowledged
+/// meanwhile.  Once it continues, the others do too.
 #[test]
 fn a_sync_beside_one_that_is_stopped_ends_by_name() {
     if is_one_of_them() || !can() {
@@ -409,7 +412,8 @@ fn a_sync_beside_one_that_is_stopped_ends_by_name() {
     file.close().expect("closed");
 }
 
-/// Frames are asked back of it as well, and whoever touches a segment does not wait for that.
+/// The stopped process is asked for frames too, and a thread that touches a segment does not
+/// wait for it.
 #[test]
 fn who_is_stopped_keeps_nobody_from_having_frames() {
     if is_one_of_them() || !can() {
@@ -439,7 +443,8 @@ fn who_is_stopped_keeps_nobody_from_having_frames() {
     }
 }
 
-/// It had one for itself as well, which can be had when its pages are home.
+/// The killed process also had a file exclusively, which is available once its pages have been
+/// written back.
 #[test]
 fn a_file_of_one_that_was_killed_is_shared_soon() {
     if is_one_of_them() || !can() {
@@ -453,7 +458,7 @@ fn a_file_of_one_that_was_killed_is_shared_soon() {
     let session = Session::open(&wanted, Options::default()).expect("served");
     let killed = std::thread::scope(|s| {
         let opened = s.spawn(|| loop {
-            // While it dies the file is not locked any more, and bears its mark.
+            // While the process dies the file is not locked any more and still bears its mark.
             let early = |e: &str| e.contains("has it mapped") || e.contains("may lack writes");
             match session.map_shared(&place.file(1), 0) {
                 Err(e) if early(&e.to_string()) => {}
@@ -472,7 +477,7 @@ fn a_file_of_one_that_was_killed_is_shared_soon() {
     assert!(killed < Duration::from_secs(20), "{killed:?}");
 }
 
-/// A connection of who says what he likes.
+/// A connection whose requests the test writes itself.
 struct ByHand(UnixStream);
 
 impl ByHand {
@@ -489,7 +494,7 @@ impl ByHand {
         wire::receive(&mut self.0)
     }
 
-    /// The first one, and by which number others are of the same process.
+    /// The first connection, and the number by which others belong to the same process.
     fn hello(here: &Here) -> (ByHand, u64) {
         let hello = Request::Hello { version: wire::VERSION, map: None };
         match ByHand::new(here, &hello) {
@@ -518,7 +523,7 @@ fn room_that_nobody_can_have_is_refused() {
             other => panic!("{other:?}"),
         }
     }
-    // A file that is large has less room than it could have, and can be shared.
+    // A large file gets less room than it could have, and can still be shared.
     let sparse = std::fs::File::create(here.place.file(1)).expect("a file");
     sparse.set_len(70 << 30).expect("a size");
     let session = here.session();
@@ -527,7 +532,7 @@ fn room_that_nobody_can_have_is_refused() {
     file.close().expect("closed");
 }
 
-/// Nobody would take back what it is given then.
+/// No one would take back what the process gets after that.
 #[test]
 fn who_has_said_that_it_ends_is_given_nothing_by_another_connection() {
     if is_one_of_them() || !can() {

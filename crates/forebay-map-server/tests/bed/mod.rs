@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A pool with a map, its server, and processes of the same program that are one or the other:
-//! for tests that kill them.
+//! A test bed: a pool with a map, its server, and processes of the same program that map files.
+//! Tests kill them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use forebay_map::backing::{Backing, RegularFile};
 use forebay_map::{Features, SEGMENT};
 use forebay_map_server::MapService;
 
-/// Of each file.
+/// Segments of each file.
 pub const SEGMENTS: u64 = 6;
 pub const ROLE: &str = "FOREBAY_MAP_ROLE";
 
@@ -28,7 +28,7 @@ impl Place {
         let name = format!("forebay-map-served-{}-{number}", std::process::id());
         let place = Place(Path::new("/dev/shm").join(name));
         std::fs::create_dir_all(&place.0).expect("a directory in /dev/shm");
-        // Nine frames.
+        // The map has nine frames.
         let o = CreateOptions {
             size_bytes: Some(36 << 20),
             map_bytes: 20 << 20,
@@ -66,12 +66,12 @@ impl Drop for Place {
 
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // One write: what is said is said as a whole.
+    // One write, so that each report is whole.
     let said = out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush());
     said.expect("somebody listens");
 }
 
-/// The process that has the pool.
+/// The process that serves the pool.
 pub fn serve(place: &Path) {
     use std::os::unix::fs::DirBuilderExt;
     let pool = match Pool::open(&place.join("pool"), &PoolOptions::default()) {
@@ -106,7 +106,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// By that test of this program.
+    /// Starts a process that runs this test of the program in the given role.
     pub fn start(place: &Place, test: &str, role: &str, planted: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--nocapture"])
@@ -140,8 +140,8 @@ impl Process {
         self.child.try_wait().expect("wait").is_none()
     }
 
-    /// When it returns, one that is to stop has: each of its threads does so by itself, and one
-    /// that has not yet may answer somebody.
+    /// Sends a signal.  For a stop it waits until every thread has stopped: a thread that still
+    /// runs could answer.
     pub fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
@@ -168,7 +168,7 @@ impl Drop for Process {
     }
 }
 
-/// A thread that has ended meanwhile answers nobody.
+/// Whether a thread is stopped.  One that has ended counts as stopped.
 fn stopped(task: std::io::Result<std::fs::DirEntry>) -> bool {
     let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
     stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(['T', 'Z'])))
