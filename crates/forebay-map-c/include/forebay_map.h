@@ -2,8 +2,8 @@
 /*
  * forebay_map.h - files mapped onto the memory of a pool
  *
- * A program loads and stores in the mapping; a sync makes durable, in the pool, what was
- * stored, and the file follows later.  docs/manual/map-files.md has what is promised.
+ * A program loads and stores in the mapping.  A sync makes the stores durable in the pool, and
+ * the file follows later.  docs/manual/map-files.md states the guarantees.
  *
  *	struct forebay_map_pool *pool;
  *	struct forebay_map_file *file;
@@ -19,40 +19,42 @@
  *
  * Link with `pkg-config --cflags --libs forebay-map`.
  *
- * Results.  Each call that returns int returns 0, or a FOREBAY_MAP_E_ code; then
- * forebay_map_error() says what is the matter, why, and what can be done.
+ * Results.  Each call that returns int returns 0 or a FOREBAY_MAP_E_ code.  After an error
+ * forebay_map_error() states the problem, the cause and the way out.
  *
- * Units.  Offsets, lengths and sizes are bytes, offsets from the beginning of the file.
+ * Units.  Offsets, lengths and sizes are in bytes.  Offsets count from the beginning of the file.
  *
- * Ranges.  FOREBAY_MAP_REST as a length means up to the end.  A range of length 0 is
- * nothing.  One that begins, or without FOREBAY_MAP_REST ends, behind the room of a file
- * is refused, as FOREBAY_MAP_E_ARGUMENT, and nothing is done.  No alignment is asked
- * for: what a call does with ranges that are not aligned is said there.
+ * Ranges.  FOREBAY_MAP_REST as a length means up to the end.  A range of length 0 is empty.  A
+ * range that begins after the room of the file, or ends there without FOREBAY_MAP_REST, is
+ * refused with FOREBAY_MAP_E_ARGUMENT, and nothing is done.  No alignment is required; each call
+ * states what it does with ranges that are not aligned.
  *
- * Ownership.  Handles are the library's: they are given by an open and are gone after the
- * close of the same kind.  A handle that is closed, or was none, is refused, as
- * FOREBAY_MAP_E_HANDLE; its number is never used again.  Strings that are passed are
- * copied; strings that are returned are the library's.
+ * Ownership.  Handles belong to the library.  An open returns one, and the matching close ends
+ * it.  A handle that is closed or was never valid is refused with FOREBAY_MAP_E_HANDLE; its
+ * number is never used again.  The library copies strings that it is given.  Strings that it
+ * returns belong to the library.
  *
- * Threads.  Each call may be made by any thread at any time, also for the same file.  None
- * is to be made by a handler of a signal.
+ * Threads.  Any thread may make any call at any time, also for the same file.  A signal handler
+ * must make no call.
  *
- * Pools.  Where `forebay serve` has the pool, an open gets a share of it, beside other
- * processes, each with files of its own; where nobody has it, the process has it alone
- * until it closes it, and others are refused, as FOREBAY_MAP_E_BUSY.  The server is found by
- * its socket: both have the same FOREBAY_RUNTIME_DIR, or none, and the same user.  What a
- * process that ends has synced a server brings home at once.  If the server ends, a sync
- * that needs nothing of it goes on, and is durable; everything else says that it has ended,
- * as FOREBAY_MAP_E_POOL, also when there is a new one: close files and pool, and open again.
+ * Pools.  If `forebay serve` has the pool, an open gets a share of it, next to other processes
+ * with files of their own.  Otherwise the process has the pool exclusively until it closes it,
+ * and others are refused with FOREBAY_MAP_E_BUSY.  The server is found by its socket: both
+ * processes must have the same FOREBAY_RUNTIME_DIR, or none, and the same user.  When a process
+ * ends, the server at once writes back what the process has synced.  If the server ends, a sync
+ * that needs nothing from it still works and is durable.  Every other call fails with
+ * FOREBAY_MAP_E_POOL, even if there is a new server: close the files and the pool, and open them
+ * again.
  *
- * Processes.  A file is mapped by one process at a time; another is refused, as
- * FOREBAY_MAP_E_LOCKED, and told which one has it.  The mapping is not there in children (a touch is SIGSEGV), and
- * each call of a child is refused, as FOREBAY_MAP_E_CHILD, but for forebay_map_error()
- * and forebay_map_error_name().  Loads and stores of a segment that cannot be brought in
- * are SIGBUS; the options have who is told why.
+ * Processes.  Only one process at a time maps a file.  Another one is refused with
+ * FOREBAY_MAP_E_LOCKED, and the error names the process that has the file.  Children do not
+ * inherit the mapping: a touch is SIGSEGV.  Each call of a child is refused with
+ * FOREBAY_MAP_E_CHILD, except forebay_map_error() and forebay_map_error_name().  A load or store
+ * in a segment that cannot be brought in is SIGBUS; the options can set a callback that gets the
+ * cause.
  *
- * A mistake of the library itself ends the program with a message (SIGABRT): nothing is
- * acknowledged then.
+ * A bug in the library itself ends the program with a message (SIGABRT).  Nothing is acknowledged
+ * then.
  */
 #ifndef FOREBAY_MAP_H
 #define FOREBAY_MAP_H
@@ -64,17 +66,17 @@
 extern "C" {
 #endif
 
-/* A map of a pool that this process has open, or a share of, and a file that is mapped onto it. */
+/* A map of a pool that this process has open, or a share of one; and a file mapped onto it. */
 struct forebay_map_pool;
 struct forebay_map_file;
 
 /* As a length: up to the end. */
 #define FOREBAY_MAP_REST UINT64_MAX
 
-/* A page; what was stored is known, synced and written in pages. */
+/* A page: the unit in which stores are detected, synced and written. */
 #define FOREBAY_MAP_PAGE 4096
 
-/* A segment: what is brought in, locked and dropped. */
+/* A segment: the unit in which memory is brought in, locked and dropped. */
 #define FOREBAY_MAP_SEGMENT (2 << 20)
 
 enum forebay_map_code {
@@ -92,144 +94,146 @@ enum forebay_map_code {
 };
 
 /*
- * How a map is opened.  Zeroes are the defaults: set struct_bytes to sizeof, the rest to
- * zero, and then what matters.  Later versions add members at the end; what struct_bytes
- * leaves out has its default.
+ * How a map is opened.  Zero is the default of each member: set struct_bytes to sizeof, the rest
+ * to zero, and then the members that matter.  Later versions add members at the end; members
+ * beyond struct_bytes have their defaults.
  */
 struct forebay_map_options {
 	size_t struct_bytes;
 	/* Milliseconds between two rounds of write-back; 0: 500. */
 	uint32_t interval_ms;
-	/* Dirty pages from which on a round begins at once; 0: 16384. */
+	/* The number of dirty pages at which a round begins at once; 0: 16384. */
 	uint32_t most_dirty_pages;
-	/* Segments that may be locked, of all files; 0: 64.  Never more than half of the pool's. */
+	/* Segments of all files that may be locked; 0: 64.  Never more than half of the pool's. */
 	uint32_t most_locked_segments;
 	/* FOREBAY_MAP_ flags, below. */
 	uint32_t flags;
 	/*
-	 * auto, nt, clwb, eadr or msync; NULL: auto, what the media needs.  A server's own
-	 * counts: one that has another than is named here is refused, as FOREBAY_MAP_E_POOL.
+	 * auto, nt, clwb, eadr or msync; NULL: auto, which is what the media needs.  The method
+	 * of a server cannot be changed: a server with another method than the one named here is
+	 * refused with FOREBAY_MAP_E_POOL.
 	 */
 	const char *persist;
 	/*
-	 * Told of a segment that was touched and cannot be brought in: of which file, from
-	 * which byte on, and why; whoever touched it gets SIGBUS afterwards.  NULL: nobody is
-	 * told.  A thread of the library calls it: it may take no time, touch no mapping and
-	 * call nothing of this header; the strings are good until it returns.
+	 * Called for a segment that was touched and cannot be brought in, with the file, the
+	 * offset of the segment and the cause.  The thread that touched it then gets SIGBUS.
+	 * NULL: nothing is called.  A thread of the library makes the call: it must be quick,
+	 * must not touch a mapping and must call nothing of this header.  The strings are valid
+	 * until it returns.
 	 */
 	void (*unreadable)(const char *path, uint64_t offset, const char *why);
 };
 
-/* Bring home first what a crash has left, as `forebay map recover` and each server do. */
+/* First recover what a crash left, as `forebay map recover` and each server do. */
 #define FOREBAY_MAP_RECOVER 1u
-/* Accept a persist method weaker than the media needs: what was synced may be lost. */
+/* Accept a persist method weaker than the media needs: synced data may be lost. */
 #define FOREBAY_MAP_ALLOW_WEAKER 2u
 
-/* What the kernel can do for a file; what is missing makes syncs slower, never weaker. */
+/* The kernel features used for a file.  A missing one makes syncs slower, never weaker. */
 #define FOREBAY_MAP_FAULTS 1u /* segments are brought in when they are touched */
 #define FOREBAY_MAP_WATCH 2u  /* segments that are clean are not looked at by a sync */
 #define FOREBAY_MAP_SCAN 4u   /* only pages that were stored to are written */
 
-/* The library's version, as "0.1.0". */
+/* The library's version, such as "0.1.0". */
 const char *forebay_map_version(void);
 
 /*
- * What the last call of this thread that failed says, for a person: never NULL, empty if
- * none has failed.  It is good until the next call of this thread that fails.
+ * The message of the last failed call of this thread.  Never NULL; empty if no call has failed.
+ * Valid until the next failed call of this thread.
  */
 const char *forebay_map_error(void);
 
-/* The errno of that, if it was FOREBAY_MAP_E_SYSTEM and the system gave one; else 0. */
+/* The errno of that call, if it failed with FOREBAY_MAP_E_SYSTEM and the system gave one;
+ * otherwise 0. */
 int forebay_map_errno(void);
 
-/* The name of a code, as "FOREBAY_MAP_E_LOCKED"; "unknown" for what is none. */
+/* The name of a code, such as "FOREBAY_MAP_E_LOCKED"; "unknown" for any other number. */
 const char *forebay_map_error_name(int code);
 
 /*
- * Opens a pool (a device or file) and its map of that name; NULL: the only one.  It is a
- * share of a pool that is served, or else the pool itself, which is this process's until it
- * is closed.  options may be NULL.  *pool is set on success and
- * not touched otherwise; to be closed by forebay_map_pool_close.
+ * Opens a pool (a device or file) and its map of that name; NULL: the only map.  If the pool has
+ * a server, this opens a share of it; otherwise the pool belongs to this process until it is
+ * closed.  options may be NULL.  *pool is set only on success; close it with
+ * forebay_map_pool_close.
  */
 int forebay_map_pool_open(const char *path, const char *map,
 			  const struct forebay_map_options *options,
 			  struct forebay_map_pool **pool);
 
 /*
- * Closes it.  Refused as FOREBAY_MAP_E_IN_USE while files are open, and then the handle
- * stays good.  After another error it is closed.
+ * Closes a pool.  Refused with FOREBAY_MAP_E_IN_USE while files are open; the handle then stays
+ * valid.  After any other error the pool is closed.
  */
 int forebay_map_pool_close(struct forebay_map_pool *pool);
 
 /*
- * Opens a regular file that is there, for loads and stores, with room for it to grow to
- * so many bytes; its own size if that is larger.  Room is address space and little
- * memory; a file that is empty needs some.  Refused while the pool has pages of the file
- * since a crash: recover first.  *file is set on success and not touched otherwise; to be
- * closed by forebay_map_file_close.
+ * Opens an existing regular file for loads and stores, with room for it to grow to that many
+ * bytes, or its own size if that is larger.  Room is address space and little memory; an empty
+ * file needs some.  Refused while the pool has pages of the file from a crash: recover first.
+ * *file is set only on success; close it with forebay_map_file_close.
  */
 int forebay_map_file_open(struct forebay_map_pool *pool, const char *path, uint64_t room,
 			  struct forebay_map_file **file);
 
 /*
- * The same of a file that other processes have open by this call at the same time: all have
- * the memory and the size, and a sync by one of them makes durable what any of them has
- * stored.  It takes a pool that is served (`forebay serve`); else FOREBAY_MAP_E_REFUSED, and
- * FOREBAY_MAP_E_LOCKED where a process has it for itself.  Room is what the first of them
- * has asked for, 1 GiB, or twice the size, whichever is most.  docs/design/map-served.md has what a
- * sync costs beside others, and what becomes of who is killed or stopped.
+ * Opens a file that other processes open with this call at the same time.  All share the memory
+ * and the size, and a sync by one of them makes the stores of all durable.  Requires a pool with
+ * a server (`forebay serve`); otherwise FOREBAY_MAP_E_REFUSED.  FOREBAY_MAP_E_LOCKED if a process
+ * has the file exclusively.  Room is the largest of what the first process asks for, 1 GiB, and
+ * twice the size.  docs/design/map-served.md describes the cost of a sync of a shared file, and
+ * what happens when a process is killed or stopped.
  */
 int forebay_map_file_open_shared(struct forebay_map_pool *pool, const char *path,
 				 uint64_t room, struct forebay_map_file **file);
 
 /*
- * Syncs all, writes it to the file, durable there, and gives the memory back: no address
- * of the mapping may be used any more.  Refused as FOREBAY_MAP_E_IN_USE while another
- * thread is in a call for the file, and then the handle stays good.  After another error
- * the file is closed, and what was synced is kept in the pool, for a recovery.
+ * Syncs everything, writes it to the file, makes it durable there, and frees the memory: no
+ * address of the mapping may be used any more.  Refused with FOREBAY_MAP_E_IN_USE while another
+ * thread is in a call for the file; the handle then stays valid.  After any other error the file
+ * is closed, and synced data is kept in the pool for a recovery.
  */
 int forebay_map_file_close(struct forebay_map_file *file);
 
 /*
- * Where byte 0 of the file is, as far as the room reaches, aligned to a segment; it stays
- * there until the file is closed.  NULL: no such handle.  Behind the file's end loads and
- * stores are possible, are not synced, and are zero when the file grows.
+ * The address of byte 0 of the file, aligned to a segment.  The mapping is as long as the room,
+ * and stays until the file is closed.  NULL: the handle is not valid.  Loads and stores after the
+ * file's end are possible; they are not synced, and the bytes are zero when the file grows.
  */
 void *forebay_map_address(struct forebay_map_file *file);
 
-/* Bytes of the file. */
+/* The size of the file in bytes. */
 int forebay_map_size(struct forebay_map_file *file, uint64_t *size);
 
-/* Bytes that are mapped. */
+/* The number of mapped bytes. */
 int forebay_map_room(struct forebay_map_file *file, uint64_t *room);
 
 /*
- * What was stored or written before to pages of the range, by any thread, is durable when
- * it returns, and so is the file's size.  Of a page that lies in the range in part all is
- * synced.  What lies behind the end of the file is not, and is no error.  An error says
- * that nothing is known to be durable that was not before.
+ * Makes durable what any thread has stored or written to pages of the range before the call, and
+ * the file's size.  A page that lies partly in the range is synced whole.  Bytes after the end of
+ * the file are not synced, which is no error.  An error means that nothing more is known to be
+ * durable than before.
  */
 int forebay_map_sync(struct forebay_map_file *file, uint64_t offset, uint64_t length);
 
 /*
- * Segments that the range touches are brought in, and stay until they are unlocked as
- * often.  Refused beyond the limit of the options.
+ * Brings in the segments that the range touches and keeps them until they have been unlocked as
+ * often.  Refused above the limit of the options.
  */
 int forebay_map_lock(struct forebay_map_file *file, uint64_t offset, uint64_t length);
 int forebay_map_unlock(struct forebay_map_file *file, uint64_t offset, uint64_t length);
 
 /*
- * Segments that are wholly in the range and not locked are given back.  What was synced
- * reaches the file before.  What was not is FORGOTTEN, except in pages that had something
- * that was synced: sync first to keep it.
+ * Frees segments that lie wholly in the range and are not locked.  Synced data is written to the
+ * file before.  Stores that were not synced are LOST, except in pages that had synced data: sync
+ * first to keep them.
  */
 int forebay_map_drop(struct forebay_map_file *file, uint64_t offset, uint64_t length);
 
 /*
- * As pread(2) and pwrite(2), of the same content as the mapping, durable after a sync.
- * *done has how many bytes were read: fewer only at the end of the file.  A write is done
- * as a whole, or an error says that any part of it may have been; the file grows, within
- * its room.  buffer may be in a mapping.
+ * Like pread(2) and pwrite(2), on the same content as the mapping; durable after a sync.  *done
+ * is the number of bytes read, which is smaller only at the end of the file.  A write is done as
+ * a whole; after an error any part of it may have been done.  The file grows within its room.
+ * buffer may be in a mapping.
  */
 int forebay_map_read(struct forebay_map_file *file, uint64_t offset, void *buffer,
 		     size_t length, size_t *done);
@@ -237,26 +241,26 @@ int forebay_map_write(struct forebay_map_file *file, uint64_t offset, const void
 		      size_t length);
 
 /*
- * Truncates or extends, within the room.  Smaller: durable when it returns, and what was
- * cut off does not come back.  Larger: zeroes, durable after a sync.
+ * Truncates or extends, within the room.  A smaller size is durable at once, and bytes that were
+ * cut off do not return.  A larger size adds zeroes and is durable after a sync.
  */
 int forebay_map_truncate(struct forebay_map_file *file, uint64_t size);
 
 /*
- * Blocks of the file system for the range, as fallocate(2); the file grows, if it has to.
- * Durable after a sync.
+ * Allocates blocks of the file system for the range, as fallocate(2) does.  The file grows if
+ * necessary.  Durable after a sync.
  */
 int forebay_map_allocate(struct forebay_map_file *file, uint64_t offset, uint64_t length);
 
-/* What was synced is in the file when it returns, durable there. */
+/* Writes synced data to the file and makes it durable there. */
 int forebay_map_write_back(struct forebay_map_file *file);
 
-/* *dirty is 1 if the file lacks something that was synced, else 0. */
+/* *dirty is 1 if the file lacks synced data, otherwise 0. */
 int forebay_map_is_dirty(struct forebay_map_file *file, int *dirty);
 
 /*
- * What of the kernel is used for a file: FOREBAY_MAP_FAULTS, _WATCH, _SCAN.  Not an
- * error if some are missing; docs/design/map-tracking.md says what that costs.
+ * The kernel features used for a file: FOREBAY_MAP_FAULTS, _WATCH, _SCAN.  A missing one is no
+ * error; docs/design/map-tracking.md states its cost.
  */
 int forebay_map_features(struct forebay_map_file *file, uint32_t *features);
 

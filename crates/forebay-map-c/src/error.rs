@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Errors as codes, with a text for each thread.
+//! Error codes, and the text of the last error of each thread.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, CStr, CString};
 
 use forebay_map::Error;
 
-/// `enum forebay_map_code`, by its names.
+/// Defines the codes of `enum forebay_map_code` with their names.
 macro_rules! codes {
     ($($code:ident = $number:literal $name:literal),+ $(,)?) => {
-        /// Of the header.
+        /// The codes of the header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(i32)]
         pub enum Code { $($code = $number),+ }
@@ -38,7 +38,7 @@ codes! {
     Busy = 10 c"FOREBAY_MAP_E_BUSY",
 }
 
-/// What a call came to that failed.
+/// The outcome of a call that failed.
 #[derive(Debug)]
 pub struct Failure {
     pub code: Code,
@@ -52,7 +52,7 @@ impl Failure {
     }
 }
 
-/// An argument that cannot be.
+/// The failure of an invalid argument.
 pub fn argument(text: String) -> Failure {
     Failure::new(Code::Argument, text)
 }
@@ -75,7 +75,7 @@ thread_local! {
     static LAST: RefCell<(CString, c_int)> = RefCell::default();
 }
 
-/// Runs a call, and keeps what it says if it fails.
+/// Runs a call, and stores its message if it fails.
 pub fn tell(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let done = match crate::handles::is_child() {
         true => Err(Failure::new(
@@ -89,12 +89,12 @@ pub fn tell(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
     let mut bytes = failure.text.into_bytes();
     bytes.retain(|&b| b != 0);
     let text = CString::new(bytes).unwrap_or_default();
-    // A thread that ends has nobody who would ask.
+    // A thread that is ending can no longer ask for the text.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (text, failure.errno));
     failure.code as c_int
 }
 
-/// Good until the next failure of this thread.
+/// The message of the thread's last failure.  Valid until the thread's next one.
 pub fn last_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().0.as_ptr()).unwrap_or(c"".as_ptr())
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handles: numbers of what is open, none of which is used twice.
+//! Handles: numbers of open objects.  No number is used twice.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use forebay_map::{MapFile, Session};
 
 use crate::error::{Code, Failure};
 
-/// What handles of one kind mean.
+/// The objects behind the handles of one kind.
 pub struct Table<T> {
     of: RwLock<Option<HashMap<usize, Arc<T>>>>,
 }
 
-/// Of all kinds; multiples of 16, as a pointer could be.
+/// The next handle of any kind: a multiple of 16, like a pointer.
 static NEXT: AtomicUsize = AtomicUsize::new(16);
 
 pub static POOLS: Table<Session> = Table { of: RwLock::new(None) };
 static FILES: Table<File> = Table { of: RwLock::new(None) };
 
-/// A file that is open.
+/// An open file.
 pub struct File {
     pub path: PathBuf,
     pub map: MapFile,
     pool: usize,
-    /// Keeps the pool until the file is closed.
+    /// Keeps the pool open until the file is closed.
     _session: Arc<Session>,
 }
 
@@ -52,9 +52,9 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes it out, if nobody else is at it; `busy` says what he is told otherwise.
+    /// Removes a handle if no other thread uses it.  Otherwise fails with the message `busy`.
     fn take(&self, handle: usize, kind: &str, busy: &str) -> Result<T, Failure> {
-        // For the error alone.
+        // This call only reports an invalid handle.
         drop(self.get(handle, kind)?);
         let mut of = self.of.write().unwrap_or_else(PoisonError::into_inner);
         let of = of.get_or_insert_default();
@@ -108,7 +108,7 @@ fn open_files(pool: usize) -> String {
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// This process is a child of the one that has opened something.
+/// Whether this process is a child of the one that opened something.
 pub fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }
@@ -117,7 +117,7 @@ extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
 }
 
-/// From now on children know what they are.
+/// Ensures that children of this process know that they are children.
 pub fn know_children() -> Result<(), Failure> {
     static KNOWN: OnceLock<i32> = OnceLock::new();
     let failed = *KNOWN.get_or_init(|| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! libforebay-map: the calls of `include/forebay_map.h`, which says what each does.
+//! libforebay-map: the calls of `include/forebay_map.h`, which documents each.
 //!
-//! A handle is a number that is never used again, so that one which is closed is known to
-//! be.  A panic in a function here ends the program: none goes through C.
+//! A handle is a number that is never used again, so a closed handle is recognized.  A panic in
+//! a function here ends the program and never unwinds through C.
 
 mod error;
 mod handles;
@@ -36,15 +36,15 @@ const RECOVER: u32 = 1;
 const ALLOW_WEAKER: u32 = 2;
 const REST: u64 = u64::MAX;
 
-/// A string of the caller's.
+/// A string of the caller.
 ///
 /// # Safety
-/// Null, or a string that ends with a zero byte and stays as it is for the call.
+/// `p` is null, or a string that ends with a zero byte and does not change during the call.
 unsafe fn text<'a>(what: &str, p: *const c_char) -> Result<Option<&'a str>, Failure> {
     if p.is_null() {
         return Ok(None);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let text = unsafe { CStr::from_ptr(p) };
     match text.to_str() {
         Ok(text) => Ok(Some(text)),
@@ -52,15 +52,15 @@ unsafe fn text<'a>(what: &str, p: *const c_char) -> Result<Option<&'a str>, Fail
     }
 }
 
-/// Stores a result where the caller wants it.
+/// Stores a result at the caller's address.
 ///
 /// # Safety
-/// Null, or where a `T` can be written.
+/// `to` is null, or a `T` can be written there.
 unsafe fn give<T>(what: &str, to: *mut T, value: T) -> Result<(), Failure> {
     if to.is_null() {
         return Err(argument(format!("{what} is null")));
     }
-    // SAFETY: the caller's promise; it is not null.
+    // SAFETY: the caller guarantees it, and `to` is not null.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -72,10 +72,10 @@ fn not_null<T>(what: &str, p: *const T) -> Result<(), Failure> {
     }
 }
 
-/// The options of the caller, as far as his version of the header has them.
+/// Reads the options of the caller, as far as its version of the header has them.
 ///
 /// # Safety
-/// Null, or a `struct forebay_map_options` of as many bytes as it says.
+/// `from` is null, or a `struct forebay_map_options` with as many bytes as it states.
 unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, bool), Failure> {
     let (mut pool, mut map) = (PoolOptions::default(), Options::default());
     if from.is_null() {
@@ -90,7 +90,7 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
         persist: std::ptr::null(),
         unreadable: None,
     };
-    // SAFETY: the first member is there in each version.
+    // SAFETY: every version of the struct has the first member.
     let bytes = unsafe { from.cast::<usize>().read_unaligned() };
     if bytes < size_of::<usize>() || bytes > 4096 {
         return Err(argument(format!("struct_bytes is {bytes}: set it to sizeof(options)")));
@@ -98,7 +98,8 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
     // No version ends within a pointer.
     let known = bytes.min(size_of::<CallerOptions>()) / align_of::<CallerOptions>()
         * align_of::<CallerOptions>();
-    // SAFETY: so many bytes are the caller's, and what he sets is a value of each member.
+    // SAFETY: the struct has that many bytes, and the caller has set each member to a valid
+    // value.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut given).cast::<u8>(), known);
     }
@@ -122,7 +123,7 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
         }))
     });
     pool.media.allow_weaker = given.flags & ALLOW_WEAKER != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     if let Some(persist) = unsafe { text("persist", given.persist) }? {
         pool.media.persist =
             persist.parse().map_err(|e: forebay::ParseError| argument(e.to_string()))?;
@@ -130,7 +131,7 @@ unsafe fn options(from: *const CallerOptions) -> Result<(PoolOptions, Options, b
     Ok((pool, map, given.flags & RECOVER != 0))
 }
 
-/// A range of the caller's within the room of a file.
+/// Checks that a range of the caller is within the room of a file.
 fn range(file: &File, offset: u64, length: u64) -> Result<(u64, u64), Failure> {
     let room = file.map.room();
     let end = match length {
@@ -145,12 +146,12 @@ fn range(file: &File, offset: u64, length: u64) -> Result<(u64, u64), Failure> {
     Ok((offset, end - offset))
 }
 
-/// A call for a file, with nothing to give.
+/// Runs a call for a file that returns no value.
 fn with(file: usize, call: impl FnOnce(&File) -> Result<(), Failure>) -> c_int {
     tell(|| call(&*handles::file(file)?))
 }
 
-/// A call for a range of a file.
+/// Runs a call for a range of a file.
 fn within(
     file: usize,
     offset: u64,
@@ -166,25 +167,25 @@ fn within(
     })
 }
 
-/// The library's version.
+/// Returns the library's version.
 #[no_mangle]
 pub extern "C" fn forebay_map_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What the last call of this thread that failed says.
+/// Returns the message of this thread's last failed call.
 #[no_mangle]
 pub extern "C" fn forebay_map_error() -> *const c_char {
     error::last_text()
 }
 
-/// The errno of that.
+/// Returns the errno of that call.
 #[no_mangle]
 pub extern "C" fn forebay_map_errno() -> c_int {
     error::last_errno()
 }
 
-/// The name of a code.
+/// Returns the name of a code.
 #[no_mangle]
 pub extern "C" fn forebay_map_error_name(code: c_int) -> *const c_char {
     error::name(code).as_ptr()
@@ -193,8 +194,8 @@ pub extern "C" fn forebay_map_error_name(code: c_int) -> *const c_char {
 /// Opens a map.
 ///
 /// # Safety
-/// Strings end with a zero byte or are null, `o` is null or as many bytes as it says, `out`
-/// null or a place for a pointer.
+/// Strings are null or end with a zero byte.  `o` is null or has as many bytes as it states.
+/// `out` is null or a pointer can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_pool_open(
     path: *const c_char,
@@ -204,28 +205,28 @@ pub unsafe extern "C" fn forebay_map_pool_open(
 ) -> c_int {
     tell(|| {
         not_null("where the pool is to be given", out)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (path, map) = unsafe { (text("the pool's path", path)?, text("the map's name", map)?) };
         let path = Path::new(path.ok_or_else(|| argument("the pool's path is null".into()))?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let (pool, options, bring_home) = unsafe { options(o) }?;
         handles::know_children()?;
         let map = map.map(str::to_owned);
         let session =
             Session::open(&Wanted { map, pool, bring_home, ..Wanted::of(path) }, options)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { give("where the pool is to be given", out, POOLS.put(session)) }
     })
 }
 
-/// Closes it.
+/// Closes a map.
 #[no_mangle]
 pub extern "C" fn forebay_map_pool_close(pool: usize) -> c_int {
     tell(|| handles::close_pool(pool))
 }
 
 /// # Safety
-/// As [`forebay_map_file_open`].
+/// The same as for [`forebay_map_file_open`].
 unsafe fn open_file(
     pool: usize,
     path: *const c_char,
@@ -236,11 +237,11 @@ unsafe fn open_file(
     tell(|| {
         not_null("where the file is to be given", out)?;
         let session = POOLS.get(pool, "pool")?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let path = unsafe { text("the file's path", path) }?;
         let path = path.ok_or_else(|| argument("the file's path is null".into()))?;
         let file = handles::open_file(pool, session, Path::new(path), room, shared)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { give("where the file is to be given", out, file) }
     })
 }
@@ -248,7 +249,7 @@ unsafe fn open_file(
 /// Opens a file.
 ///
 /// # Safety
-/// `path` is null or ends with a zero byte, `out` null or a place for a pointer.
+/// `path` is null or ends with a zero byte.  `out` is null or a pointer can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_file_open(
     pool: usize,
@@ -256,14 +257,14 @@ pub unsafe extern "C" fn forebay_map_file_open(
     room: u64,
     out: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { open_file(pool, path, room, false, out) }
 }
 
-/// Opens one that other processes have open by this call, too.
+/// Opens a file that other processes open with this call too.
 ///
 /// # Safety
-/// As [`forebay_map_file_open`].
+/// The same as for [`forebay_map_file_open`].
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_file_open_shared(
     pool: usize,
@@ -271,17 +272,17 @@ pub unsafe extern "C" fn forebay_map_file_open_shared(
     room: u64,
     out: *mut usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { open_file(pool, path, room, true, out) }
 }
 
-/// Closes it.
+/// Closes a file.
 #[no_mangle]
 pub extern "C" fn forebay_map_file_close(file: usize) -> c_int {
     tell(|| handles::close_file(file))
 }
 
-/// Where it is mapped.
+/// Returns the address of the mapping.
 #[no_mangle]
 pub extern "C" fn forebay_map_address(file: usize) -> *mut c_void {
     let mut address = std::ptr::null_mut();
@@ -292,39 +293,39 @@ pub extern "C" fn forebay_map_address(file: usize) -> *mut c_void {
     address
 }
 
-/// Bytes of the file.
+/// Returns the size of the file.
 ///
 /// # Safety
-/// `size` is null or a place for a `u64`.
+/// `size` is null, or a `u64` can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_size(file: usize, size: *mut u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     with(file, |file| unsafe { give("size", size, file.map.size()) })
 }
 
-/// Bytes that are mapped.
+/// Returns the number of mapped bytes.
 ///
 /// # Safety
-/// `room` is null or a place for a `u64`.
+/// `room` is null, or a `u64` can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_room(file: usize, room: *mut u64) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     with(file, |file| unsafe { give("room", room, file.map.room()) })
 }
 
-/// What was stored to a range is durable when it returns.
+/// Makes stores to a range durable.
 #[no_mangle]
 pub extern "C" fn forebay_map_sync(file: usize, offset: u64, length: u64) -> c_int {
     within(file, offset, length, |file, at, len| file.map.sync(at, len))
 }
 
-/// Brings in and keeps.
+/// Brings a range in and keeps it.
 #[no_mangle]
 pub extern "C" fn forebay_map_lock(file: usize, offset: u64, length: u64) -> c_int {
     within(file, offset, length, |file, at, len| file.map.lock(at, len))
 }
 
-/// The opposite.
+/// Undoes a `forebay_map_lock`.
 #[no_mangle]
 pub extern "C" fn forebay_map_unlock(file: usize, offset: u64, length: u64) -> c_int {
     within(file, offset, length, |file, at, len| {
@@ -333,17 +334,17 @@ pub extern "C" fn forebay_map_unlock(file: usize, offset: u64, length: u64) -> c
     })
 }
 
-/// Gives segments back.
+/// Frees segments.
 #[no_mangle]
 pub extern "C" fn forebay_map_drop(file: usize, offset: u64, length: u64) -> c_int {
     within(file, offset, length, |file, at, len| file.map.drop_cache(at, len))
 }
 
-/// Reads.
+/// Reads from the file.
 ///
 /// # Safety
-/// `buffer` has `length` bytes that may be written, or is null; `done` is null or a place for
-/// a `usize`.
+/// `buffer` is null, or `length` bytes can be written there.  `done` is null, or a `usize` can
+/// be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_read(
     file: usize,
@@ -358,19 +359,19 @@ pub unsafe extern "C" fn forebay_map_read(
         if length > 0 {
             not_null("buffer", buffer)?;
             fits(length)?;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let to = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), length) };
             n = file.map.read(offset, to)?;
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { give("done", done, n) }
     })
 }
 
-/// Writes.
+/// Writes to the file.
 ///
 /// # Safety
-/// `buffer` has `length` bytes, or is null.
+/// `buffer` is null or has `length` bytes.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_write(
     file: usize,
@@ -385,13 +386,13 @@ pub unsafe extern "C" fn forebay_map_write(
         }
         not_null("buffer", buffer)?;
         fits(length as usize)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let from = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), length as usize) };
         Ok(file.map.write(offset, from)?)
     })
 }
 
-/// No memory has more.
+/// Checks a length.  No object in memory is larger than `isize::MAX`.
 fn fits(length: usize) -> Result<(), Failure> {
     match isize::try_from(length) {
         Ok(_) => Ok(()),
@@ -408,41 +409,41 @@ pub extern "C" fn forebay_map_truncate(file: usize, size: u64) -> c_int {
     })
 }
 
-/// Blocks for a range.
+/// Allocates blocks for a range.
 #[no_mangle]
 pub extern "C" fn forebay_map_allocate(file: usize, offset: u64, length: u64) -> c_int {
     within(file, offset, length, |file, at, len| file.map.allocate(at, len))
 }
 
-/// What was synced is in the file.
+/// Writes synced data to the file.
 #[no_mangle]
 pub extern "C" fn forebay_map_write_back(file: usize) -> c_int {
     with(file, |file| Ok(file.map.write_back().map(drop)?))
 }
 
-/// Whether the file lacks something.
+/// Reports whether the file lacks synced data.
 ///
 /// # Safety
-/// `dirty` is null or a place for an `int`.
+/// `dirty` is null, or an `int` can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_is_dirty(file: usize, dirty: *mut c_int) -> c_int {
     with(file, |file| {
         let is = c_int::from(file.map.is_dirty()?);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { give("dirty", dirty, is) }
     })
 }
 
-/// What of the kernel is used.
+/// Reports the kernel features in use.
 ///
 /// # Safety
-/// `features` is null or a place for a `u32`.
+/// `features` is null, or a `u32` can be written there.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_features(file: usize, features: *mut u32) -> c_int {
     with(file, |file| {
         let f = file.map.features();
         let bits = u32::from(f.faults) | u32::from(f.watch) << 1 | u32::from(f.scan) << 2;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         unsafe { give("features", features, bits) }
     })
 }
