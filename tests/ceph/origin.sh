@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a volume on an RBD image loses nothing that was acknowledged when an OSD is killed,
-# when all stand still, when Forebay and all OSDs are killed together; a lock that another
-# takes stops destage and keeps the data; a resized image is told; what cannot be an origin
-# is refused by name, soon; the image itself bears the mark for as long as it lacks what was
-# acknowledged, and whoever asks for it elsewhere is told; a volume beside it on a file goes on.
-# Method: a cluster of this host (cluster), nbdload.c on the volume, fio on the one beside
-# it, whose rate in each phase is printed.  In the end the pool is drained, and `rbd export`
-# alone has what was acknowledged.
-#
+# when all OSDs stand still, and when Forebay and all OSDs are killed together.  A lock that
+# another client takes stops destage and keeps the data.  A resized image is reported.  An
+# image that cannot be an origin is refused by name, soon.  The image bears the mark for as
+# long as it lacks acknowledged data, and other hosts see the mark.  A volume on a file in
+# the same pool goes on.
+# Method: a cluster of this host (cluster), nbdload.c on the volume, fio on the second
+# volume, whose rate in each phase is printed.  In the end the pool is drained, and `rbd
+# export` alone has what was acknowledged.
 #	origin.sh [SECONDS]	that all OSDs stand still (30)
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
@@ -77,7 +77,7 @@ refused() {
 	[ $((SECONDS - began)) -le "$1" ] || fail "$3 is refused after $((SECONDS - began)) s"
 }
 
-# of another host, as it were
+# stands for a command on another host
 elsewhere() { FOREBAY_STATE_DIR=$work/elsewhere timeout 60 "$FOREBAY" "$@"; }
 # told CODE TEXT: what an image's mark says
 told() {
@@ -190,7 +190,7 @@ told 0 "complete"
 say "the image bears its mark itself, and another pool is refused"
 
 rbd resize --size 8M --allow-shrink --no-progress rbd/vm
-start_server # for the volume beside it
+start_server # for the second volume
 status_says "detached"
 grep -q "vm.*8388608" "$work/server.log" || fail "an image that has shrunk is not told of: $(tail -n 3 "$work/server.log")"
 stop_server
@@ -198,7 +198,7 @@ say "an image that has shrunk is refused"
 
 rbd rm --no-progress rbd/vm
 before=$(wc -l <"$work/server.log")
-start_server # for the volume beside it
+start_server # for the second volume
 status_says "detached"
 tail -n +$((before + 1)) "$work/server.log" | grep -q "rbd:rbd/vm.*there is no such\|rbd:rbd/vm.*No such\|rbd:rbd/vm.*not there" ||
 	fail "an image that was removed is not told of: $(tail -n 3 "$work/server.log")"

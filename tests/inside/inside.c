@@ -2,11 +2,10 @@
 /*
  * inside.c - tests that look into the engine.
  *
- * Goal: what has to notice something wrong does notice it: each invariant of fby_check,
- * each field of a line, at its bound.  Such a check that compares nothing passes every
- * test of an engine without mistakes.
- * Method: a pool of 8 chunks is made by the engine; then one thing in its memory or on
- * its media is spoilt, the check is asked, and all is put back.
+ * Goal: the checks notice what they must: each invariant of fby_check, and each field of a line
+ * at its bound.  A check that compares nothing passes every test of an engine without bugs.
+ * Method: the engine makes a pool of 8 chunks.  Then the test spoils one thing in its memory or
+ * on its media, runs the check, and restores everything.
  */
 #include "inside.h"
 
@@ -16,7 +15,7 @@ u32 closed_chunk, open_chunk, other_chunk;
 
 struct fby_media media;
 static u8 *memory, *saved_memory, *saved_media;
-static u64 memory_bytes, saved_bytes; /* what is saved has some of what lies behind it */
+static u64 memory_bytes, saved_bytes; /* the saved bytes include some after the memory */
 static void *attach_memory[3];
 
 unsigned int breaths; /* of long loops */

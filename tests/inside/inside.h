@@ -34,12 +34,12 @@ extern void (*cpu_meanwhile)(void); /* what another thread does, just before a s
 
 /* Opens the pool anew, as it is below: all its memory and media can be spoilt. */
 void pool_make(void);
-void pool_recover(struct fby_recovery_report *report); /* as after a crash, now */
-void pool_save(void);	 /* what pool_restore goes back to */
+void pool_recover(struct fby_recovery_report *report); /* recovers as after a crash at this moment */
+void pool_save(void);	 /* saves the state for pool_restore */
 void pool_restore(void);
 /* Opens another pool, with memory of its own instead of *memory, up to the end of recovery. */
 int media_open(struct fby_media *m, const struct fby_options *o, u8 **memory, struct fby_pool **out);
-bool pool_same(void); /* nothing has changed, not even behind the pool's memory */
+bool pool_same(void); /* nothing has changed, not even after the end of the pool's memory */
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 

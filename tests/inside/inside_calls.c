@@ -145,7 +145,7 @@ static void bypass_parts(void)
 	EXPECT(pool->cache.volume[0].range[b.place].first == 40 && pool->cache.volume[0].range[b.place].end == 41);
 	pool_restore();
 	EXPECT(fby_bypass_begin(pool, &a, 0, 12 * P, 8 * P, 4 * P + 1) == FBY_CACHED);
-	EXPECT(a.nsectors == 6 * P); /* what comes before, and with it all that is cached */
+	EXPECT(a.nsectors == 6 * P); /* the part before, and with it all that is cached */
 	EXPECT(fby_bypass_begin(pool, &a, 0, 16 * P, 8 * P, 1) == FBY_CACHED && a.nsectors == 2 * P);
 	EXPECT(fby_bypass_begin(pool, &a, 0, 16 * P + 3, 8, 1) == FBY_CACHED && a.nsectors == 8);
 	EXPECT(fby_bypass_begin(pool, &a, 0, 18 * P, 3, 1000) == FBY_DONE && a.nsectors == 3);
@@ -217,7 +217,7 @@ static void numbers(void)
 	EXPECT(read_at(0, 100, 0, 5) == FBY_ORIGIN);
 	EXPECT(write_at(0, 16 * P, 1) == FBY_DONE); /* merged */
 	EXPECT(range_at(2 * P, 2 * P) == FBY_DONE);
-	EXPECT(fby_flush_begin(pool, 0, &first) == FBY_ORIGIN); /* what a crash may have left */
+	EXPECT(fby_flush_begin(pool, 0, &first) == FBY_ORIGIN); /* a crash may have left dirty data */
 	fby_pool_info(pool, &i);
 	EXPECT(i.reads == 3 && i.read_hit_sectors == 11 && i.read_miss_sectors == 5);
 	EXPECT(i.merges == 1 && i.zeroes == 2 && i.discards == 0 && i.flushes == 1);
@@ -437,7 +437,7 @@ static void attaching(void)
 	buffer[FBY_IDENTITY_MAX] = 0;
 	EXPECT(fby_volume_rebind(pool, 2, (char *)buffer, VOLUME_SECTORS + 9) == FBY_DONE);
 	EXPECT(strcmp(pool->space.owner[2].rec.identity, (char *)buffer) == 0);
-	pool->space.owner[2].rec.block_size = FBY_PAGE; /* of which the origin has whole ones */
+	pool->space.owner[2].rec.block_size = FBY_PAGE; /* the origin has a whole number of blocks */
 	pool->space.owner[2].rec.origin_sectors = VOLUME_SECTORS;
 	EXPECT(fby_volume_rebind(pool, 2, "other", VOLUME_SECTORS + P) == FBY_DONE);
 	EXPECT(fby_volume_rebind(pool, 2, "another", VOLUME_SECTORS + P + 1) != FBY_DONE);

@@ -80,7 +80,7 @@ static void lists(void)
 	SAYS("a volume's chunk list is miscounted");
 	owner->last = closed_chunk;
 	SAYS("a volume's chunk list is miscounted");
-	pool->space.owner[2].last = other_chunk; /* of an empty one */
+	pool->space.owner[2].last = other_chunk; /* a chunk of an empty volume */
 	SAYS("a volume's chunk list is miscounted");
 
 	pool->space.owed++;
@@ -248,7 +248,7 @@ static void linked_lines(void)
 	SAYS("a page is older than its chunk");
 	owner->rec.watermark = l->seq; /* those before it are lower */
 	SAYS("a page below the watermark is linked");
-	cv->blocks = 17; /* of block 17 */
+	cv->blocks = 17; /* the page holds block 17 */
 	SAYS("a block is beyond its volume: page");
 	cv->blocks = 18;
 	ALLOWED();
@@ -323,7 +323,8 @@ static void volumes(void)
 	SAYS("a volume's lost blocks are miscounted");
 	pool->cache.entry[page_of(open_chunk, FIRST_PAGE)].state |= FBY_ES_DAMAGED;
 	SAYS("a volume's lost blocks are miscounted: volume 0x0, counted 0x1");
-	pool->cache.entry[page_of(closed_chunk, FIRST_PAGE)].state = FBY_ES_DAMAGED; /* of a page that is dead */
+	/* a dead page may be damaged */
+	pool->cache.entry[page_of(closed_chunk, FIRST_PAGE)].state = FBY_ES_DAMAGED;
 	ALLOWED();
 	empty->rec.watermark = pool->space.seq;
 	SAYS("a watermark is above all sequence numbers");
@@ -334,9 +335,9 @@ static void volumes(void)
 	ALLOWED();
 	owner->rec.marks ^= 1;
 	SAYS("a volume's record is not that of the media: volume 0x0");
-	owner->rec.kind = FBY_OWNER_FREE; /* what it holds is none that a recovery would take */
+	owner->rec.kind = FBY_OWNER_FREE; /* a recovery would not take what the volume holds */
 	SAYS("a volume's record is not that of the media: volume 0x0");
-	media.base[FBY_VT_OFFSET] ^= 1; /* of a damaged copy nothing is said */
+	media.base[FBY_VT_OFFSET] ^= 1; /* a damaged copy is not compared */
 	ALLOWED();
 	owner->rec.marks ^= 1;
 	pool->space.opt.read_only = true;

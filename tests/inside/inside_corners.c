@@ -310,7 +310,8 @@ static void refused(void)
 	EXPECT(fby_flush_begin(pool, 2, &flush) == -FBY_E_VOLUME_DETACHED);
 	pool->space.owner[2].damaged = true;
 	pool->space.owner[2].rec.kind = FBY_OWNER_FREE;
-	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_VOLUME_TABLE_FULL); /* what it was may come back */
+	/* the damaged volume may come back */
+	EXPECT(fby_volume_add(pool, &spec, &index) == -FBY_E_VOLUME_TABLE_FULL);
 	EXPECT(fby_volume_remove(pool, 2, false) == -FBY_E_VOLUME_DIRTY);
 	EXPECT(fby_volume_remove(pool, 2, true) == FBY_DONE && !pool->space.owner[2].damaged);
 	EXPECT(fby_volume_attach(pool, 2, &a) == -FBY_E_NO_VOLUME);

@@ -592,7 +592,7 @@ static void copies_unsealed(bool tick)
 	unhook();
 }
 
-/* Nor does a watermark pass the sources of copies. */
+/* A watermark does not pass the sources of copies either. */
 static void copies_before_commit(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

@@ -4,7 +4,7 @@
  *
  * Goal: an origin is never called complete that is not, by the code that every host asks.
  * Method: a table of kinds of volume (cache, static) by states of volume and origin: empty,
- * dirty, dirty again after each of eight drains, with writes beside the drain, damaged, killed;
+ * dirty, dirty again after each of eight drains, with writes during the drain, damaged, killed;
  * an origin that fails to write or to flush, and one that is well again.  The origin has a
  * volatile cache, so only what was flushed counts.
  */
@@ -25,8 +25,8 @@ static struct row {
 static const struct row *row;
 static u8 acked[VOLUME_BLOCKS], cached[VOLUME_BLOCKS], durable[VOLUME_BLOCKS];
 static int write_error, flush_error; /* of the origin */
-static u32 parts; /* looks for lost blocks, of the last drain */
-static u32 beside; /* the drain's step at which something is written */
+static u32 parts; /* searches for lost blocks in the last drain */
+static u32 beside; /* the step of the drain at which a write comes */
 
 static void fill_block(u64 block, u8 what)
 {
@@ -138,7 +138,7 @@ static void fails(int error)
 	EXPECT(fby_volume_info(sp, row->index, &info) == FBY_DONE);
 	c = judged(&info, false);
 	EXPECT(c == FBY_IS_ORIGIN_FAILS || c == FBY_IS_CACHED || c == FBY_IS_UNKNOWN);
-	for (u32 i = 0; i < 100; i++) /* what else was in flight fails as well */
+	for (u32 i = 0; i < 100; i++) /* other requests in flight fail too */
 		origin_step();
 	now_ns += 60000000000ull; /* the pause after it */
 }

@@ -239,7 +239,7 @@ static void issued_unsealed(void)
 	pool_restore();
 }
 
-/* Whatever the result of the round: its copies are sealed, and its chunks held no longer. */
+/* The copies of a round are sealed and its chunks released, whatever its result. */
 static void sealed_anyway(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -278,7 +278,7 @@ static void not_ahead(void)
 		EXPECT(d->phase == FBY_PH_FLUSHING && pool->drain.volume[0].moved == !i);
 		pool_restore();
 	}
-	d->ahead = 5; /* of a round before */
+	d->ahead = 5; /* left by an earlier round */
 	fby_round_collect(&pool->drain, 0, &wake);
 	EXPECT(d->n > 0 && d->ahead == 0);
 	pool_restore();

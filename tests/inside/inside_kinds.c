@@ -2,8 +2,8 @@
 /*
  * inside_kinds.c - records of kinds that the pool has no room for.
  *
- * Goal: what the media names costs no access to memory that the pool does not have, and
- * nothing of the other volumes.
+ * Goal: a record on the media never causes an access to memory that the pool does not have, and
+ * never harms another volume.
  * Method: a record of each kind that needs room, whole and with its checksum, in a pool that
  * was made without; with the kind's feature bit and without it; then each call that takes the
  * number of an owner.

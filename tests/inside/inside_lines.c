@@ -52,7 +52,7 @@ static void page_line(void)
 	PAGE(false, l.batch_first = FIRST_PAGE - 1; l.batch_count = 4);
 	PAGE(true, l.batch_first = FIRST_PAGE; l.batch_count = 2);
 	PAGE(false, l.batch_first = FIRST_PAGE; l.batch_count = 1); /* ends before it */
-	PAGE(false, l.batch_first = FIRST_PAGE + 2; l.batch_count = 2); /* begins behind it */
+	PAGE(false, l.batch_first = FIRST_PAGE + 2; l.batch_count = 2); /* begins after it */
 	PAGE(true, l.flags = FBY_PF_NOCRC);
 	PAGE(false, l.flags = 2);
 	PAGE(false, l.prev_seq = l.seq);

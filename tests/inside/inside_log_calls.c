@@ -200,7 +200,7 @@ static void read_only(u32 flags)
 	pool_restore();
 }
 
-/* Nor are chunks freed that a claim would free. */
+/* Chunks that a claim would free are not freed either. */
 static void read_only_earlier(bool may_write, u32 chunks)
 {
 	struct fby_options o = { .nslots = 2, .read_only = !may_write };
@@ -242,7 +242,7 @@ static void one_guid(void)
 	memcpy(pool->logs.log[LOG].header.guid, log_guid, 16); /* nobody has it, whatever is left there */
 	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
 	pool_restore();
-	/* Nor by a claim: a consumer has mixed up the headers. */
+	/* A claim does not take it either: a consumer has mixed up the headers. */
 	log_make(0);
 	log_add(SECOND_LOG, FBY_LOG_CONSUMER);
 	pool_recover(&report);
@@ -328,7 +328,7 @@ static void counted(void)
 		EXPECT(log_append(1) == FBY_DONE);
 		EXPECT(log_info().unsynced == 1 && log_info().unsynced_txgs == 1);
 		cpu = !first;
-		EXPECT(log_append(1) == FBY_DONE); /* of the next generation: the other slot's count is of the last */
+		EXPECT(log_append(1) == FBY_DONE); /* the next generation: the other slot counts the last one */
 		EXPECT(log_info().unsynced == 2 && log_info().unsynced_txgs == 1);
 		EXPECT(fby_log_append(pool, LOG, 3, false, &body, 1, &name, &wake) == FBY_DONE);
 		cpu = first;
@@ -386,8 +386,8 @@ static void named(void)
 	pool_restore();
 }
 
-/* Figures that change during the call: of the three txgs, no others; the owner of each part, and
- * who must be woken. */
+/* The figures change during the call.  It counts the three txgs and no others, names the owner of
+ * each part, and says who must be woken. */
 static void counted_of(void)
 {
 	struct fby_log_part *behind = fby_log_part(&pool->logs, pool->space.opt.nslots, LOG);
@@ -481,7 +481,7 @@ static void full(void)
 	pool_restore();
 }
 
-/* --- beside others --------------------------------------------------------------------- */
+/* --- concurrent calls --------------------------------------------------------------------- */
 
 /* Two slots, and both are busy; then one has an entry under way. */
 static void slots_busy(void)

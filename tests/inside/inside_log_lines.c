@@ -132,7 +132,7 @@ static enum fby_log_verdict replayed(void *arg, const struct fby_log_node *n, co
 	return FBY_LOG_REPLAYED;
 }
 
-/* Whatever entries say, no record is written that would not be accepted afterwards. */
+/* No record is written that a later recovery would refuse, whatever entries say. */
 static void highest(void)
 {
 	struct fby_recovery_report report;
@@ -159,7 +159,7 @@ static void highest(void)
 		EXPECT(claim() == FBY_DONE);
 		pool_restore();
 	}
-	/* Nor whatever a record says. */
+	/* The same holds for any content of a record. */
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 	pool_recover(&report);
@@ -318,8 +318,8 @@ static const char *walked(u32 end)
 		*at_entry() = before; \
 	} while (0)
 
-/* Whole entries that do not belong to this place in this chunk: of an earlier use, or put into a
- * body by the consumer. */
+/* Whole entries that do not belong to this place in this chunk: entries of an earlier use, and
+ * entries that the consumer has put into a body. */
 static void walks(void)
 {
 	u32 lines = fby_entry_lines(8);

@@ -26,11 +26,12 @@ static void newest(void)
 	log_found = 4;
 	EXPECT(fby_log_claim(pool, LOG, 0, &h, log_node, &log_found, &log_result) == FBY_DONE && log_found == 1);
 	pool_restore();
-	/* Without an entry the end of the last one is believed: what create returned may not have
-	 * been stored.  Not so its beginning, nor where the newest was seen to be stored. */
+	/* Without an entry recovery believes the end of the last period: the consumer may not
+	 * have stored what create returned.  It does not believe its beginning.  Once the newest
+	 * header was seen stored, it believes neither. */
 	for (u32 stored = 0; stored < 2; stored++) {
 		log_make(FBY_LOG_CONSUMER);
-		EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE); /* of the first one it was */
+		EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE); /* of the first period */
 		EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
 		EXPECT(fby_log_release(pool, LOG, &wake) == FBY_DONE);
 		EXPECT(fby_log_create(pool, LOG, next_guid, 0, &h, &wake) == FBY_DONE);

@@ -88,9 +88,9 @@ static void no_volume(void)
 	pool_restore();
 }
 
-/* Nobody knows whose the place was, so that no log is added, which might be it; removed, it
- * has no chunk: of the next volume there, destage would take the lines of a log's chunk for
- * pages. */
+/* The owner of the place is unknown.  So no log is added, because that might be the lost one.
+ * When it is removed, it has no chunk: the next volume there would destage the lines of a log's
+ * chunk as pages. */
 static void record_lost(void)
 {
 	u16 index;
@@ -406,7 +406,7 @@ static void period_unknown(void)
 	recover();
 	EXPECT(log_info().chunks == 1 && log_info().found == 0 && log_info().missing == 1);
 	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && log_info().chunks == 0);
-	recover(); /* of a log that is none nothing is held, whosever it was */
+	recover(); /* a destroyed log holds nothing, whoever owned it */
 	EXPECT(log_info().chunks == 0);
 	pool_restore();
 }
@@ -455,7 +455,7 @@ static void silent(u64 synced, u32 kept)
 	fill_volume(1);
 	tick();
 	EXPECT(log_info().chunks == kept);
-	for (u32 i = 0; i < 2; i++) /* what they need is as it was */
+	for (u32 i = 0; i < 2; i++) /* the chunks that they need are unchanged */
 		EXPECT((pool->space.slot[i].volume[LOG].open != FBY_NO_CHUNK) == (i + 1 > synced));
 	EXPECT(log_append(3) == FBY_DONE);
 	recover();
@@ -495,7 +495,7 @@ static void seal_that_lies(u64 entries)
 	pool_restore();
 }
 
-/* Nor does a seal that counts pages concern a log's chunk. */
+/* A seal that counts pages does not concern a log's chunk either. */
 static void seal_of_pages(void)
 {
 	u32 c;

@@ -2,8 +2,8 @@
 /*
  * inside_map.c - a map whose records, descriptors and words are spoilt.
  *
- * Goal: what was synced is found after a crash, page by page; where the media is damaged
- * either nothing has changed or it is told; never is a dirty page forgotten without a word.
+ * Goal: every synced page is found after a crash.  Damaged media either changes nothing or is
+ * reported.  No dirty page is lost without a report.
  * Method: a pool of its own with one share of 2 MiB and frames of 128 KiB.
  */
 #include <sys/mman.h>

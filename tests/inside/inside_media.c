@@ -105,7 +105,7 @@ static void two_superblocks(void)
 	copy()->generation--;
 	copy()->clean_digest++;
 	finish(copy());
-	fby_probe(&media, &probe); /* of two that are as new the primary counts */
+	fby_probe(&media, &probe); /* of two equally new copies the primary counts */
 	EXPECT(probe.sb.generation == generation && probe.sb.clean_digest == primary()->clean_digest);
 	copy()->generation--;
 	finish(copy());

@@ -43,7 +43,7 @@ static void pieces(void)
 			struct fby_vec vec[] = { { apart[0], a }, { apart[1], b - a }, { apart[2], n + skip - b } };
 			struct fby_write w;
 
-			memset(apart, 0, sizeof(apart)); /* what is behind a piece is none of it */
+			memset(apart, 0, sizeof(apart)); /* bytes after a piece do not belong to it */
 			memcpy(apart[0], from, a);
 			memcpy(apart[1], from + a, b - a);
 			memcpy(apart[2], from + b, n + skip - b);
@@ -205,7 +205,7 @@ static void aged(void)
 	pool_restore();
 }
 
-/* Times of requests: of one alone, and of all. */
+/* Times of requests: the time of one, and the total. */
 static void timed(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -444,7 +444,7 @@ static void delay(void)
 	EXPECT(fby_write_delay(pool, 3, P, now) == 0 && !fby_write_throttled(pool, 3));
 	EXPECT(fby_volume_clean(pool, 3) && fby_volume_clean(pool, 0xffff));
 	EXPECT(fby_write_delay(pool, 0, P, now) == 0 && !fby_write_throttled(pool, 0));
-	fby_store(&pool->space.owner[0].level, 512u); /* as much as is let go */
+	fby_store(&pool->space.owner[0].level, 512u); /* as much as is released */
 	fby_store(&pace->rate, 1000u);
 	EXPECT(fby_write_throttled(pool, 0));
 	for (u32 i = 0; i < 5; i++)
@@ -494,7 +494,7 @@ static void rate(void)
 	EXPECT(pace->rate == 929);
 	pool->space.now_ns += 1ull << 30;
 	owner->dead += 2000;
-	dv->moved += 1000; /* within the pool: not let go */
+	dv->moved += 1000; /* within the pool, so not released */
 	fby_pace_tick(&pool->drain, 0);
 	EXPECT(pace->rate == 929);
 	pool->space.pressure = false; /* nobody works on it: it shows nothing */

@@ -138,7 +138,7 @@ static void always_written(void)
 		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.runs[0] == d->plan.listed[0]);
 		pool_restore();
 	}
-	/* Nor if all dirty pages take so long. */
+	/* A page is written too if it would be too old once all dirty pages are written. */
 	for (u32 old = 0; old < 2; old++) {
 		pool->space.opt.max_age_ns = 1000000;
 		pool->space.chunk[closed_chunk].opened_ns = 100000;
@@ -155,15 +155,16 @@ static void always_written(void)
 	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.shared == BLOCKS + 2);
 	EXPECT(d->plan.all_ns == pool->space.owner[0].counted * 1000 * (d->plan.shares / (BLOCKS + 2) + 1));
 	pool_restore();
-	/* Where each is to be written one of eight is measured, and stands for all: a run of seven. */
+	/* If each page is to be written, one of eight is measured and counts for all: a run of
+	 * seven. */
 	pool->space.opt.max_age_ns = pool->space.now_ns = 1000000;
 	pool->space.chunk[closed_chunk].opened_ns = pool->space.chunk[open_chunk].opened_ns = 0;
 	measured();
 	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.listed[0] == BLOCKS + 2);
 	EXPECT(d->plan.shared == 8 && d->plan.shares == 8 * (FBY_RUN_MOST / 7));
 	pool_restore();
-	/* Nor is what would be too old after another turn, while others of its chunk are kept: a
-	 * page that was copied there, and is older than these. */
+	/* A page that would be too old after another round is written too, while others of its
+	 * chunk are kept: a page that was copied there and is older than they are. */
 	for (u32 old = 0; old < 2; old++) {
 		struct fby_found f;
 
@@ -277,8 +278,8 @@ static void balances(void)
 	pool_restore();
 }
 
-/* What the range is asked to be, from 3, by a round whose requests take 1 ms, with so many copies
- * of 1 us since the round before, relocation's counted. */
+/* The range that a round requests, starting from 3.  The round's requests take 1 ms, and so many
+ * copies of 1 us came since the round before, relocation included. */
 static u32 tight_after(u32 copies, u32 flush_ns)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -417,7 +418,7 @@ static void request_time(void)
 	d->failed = true;
 	fby_plan_written(&pool->drain, 0);
 	EXPECT(d->plan.request_ns == 1000);
-	EXPECT(d->plan.written_ns == 4294967295u); /* of the slow one */
+	EXPECT(d->plan.written_ns == 4294967295u); /* the time of the slow one */
 	d->failed = false;
 	d->plan.page_ns = 1000;
 	d->plan.written_ns = 0;
@@ -430,7 +431,8 @@ static void request_time(void)
 	d->plan.requests = 0;
 	fby_plan_written(&pool->drain, 0);
 	EXPECT(d->plan.written_ns == 21000);
-	/* One that was refused does not count, nor what it took; where many were the others waited. */
+	/* A refused request does not count, and neither does its time.  If many were refused, the
+	 * others waited. */
 	d->plan.request_ns = d->plan.page_ns = d->plan.written_ns = 0;
 	d->plan.requests = 17;
 	d->plan.began_ns = pool->space.now_ns - 10016000;
@@ -461,8 +463,8 @@ static void flush_not_counted(void)
 	pool_restore();
 }
 
-/* A flush that is dear beside a short round's requests makes for a longer list, by as much as
- * there is room for: three quarters of it, and half before anything is known. */
+/* A flush that is expensive compared with the requests of a short round makes the list longer,
+ * within the room: three quarters of the room, and half before anything is known. */
 static void flush_is_dear(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -495,8 +497,8 @@ static void flush_is_dear(void)
 	pool_restore();
 }
 
-/* A round that is as long as it may be tells how much it lets go of where most of it is to be
- * written in any case; else its time was up before. */
+/* A round of the greatest length tells how much it releases if most of it must be written anyway;
+ * otherwise its time was up before. */
 static void learnt_by_long_rounds(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

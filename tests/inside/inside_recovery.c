@@ -389,8 +389,8 @@ static void epoch_of_nothing(void)
 	pool_restore();
 }
 
-/* A chunk that may have held more, in a pool that was closed: what was counted then tells,
- * unless a loss stands in for an entry. */
+/* A chunk that may have held more, in a pool that was closed: the recorded count decides, unless
+ * a loss stands in for an entry. */
 static void seals_lost_clean(void)
 {
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
@@ -411,7 +411,7 @@ static void seals_lost_clean(void)
 	pool_restore();
 }
 
-/* More is there than was noted down, beside what is lost: then it was not this that was. */
+/* The chunk has more than was recorded, besides a loss: then the record was not about this chunk. */
 static void more_than_closed(void)
 {
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
@@ -641,8 +641,8 @@ static void scan_in_order(u32 first, u32 second, int error, u32 at)
 	EXPECT(fby_recover_finish(pool, &report) == error && report.unknown_at == at);
 }
 
-/* Of several only the first is reported, in whichever order they are found; a record before
- * chunks. */
+/* Only the first of several is reported, in whichever order they are found.  A record comes
+ * before chunks. */
 static void several_to_come(void)
 {
 	const u32 chunks[] = { closed_chunk, open_chunk, other_chunk };
@@ -665,8 +665,8 @@ static void several_to_come(void)
 	pool_restore();
 }
 
-/* A chunk of which nothing is left may have been any volume's; what one of a kind to come has
- * lost is not for this version to say. */
+/* A chunk with nothing left may have belonged to any volume.  This version cannot judge the
+ * losses of a volume of an unknown kind. */
 static void lost_beside_one_to_come(void)
 {
 	struct fby_volume_info v;

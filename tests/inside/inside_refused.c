@@ -218,7 +218,7 @@ static enum fby_phase judged(u32 refused, u32 goes, bool trying, u32 failed)
 	d->refused.asked = asked;
 	EXPECT(refused + goes <= 200);
 	d->n = refused + goes;
-	for (u32 i = 0; i < d->n; i++) { /* the same page again and again: it is looked at alone */
+	for (u32 i = 0; i < d->n; i++) { /* the same page many times: it is looked at alone */
 		d->page[i] = (struct fby_round_page){ .k = 5, .page = page_of(5) };
 		d->page[i].carry = i < refused ? FBY_CARRY_REFUSED : FBY_CARRY_NO;
 	}
@@ -305,15 +305,15 @@ static void longer_lists(void)
 	EXPECT(fby_plan_pages(&pool->drain, 0) == fby_round_most(d));
 	d->refused.narrow = true;
 	EXPECT(fby_plan_pages(&pool->drain, 0) == DATA_PAGES && !d->refused.narrow && !d->refused.longer);
-	pool->drain.volume[2].destage.refused.longer = true; /* of the round before: it only packs now */
+	pool->drain.volume[2].destage.refused.longer = true; /* from the round before: this round only packs */
 	(void)fby_plan_pages(&pool->drain, 2);
 	EXPECT(!pool->drain.volume[2].destage.refused.longer);
 	pool_restore();
 }
 
-/* A request is taken in a round that was made long to look behind others: it is given up once
- * what is in flight has ended, with nothing let go of, and the next is a usual one.  But once,
- * until a round has ended. */
+/* A request arrives in a round that was made long to look past refused pages.  The round is given
+ * up once the requests in flight have ended, it releases nothing, and the next round is a usual
+ * one.  This happens only once until a round has ended. */
 static void cut_short(void)
 {
 	struct fby_destage *d = destage();
@@ -335,7 +335,7 @@ static void cut_short(void)
 		EXPECT(step(&io) == (before ? FBY_ORIGIN : FBY_AGAIN) && d->refused.cut_short);
 		EXPECT(d->phase == (before ? FBY_PH_WRITE : FBY_PH_IDLE));
 		EXPECT(d->refused.behind == (before ? 100 : 0) && d->backoff_ns == (before ? SECOND : 0));
-		if (!before) { /* what was refused is tried at once, and nothing is home */
+		if (!before) { /* refused pages are tried at once, and nothing is destaged */
 			EXPECT(d->refused.retry_ns == pool->space.now_ns && page_of(0) != FBY_NO_PAGE && page_of(17) != FBY_NO_PAGE);
 			pool_restore();
 			continue;

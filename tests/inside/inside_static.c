@@ -226,7 +226,7 @@ static void eras_saved(void)
 	era = ST->era;
 	EXPECT(put(0, 1) == FBY_DONE && fby_static_settle(&sp->statics, 0) && ST->era == era + 1);
 	EXPECT(put(1, 2) == FBY_DONE && put(7, 3) == FBY_DONE && put(14, 4) == FBY_WAIT_SPACE);
-	ST->era_ns = now_ns; /* another has just begun: what is settled of the slot makes room */
+	ST->era_ns = now_ns; /* another era has just begun: what is settled of the slot makes room */
 	for (u32 i = 0; i < 50; i++)
 		drain_step();
 	EXPECT(origin_has[0] == 1 && ST->era == era + 1 && put(14, 4) == FBY_DONE && get(14) == 4 && sound());
@@ -513,8 +513,8 @@ static void records(void)
 
 /* --- the media changes under a request --------------------------------------------------------- */
 
-/* What the line of slot 0 said when both of its ways were in use is there again, after begin has
- * found a way that is free.  Nothing of that may stop the engine. */
+/* The line that slot 0 had with both of its places in use appears again after begin has found a
+ * free place.  That must not stop the engine. */
 static void line_comes_back(u32 first, u32 n)
 {
 	struct fby_static_line full;

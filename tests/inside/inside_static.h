@@ -177,7 +177,7 @@ static inline void drain(void)
 	EXPECT(fby_volume_clean(sp, 0));
 }
 
-/* One pass of a drain, which others may write beside. */
+/* One pass of a drain, with writes during it. */
 static inline void drain_pass(void)
 {
 	u64 pass = ST->passes + 1;

@@ -2,9 +2,9 @@
 /*
  * inside_static_lost.c - a static volume with lost or torn pages and lines.
  *
- * Goal: what is lost stays so until it is written as a whole, is told, and is counted; what
- * a cut has torn never was.  Of readers beside writers: they see what is durable, whole.
- * Each step by hand, where threads alone would meet.
+ * Goal: a lost block stays lost until it is written whole, and is reported and counted.  A write
+ * that a cut has torn counts as never made.  Readers concurrent with writers see durable, whole
+ * blocks.  The test makes each step by hand, where only threads would meet.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -31,8 +31,8 @@ static void gone(void)
 	EXPECT(fby_volume_remove(sp, 0, true) == FBY_DONE);
 }
 
-/* A line that is filled with one byte is gone, also where a check of 12 bits lets its words
- * pass; and one word that says "empty" is not believed beside another that is anything. */
+/* A line that is filled with one byte is lost, even if a check of 12 bits accepts its words.  One
+ * word that says "empty" is not believed if another one has any other value. */
 static void wiped(void)
 {
 	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
@@ -287,7 +287,7 @@ static void partly(void)
 	EXPECT(fby_read_block(sp, 0, 0, 0, P, data, &origin, &lost) == -FBY_E_LOST && lost == 0xf3 && origin == 0);
 	EXPECT(data[2 * FBY_SECTOR] == 5 && data[4 * FBY_SECTOR - 1] == 5);
 	origin_has[0] = 0;
-	drain(); /* what is sound goes to the origin, and stays */
+	drain(); /* sound blocks go to the origin and stay */
 	EXPECT(origin_has[0] == 5 && get(0) == -1 && put(0, 6) == FBY_DONE && get(0) == 6 && sound());
 }
 
@@ -370,7 +370,7 @@ static void torn(void)
 	EXPECT(ST->nwindows == 0 && ST->surveyed == SLOTS && get(0) == -1);
 }
 
-/* --- readers beside writers, in the middle of what these store ------------------------------------ */
+/* --- readers in the middle of a store ------------------------------------------ */
 
 static const struct fby_media_ops *whole;
 static bool armed;

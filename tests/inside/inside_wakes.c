@@ -34,7 +34,7 @@ static void swept(void)
 	pool_restore();
 }
 
-/* So does a writer that was refused a chunk in favour of a leaving volume. */
+/* A writer that was refused a chunk in favour of a leaving volume is woken too. */
 static void left(void)
 {
 	fby_wait_prepare(pool, FBY_WAIT_SPACE);
@@ -219,7 +219,7 @@ static void asks_for_a_step(void)
 	EXPECT(judged(500, FBY_COPIES_FAIR) == 7);
 	EXPECT(judged(240, FBY_COPIES_CHEAP) == 7 && judged(260, FBY_COPIES_CHEAP) == 8);
 	EXPECT(judged(760, FBY_COPIES_DEAR) == 7 && judged(740, FBY_COPIES_DEAR) == 6);
-	space->nfree = owed + 127; /* of the last 128 */
+	space->nfree = owed + 127; /* some of the last 128 */
 	EXPECT(judged(500, FBY_COPIES_CHEAP) == 6 && judged(500, FBY_COPIES_FAIR) == 6);
 	space->nfree = owed + 128;
 	EXPECT(judged(500, FBY_COPIES_CHEAP) == 8);

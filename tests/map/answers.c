@@ -107,7 +107,7 @@ static void lock(int fd, const char *mode)
 					}
 }
 
-/* What is in a pipe is what was there, whatever has the memory by then. */
+/* A pipe keeps the bytes that were put into it, whoever has the memory by then. */
 static void spliced(const char *path)
 {
 	char other[512], found[PAGE];
@@ -160,7 +160,7 @@ static void as_stdout(const char *path)
 	} else {
 		CHECK(is_mapped_run() && errno == EBUSY && printf("as it was\n") == 10 && fflush(stdout) == 0);
 	}
-	/* Neither by another way. */
+	/* Another way does not help either. */
 	close(0);
 	kept = dup(fd);
 	CHECK(kept == 0 || (is_mapped_run() && kept == -1 && errno == EBUSY));

@@ -1,8 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what a program by `forebay map-run` does to its own file while it has that open (its times by
-# path, another name of its directory) keeps no recovery from bringing home what it has synced.
-# Method: changes.c is killed while it does so in each way; the file has what it has said.
+# Goal: a program under `forebay map-run` may change its own open file from outside (its
+# times by path, the name of its directory).  A recovery still writes back what the program
+# has synced.
+# Method: changes.c is killed while it does so in each way; the file has what the program
+# reported.
 . "$(dirname "$0")/../serve/lib.sh"
 needs_userfaultfd=no
 . "$(dirname "$0")/lib.sh"

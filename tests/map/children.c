@@ -43,7 +43,7 @@ extern char **environ;
 
 static dev_t device;
 static ino_t inode;
-/* Where the parent has the pool mapped. */
+/* The ranges in which the parent has the pool mapped. */
 static struct { unsigned long from, to; } ranges[RANGES];
 static int nranges;
 static const char *self;
@@ -116,7 +116,7 @@ static int reachable(const char *who)
 			continue;
 		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 		is |= readlink(link, path, sizeof(path) - 1) > 0 && st.st_dev == device && st.st_ino == inode;
-		/* What the test has is given to it before: a terminal, files, pipes. */
+		/* The test inherits these: a terminal, files, pipes. */
 		for (unsigned int i = 0; fd > 2 && i < sizeof(kinds) / sizeof(*kinds); i++)
 			is |= strstr(path, kinds[i]) != NULL;
 		if (is)
@@ -262,7 +262,7 @@ static void *open_and_close(void *unused)
 	return NULL;
 }
 
-/* Forks beside a thread that opens and closes the pool. */
+/* Forks while a thread opens and closes the pool. */
 static int beside(void)
 {
 	int wrong = 0, children = 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: what several threads, signals and other programs do at the same moment as the library
- * changes nothing of what a program sees.
- * Method: edges.sh runs each with and without map-run, and does its part beside it.
+ * Goal: a program sees the same as without the library when several threads, signals and other
+ * programs act at the same moment.
+ * Method: edges.sh runs each with and without map-run, and does its part meanwhile.
  *
- *	edges list              those that need nobody beside them
+ *	edges list              those that need no other process
  *	edges closes FILE       two threads close two duplicates of a descriptor at once
- *	edges makes FILE        two threads make a file at once, and one by a link to what is not there
+ *	edges makes FILE        two threads make a file at once, and one by a dangling link
  *	edges jumps FILE        a handler is left by a jump, then a file is opened by deeper calls
  *	edges signals FILE      the process waits for signals while a file is open
  *	edges forks FILE        children while threads open and close files
@@ -15,10 +15,10 @@
  *	edges room FILE         stores, says "stored", waits for a byte of its input; then FILE gets more
  *				room, with a private mapping of it and whoever reads it by then
  *	edges holds FILE        stores, says "stored", waits for its input to end, and says "done"
- *	edges fills FILE        the same, but at a byte of its input it stores what it does not sync
+ *	edges fills FILE        the same, but at a byte of its input it stores without a sync
  *	edges make FILE         makes it
- *	edges stops FILE COMMAND...   runs it until it is to make FILE; says "stopped", and lets it go
- *				on at a byte of its input
+ *	edges stops FILE COMMAND...   runs it until it is to make FILE; says "stopped", and continues
+ *				it at a byte of its input
  *	edges writes FILE SEEN  stores all the time, and to the plain file SEEN after that; says "stored"
  *	edges comes FILE SEEN MS   opens FILE to write without a wait, MS later with one; what SEEN had
  *				by then is in FILE, and it writes there
@@ -285,7 +285,7 @@ static void forks(void)
 			_exit(pwrite(fd, "child", 5, 0) == 5 && close(fd) == 0 ? 0 : 1);
 		}
 		CHECK(waitpid(child, &status, 0) == child);
-		/* Where the parent has a file open the child may have none. */
+		/* A child may have no such file if the parent has one open. */
 		CHECK(status == 0 || (is_mapped_run() && WIFEXITED(status)));
 		opened += status == 0;
 		n++;
@@ -491,7 +491,7 @@ static void comes(const char *name, int ms)
 		printf("%lu is there of %lu\n", (unsigned long)there, (unsigned long)before);
 }
 
-/* What looks whether another file is one that is mapped. */
+/* Looks whether another file is a mapped one. */
 static int opens_it(const char *name)
 {
 	int fd = open(name, O_RDWR | O_CREAT, 0600);

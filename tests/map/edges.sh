@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what happens at the same moment by several threads, signals and other programs changes
-# nothing of what a program sees by `forebay map-run`, and ends none that can go on.
-# Method: edges.c, each part with and without map-run; beside it readers, another map-run in another
-# PID namespace and on an overlay, and a full file system.
+# Goal: simultaneous acts of several threads, signals and other programs change nothing of
+# what a program sees under `forebay map-run`, and end no program that can go on.
+# Method: edges.c, each part with and without map-run.  Meanwhile there are readers, another
+# map-run in another PID namespace and on an overlay, and a full file system.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -23,7 +23,7 @@ done
 
 # begin_beside NAME ARGUMENTS...: runs it by map-run until it says "stored"; its input is descriptor 9.
 begin_beside() {
-	# What the one before has said is not taken for its word.
+	# Clears the words of the program before.
 	: >"$work/said"
 	rm -f "$work/in"
 	mkfifo "$work/in"
@@ -44,7 +44,7 @@ ended() { # sets $code
 }
 fresh() { rm -f "$file" && truncate -s 64K "$file"; }
 
-# Syncs beside readers, while others close files.
+# Syncs while others read, and while others close files.
 fresh
 begin_beside syncs "$file"
 while kill -0 "$pid" 2>/dev/null; do head -c 100 "$file" >/dev/null; done
@@ -52,7 +52,7 @@ ended
 [ "$code" = 0 ] && grep -q done "$work/said" || fail "syncs: $code $(cat "$work/says")"
 say "syncs beside readers: passed"
 
-# More room beside a reader and a private mapping.
+# More room while there are a reader and a private mapping.
 fresh
 begin_beside room "$file"
 exec 8<"$file"
@@ -125,13 +125,14 @@ for ms in 2 10 30 60; do
 	timeout -s KILL 60 "$edges" comes "$file" "$work/seen" $ms >"$work/came" || fail "a writer after one that was refused: $(cat "$work/says")"
 	ended
 	[ "$code" = 6 ] || fail "a writer after one that was refused: $code $(cat "$work/says")"
-	# Where it came in the one moment in which nothing keeps it, the rest stays in the pool.
+	# If the writer came in the one moment in which nothing keeps it out, the rest stays
+	# in the pool.
 	grep -q 'kept in the pool' "$work/says" || [ ! -s "$work/came" ] || fail "it does not see what was stored: $(cat "$work/came" "$work/says")"
 	[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "what it has written is overwritten: $(cat "$work/says")"
 done
 say "a writer after one that was refused: passed"
 
-# What was stored cannot be written to the file: that is told, and is kept.
+# The stores cannot be written to the file: that is reported, and they are kept.
 mkdir "$work/full"
 if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	at_end "umount -l '$work/full'"
@@ -142,7 +143,7 @@ if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	says more
 	# One that is refused ends nothing, since nobody waits.
 	if dd if=/dev/null of="$work/full/edge.map" oflag=nonblock conv=notrunc status=none 2>/dev/null; then fail "an open beside the lease"; fi
-	# Nor does it when the kernel has taken the lease.
+	# The same holds when the kernel has taken the lease.
 	breaks=/proc/sys/fs/lease-break-time
 	was=$(<$breaks)
 	at_end "echo $was >$breaks"
@@ -175,7 +176,7 @@ exec 8>&-
 [ $((SECONDS - began)) -lt 15 ] || fail "an end beside an open takes $((SECONDS - began)) s"
 [ "$(dd if="$file" bs=1 skip=12288 count=4 status=none | tr -d '\0')" = last ] || fail "what was stored last is lost: $(cat "$work/says")"
 say "an end beside an open: passed"
-# Of a file that is shared each close takes longer.
+# Each close of a shared file takes longer.
 start_server
 fresh
 share=--shared

@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# kills.sh [N] - N kills (5) of each of four programs that know of nothing, on a pool of their
-# own, and as many on one that is served.
-# Goal: what LMDB has committed, and what a log has synced by msync, is there after kill -9.
+# kills.sh [N] - N kills (5) of each of four unmodified programs, on a pool of their own,
+# and as many on one that is served.
+# Goal: LMDB's commits, and what a log has synced by msync, are there after kill -9.
 # Method: LMDB of Debian with and without MDB_WRITEMAP, a log that is appended to by a
-# mapping whose file grows, and lines that are written to a file's end, each with an fdatasync,
-# behind the last of which nothing may be but the one under way, zero from a page on; by `forebay map-run`, killed within 0.7 s of their first
-# word: the program, its server, or both; recovered; then all is read without Forebay.  The same
-# files all the time.
+# mapping whose file grows, and lines that are written to a file's end, each with an
+# fdatasync, after the last of which only the one under way may follow, zero from a page on.
+# They run by `forebay map-run`.  Within 0.7 s of their first word the program, its server,
+# or both are killed.  After a recovery everything is read without Forebay.  The files stay
+# the same all the time.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need mdb_stat mdb_copy
@@ -18,7 +19,7 @@ compile lmdb -llmdb
 make_map 160M 128M
 
 total=0 lost=0
-ended() { # NUMBER: what is killed
+ended() { # NUMBER: prints what to kill
 	[ -n "$server" ] || { echo program; return; }
 	local all=(program server both)
 	echo "${all[$1 % 3]}"

@@ -4,8 +4,8 @@
 # and programs that are run by `forebay map-run`.
 need gcc
 
-# Without userfaultfd, as an ordinary user or in a container, map-run refuses growth of a file and
-# more.  A script that tests what is possible then sets needs_userfaultfd=no.
+# Without userfaultfd, as for an ordinary user or in a container, map-run refuses growth of
+# a file and more.  A script that tests what is still possible sets needs_userfaultfd=no.
 has_userfaultfd() {
 	python3 -c 'import ctypes, os, platform, sys
 call = {"x86_64": 323, "aarch64": 282}[platform.machine()]
@@ -28,7 +28,7 @@ share=
 # shellcheck disable=SC2086 # an option or none
 mapped() { "$FOREBAY" map-run $share --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "$@"; }
 
-# What was synced is in the files.  A server does it by itself: it is waited for.
+# Writes synced data to the files.  A server does it itself, and this waits for it.
 recover() {
 	local tries
 	[ -n "$server" ] || { "$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || { cat "$work/recovered" >&2; return 1; }; return; }
@@ -63,10 +63,10 @@ killed() { kill -KILL "$1" 2>/dev/null && { wait "$1" 2>/dev/null || true; }; }
 # The last number that NAME has said; the last line may be cut.
 last_said() { sed '$!b; /^[0-9]*$/!d' "$work/$1.said" | tail -n 1; }
 
-# kill_one KIND FILE PROGRAM...: runs it by map-run, and within a second of its first word kills
-# what $ends says: the program (as long as nothing else is said); its server, beside which the
-# program goes on as long as it can; or both.  Recovers, and leaves in $acknowledged the last
-# number that was said.
+# kill_one KIND FILE PROGRAM...: runs it by map-run, and within a second of its first word
+# kills what $ends names: the program (the default), its server, after which the program
+# goes on as long as it can, or both.  Recovers, and leaves the last number that was said in
+# $acknowledged.
 kill_one() {
 	local served=$server
 	begin "$1" "${@:3}"

@@ -66,7 +66,7 @@ static void make_file(const char *path, size_t bytes)
 	CHECK(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0 && close(fd) == 0);
 }
 
-/* What the file system has. */
+/* Checks the bytes in the file system. */
 static void file_has(const char *path, off_t at, const char *bytes)
 {
 	char found[64] = "";
@@ -112,7 +112,7 @@ static void pool_arguments(const char *path, const char *dir)
 	o.flags = 0;
 	o.persist = "paper";
 	FAILS(FOREBAY_MAP_E_ARGUMENT, "paper", forebay_map_pool_open(path, NULL, &o, &pool));
-	/* What struct_bytes leaves out is not looked at. */
+	/* Members beyond struct_bytes are not read. */
 	o.struct_bytes = offsetof(struct forebay_map_options, persist);
 	OK(forebay_map_pool_open(path, "db", &o, &pool));
 	OK(forebay_map_pool_close(pool));
@@ -122,7 +122,7 @@ static void pool_arguments(const char *path, const char *dir)
 	FAILS(FOREBAY_MAP_E_HANDLE, "NULL", forebay_map_pool_close(NULL));
 }
 
-/* Of a file handle that is none. */
+/* Makes each call with an invalid file handle. */
 static void bad_handle(struct forebay_map_file *f)
 {
 	char byte = 0;
@@ -210,7 +210,7 @@ static void content(struct forebay_map_file *f, const char *path)
 	OK(forebay_map_read(f, 100 * MIB, buffer, 16, &n));
 	CHECK(n == 0);
 
-	/* What is behind the end does not come back. */
+	/* Bytes after the end do not return. */
 	memcpy(memory + MIB, "cut off", 7);
 	OK(forebay_map_sync(f, 0, FOREBAY_MAP_REST));
 	OK(forebay_map_truncate(f, MIB));
@@ -224,7 +224,7 @@ static void content(struct forebay_map_file *f, const char *path)
 	OK(forebay_map_size(f, &size));
 	CHECK(size == 7 * MIB + 5);
 
-	/* Dropped: what was synced stays, what was not is gone. */
+	/* Dropped: synced data stays, other data is lost. */
 	OK(forebay_map_sync(f, 0, FOREBAY_MAP_REST));
 	memcpy(memory + 4 * MIB, "not synced", 10);
 	OK(forebay_map_drop(f, 0, FOREBAY_MAP_REST));
@@ -357,7 +357,7 @@ static pid_t has_file(const char *pool_path, const char *path)
 	return child;
 }
 
-/* Another process has the pool, or a share of it beside this one's. */
+/* Another process has the pool, or a share of it next to this one's. */
 static void neighbours(const char *pool_path, const char *dir, int served)
 {
 	struct forebay_map_options o = { .struct_bytes = sizeof(o), .flags = FOREBAY_MAP_RECOVER };
@@ -387,7 +387,7 @@ static void neighbours(const char *pool_path, const char *dir, int served)
 		CHECK(strstr(forebay_map_error(), number));
 	}
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
-	/* The server brings home what it has left, or this does. */
+	/* The server recovers what the child left, or this process does. */
 	if (!served)
 		OK(forebay_map_pool_open(pool_path, NULL, &o, &pool));
 	OK(forebay_map_file_open(pool, path, 0, &f));
@@ -407,7 +407,7 @@ static void ends(pid_t process)
 	}
 }
 
-static volatile int told; /* of a segment that cannot be brought in */
+static volatile int told; /* a segment that could not be brought in was reported */
 static int told_at_the_signal;
 static const char *told_path;
 static sigjmp_buf behind;
@@ -437,7 +437,8 @@ static void cannot_be_touched(const char *memory, const char *path)
 	CHECK(told_at_the_signal == 1);
 }
 
-/* What needs the server says that it has ended; what is acknowledged is durable without it. */
+/* Calls that need the server report that it has ended.  What is acknowledged is durable without
+ * it. */
 static void without_server(const char *pool_path, const char *dir, pid_t server)
 {
 	struct forebay_map_options o = { .struct_bytes = sizeof(o), .interval_ms = 1000000,
@@ -484,7 +485,7 @@ static void without_server(const char *pool_path, const char *dir, pid_t server)
 	OK(forebay_map_pool_close(pool));
 }
 
-/* Killed with something synced, and brought home by the next open, or by the server. */
+/* Killed with synced data, which the next open or the server recovers. */
 static void crash(const char *pool_path, const char *dir, int served)
 {
 	struct forebay_map_options o = { .struct_bytes = sizeof(o), .interval_ms = 1000000 };

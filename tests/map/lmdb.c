@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: what LMDB has committed is there. Linked to Debian's unmodified liblmdb.
+ * Goal: LMDB's commits are there.  Linked to Debian's unmodified liblmdb.
  *
  *	lmdb run FILE writemap|pwrite          commits, says "N" after each, for ever
- *	lmdb share FILE writemap|pwrite        the same beside others that do so
- *	lmdb watch FILE                        reads all again and again beside these, says N
+ *	lmdb share FILE writemap|pwrite        the same, while others do so too
+ *	lmdb watch FILE                        reads all again and again meanwhile, says N
  *	lmdb check FILE                        reads all, says the last N
  *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second, and the
  *	                                       microseconds of CPU time that each took
@@ -135,7 +135,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Of all threads. */
+/* The CPU time of all threads. */
 static double cpu_time(void)
 {
 	struct rusage r;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: no way past the library's functions reaches a file that `forebay map-run` has mapped:
- * it arrives at the same content, or the program ends by one message, with all in the file; and
- * a file that is open already in such a way is not mapped.
- * Method: past.sh runs each way of the table both ways round.
+ * Goal: an access that bypasses the library's functions never reaches a stale file that `forebay
+ * map-run` has mapped.  It sees the same content, or the program ends with one message and
+ * everything is in the file.  A file that is already open in such a way is not mapped.
+ * Method: past.sh runs each way of the table in both orders.
  *
  *	past list                      the ways
  *	past after WAY FILE LIBRARY    opens FILE, stores, then goes past; says "went past" if it could
@@ -11,9 +11,9 @@
  *	past reader FILE               opens FILE, stores, says "stored", and waits for its input to end
  *	past child FILE                opens and closes FILE; a child of it does as "reader"
  *	past grows FILE                as "reader", but at a byte of its input FILE gets more room first
- *	past busy FILE GROWS           says "stored", and stores and syncs until that fails; where GROWS is
- *				       "grows" FILE gets longer, too
- *	past chroot FILE DIR           opens FILE, then again below DIR, where it is a bind mount's
+ *	past busy FILE GROWS           says "stored", and stores and syncs until that fails; if GROWS is
+ *				       "grows" FILE gets longer too
+ *	past chroot FILE DIR           opens FILE, then again below DIR, as a bind mount
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -159,7 +159,8 @@ static void after(const struct way *way, const char *path)
 	open_and_store(path, &fd);
 	remember(path);
 	past = way->go(path, way->flags);
-	/* The library may need a moment to see it; what is read or written meanwhile is not told. */
+	/* The library may need a moment to notice.  What is read or written until then is not
+	 * reported. */
 	usleep(300000);
 	printf("went past: %d\n", past);
 }
@@ -234,7 +235,7 @@ static void grows(const char *path)
 	puts("done");
 }
 
-/* The same file below a new root, where there is no /proc. */
+/* Stores and syncs until that fails. */
 static void busy(const char *path, int longer)
 {
 	int fd = open(path, O_RDWR), i;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Goal: a program sees of its files under `forebay map-run` what it sees without.
- * Method: this program checks what each call gives, and is run both ways by run.sh and
- * planted.sh; it knows of nothing.
+ * Method: this program checks what each call gives, and run.sh and planted.sh run it both ways.
+ * It does not know about Forebay.
  *
  *	program calls FILE             all calls; ends with 0 if all is as it should be
  *	program write|dsync|fsync|msync|raw FILE
@@ -11,7 +11,7 @@
  *	program log FILE               the same, as records that are appended to a mapping
  *	program lines FILE             the same, as lines that are written to its end
  *	program last|last-log FILE     the highest N in the file
- *	program last-line FILE         likewise; behind its last line is nothing
+ *	program last-line FILE         likewise; nothing follows its last line
  *	program close FILE             writes, and closes without a sync
  *	program exit FILE              stores, and ends without a sync
  *	program busy FILE              the same, while threads store to FILE.busy.map
@@ -201,7 +201,7 @@ static void mappings(const char *path)
 	CHECK(close(fd) == 0);
 }
 
-/* What would go past the mapping is an error under map-run, and nothing worse. */
+/* A call that would bypass the mapping is an error under map-run, and nothing worse. */
 static void refused(const char *path)
 {
 	char other[512], byte;
@@ -241,7 +241,7 @@ static char *below(char *shared)
 		    -1, 0);
 }
 
-/* What reaches into a mapping from elsewhere. */
+/* Reaches into a mapping from elsewhere. */
 static void from_outside(const char *path)
 {
 	int fd = open(path, O_RDWR), plain;
@@ -482,8 +482,9 @@ static void line_of(char *line, uint64_t n)
 	line[LINE - 1] = '\n';
 }
 
-/* How much of line n is there, if the rest is zero from a page's begin on: of a sync that has not
- * ended the new size may be durable, and its last page not yet.  -1: it is damaged. */
+/* The number of bytes of line n that are there, if the rest is zero from the begin of a page on:
+ * the new size of an unfinished sync may be durable before its last page.  -1: the line is
+ * damaged. */
 static int begun(const char *is, uint64_t n)
 {
 	off_t at = (off_t)(n - 1) * LINE;
@@ -528,7 +529,7 @@ static void last_line(const char *path)
 		int there = got == LINE ? begun(is, n + 1) : -1;
 
 		CHECK(there >= 0);
-		if (there < LINE) { /* nothing may be behind it */
+		if (there < LINE) { /* nothing may follow */
 			CHECK(fread(is, 1, 1, f) == 0);
 			break;
 		}

@@ -30,7 +30,8 @@ of_kind() {
 	commands) run=("$here/commands.sh") ;;
 	esac
 }
-# All files of a store are mapped; of these, which stdio or system calls of their own reach, some.
+# All files of a store are mapped, except for stores whose files stdio or system calls of
+# their own reach: there only some are.
 declare -A some=([rocksdb]=rocks/*.sst [speedb]=rocks/*.sst [tantivy]='*.store' [redis]='appendonlydir/*.incr.aof')
 by_map_run() { "$FOREBAY" map-run --pool "$pool" --files "${globs[@]}" --room 64M -- "$@"; }
 new_place() {
@@ -42,7 +43,8 @@ new_place() {
 told() { # NAME RESULT WHY
 	printf '%s | %s | %s\n' "$1" "$2" "$3" | tee -a "$results"
 }
-# What map-run has said, or that the kernel has refused a system call of the program's own.
+# Prints map-run's messages, or that the kernel refused one of the program's own system
+# calls.
 why_refused() {
 	{
 		sed -n "s/^forebay map-run: //p" "$1" | grep -v 'brought home' || true

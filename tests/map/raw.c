@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: what a program does past the C library, by system calls of its own, is done as by the
- * C library's functions, or is an error; nothing of it is acknowledged and not done.
+ * Goal: a system call that a program makes without the C library works like the C library's
+ * function, or is an error.  None is acknowledged and not done.
  * Method: this program makes such calls and compares, with and without `forebay map-run`.
  *
  *	raw calls FILE         instructions at the addresses of a mapping
- *	raw child FILE         a child that the C library knows nothing of
+ *	raw child FILE         a child that is unknown to the C library
  *	raw nest FILE N        opens, syncs and closes it, and runs itself N times more
  *	raw run FILE PROGRAM.. opens it, and runs a program in a child
  *	raw closes FILE        closes by the C library all that it has not opened
@@ -80,7 +80,7 @@ static void *early_thread(void *unused)
 	return NULL;
 }
 
-/* What would take the memory away, or put other memory there. */
+/* Makes calls that would remove the memory or put other memory there. */
 static void refused(int fd, char *p)
 {
 	long elsewhere = P(mmap(NULL, BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), id, self;
@@ -103,7 +103,7 @@ static void refused(int fd, char *p)
 	self = raw(SYS_PIDFD_OPEN, getpid(), 0, 0, 0, 0, 0);
 	CHECK(self < 0 || raw(SYS_PROCESS_MADVISE, self, P(&all), 1, MADV_REMOVE, 0, 0) == -EINVAL);
 	CHECK(raw(SYS_fsync, fd, 0, 0, 0, 0, 0) == -EBADF);
-	/* The same by number. */
+	/* The same calls by number. */
 	CHECK(syscall(SYS_madvise, p, BYTES, MADV_REMOVE) == -1 && errno == EINVAL);
 	CHECK(syscall(SYS_mmap, p, PAGE, PROT_READ, fixed, -1, 0) == -1 && errno == EINVAL);
 	CHECK(syscall(SYS_mremap, elsewhere, PAGE, PAGE, move, p) == -1 && errno == EINVAL);
@@ -135,7 +135,7 @@ static void calls(const char *path)
 	/* Signals of the program's own are its own, before and after. */
 	CHECK(own_signals == 0 && raise(SIGSYS) == 0 && own_signals == 1);
 	CHECK(signal(SIGSYS, SIG_IGN) == own_handler && raw(SYS_msync, P(p), PAGE, MS_SYNC, 0, 0, 0) == 0);
-	/* What was stored before is there, though the memory is not. */
+	/* Earlier stores are there, though the memory is not. */
 	strcpy(p + PAGE, "before munmap");
 	CHECK(raw(SYS_munmap, P(p), BYTES, 0, 0, 0, 0) == 0 && fsync(fd) == 0);
 	has(fd, PAGE, "before munmap");
@@ -214,7 +214,7 @@ static void closes(const char *path)
 	CHECK(close_range((unsigned int)fd + 1, ~0u, CLOSE_RANGE_CLOEXEC) == 0);
 	closefrom(fd + 1);
 	CHECK(close_range(5, 4, 0) == -1 && errno == EINVAL);
-	/* What it opens is its own to close. */
+	/* A program may close what it opened itself. */
 	plain = open(beside, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	CHECK(plain == fd + 1 && dup2(plain, 90) == 90 && write(90, "beside", 6) == 6);
 	CHECK(close_range(90, 90, 0) == 0 && write(90, "x", 1) == -1 && errno == EBADF);

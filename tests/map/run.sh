@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a program sees by `forebay map-run` what it sees without; what cannot be followed is
-# refused by name; what was acknowledged is there after a kill.
+# Goal: a program sees the same under `forebay map-run` as without.  A program that cannot
+# be followed is refused by name.  Acknowledged data is there after a kill.
 # Method: program.c both ways; programs that are static, of another user or of another C
-# library; children; a second process; raw.c, with system calls of its own, and children with
-# and without the library of it; kills in each of five ways to make durable.  Then
-# on a pool that is served: the calls, two programs, the end of one, and of the server.
+# library; children; a second process; raw.c with system calls of its own, and children with
+# and without its library; kills in each of five ways to make data durable.  Then on a pool
+# that is served: the calls, two programs, the end of one, and of the server.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -52,7 +52,7 @@ grep -q 'syscall(' "$work/says" || fail "a pool whose name is not UTF-8: the fil
 rm "$work"/answers.* "$work/utf.map"
 say "answers: passed"
 
-# Which files: by name, by place, no others.
+# Selects files by name and by place, and no others.
 "$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
 mkdir "$work/other"
 ln -s other "$work/link"
@@ -116,7 +116,8 @@ grep -q 'closed a descriptor of the library' "$work/says" || fail "no message ab
 recover || fail "what was synced before descriptors were closed"
 grep -q 'synced before' "$work/closed.map" || fail "what was synced is lost"
 "$FOREBAY" check "$pool" >/dev/null || fail "the pool is damaged"
-# The filter is inherited: what runs there has memory of its own, with the library or without.
+# Children inherit the filter: a program there has memory of its own, with the library or
+# without.
 for program_there in "$raw" "$raw.static"; do
 	mapped "$raw" run "$work/run.map" "$program_there" others "$work/plain.dat" 2>"$work/says" ||
 		{ cat "$work/says" >&2; fail "a child of a program with a file"; }
@@ -139,7 +140,7 @@ mapped "$program" last "$work/busy.map" >/dev/null 2>"$work/says" || fail "after
 grep -q 'brought home' "$work/says" || fail "nobody said what was brought home"
 say "two processes: passed"
 
-# What would not be seen.
+# Programs whose calls would not be seen.
 printf 'int main(void) { return 0; }\n' >"$work/static.c"
 gcc -static -o "$work/static" "$work/static.c" || skip "no static C library"
 cp "$program" "$work/setuid" && chown nobody "$work/setuid" && chmod u+s "$work/setuid"
@@ -196,7 +197,8 @@ mapped "$program" last "$work/one.map" >"$work/last" || fail "one.map after the 
 [ "$(cat "$work/last")" -ge "$(last_said one)" ] || fail "one.map: $(last_said one) was acknowledged, $(cat "$work/last") is there"
 say "served, two programs: passed"
 
-# Without the server: what needs it not goes on; nobody else has the pool.
+# Without the server, a program that does not need it goes on, and no other process gets the
+# pool.
 kill_server
 before=$(last_said two)
 for _ in $(seq 400); do [ "$(last_said two)" -gt $((before + 100)) ] && break; sleep 0.05; done
@@ -209,7 +211,7 @@ killed $two
 start_server
 recover || fail "two.map: not recovered"
 [ "$("$program" last "$work/two.map")" -ge "$(last_said two)" ] || fail "two.map: $(last_said two) was acknowledged"
-# What needs it ends with an error.
+# A program that needs the server ends with an error.
 begin log "$program" log "$work/log.map"
 kill_server
 for _ in $(seq 400); do kill -0 $pid 2>/dev/null || break; sleep 0.05; done

@@ -126,7 +126,7 @@ static void holds(const char *path, int closes)
 	sleep(60);
 }
 
-/* Of the lock above, and of what is before it. */
+/* Queries the lock above and the range before it. */
 static int tests(const char *path, int locked)
 {
 	struct flock before = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = LOCKED_FROM };

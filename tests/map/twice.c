@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Goal: several mappings of one file live and end by themselves under `forebay map-run`, and a
- * size that cannot be had leaves the file as it was.
+ * size that is not possible leaves the file as it was.
  * Method: this program checks what each call gives, and is run both ways by run.sh.
  *
  *	twice mappings FILE    mmap twice, munmap once, in each order; parts; mremap; another file
  *	twice random FILE      random mmap, munmap and mremap of two files, against a model
- *	twice sizes FILE       sizes and mappings that nobody can have
- *	twice child FILE       more room beside a child that lives
+ *	twice sizes FILE       sizes and mappings that are not possible
+ *	twice child FILE       more room while a child lives
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -49,7 +49,7 @@ static void is(const char *p, char with)
 	CHECK(p[0] == with && p[PAGE - 1] == with);
 }
 
-/* What was stored by a mapping is in the file of that name, and in no other. */
+/* Checks that a store through a mapping is in the file of that name and in no other. */
 static void is_in(const char *path, const char *end, long page, char with)
 {
 	char name[512], c = 0;
@@ -98,7 +98,7 @@ static void mappings(const char *path)
 	/* A range in which there is nothing any more. */
 	CHECK(munmap(b, 8 * PAGE) == 0);
 
-	/* A part of a mapping gets longer and shorter, beside another one. */
+	/* A part of a mapping gets longer and shorter, next to another one. */
 	fd = make(path, "", 'a');
 	a = get(fd, 0, 8);
 	b = get(fd, 0, 8);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_damage.c - each bit of what a share has beside frames is flipped; and each line of it,
- * and pairs of copies, zeroed: what was synced is there all the same, or it is told.
+ * map_damage.c - flips each bit of a share outside the frames, and zeroes each line of it and
+ * pairs of copies: synced data is there all the same, or the damage is reported.
  */
 #include "map_test.h"
 
@@ -87,7 +87,7 @@ static void put_back(void)
 	m->ntouched = 0;
 }
 
-/* Where it was told, what could be brought home may be less; never other data. */
+/* If the damage was reported, fewer pages may have been recovered, but never other data. */
 static void judge_less(void)
 {
 	for (u32 file = 0; file < NFILES; file++)

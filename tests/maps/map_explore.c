@@ -96,7 +96,7 @@ static void choose(const struct pending *p, const u8 *durable, enum style style,
 	}
 }
 
-/* The same as what is durable in `now`, again. */
+/* Restores `now` from what is durable. */
 static void restore(void)
 {
 	struct medium *m = &other.medium;
@@ -151,7 +151,7 @@ static void load_disks(u64 pick)
 	}
 }
 
-/* Of all styles; returns its hash. */
+/* Loads an image of any style; returns its hash. */
 static u64 load_image(u64 base, enum style style, u64 pick)
 {
 	u64 hash = base, words[LINE_WORDS];

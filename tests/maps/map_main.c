@@ -2,15 +2,15 @@
 /*
  * map_main.c - maps under power cuts, damage and threads.
  *
- * Goal: what was synced is there after any cut, page by page; nothing older comes back, no
- * page of another file shows; damage is told.
+ * Goal: every synced page is there after any cut.  No older data returns, no page of another file
+ * appears, and damage is reported.
  * Method: the real engine on media and disks that know what is durable; programs and a server
  * as coroutines; at its events a cut leaves any of what it may, which is recovered and judged.
  *
  *	map_test explore IMAGES [SEED]	so many distinct images
  *	map_test damage			each bit of a share's metadata
- *	map_test threads SECONDS	real threads: syncs beside write backs
- *	map_test planted [NAME]		each planted bug of maps, and mistake of a host, must be
+ *	map_test threads SECONDS	real threads: syncs during write-backs
+ *	map_test planted [NAME]		each planted bug of maps, and of a host, must be
  *					found by one of these
  */
 #include <sys/wait.h>
@@ -121,13 +121,13 @@ static int threads_some(void)
 	return threads_run(20);
 }
 
-/* Of steps between which the coroutines have no turn. */
+/* Bugs in steps between which the coroutines have no turn. */
 static bool of_threads_alone(const char *name)
 {
 	return !strcmp(name, "MAP_CLOSE_OVER_SYNC") || !strcmp(name, "MAP_CLOSE_NOT_UNDONE");
 }
 
-/* What real threads have to find by themselves. */
+/* Bugs that real threads must find by themselves. */
 static bool of_threads(const char *name)
 {
 	return !strcmp(name, "MAP_SYNC_LEAVES_WRITING") || !strcmp(name, "MAP_WRITE_CLEARS_SYNCED") ||

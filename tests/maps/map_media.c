@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_media.c - persistent memory behind caches, at the grain of 8 bytes.
+ * map_media.c - persistent memory with caches in front of it, at a granularity of 8 bytes.
  */
 #include "map_test.h"
 

@@ -21,13 +21,13 @@ static ucontext_t scheduler, turn[ACTORS];
 static u8 *stack[ACTORS];
 static u32 steps_left;
 
-/* Whose segments are where; and what programs may not do now. */
+/* The frame, the users and the record of each segment, and what programs may not do now. */
 static u32 frame_of[NFILES][SEGMENTS], users[NFILES][SEGMENTS], record_of[NFILES];
 static bool closing[NFILES][SEGMENTS], wanted[NFILES][SEGMENTS], cutting[NFILES];
 static u64 grow_to[NFILES];
 static struct fby_frame view[NFILES][SEGMENTS]; /* also of a frame that was dropped */
-static u32 late[NFILES]; /* syncs of which the server does not know */
-static bool alone[NFILES]; /* the server does what no sync may be beside */
+static u32 late[NFILES]; /* syncs that the server does not know of */
+static bool alone[NFILES]; /* the server does something that excludes syncs */
 static bool stored[NFILES][FILE_PAGES]; /* since a sync began */
 
 static void yield(void)
@@ -167,8 +167,8 @@ static void act(u32 file, u32 segment)
 	script_did[SYNCED]++;
 }
 
-/* Without the server's knowledge: the frame may be given up before that or meanwhile, and be
- * another's. */
+/* Syncs without the server's knowledge: the frame may be given up before or meanwhile, and belong
+ * to another file. */
 static void late_sync(u32 file, u32 segment)
 {
 	u32 page = below(3), in = segment * FRAME_PAGES + page;

@@ -31,8 +31,8 @@ struct pending {
 	struct version *version;
 };
 
-/* Persistent memory behind caches: a word that was not flushed and fenced since it changed
- * may be durable as any of the values it has had. */
+/* Persistent memory with caches in front of it: a word that was not flushed and fenced since it
+ * changed may be durable with any of the values that it has had. */
 struct medium {
 	struct fby_media media; /* base: what loads see */
 	u8 *durable, *latest; /* latest: with all versions that are known */
@@ -132,7 +132,7 @@ struct world {
 
 extern struct world now, other; /* as it runs, and a recovery */
 extern u64 moment; /* counts stores and truncations */
-extern char wrong[300]; /* what was seen that must not be; empty: nothing */
+extern char wrong[300]; /* describes a violation; empty: none */
 
 void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -200,7 +200,7 @@ struct explored {
 extern struct explored explored;
 extern u32 images_of_cut;
 void explore_begin(void);
-void explore_cut(void); /* of the world as it is now */
+void explore_cut(void); /* of the world in its present state */
 void explore_table(void); /* maps are added and removed */
 
 /* --- damage (map_damage.c), threads (map_threads.c) ---------------------------------------------- */

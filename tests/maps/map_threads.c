@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_threads.c - threads that sync pages of one frame beside a thread that writes them back,
- * and gives the frame up.
+ * map_threads.c - threads that sync pages of one frame while a thread writes them back and gives
+ * the frame up.
  *
- * Goal: a page that is not dirty is in the file as its last sync left it; no lost bit; of a
- * frame that was given up all that was acknowledged is in the file.
- * Method: rounds; in each, three threads store to pages they share and sync them while one
- * writes back; then all is quiet, and what is clean has to be the file's.  In most rounds the
- * frame is given up at a moment when it is clean, beside the syncs.  Under the thread
- * sanitizer the words must be free of races; pages are atomic here, since programs race on
- * them by right.
+ * Goal: a clean page is in the file as its last sync left it.  No bit is lost.  All acknowledged
+ * data of a frame that was given up is in the file.
+ * Method: rounds.  In each, three threads store to pages that they share and sync them while one
+ * writes back.  Then all threads stop, and clean pages must equal the file's.  In most rounds the
+ * frame is given up at a moment when it is clean, during the syncs.  Under the thread sanitizer
+ * the words must be free of races; pages are atomic here, since programs may race on them.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -25,7 +24,7 @@ static u64 memory[FRAME_PAGES * 2][FBY_PAGE / 8], in_file[PAGES];
 static u32 going, rounds_begun, at_work;
 static pthread_barrier_t barrier;
 static u64 syncs, writes_back, stayed, refused, given_up, kept_open;
-static u64 acknowledged[WRITERS][PAGES]; /* what was stored at the last sync that was */
+static u64 acknowledged[WRITERS][PAGES]; /* the values stored before the last acknowledged sync */
 
 static void no_flush(void *host, const void *p, size_t n)
 {
@@ -101,7 +100,7 @@ static void write_once(u64 *state)
 	writes_back++;
 }
 
-/* As a use of the frame that begins: what no sync took before is as the file has it. */
+/* A use of the frame begins: pages without an earlier sync are as in the file. */
 static void words_begin(void)
 {
 	frame.seed++;

@@ -37,7 +37,7 @@ FOREBAY=$work/forebay
 printf '#!/bin/sh\nCLOCK=%s LD_PRELOAD=%s exec %s "$@"\n' "$work/clock" "$work/clock.so" "$real" >"$FOREBAY"
 chmod +x "$FOREBAY"
 
-clock() { # SECONDS: what the server's clock is ahead
+clock() { # SECONDS: sets how far the server's clock is ahead
 	echo "$1" >"$work/clock.new" && mv "$work/clock.new" "$work/clock"
 }
 synced() { # FILE
@@ -48,8 +48,8 @@ make_disk ext4 64M
 tree=$work/disk/tree
 mkdir "$tree"
 rounds=0
-# What the server's clock is ahead of the file system's for the first file, for the second, and
-# for the replay.
+# How far the server's clock is ahead of the file system's for the first file, for the
+# second file, and for the replay.
 while read -r first second replay; do
 	rounds=$((rounds + 1))
 	clock "$first"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: forebay mount, umount and what shows a mount do what their help says; a server that
-# is killed leaves programs with errors and not with hangs; what was synced is there after
+# Goal: forebay mount, umount and the commands that show a mount do what their help says.  A
+# killed server leaves programs with errors and not with hangs.  Synced data is there after
 # the next mount.
 # Method: an ext4 on a file, the command, and what it prints and exits with.
 # shellcheck source-path=SCRIPTDIR
@@ -82,11 +82,11 @@ refused 4 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second"
 	fail "a second mount"
 synced "$work/second/x" two
 shows "$work/disk/second/x" two
-# What is in use stays.
+# A mount that is in use stays.
 exec 8>"$work/second/held"
 refused 4 "$FOREBAY" umount "$work/second"
 exec 8>&-
-# What somebody has mounted over it is not taken away.
+# An unmount does not remove a mount that someone has made over it.
 mount -t tmpfs none "$work/second"
 at_end 'umount "$work/second" 2>/dev/null || true'
 echo precious >"$work/second/other"
@@ -140,7 +140,7 @@ done
 refused 3 "$FOREBAY" umount "$work/second"
 refused 3 "$FOREBAY" mount "$pool" "$work/nowhere"
 
-# Of a server that is stopped it is said, and not waited for without end.
+# If the server is stopped, the unmount says so and does not wait forever.
 kill -STOP "$server"
 got=0
 timeout 60 "$FOREBAY" umount "$tree" >"$work/refused.log" 2>&1 || got=$?
@@ -200,7 +200,7 @@ stop_server
 mounted=''
 shows "$tree/served" served
 
-# What mount(8) calls.
+# The helper that mount(8) calls.
 helper() { FOREBAY=echo "$root/packaging/mount.forebay" "$@"; }
 [ "$(helper /dev/pmem0 /srv/x -o rw,nofail,x-systemd.automount,tree=/t,log=l,ro)" = \
 	"mount --log l --read-only -- /dev/pmem0 /t /srv/x" ] || fail "mount.forebay"
@@ -243,7 +243,8 @@ refused 12 "$FOREBAY" mount "$pool" "$tree" --log elsewhere
 refused 12 "$FOREBAY" replay "$other" "$tree"
 mkdir -p "$tree/below"
 refused 12 "$FOREBAY" mount "$other" "$tree/below"
-# Nor by a mount that shows that part alone, whether the mark is uncovered or not.
+# A mount that shows only that part does not allow it either, whether the mark is covered or
+# not.
 mkdir -p "$work/disk/a b/c" "$work/part" "$work/all"
 mount --bind "$tree/below" "$work/part"
 mount --bind "$tree" "$work/all"
@@ -343,7 +344,7 @@ P
 	pool=$own
 fi
 
-# What drains a pool syncs the trees of its mounts, and names the logs that it cannot empty.
+# A drain of a pool syncs the trees of its mounts, and names the logs that it cannot empty.
 start_mount "$tree" --sync-interval 600s
 synced "$tree/drained" drained
 "$FOREBAY" status "$pool" --json | grep -q '"groups_unsynced": 0' && fail "nothing is left to drain"
@@ -389,7 +390,7 @@ for ((tries = 0; tries < 200; tries++)); do
 	sleep 0.05
 done
 ((tries < 200)) || fail "the server of a mount that was taken away does not end"
-# What is unmounted can be mounted again at once: its server has closed the pool.
+# After an unmount the log can be mounted again at once: its server has closed the pool.
 own=$pool pool=$shm/large
 "$FOREBAY" create "$pool" --size 256M >/dev/null
 for again in 1 2 3 4 5 6 7 8; do
@@ -399,7 +400,7 @@ done
 pool=$own
 umount_disk
 
-# Of a file system whose directories keep no kinds programs are told them all the same.
+# Programs get the kinds of directory entries even if the file system does not store them.
 truncate -s 16M "$work/image" && mkfs.ext4 -qF -O ^filetype "$work/image"
 mount -o loop "$work/image" "$work/disk"
 mkdir -p "$tree/a/b" && touch "$tree/a/b/c" && ln -s c "$tree/a/b/s"

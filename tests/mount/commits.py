@@ -99,7 +99,8 @@ class Postgres:
                 os.fsync(made.fileno())
             directory = os.open(data, os.O_RDONLY)
             os.fsync(directory)
-        # Of a server that was killed: another process may have its number.
+        # The file is left from a server that was killed, and another process may have its
+        # number.
         left = os.path.join(data, "postmaster.pid")
         if os.path.exists(left):
             lines = open(left).read().splitlines()

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what SQLite, PostgreSQL, etcd and a mail server were told is committed is there after
+# Goal: every commit that SQLite, PostgreSQL, etcd and a mail server reported is there after
 # everything was killed and the disk lost what was not flushed.
-# Method: a disk with a volatile cache (tests/serve/volatile_disk.c), a file system on it,
-# a mount of that, programs that note each commit elsewhere (commits.py).  At a random
-# moment the power of the disk is cut and all is killed; then file system and mount come
-# back, and every commit that was noted is looked for, with its bytes.  The same with the
-# log thrown away must find lost commits, or the test tests nothing.
+# Method: a disk with a volatile cache (tests/serve/volatile_disk.c), a file system on it, a
+# mount of that, programs that note each commit elsewhere (commits.py).  At a random moment
+# the power of the disk is cut and all is killed.  Then file system and mount return, and
+# every noted commit is checked with its bytes.  A run that discards the log must find lost
+# commits, or the test tests nothing.
 #
 #	cuts.sh [CUTS [FILE SYSTEM...]]	(10; ext4)
 # shellcheck source-path=SCRIPTDIR
@@ -21,7 +21,7 @@ shift || true
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4)
 seed=${SEED:-1}
-# Of programs that write as fast as they can, and etcd keeps much.
+# Programs write as fast as they can, and etcd keeps much.
 bytes=$((2 << 30))
 kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
 command -v postgres >/dev/null && command -v initdb >/dev/null && kinds+=(postgres) ||
@@ -59,7 +59,8 @@ verify() {
 	done
 }
 
-# A new file system and pool; what programs make at their start is made and brought home.
+# Makes a new file system and pool; the files that programs make at their start are
+# replayed.
 prepare() { # SYSTEM
 	local kind
 	rm -f "$work/platter" "$pool" "$shm"/*.acknowledged
@@ -91,12 +92,12 @@ for system in "${systems[@]}"; do
 	need "mkfs.$system"
 	lost=0 before=0
 	prepare "$system"
-	# A cut just behind a flush takes nothing: some more then.
+	# A cut right after a flush loses nothing: then some more cuts follow.
 	for ((round = 1; round <= cuts || (lost == 0 && round <= cuts + 8); round++)); do
 		cut_under_load
 		start_mount "$work/disk/tree"
 		verify || { cat "$work/verify.log" >&2; fail "$system, cut $round: a commit that was acknowledged is lost (seed $seed)"; }
-		# All that was promised is looked at after each cut, and the disk is small: anew.
+		# Every check reads everything, and the disk is small, so begin again.
 		if ((round % 5 == 0 && round < cuts)); then
 			before=$((before + $(acknowledged)))
 			stop_mount
@@ -110,7 +111,7 @@ for system in "${systems[@]}"; do
 	stop_disk
 done
 
-# Without the log there is what the file system has: less than was promised.
+# Without the log the tree has only what the file system has: less than was promised.
 kinds=(maildir)
 prepare "${systems[0]}"
 for ((round = 1; round <= 5; round++)); do

@@ -7,7 +7,7 @@
 #
 #	differential.sh [OPERATIONS [FILE SYSTEM...]]	of each process (5000; ext4 xfs btrfs)
 #
-# Without loop devices: on the file system of the temporary directory.
+# Without loop devices it runs on the file system of the temporary directory.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"

@@ -34,7 +34,7 @@
 #define RWF_DSYNC 2
 #define RWF_SYNC 4
 #endif
-#define OP_FTRUNCATE 55 /* of io_uring, Linux 6.9 */
+#define OP_FTRUNCATE 55 /* an opcode of io_uring, Linux 6.9 */
 
 enum { KEEP_SIZE = 1, PUNCH = 2, ZERO = 16 };
 
@@ -169,7 +169,7 @@ static int write_plain(struct step *s)
 	return result(pwritev2(s->fd, &v, 1, s->at, s->rw_flags));
 }
 
-/* O_APPEND: where the file ends. */
+/* O_APPEND: writes at the end of the file. */
 static int write_append(struct step *s)
 {
 	struct iovec v = { data, s->n };
@@ -270,8 +270,8 @@ static struct io_uring_sqe fill_size(const struct step *s)
 }
 
 /*
- * What a step is to leave: the bytes of DATA; zeroes; a size of at least its end (GROWS) or
- * of its offset (SIZE).  IN_PLACE lies in the file, BEYOND at its end, CUT goes down from there.
+ * The effect of a step: the bytes of DATA; zeroes; a size of at least its end (GROWS) or of its
+ * offset (SIZE).  IN_PLACE lies in the file, BEYOND at its end, CUT goes down from there.
  */
 enum effect { DATA, ZEROES, GROWS, SIZE };
 enum place { IN_PLACE, BEYOND, CUT };

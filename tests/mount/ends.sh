@@ -14,7 +14,7 @@ tree=$work/tree top=$work/top at=$work/top/at control=/sys/fs/fuse/connections
 mkdir "$tree" "$top"
 "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
 at_end 'umount -l "$at" "$top" 2>/dev/null || true'
-# Without fusectl nobody can abort a connection.
+# Without fusectl no process can abort a connection.
 mountpoint -q "$control" || {
 	mount -t fusectl none "$control" || skip "fusectl cannot be mounted"
 	at_end 'umount -l "$control" 2>/dev/null || true'
@@ -109,7 +109,7 @@ echo there >"$work/other-at/file" || fail "the server ended the connection of an
 FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" umount "$work/other-at" >/dev/null || fail "umount of the other"
 say "10 ways to end a session are told apart; device number used again: $reused"
 
-# What fusermount3 has mounted for an ordinary user is unmounted by the session's own end.
+# A mount that fusermount3 made for an ordinary user is unmounted when the session ends.
 if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'exec 3<>/dev/fuse' 2>/dev/null; then
 	as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups env FOREBAY_RUNTIME_DIR="$work/user" "$@"; }
 	chmod 711 "$shm" "$work"

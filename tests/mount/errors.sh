@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: where the tree's disk fails to write back, nothing that was told is durable is lost,
-# and nothing is told that is not: an fsync whose bytes are gone from the page cache fails,
-# and of two syncs at once of which one gets the error, the other does not empty the log.
+# Goal: if the tree's disk fails to write back, no data that was reported durable is lost,
+# and no lost data is reported durable.  An fsync whose bytes are gone from the page cache
+# fails.  If one of two concurrent syncs gets the error, the other one does not empty the
+# log.
 # Method: ext4 without a journal, on a sparse file in a tmpfs that is then full; bytes that
 # were allocated before, so that only their write-back fails.
 # shellcheck source-path=SCRIPTDIR
@@ -29,7 +30,8 @@ begin() { # MIB OF THE FILE
 end() { # killed, room made, replayed
 	kill_mount
 	rm -f "$back/fill"
-	# What is dirty still comes to the disk at the unmount: the replay needs room after that.
+	# The unmount still writes dirty pages to the disk, and the replay needs room after
+	# that.
 	mount -o remount,size=256M "$back"
 	umount "$work/disk"
 	disk

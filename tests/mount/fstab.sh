@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what is installed mounts a tree by a line of fstab and by a unit.
-# Method: `make install` into a directory; its mount.forebay where mount(8) looks, in a mount
-# namespace of its own, and lines of an fstab of its own; systemd-analyze on the unit.
+# Goal: the installed files mount a tree by a line of fstab and by a unit.
+# Method: `make install` into a directory; its mount.forebay where mount(8) looks, in a
+# mount namespace of its own, and lines of an fstab of its own; systemd-analyze on the unit.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -32,7 +32,8 @@ if command -v systemd-analyze >/dev/null; then
 		sed "$mistake" "$unit" >"$work/wrong/${unit##*/}"
 		verify_unit "$work/wrong/${unit##*/}" && [ ! -s "$work/verify.log" ] && fail "a unit with a mistake is not found: $mistake"
 	done
-	# What only a person can mend is not tried again: its tree is another log's, say.
+	# An error that only a person can correct is not retried: for example, the tree
+	# belongs to another log.
 	for code in 2 5 6 9 10 11 12; do
 		grep -q "^RestartPreventExitStatus=.*\b$code\b" "$unit" || fail "the unit tries again after exit code $code"
 	done
@@ -121,7 +122,7 @@ code 0 umount "$work/disk/tree"
 ! is_mounted "$work/disk/tree" || fail "it is mounted after umount"
 [ "$(find "$work/disk" -name '.forebay*')" = "" ] || fail "a mark is left after umount"
 free "$work/disk/tree"
-# What umount(8) knows of the tree's own mount stays, whatever becomes of the one over it.
+# umount(8)'s notes about the tree's own mount stay, whatever becomes of the mount over it.
 mount -i -f --no-canonicalize -t ext4 -o uhelper=ours,x-ours -- /dev/ours "$work/disk/tree"
 code 0 "$FOREBAY" mount "$pool" "$work/disk/tree"
 exec 5>"$work/disk/tree/open"

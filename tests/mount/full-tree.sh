@@ -67,8 +67,8 @@ for i, (flags, first) in enumerate(((0, b"12345"), (os.O_DIRECT, b""), (0, b""),
     path = f"{tree}/full-{i}"
     told, failed = fill(path, flags, first)
     size = os.stat(path).st_size
-    # What a later write-back finds no room for, the sync has told.
-    # A direct or synchronous write that fails may have come a part of the way.
+    # A sync reports bytes for which a later write-back would find no room.  A direct or
+    # synchronous write that fails may have written a part.
     wrong = told > size if flags else told != size
     if wrong and not failed:
         raise SystemExit(f"{path}: {told} bytes were told, and the file has {size}")

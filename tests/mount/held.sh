@@ -1,10 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what the kernel still holds with --write-back is not lost where the mount promises it: by a
-# rename over a file, whose old content is gone then, and by a server that is told to end.  Blocks
-# beyond the end of a file are given back as in the plain directory.
-# Method: programs that write, keep the file open and sync nothing; then the server is killed and
-# the log replayed, or it gets SIGTERM while the tree's file system is frozen.
+# Goal: with --write-back, data that the kernel still holds is not lost where the mount
+# promises it: when a rename replaces a file, whose old content is gone then, and when the
+# server is told to end.  Blocks after the end of a file are freed as in the plain
+# directory.
+# Method: programs that write, keep the file open and sync nothing; then the server is
+# killed and the log replayed, or it gets SIGTERM while the tree's file system is frozen.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -107,7 +108,7 @@ python3 "$work/replace.py" "$tree" judge >"$work/judged" || fail "a rename over 
 say "--write-back, the server killed: $(cat "$work/judged"), none lost"
 rm -rf "${tree:?}"/*
 
-# What the tree has no room for replaces nothing.
+# A file for which the tree has no room replaces nothing.
 start_mount "$tree" --write-back
 dd if=/dev/zero of="$work/disk/fill" bs=1M 2>/dev/null && fail "the disk does not get full"
 python3 - "$tree" <<'P' || fail "a file whose bytes have no room replaces another one"
@@ -179,7 +180,7 @@ for i in range(4):
 print("done", flush=True)
 time.sleep(600)
 P
-writing() { # BYTES: of each of four files, which stay open
+writing() { # BYTES: writes to each of four files, which stay open
 	rm -f "$work/written"
 	python3 "$work/write.py" "$tree" "$1" >"$work/written" 2>&1 &
 	program=$!
@@ -212,7 +213,7 @@ for ((i = 0; i < 4; i++)); do
 done
 say "--write-back, SIGTERM while the disk is frozen: what the kernel held is there"
 
-# What the tree does not take is not said to be there.
+# The server does not report data that the tree does not take.
 rm -rf "${tree:?}"/*
 start_mount "$tree" --write-back
 dd if=/dev/zero of="$work/disk/fill" bs=1M 2>/dev/null && fail "the disk does not get full"

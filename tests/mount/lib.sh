@@ -47,7 +47,7 @@ start_mount() {
 	fail "no mount after 60 s"
 }
 
-# In order: what was logged is in the tree.
+# Unmounts in order, so that the log's content is in the tree.
 stop_mount() {
 	"$FOREBAY" umount "$mounted" >>"$work/mount.log" 2>&1 || { tail -n 5 "$work/mount.log" >&2; fail "umount failed"; }
 	wait "$server" || fail "the mount's process ended with code $?"

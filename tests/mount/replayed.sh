@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what the replay makes of a real file system after a power cut is what programs had
-# made: every name, link, attribute, ACL, extended attribute and synced byte.
+# Goal: a replay on a real file system after a power cut restores what programs had made:
+# every name, link, attribute, ACL, extended attribute and synced byte.
 # Method: same.c, random operations by several processes on a mount and on a plain
 # directory; every file is synced; the disk under the mount is cut (volatile_disk.c), the
 # server killed; file system and mount come back, and both directories are compared as

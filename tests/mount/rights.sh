@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what the tree's file system checks for a caller is checked for him through the mount.
+# Goal: the mount makes the same checks for a caller as the tree's file system.
 # Method: tests/mount/rights.py has a table of operations, callers and rules; its lines, of a
 # directory and of a mount of one on a new file system of the same kind, have to be the same.
 # Quotas, and fs.protected_* where this kernel has them off, are in a guest: tests/vm/part-rights.sh.

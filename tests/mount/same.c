@@ -30,7 +30,7 @@
 
 static char path[SIDES][4200], other[SIDES][4200];
 
-/* A name in the process's part, some levels deep; the same on both sides. */
+/* Picks a name in the process's part, some levels deep; the same on both sides. */
 static void pick(char (*into)[4200])
 {
 	char relative[600] = "";
@@ -337,7 +337,7 @@ static int64_t link_open(int side, void *arg)
 	return linkat(AT_FDCWD, name, AT_FDCWD, path[side], AT_SYMLINK_FOLLOW);
 }
 
-/* All that is there at [at, end), or the first of it. */
+/* Whether [at, end), or the first of it, is all zeroes. */
 static bool all_zero(int fd, off_t at, off_t end)
 {
 	char name[32];
@@ -357,7 +357,7 @@ static bool all_zero(int fd, off_t at, off_t end)
 	return true;
 }
 
-/* What is a hole depends on what is in memory; one has nothing but zeroes in it. */
+/* Holes depend on what is in memory; a hole has only zeroes in it. */
 static int64_t seek_side(int side, void *arg)
 {
 	const off_t *at = arg;
@@ -422,7 +422,7 @@ static void use_file(unsigned slot)
 				      pwrite(fd[side], data, n, at));
 		break;
 	case 3:
-		/* Of a FIFO the time stays, since no FUSE server hears of it. */
+		/* A FIFO keeps its time, since no FUSE server learns of a write. */
 		if (file_direct[slot] || is_fifo(slot))
 			break;
 		note("write %u: %zu bytes", slot, n);

@@ -29,18 +29,18 @@
 #define FILES 8
 #define BYTES_MAX (256u << 10)
 #define SHARED_RANGE 65536u
-#define SET_TIME 1500000000 /* what is older was set by us */
+#define SET_TIME 1500000000 /* older times were set by the test */
 
 static struct {
 	const char *directory[SIDES];
 	uint64_t ops, processes, seed, every, user, tmpfile, old, wrong, compare;
 } want = { .ops = 20000, .processes = 2, .seed = 1, .every = 500 };
 
-/* What an operation came to. */
+/* The result of an operation. */
 struct result {
 	int64_t value;
 	int error;
-	uint64_t sum; /* of the bytes it gave */
+	uint64_t sum; /* of the bytes that it returned */
 	size_t length;
 };
 
@@ -159,7 +159,7 @@ static void both(int64_t (*call)(int side, void *arg), void *arg)
 
 #define BOTH(expression) BOTH_AND(expression, (void)0)
 
-/* The same, of which got[side] has so many bytes as it returned. */
+/* Like BOTH, for a call that returns the number of bytes in got[side]. */
 #define BOTH_GOT(expression) \
 	BOTH_AND(expression, if (r_[side].value > 0) { \
 		r_[side].length = r_[side].value; \
@@ -270,7 +270,7 @@ static void same_bytes(char *const *name, off_t size)
 		fd[side] = open(name[side], O_RDONLY | O_NOFOLLOW);
 		need(fd[side] >= 0, name[side]);
 	}
-	/* Of a large one, which is sparse, both ends. */
+	/* Of a large sparse file, compares both ends. */
 	same_range(fd, 0, size < 4 * (off_t)BYTES_MAX ? size : 2 * (off_t)BYTES_MAX, name[0]);
 	if (size >= 4 * (off_t)BYTES_MAX)
 		same_range(fd, size - 2 * (off_t)BYTES_MAX, size, name[0]);
@@ -278,7 +278,7 @@ static void same_bytes(char *const *name, off_t size)
 		close(fd[side]);
 }
 
-/* Which inode of the one side is which of the other. */
+/* Maps inodes of one side to the other. */
 static struct {
 	ino_t ino[SIDES];
 } inodes[8192];

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what somebody has made immutable or append-only beside the mount, and what is mounted over a
-# part of the tree, costs a replay what it touches and nothing else; a file system that can only be
-# read refuses it, and then the log keeps everything.  So does a right that the replay lacks: EPERM
-# alone does not say that something is sealed.
+# Goal: if someone has made files immutable or append-only outside the mount, or has mounted
+# something over a part of the tree, a replay loses only the changes that touch them.  A
+# read-only file system refuses the replay, and then the log keeps everything.  The same
+# holds for a right that the replay lacks: EPERM alone does not mean that something is
+# sealed.
 # Method: a table: chattr +i and +a on directories, on files, a tmpfs over a directory, each with a
 # change of content, of a mode, a rename, a link, a removal and a new file in the log; the tree as it
 # was before them.  A directory that nobody touched has to be as the log says, each old file is still

@@ -7,7 +7,7 @@
 import ctypes, os, subprocess, sys, threading, time
 
 EACH = 14  # operations of each kind that changes the tree
-COLD = 70  # of each kind that reads; and syncs
+COLD = 70  # for each kind that reads; and syncs
 SOON, TRIES = 1.0, 3
 LONG = "x" * 200  # a directory of such names has several blocks
 

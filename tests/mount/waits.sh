@@ -20,7 +20,7 @@ start_disk ext4
 tree=$work/disk/tree other=$work/other
 mkdir "$tree" "$other"
 python3 "$root/tests/mount/waits.py" prepare "$tree"
-# So that nothing is in the page cache.
+# So that the page cache has nothing of it.
 umount "$work/disk"
 mount "$loop" "$work/disk"
 at_end 'fsfreeze -u "$work/disk" 2>/dev/null; [ -z "$disk" ] || kill -CONT "$disk"'

@@ -48,7 +48,7 @@ BLANK = re.compile(
     rb'|__attribute__\(\((?:[^()]|\([^()]*\))*\)\)')
 # The kernel's loops over lists, which look like calls.
 LOOPS = re.compile(rb'\blist_for_each_entry\w*')
-# What only a build with planted bugs compiles is not there at all.
+# Code that only a build with planted bugs compiles is skipped.
 PLANTED = re.compile(rb'^#ifdef FBY_PLANTED_BUGS\n(?:.*?)(?:^#else\n(.*?))?^#endif[^\n]*\n', re.M | re.S)
 
 # Never changed, nor is anything inside.
@@ -74,7 +74,7 @@ class File(Rewritten):
     def __init__(self, name, source, mutants, leave):
         self.name = name
         self.source = source
-        self.mutants = mutants  # of all files; a number is the place in it, from 1
+        self.mutants = mutants  # of all files; a number is the position in the list, from 1
         self.leave = leave  # keys that do not compile
         self.seen = collections.Counter()
         self.function = None
@@ -278,7 +278,7 @@ class File(Rewritten):
         left, right = node.child_by_field_name('left'), node.child_by_field_name('right')
         operator = self.text(node.child_by_field_name('operator'))
         if (operator, self.text(left).split('(')[0]) in (('&&', 'FBY_BUG'), ('||', '!FBY_BUG')):
-            return self.text(node)  # of planted bugs alone
+            return self.text(node)  # only in builds with planted bugs
         a, b = self.emit(left), self.emit(right)
         whole = self.text(node)
         if operator in ('&&', '||'):

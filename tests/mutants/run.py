@@ -48,7 +48,8 @@ CORE = ['core/*/*.c', 'core/*/*.h']
 PORT = ['port/*.c', 'port/*.h']
 PREFIX = {'core': 'core/', 'port': 'port/', 'kernel': 'kernel/', 'rust': 'crates/'}  # of their keys
 CARGO_MUTANTS = '27.1.0'
-NOT_HERE = re.compile(r'port/linux|core/\w+/(errors\.|planted\.|port\.|format\.)')  # the kernel's, and tables of names
+# the kernel's files, and tables of names
+NOT_HERE = re.compile(r'port/linux|core/\w+/(errors\.|planted\.|port\.|format\.)')
 
 
 # --- build ------------------------------------------------------------------
@@ -228,10 +229,10 @@ def build(tier):
     return mutants, steps_of(run)
 
 
-# What `make check` runs, in portions, the cheap ones first: tier 0 has what looks at single
-# functions, enough for the port; 1 takes seconds, 2 is the rest of the simulator's, 3 the
-# engine's hosts, sanitizers and long runs.  A shaky step has threads and a clock of its own,
-# and counts only if it fails twice.
+# The steps of `make check`, in portions, the cheap ones first.  Tier 0 tests single
+# functions and is enough for the port.  Tier 1 takes seconds, 2 is the rest of the
+# simulator, 3 has the engine's hosts, sanitizers and long runs.  A shaky step has threads
+# and a clock of its own, and counts only if it fails twice.
 def steps_of(run, tier=3):
     def tests(*names):
         return [(name, [run[name], '--test-threads=1'], False) for name in names]
@@ -240,7 +241,8 @@ def steps_of(run, tier=3):
     if tier == 0:
         return own
     sim = [run['forebay-sim'], '--threads', '1']
-    table = os.path.join(os.path.dirname(run['inside']), 'persist.txt')  # of these sources: a checkout may go on
+    # a copy, since a checkout may change the sources
+    table = os.path.join(os.path.dirname(run['inside']), 'persist.txt')
     shutil.copy(os.path.join(ROOT, 'tests/golden/persist.txt'), table)
     steps = [
         *own,
@@ -484,7 +486,8 @@ class turn:
 # --- the library ------------------------------------------------------------
 
 RUST_LIBRARIES = ('forebay', 'forebay-engine', 'forebay-server', 'forebay-mount')
-NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$|^mount$')  # of the module, of core, of FUSE
+# tests of the module, of core, of FUSE
+NOT_RUN = re.compile(r'module$|create_killed$|fuzz_corpus$|^mount$')
 
 
 def rust_env():
@@ -813,7 +816,7 @@ EXPECTED_RUST = {
     'replace never -> i32 with 0': False,
     'replace - with + in never': False,
 }
-# What runs while rustc does cannot ask for a number.
+# Code that runs during compilation cannot ask for a number.
 REFUSED_RUST = {f'replace twice -> i32 with {n}' for n in (0, 1, -1)} | {f'replace * with {o} in twice' for o in '+/'}
 
 

@@ -72,7 +72,7 @@ class File(Rewritten):
         while node is not None and not node.type.endswith(wanted):
             node = node.parent
         if node is not None and genre == 'MatchArm' and not any(map(self.takes_all, node.parent.children)):
-            return None  # what it took would be taken by none
+            return None  # no other arm would match its values
         return node and ('guard' if genre == 'MatchArmGuard' else 'node', node.id)
 
     def takes_all(self, arm):

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-#
-# Goal: what /etc/forebay.d says is attached and mounted at boot and detached in
-# order at shutdown, on a Debian with the packages installed.
-# Method: boot 1 makes pool, volume, file system and configuration; boot 2 and 3
-# find all of it up, and what the boot before has written; each ends by poweroff.
+# Goal: on a Debian with the packages installed, the entries of /etc/forebay.d are attached
+# and mounted at boot and detached in order at shutdown.
+# Method: boot 1 makes pool, volume, file system and configuration.  Boots 2 and 3 find all
+# of it up, with the data of the boot before.  Each ends by poweroff.
 boot=$(sed -n 's/.*fby.boot=\([0-9]*\).*/\1/p' /proc/cmdline)
 origin=/dev/disk/by-id/virtio-FBYORIGIN
 
@@ -81,7 +80,7 @@ later_boot() {
 	echo "ok: the last shutdown closed the pool"
 	[ "$(since forebay@data.service ActiveEnterTimestampMonotonic)" -le "$(since srv.mount ActiveEnterTimestampMonotonic)" ] ||
 		fail "mounted before it was attached"
-	# Of the last shutdown.
+	# The order at the last shutdown.
 	journalctl -b -1 --no-pager -o short-monotonic -u forebay@data.service -u srv.mount | tail -n 6 >/tmp/last
 	awk '/Unmounted.*srv/ { u = NR } /[Ss]topped.*Forebay/ { s = NR } END { exit !(u && s && u < s) }' /tmp/last ||
 		fail "order at shutdown: $(cat /tmp/last)"

@@ -23,7 +23,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-static int given_cpu = -2; /* -2: what the system says */
+static int given_cpu = -2; /* -2: the system's answer */
 static int msync_calls, msync_flags, msync_result;
 static char *msync_start;
 static size_t msync_bytes;
@@ -43,7 +43,7 @@ static int test_msync(void *start, size_t n, int flags)
 	return msync_result;
 }
 
-static int given_cpuid = -2; /* -2: what the CPU says; -1: it has no such leaf */
+static int given_cpuid = -2; /* -2: the CPU's answer; -1: it has no such leaf */
 
 static int test_cpuid(unsigned int leaf, unsigned int sub, unsigned int *a, unsigned int *b, unsigned int *c,
 		      unsigned int *d)
@@ -214,9 +214,9 @@ static void test_crc(void)
 static struct {
 	unsigned int fences, stream_bytes, other;
 	const u8 *written_back[4 * LINES];
-	unsigned int n; /* of written_back */
+	unsigned int n; /* entries of written_back */
 	const char *by;
-	int fence_after; /* lines written back when the last fence came */
+	int fence_after; /* lines written back before the last fence */
 } seen;
 
 static u64 register_of(const mcontext_t *m, int number)

@@ -14,8 +14,8 @@
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 
-/* Runs the function in a process of its own and returns wait's status; error: what it wrote
- * to stderr, up to 4095 bytes and a zero. */
+/* Runs the function in a process of its own and returns wait's status.  error: the child's
+ * stderr, up to 4095 bytes and a zero. */
 int in_child(void (*function)(void), char *error);
 
 /* Features that a CPU may lack: numbers of libgcc's bits.  PORT_TEST_WITHOUT=n omits n. */

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what the server offers and how it lives and dies.  Method: nbdinfo and
-# nbdcopy, ls, and signals.
+# Goal: the server offers its exports and starts and ends as documented.  Method: nbdinfo
+# and nbdcopy, ls, and signals.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdinfo nbdcopy
@@ -84,7 +84,7 @@ cmp -n 1048576 "$work/data" "$work/one.img" || fail "an idle volume was not writ
 stop_server
 say "options arrive; an idle volume drains by itself"
 
-# Killed: the socket stays behind, and is no obstacle.
+# Killed: the socket stays, and is no obstacle.
 start_server
 head -c 4M /dev/urandom >"$work/data"
 nbdcopy "$work/data" "$(uri two)"
@@ -96,7 +96,7 @@ cmp -n 4194304 "$work/data" "$work/back" || fail "what was acknowledged before t
 stop_server
 say "killed and started again on the same socket, all there"
 
-# What is in the way and not the server's own is left alone.
+# A file in the way that is not the server's own is left alone.
 mkdir -p "$work/run" # private, and a file in the socket's place
 echo precious >"$work/run/nbd"
 echo precious >"$work/ready-file"

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a file system on a volume survives a SIGKILL of the server: what was
-# synced is there, and e2fsck finds nothing wrong.  Method: nbdfuse and a loop
-# device, so no module is needed; ext4 is made, filled, the server killed in the
-# middle, all started again, the journal replayed, more written, unmounted,
-# checked, and in the end the drained origin is checked by itself.
+# Goal: a file system on a volume survives a SIGKILL of the server: synced data is there,
+# and e2fsck finds nothing wrong.  Method: nbdfuse and a loop device, so no module is
+# needed; ext4 is made, filled, the server killed in the middle, all started again, the
+# journal replayed, more written, unmounted, checked, and in the end the drained origin is
+# checked by itself.
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -38,7 +38,7 @@ disconnect() {
 at_end disconnect
 at_end 'mountpoint -q "$work/mnt" && umount -l "$work/mnt"'
 
-# fill DIRECTORY FILES: of many sizes, with their checksums beside them.
+# fill DIRECTORY FILES: of many sizes, with their checksums in a file next to them.
 fill() {
 	local i
 	mkdir -p "$1"

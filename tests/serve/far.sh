@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: volumes on exports of NBD servers lose nothing that was acknowledged when these
-# are killed, with a cache of their own that forgets, and when they stand still for ten
-# seconds; everything ends; and a volume beside them on a file goes on.
+# Goal: volumes on exports of NBD servers lose nothing that was acknowledged when these are
+# killed, with a cache of their own that forgets, and when they stand still for ten seconds;
+# everything ends; and a volume on a file in the same pool goes on.
 # Method: one pool with a volume on nbdkit (its cache filter loses what was not flushed),
 # one on qemu-nbd, one on a file.  nbdload.c writes to the first two, fio to the third,
 # whose rate in each phase is printed beside that before.  In the end the pool is drained,
@@ -58,7 +58,8 @@ kill_far() {
 
 fresh() {
 	rm -f "$pool" "$work"/*.disk "$work"/*.load
-	# In small chunks: one of few keeps no space for a volume beside others.
+	# In small chunks: a pool of few chunks keeps no space for one volume while others
+	# fill it.
 	"$FOREBAY" create "$pool" --size "$size" --chunk-size 256K >/dev/null
 	truncate -s 64M "$work/near.img"
 	"$FOREBAY" volume add "$pool" near "$work/near.img" >/dev/null
@@ -186,7 +187,7 @@ slowly() {
 	say "a drain before a server that does not answer: ends in time, says what it waits for"
 }
 
-# fio's own judgement, beside that of nbdload.
+# fio's own check, in addition to that of nbdload.
 verified() {
 	local name
 	for name in kit qemu; do

@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what fio writes through NBD is what it reads, whatever the size of the
-# blocks, while destage runs, and after the server was stopped or killed; and in
-# the end it is on the origin.  Method: a volume eight times as large as its
-# pool; for each block size fio writes, reads, trims and flushes it with
-# verify=crc32c, several jobs at once.
+# Goal: fio reads through NBD what it wrote, whatever the size of the blocks, during
+# destage, and after the server was stopped or killed.  In the end the data is on the
+# origin.  Method: a volume eight times as large as its pool.  For each block size fio
+# writes, reads, trims and flushes it with verify=crc32c, with several jobs at once.
 # shellcheck disable=SC2119 # no arguments on purpose
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -23,11 +22,10 @@ fio_job() {
 		{ cat "$work/fio.out" >&2; fail "fio $name"; }
 }
 
-# mixed BS MIB: one job verifies what it writes and reads back, and flushes;
-# beside it two read, write and trim another part of the volume.  Then each
-# block is trimmed, written and verified, twice, so that the second time it is
-# cached: one after the other, since fio does not wait for the trim before it
-# writes.
+# mixed BS MIB: one job verifies what it writes and reads back, and flushes; meanwhile two
+# others read, write and trim another part of the volume.  Then each block is trimmed,
+# written and verified, twice, so that the second time it is cached: one after the other,
+# since fio does not wait for the trim before it writes.
 mixed() {
 	local bs=$1 mib=$2 beside
 	beside=(--ioengine=nbd --uri="$(uri data)" --bs="$bs" --iodepth=8 --verify=0

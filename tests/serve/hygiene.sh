@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file behind;
-# no test takes the python3 that comes first in the PATH; and the mount namespace of one test
+# Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file; no
+# test takes the python3 that comes first in the PATH; and the mount namespace of one test
 # holds no mount of another.
 # Method: a planted test starts a server, a process that has left its session, a shell in the
 # background, mounts, a loop device and a tree mounted by Forebay, and then fails or is stopped.

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What the scripts of this directory share: a pool of their own, a server, and
-# an end that leaves nothing behind.  Source it; then use start_server and
-# stop_server.
+# Shared by the scripts of this directory: a pool of their own, a server, and an end that
+# leaves nothing behind.  Source it; then use start_server and stop_server.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -127,7 +126,7 @@ listens() {
 	fail "$1 does not start: $(cat "$work/$1.log")"
 }
 
-# uri NAME: of an export of the running server.
+# uri NAME: the URI of an export of the running server.
 uri() { echo "nbd+unix:///$1?socket=$work/run/nbd"; }
 
 # make_pool SIZE NAME=BYTES...: a pool and volumes on new origin files.

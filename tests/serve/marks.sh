@@ -5,8 +5,8 @@
 # complete has what was acknowledged, wherever the server or a drain was killed.
 # Method: origins on ext4 that is full and whose inodes have no room for an attribute, and
 # on ramfs, which has no attributes, with the directory of marks on ext4 that is full or
-# read-only; one write of 4 KiB at a time, by fio.  Then rounds in which the server is killed
-# beside a write, and a drain after a random time, on this machine's disk.
+# read-only; one write of 4 KiB at a time, by fio.  Then rounds in which the server is
+# killed during a write, and a drain after a random time, on this machine's disk.
 #
 #	marks.sh [ROUNDS]	of kills (12)
 # shellcheck disable=SC2016,SC2119 # expanded at the end; no arguments on purpose
@@ -27,7 +27,7 @@ small() {
 }
 fill() { dd if=/dev/zero of="$1/fill" bs=4k 2>/dev/null || true; dd if=/dev/zero of="$1/rest" bs=512 2>/dev/null || true; }
 empty() { rm -f "$1/fill" "$1/rest"; }
-# write BYTE: of 4 KiB of it; its exit code tells whether it was acknowledged.
+# write BYTE: writes 4 KiB of it; the exit code says whether the write was acknowledged.
 write() {
 	timeout 60 fio --aux-path="$work" --name=one --ioengine=nbd --uri="$(uri v)" --rw=write --bs=4k --size=4k \
 		--buffer_pattern="$1" --output=/dev/null >/dev/null 2>&1

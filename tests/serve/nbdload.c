@@ -12,11 +12,11 @@
  * now and then zeroes, up to 256 sectors, or a flush, or a read, which must give what
  * was acknowledged.  LOG is mapped, so it outlives the client and the server.
  *
- * What a cut may not take away is what LOG calls kept: each acknowledged write; with
- * `past`, for servers that write past the cache, zeroes, and writes that were
- * acknowledged with FUA or before a flush began that succeeded.  A flush that failed tells that what
- * was acknowledged before its end may be lost, and no later flush vouches for that.
- * `losing` is `past` on a disk that loses writes when a flush fails.
+ * A cut must keep what LOG calls kept: each acknowledged write.  With `past`, for servers that
+ * write past the cache, it must keep zeroes, and writes that were acknowledged with FUA or before
+ * the begin of a flush that succeeded.  After a flush that failed, writes acknowledged before its
+ * end may be lost, and no later flush vouches for them.  `losing` is `past` on a disk that loses
+ * writes when a flush fails.
  *
  * A request that is not answered within LIMIT_S fails the load: everything must end.
  */
@@ -375,7 +375,7 @@ static int verify(int fd, bool file)
 				continue;
 			}
 			older += gen < s->acked;
-			/* The power came back: what is there is on media or origin. */
+			/* The power came back: the data that is there is on media or origin. */
 			s->issued = s->acked = s->kept = gen;
 			s->doubted = 0;
 		}

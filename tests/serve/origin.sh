@@ -64,8 +64,8 @@ stop_server
 cmp "$work/before" "$work/small/bad.img" || fail "the origin is not what was acknowledged"
 say "repaired: the origin has everything"
 
-# What was acknowledged is a prefix of the data, then zeroes: nbdcopy writes
-# from the front, a few requests at a time.
+# The acknowledged bytes are a prefix of the data, then zeroes: nbdcopy writes from the
+# front, a few requests at a time.
 acknowledged=$({ cmp "$work/data" "$work/small/bad.img" || true; } | sed "s/.* byte \([0-9]*\),.*/\1/")
 [ "${acknowledged:-0}" -gt 16777216 ] || fail "only ${acknowledged:-0} bytes arrived"
 say "$((acknowledged >> 20)) MiB had been taken, through a pool of 32 MiB and a disk of 4 MiB"

@@ -14,7 +14,7 @@ head -c $size /dev/urandom >"$work/data"
 far=''
 at_end '[ -z "$far" ] || kill -KILL "$far" 2>/dev/null'
 
-# start_far [OPTIONS]: of nbdkit.
+# start_far [OPTIONS]: starts nbdkit.
 start_far() {
 	rm -f "$work/far" "$work/far.pid"
 	nbdkit -f -P "$work/far.pid" -U "$work/far" "$@" 2>>"$work/far.log" &
@@ -45,7 +45,7 @@ left=$({ cmp -l "$work/data" "$work/disk" || true; } | awk '{print int(($1 - 1) 
 [ "$left" = "256 257 4882 " ] || fail "the origin lacks the blocks $left"
 say "all else is on the origin"
 
-# Both die; what was refused is in the pool.
+# Both end; the refused blocks are in the pool.
 kill_server
 kill -KILL "$far"
 wait "$far" 2>/dev/null || true

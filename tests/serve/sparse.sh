@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what is sparse stays so: clients of others learn what has data and read nothing else,
-# and zeroes that they write take no blocks, unless they want them.
-# Method: nbdinfo, nbdcopy and qemu-img on a sparse volume of 8 GiB, with data in the pool and
-# on the origin; how much was read is counted by the server, blocks by the file system.
+# Goal: sparse data stays sparse.  Clients learn which ranges have data and read nothing
+# else, and zeroes that they write take no blocks, unless they want them.
+# Method: nbdinfo, nbdcopy and qemu-img on a sparse volume of 8 GiB, with data in the pool
+# and on the origin; the server counts the bytes read, the file system the blocks.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdinfo nbdcopy qemu-img qemu-io jq

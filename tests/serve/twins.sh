@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: of two disks that show one serial number neither is taken for the other: nothing that was
-# written for the one reaches the other.
-# Method: loop devices, and a directory of our own over /sys in a mount namespace, which says what
-# each device's serial number is.  A volume is made on one; then the other is where it was.
+# Goal: of two disks that show the same serial number neither is taken for the other.
+# Nothing that was written for one reaches the other.
+# Method: loop devices, and a directory of our own over /sys in a mount namespace, which
+# sets each device's serial number.  A volume is made on one; then the other takes its
+# place.
 # shellcheck source-path=SCRIPTDIR
 here=$(dirname "$0")
 if [ -z "${TWINS_INSIDE:-}" ] && "$here/../apart" "$here" true 2>/dev/null; then
@@ -15,7 +16,7 @@ need losetup qemu-io
 
 devices=()
 at_end 'umount /sys 2>/dev/null; for device in "${devices[@]}"; do losetup -d "$device" 2>/dev/null; done'
-new_device() { # NAME: of 16 MiB, at $work/NAME
+new_device() { # NAME: makes a device of 16 MiB, at $work/NAME
 	local device tries
 	truncate -s 16M "$work/$1.image"
 	for ((tries = 0; tries < 50; tries++)); do
@@ -41,7 +42,7 @@ shown() { # NAME SERIAL
 untouched() { # NAME
 	cmp -s -n $((16 << 20)) "$work/$1.image" /dev/zero || fail "the other disk was written to"
 }
-written() { # what the volume has that its origin has not
+written() { # prints what the volume has and its origin lacks
 	start_server
 	qemu-io -f raw -c 'write -P 66 4096 512' "$(uri data)" >"$work/write.log" || fail "write"
 	kill_server

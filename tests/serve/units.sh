@@ -39,7 +39,7 @@ mount -t tmpfs none tmp
 mount --rbind /dev dev
 mount -t sysfs sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
-# Of this machine's own services none is started.
+# None of this machine's own services is started.
 rm -rf etc/systemd/system/*.wants
 : >etc/fstab
 for unit in systemd-udevd.service systemd-udev-trigger.service systemd-udevd-control.socket systemd-udevd-kernel.socket \
@@ -143,7 +143,7 @@ forebay status /tmp/pool | grep -q "closed cleanly" || fail "the pool was not cl
 forebay drain /tmp/pool >/dev/null || fail "drain"
 for file in file far late; do cmp /tmp/$file /tmp/data || fail "the origin $file is not complete"; done
 
-# What only a person can mend is not tried again.
+# An error that only a person can correct is not retried.
 mkdir -p /etc/systemd/system/forebay-serve@tmp-wrong.service.d
 cat >/etc/systemd/system/forebay-serve@tmp-wrong.service.d/options.conf <<U
 [Service]

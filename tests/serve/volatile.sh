@@ -1,14 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: behind the whole program (server, library, io_uring or not) stands a disk that
-# forgets in a power cut what was not synced, and still nothing is lost that a
-# client was promised; drained, the disk alone has everything; on a slow disk, and
-# on one whose flushes fail, every request ends.
+# Goal: a disk that forgets unsynced data in a power cut loses nothing that a client was
+# promised, with the whole program (server, library, with and without io_uring) in front of
+# it.  After a drain the disk alone has everything.  On a slow disk, and on one whose
+# flushes fail, every request ends.
 # Method: volatile_disk.c, a file that sees each write and each fsync that reaches it;
-# nbdload.c writes, flushes and reads beside each other, with FUA too, and knows what
-# is promised.  Power cut of disk and server in the middle, start, verify, again.
-# Each search must also find a disk whose flush does nothing.
-#
+# nbdload.c writes, flushes and reads concurrently, with FUA too, and knows what is
+# promised.  The power of disk and server is cut in the middle; then start, verify, and
+# again.  Each search must also find a disk whose flush does nothing.
 #	volatile.sh [ROUNDS]	power cuts of each kind (2)
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
@@ -161,7 +160,8 @@ for way in cached large full; do
 	say "flushes that fail, $way: $(sed -n 's/^cut: //p' "$work/cut.log"); $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 done
 
-# Slow, with flushes beside writes past the cache and through it: each request ends.
+# A slow disk, with concurrent flushes, writes past the cache and writes through it: each
+# request ends.
 for way in large full; do
 	fresh
 	start_disk write_us=3000 flush_us=40000

@@ -5,10 +5,9 @@
  *
  *	volatile_disk DIRECTORY PLATTER BYTES [KEY=NUMBER]...
  *
- * PLATTER holds what a power cut cannot take away.  A write reaches it when an fsync
- * that began after the write had ended is done, and not before.  Everything
- * that a program does to the file arrives here, through whichever system call or
- * io_uring, since the file bypasses the page cache.
+ * PLATTER holds what survives a power cut.  A write reaches it when an fsync that began after the
+ * write had ended is done, and not before.  Everything that a program does to the file arrives
+ * here, through whichever system call or io_uring, since the file bypasses the page cache.
  *
  *	SIGUSR1	cuts the power: of what was not synced each sector keeps one of its
  *		versions or the one below; PLATTER is written, and each request from

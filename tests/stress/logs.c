@@ -26,7 +26,7 @@
 #define CHUNK_BYTES (64u << 10)
 #define LOGS 3u
 #define MAX_THREADS 16u
-#define MAX_ENTRIES 40000u /* of a thread in a phase */
+#define MAX_ENTRIES 40000u /* for each thread in a phase */
 #define MAX_BODY 6000u
 
 struct appended {

@@ -4,17 +4,16 @@
  * ThreadSanitizer, AddressSanitizer and UBSan, and for what they cannot see: a
  * read that returns older data than was acknowledged before it began.
  *
- * Method: each sector of a volume has one writing thread, its owner, and a
- * number that its owner counts up: started[] before a write, acked[] after it.
- * Whoever reads the sector loads acked before and started after, and what it
- * read has to lie between the two.  In volume 0 the owners share each block, so
- * partial pages merge under contention; in volume 1 they own runs of 64 KiB and
- * discard and zero too; volume 2 comes and goes.  One write in four goes past the
+ * Method: each sector of a volume has one writing thread, its owner, and a number that its owner
+ * counts up: started[] before a write, acked[] after it.  A reader of the sector loads acked
+ * before and started after, and the number that it read must lie between the two.  In volume 0
+ * the owners share each block, so partial pages merge under contention; in volume 1 they own runs
+ * of 64 KiB and discard and zero too; volume 2 comes and goes.  One write in four goes past the
  * cache, as far as it may, and lingers on its way to the origin.  The pool is far smaller than
- * the volumes, so destage, reuse of chunks and waits for space never end.
- * Origin requests complete on threads of their own, now and then with an error.
+ * the volumes, so destage, reuse of chunks and waits for space never end.  Origin requests
+ * complete on threads of their own, now and then with an error.
  *
- * With `statics` these two are static volumes, whose shares are smaller than they are, so that
+ * With `statics`, volumes 0 and 1 are static, with shares smaller than the volumes, so that
  * blocks meet in a slot.
  *
  * After each phase all threads stop: fby_check, every sector compared; then the
@@ -139,7 +138,7 @@ static void sector_verify(const u64 *words, u32 volume, u64 sector, u32 low, u32
 
 /* --- the origins: memory, as relaxed words -------------------------------- */
 
-/* A disk's sector is whole, also beside a write: read again if it is not. */
+/* A disk's sector is never torn by a concurrent write: read again if it is. */
 static void origin_copy_out(u32 volume, u64 sector, u64 *dst)
 {
 	const u64 *src = &origin[volume].word[sector * (FBY_SECTOR / 8)];

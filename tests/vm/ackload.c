@@ -2,16 +2,15 @@
 /*
  * ackload.c - load whose every acknowledged write is known after a power cut.
  *
- *	ackload verify DEVICE LOG	what LOG says was acknowledged is there
+ *	ackload verify DEVICE LOG	checks the writes that LOG says were acknowledged
  *	ackload load DEVICE LOG SECONDS SEED [zero]
  *
- * Each sector holds its number, a generation and a pattern made from both.  A
- * thread has one write in flight, of 1 to 128 sectors in its own part of the
- * device; when it is acknowledged the generations go to LOG, another device,
- * which must be outside what the cut takes away.  After a cut a sector may have
- * the generation in LOG or the one after it, never an older one or a mixture.
- * With `zero` one request in eight zeroes 1 to 1024 sectors, which is a generation
- * too; LOG says before it which sectors it may reach.
+ * Each sector holds its number, a generation and a pattern made from both.  A thread has one
+ * write in flight, of 1 to 128 sectors in its own part of the device; when it is acknowledged the
+ * generations go to LOG, another device, which the power cut must not affect.  After a cut a
+ * sector may have the generation in LOG or the one after it, never an older one or a mixture.
+ * With `zero` one request in eight zeroes 1 to 1024 sectors, which is a generation too; LOG says
+ * before it which sectors it may reach.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,8 +31,8 @@
 #define TOTAL (THREADS * PART)
 #define MOST 128u
 #define MOST_ZEROED 1024u
-/* In LOG, beside a sector's generation. */
-#define ZEROED (1u << 31) /* that was a zeroing */
+/* Flags in LOG, next to a sector's generation. */
+#define ZEROED (1u << 31) /* the generation was a zeroing */
 #define ZEROING (1u << 30) /* one is in flight */
 #define GENERATION (ZEROING - 1)
 #define LOG_ENTRIES (SECTOR / sizeof(uint32_t))

@@ -13,7 +13,7 @@ RATIOS = {"native/pmem": ("native", "pmem"), "native/wc": ("native", "writecache
           "pmem/wc": ("pmem", "writecache"), "linear/wc": ("linear", "writecache"),
           "native/pc": ("native", "pcache")}
 
-# What is aimed at with checksums off: rows, ratio, at least.
+# The goals with checksums off: rows, ratio, minimum.
 REACH = (
     ("write-1 fsync-1 write-2 fsync-2 write-4 fsync-4", "native/pmem", 0.9),
     ("write-1 fsync-1 write-2 fsync-2 write-4 fsync-4", "native/wc", 1.6),

@@ -252,7 +252,7 @@ def data_page(target, image, places):
 
 
 def sector_bit(target, image, places):
-    # Of the low bits, so that the block stays one of the origin's.
+    # One of the low bits, so that the block stays within the origin.
     at = some_entry(target, places)[2] + target.block_field[0]
     unit = target.block_unit.bit_length() - 1
     bit = unit + rng.randrange(8)
@@ -379,7 +379,7 @@ def attempt(target, disk, image, damage):
     why = target.attach(DEVICE)
     if why:
         result["refused"] = why
-        # What can be had of it when one insists.
+        # The data that can be had with a forced attach.
         if not hasattr(target, "forebay") or target.attach(DEVICE, consent=True):
             judge_origin(disk, result, drained=False)
             return result

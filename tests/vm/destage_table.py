@@ -36,7 +36,7 @@ def main(lines, out, *facts):
     for (rate, times), cell in cells.items():
         native = (cell.get("native") or cell["native+crc"])["steady_per_s"]
         row = {"requests_per_s": rate, "data_times": times, "disk_writes_per_s": disks[rate], "devices": cell,
-               # Where nothing was written there is no ratio.
+               # There is no ratio if nothing was written.
                "native_over": {k: native / cell[k]["steady_per_s"] for k in OTHERS if k in cell and cell[k]["steady_per_s"]}}
         result.append(row)
         for kind, d in cell.items():

@@ -303,7 +303,7 @@ static void do_allocate(uint32_t first, uint32_t bytes)
 		grown_to(first + bytes);
 }
 
-/* Of the range to another one, which does not overlap it. */
+/* Copies the range to another one, which does not overlap it. */
 static void do_copy(uint32_t first, uint32_t bytes)
 {
 	off_t from = first, to;
@@ -334,7 +334,7 @@ static void do_resize(uint32_t to)
 	if (ftruncate(file, to))
 		die("truncating");
 	if (to < length)
-		memset(model + to, 0, length - to); /* what a longer file then has there */
+		memset(model + to, 0, length - to); /* the bytes that a longer file then has there */
 	length = to;
 }
 
@@ -370,7 +370,8 @@ static enum op choose(void)
 	return op == OP_RESIZE && is_device ? OP_ZERO : op;
 }
 
-/* What the operation can take: sectors past the page cache and on devices, what there is in a mapping. */
+/* Chooses a range that the operation can take: sectors past the page cache and on devices,
+ * present bytes in a mapping. */
 static void choose_range(enum op op, uint32_t *first, uint32_t *bytes)
 {
 	int sectors = op == OP_READ_DIRECT || op == OP_WRITE_DIRECT || (is_device && (op == OP_ZERO || op == OP_HOLE));

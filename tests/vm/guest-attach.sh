@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: the command's attach, detach and list do with the module what their
-# help says, and what they refuse they refuse with a way out.
-# Method: without the module; with it, by hand and by a configuration; a busy
-# device, a busy pool, a wrong origin; a pool behind a start_sector.
+# Goal: the commands attach, detach and list do with the module what their help says, and
+# each refusal names a way out.
+# Method: without the module; with it, by hand and by a configuration; a busy device, a busy
+# pool, a wrong origin; a pool after a start_sector.
 # shellcheck shell=bash
 . "$(dirname "$0")/guest-lib.sh"
 : >/tmp/dmesg.before
@@ -51,7 +51,7 @@ jq -e --arg uuid "$uuid" '.[0] | .device == "/dev/forebay0" and .volume == "data
 	fail "list --json: $(cat /tmp/list.json)"
 
 mkdir -p /tmp/mnt
-says_state() { # CODE TEXT: what the origin says of itself, without the pool
+says_state() { # CODE TEXT: the state that the origin reports without the pool
 	said "the origin's mark" "$1" "$2" forebay origin status $origin
 }
 says_state 14 "may lack writes since .* of volume data of pool $uuid"
@@ -110,7 +110,8 @@ step "detach" forebay detach --all
 step "a slow disk" dmsetup create --noudevsync --noudevrules slow --table "0 $sectors delay $origin 0 0 $origin 0 700"
 dmsetup mknodes slow
 step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --accept-mark --origin-by-name --jobs 1
-# Where the file system has nothing, and apart, so that it takes a while.
+# The file system has nothing there, and the blocks are apart, so that the drain takes a
+# while.
 for i in $(seq 24); do
 	dd if=/dev/urandom of=/dev/forebay0 bs=4k count=1 seek=$((200000 + 100 * i)) oflag=direct status=none || fail "write"
 done
@@ -137,8 +138,8 @@ step "mount the origin alone" mount -o ro $origin /tmp/mnt
 step "its files" diff -r "$root/core" /tmp/mnt/core
 step "unmount it" umount /tmp/mnt
 
-# The pool behind what lies on the first MiB of the device.
-says_state 14 "may lack writes" # of what was drained onto the slow disk, which is another by order
+# The pool begins after other data on the first MiB of the device.
+says_state 14 "may lack writes" # its drained data is on the slow disk, which replaced it by order
 said "its loss" 0 "given up" forebay origin accept-loss $origin
 says_state 0 "as far as this host knows"
 step "something at the start" dd if=/dev/urandom of=$pool bs=1M count=1 conv=fsync status=none

@@ -14,7 +14,7 @@ rounds=$1
 seconds=$2
 form=${3:-all}
 devices=(pmem linear writecache target native)
-# Where the kernel has it, and pcache.sh built it.
+# If the kernel has it and pcache.sh built it.
 [ -e "$root/out/vm/dm-pcache-$release.ko" ] && devices+=(pcache)
 size=${4:-96} # MiB of 1000, in each cache: nothing is ever full; vm-load has the full cache
 
@@ -29,7 +29,7 @@ dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecac
 	fail "dm-writecache"
 dmsetup mknodes wc
 case " ${devices[*]} " in *" pcache "*) pcache_up /dev/mapper/o3 /dev/pmem5 ;; esac
-# What the mapper costs, with nothing behind it but such memory.
+# The cost of the mapper over the same kind of memory.
 linear linear /dev/pmem4 0 $origin_sectors
 # A pool for each: dm-writecache's cache is its own too.
 for i in 2 3; do

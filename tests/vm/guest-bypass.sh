@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-#
-# Goal: what goes past the cache is there, in both devices, beside what goes
+# Goal: data that bypasses the cache is there, on both devices, next to data that goes
 # through it.
-# Method: fio with overlapping writes of 512 bytes to 256 KiB while it destages,
-# verified through the device; then a pool that is full; then all of it again on
-# the origin alone.
+# Method: fio with overlapping writes of 512 bytes to 256 KiB while it destages, verified
+# through the device; then a pool that is full; then all of it again on the origin alone.
 . "$(dirname "$0")/guest-lib.sh"
 origin=/dev/ram0
 
@@ -53,7 +51,7 @@ step "small and large writes, verified" job /dev/mapper/past mixed 7 "${mixed[@]
 [ "$(dm_value bypasses)" -gt 0 ] || fail "nothing went past the cache"
 step "live" dmsetup message past 0 set bypass_limit 0
 
-# What the file system marks as its metadata is cached, what fio writes is not.
+# Blocks that the file system marks as metadata are cached; fio's data is not.
 step "metadata alone" dmsetup message past 0 set metadata_only on
 dmsetup table past | grep -q " metadata_only" || fail "the table does not show the option"
 before=$(dm_value writes)

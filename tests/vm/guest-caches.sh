@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # guest-caches.sh - sourced by guest-load.sh, guest-destage.sh, guest-bench.sh and
-# guest-apps.sh: caches beside each other, each on persistent memory of its own in front
-# of a disk of its own.
+# guest-apps.sh: several caches, each on persistent memory of its own in front of a disk of
+# its own.
 
 # A pool is looked for at many places before a device counts as blank: zero it all.
 blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || :; }
@@ -90,7 +90,7 @@ bcache_up() {
 	device=/dev/bcache0
 }
 
-# cache_down KIND: what is cached stays where it is.
+# cache_down KIND: cached data stays where it is.
 cache_down() {
 	case $1 in
 	writecache) dmsetup remove --noudevsync --retry wc || fail "removing dm-writecache" ;;

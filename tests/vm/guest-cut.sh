@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: after a power cut every acknowledged write is there and file systems are
-# clean.  Method: verify what the boot before left, then load until killed.
-# Disks: vda behind volume raw, vdb behind volume fs, vdc the log of
-# acknowledgements, which is outside the guest.  The two volumes are behind the
-# two kinds of device, which they change with each round.
+# Goal: after a power cut every acknowledged write is there and file systems are clean.
+# Method: verify what the boot before left, then load until killed.  Disks: vda is the
+# origin of volume raw, vdb that of volume fs; vdc is the log of acknowledgements, which is
+# outside the guest.  The two volumes use the two kinds of device, which they exchange in
+# each round.
 #	$1 round, from 1   $2 seconds of load; 0: verify, drain, and check the origins
 #	$3 ext4 or xfs
 . "$(dirname "$0")/guest-lib.sh"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: how many writes a disk's request carries when more is written than the
-# disk takes: a full cache in front of it, beside the other caches.  Method: one
-# cache after the other on the same persistent memory in front of the same disk;
-# random writes over some times as much data as the cache holds.
+# Goal: measure how many writes a disk's request carries when more is written than the disk
+# takes, with a full cache in front of it, compared with the other caches.  Method: one
+# cache after the other on the same persistent memory in front of the same disk; random
+# writes over some times as much data as the cache holds.
 #	$1 seconds of each load   $2 MiB of the cache
 #	$3 how many times as much data, as 2:3:6   $4 the disks' requests/s, as 400:2000
 #	$5 which caches, as native:writecache

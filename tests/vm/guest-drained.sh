@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: whoever asks for a drain, in any way, is told that it is done only when the origin
-# alone has all, and is told why if it is not.
-# Method: a table of devices (target, native) by kinds of volume (cache, static) by ways to ask
-# (the command "flush", a suspend that flushes, a removal, forebay detach --flush, a cleaner)
-# by states (nothing written, written, the same after one to four drains, an origin that
-# fails, one that is well again, one whose last block is bad, one whose end is gone, one that
-# shrank, one that was taken away, a pool that has lost a page), and a look at the origin behind
-# the device after each.
+# Goal: every way to ask for a drain reports success only when the origin alone has all
+# data, and otherwise reports the reason.
+# Method: a table of devices (target, native) by kinds of volume (cache, static) by ways to
+# ask (the command "flush", a suspend that flushes, a removal, forebay detach --flush, a
+# cleaner) by states (nothing written, written, the same after one to four drains, an origin
+# that fails, one that is well again, one whose last block is bad, one whose end is gone,
+# one that shrank, one that was taken away, a pool that has lost a page), and a look at the
+# device's origin after each.
 #	$1 the module, if it is another
 # shellcheck shell=bash
 . "$(dirname "$0")/guest-lib.sh"
@@ -41,7 +41,7 @@ there() { # ORIGIN: it has what was put
 	done | cmp -s - /tmp/put
 }
 
-row() { # STATE, WAY: what was said is true of the origin
+row() { # STATE, WAY: checks that the report is true of the origin
 	there "$origin" || fail "$kind, $volume, $2, $1: told that it is done, and the origin lacks what was written"
 	rows=$((rows + 1))
 	echo "ok: $kind, $volume, $2: $1"

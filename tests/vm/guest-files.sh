@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: file systems of disks that were there before live behind Forebay, and
-# without it again.  Method: for ext4 and xfs, on one kind of device: a file
-# system made and filled on the bare disk; the disk attached in place; fio with
-# verification while it destages, fsx, files; after drain and detach mounted
-# straight from the disk, everything compared and checked.  One file system is on a
-# static volume, and fsx is on the device itself of both kinds.
+# Goal: existing file systems work on Forebay, and without it again.  Method: for ext4 and
+# xfs, on one kind of device: a file system made and filled on the bare disk; the disk
+# attached in place; fio with verification while it destages, fsx, files; after drain and
+# detach mounted straight from the disk, everything compared and checked.  One file system
+# is on a static volume, and fsx is on the device itself of both kinds.
 #	$1 target or native   $2 operations of fsx on each file system   $3 its seed
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what a bad origin costs the other volumes of its pool.  Method: volume a is
+# Goal: measure what a bad origin costs the other volumes of its pool.  Method: volume a is
 # written all the time, first with a healthy origin and then with a bad one, and again;
-# volume b beside it is measured: requests a second, and the slowest in a thousand.
-# Prints a table.  Nothing is asserted but that all goes on: b writes without an error,
-# and once the origin is well again everything ends, and is drained.
+# volume b of the same pool is measured: requests a second, and the slowest in a thousand.
+# Prints a table.  The only assertion is that all goes on: b writes without an error, and
+# once the origin is well again everything ends, and is drained.
 #	$1 seconds of a measurement   $2 rounds   $3... ways, instead of all; "none" leaves a as
 #	it is, so its ratios are what two measurements of the same differ by
 . "$(dirname "$0")/guest-lib.sh"
@@ -22,7 +22,7 @@ declare -A bad=(
 	[none]=$good
 	[errors]="0 $sectors flakey /dev/ram0 0 0 3600 1 error_writes"
 	[slow]="0 $sectors delay /dev/ram0 0 10"
-	# What a's writer sends to the second half goes past the cache, or is a discard.
+	# The requests of a's writer to the second half bypass the cache or are discards.
 	[past]="0 $half linear /dev/ram0 0
 $half $half error"
 	[discards]="0 $half linear /dev/ram0 0
@@ -52,7 +52,8 @@ load_a() {
 	writers+=($!)
 }
 
-# measure light|heavy: of b; prints requests a second and the slowest in a thousand, in us.
+# measure light|heavy: loads b; prints requests a second and the slowest in a thousand, in
+# us.
 measure() {
 	local options=(--numjobs=2)
 	[ "$1" = light ] && options=(--rate_iops=200)
@@ -64,7 +65,7 @@ measure() {
 
 median() { tr ' ' '\n' <<<"$*" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# b beside a, whose origin is well and bad by turns.
+# Measures b while a's origin is well and bad by turns.
 compare() { # WAY WEIGHT
 	local way=$1 weight=$2 round well ill w=() i=() wl=() il=()
 	load_a "$way"

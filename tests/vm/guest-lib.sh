@@ -10,7 +10,8 @@ passed=0
 
 : >/tmp/dmesg.before # what the kernel said before the buffer was emptied
 
-# fail TEXT: the cause is the last thing on the console, which may be all that is kept.
+# fail TEXT: the cause is the last text on the console, of which perhaps only the end is
+# kept.
 fail() {
 	dmesg | tail -n 40
 	echo "FAIL: $*"
@@ -78,7 +79,7 @@ complaints() {
 	grep -E 'WARNING|BUG|Oops|Call Trace|blocked for more than|self-detected stall|detected stalls|hung task|assertion|lockdep|locking dependency|general protection|KASAN|KCSAN|UBSAN|refcount_t|Kernel panic' "$1" | grep -vE 'RCU lockdep checking is enabled|kcsan: non-strict mode configured'
 }
 
-# What the kernel has said since boot must hold no complaint.
+# The kernel's messages since boot must hold no complaint.
 clean_dmesg() {
 	dmesg >>/tmp/dmesg.before
 	if complaints /tmp/dmesg.before; then

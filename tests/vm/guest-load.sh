@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what a cache that is full makes of a disk that serves a steady rate, and
-# mixed reads and writes, beside dm-writecache, bcache and dm-pcache.  Method: each cache in
-# front of a disk of its own; fio writes from 16 threads, and what is complete is
-# counted every half second; then short rounds of mixes, the devices in turn.
+# Goal: measure what a full cache makes of a disk with a steady rate, and mixed reads and
+# writes, compared with dm-writecache, bcache and dm-pcache.  Method: each cache in front of
+# a disk of its own; fio writes from 16 threads, and what is complete is counted every half
+# second; then short rounds of mixes, the devices in turn.
 #	$1 seconds of the sustained load   $2 MiB of a cache, six times as much is written to
 #	$3 rounds of each mix   $4 seconds of one   $5 jobs, as 1:4:16
 #	$6 MiB of dm-pcache's cache, which has twice the seconds to get full; 0: it is left out

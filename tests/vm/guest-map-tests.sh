@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-#
-# Goal: what forebay-map promises of memory it promises of DAX, where the kernel does not tell
-# of stores to clean segments.  Method: its own tests with their memory on ext4 with DAX: those
-# of the tracker, and those with the engine, files and kills.
+# Goal: forebay-map gives the same guarantees on DAX, where the kernel does not report
+# stores to clean segments, as on memory.  Method: its own tests with their memory on ext4
+# with DAX: those of the tracker, and those with the engine, files and kills.
 . "$(dirname "$0")/guest-lib.sh"
 tests=$root/out/vm/map-tests
 mkdir -p /tmp/dax /dev/shm

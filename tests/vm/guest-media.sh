@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: each kind of persistent memory is told by what it is, and made durable
-# in its own way.  Method: the same memory as each of the kinds in turn, with
-# the library's own test on it.
+# Goal: each kind of persistent memory is recognized, and made durable in its own way.
+# Method: the same memory as each of the kinds in turn, with the library's own test on it.
 . "$(dirname "$0")/guest-lib.sh"
 test=$1
 modules=$2/lib/modules/$release/kernel/drivers/dax

@@ -7,7 +7,7 @@
 # STEP[:ARGUMENT]...; -1 is no mutant, but tells which ones a step comes past.
 . "$(dirname "$0")/guest-lib.sh"
 export planted=mutants
-plain_path=$PATH # of the steps, which take the quick tools if they can do with them
+plain_path=$PATH # for the steps, which take the quick tools if those suffice
 quick_tools
 parameters=/sys/module/mutant/parameters
 

@@ -25,8 +25,8 @@ expect() {
 }
 
 ended() { ! kill -0 "$1" 2>/dev/null; }
-# ends TEXT COMMAND...: within the limit, and well.  Not by timeout, which waits for
-# a program that the kernel does not let go.
+# ends TEXT COMMAND...: the command succeeds within the limit.  Not by timeout, which waits
+# for a program that hangs in the kernel.
 ends() {
 	local what=$1 pid
 	shift
@@ -155,8 +155,8 @@ item_flush() {
 	finish
 }
 
-# Whoever has a slot has a CPU, and there are as many: nobody finds them all taken, but
-# for one that looks while others change places.
+# A thread that has a slot has a CPU, and there are as many slots: none finds all of them
+# taken, except one that looks while others change places.
 item_slots() {
 	local waits writes
 	begin
@@ -168,7 +168,7 @@ item_slots() {
 	finish
 }
 
-# What the disk says of itself is its origin's; what may not wait does not.
+# The disk reports its origin's limits; a request that may not wait does not.
 nowait() {
 	python3 - "$1" <<-'END'
 		import mmap, os, sys

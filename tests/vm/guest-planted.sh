@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what the lab judges by can fail.  Method: mistakes made on purpose, each of
-# which has to be found: in writes under fsx, in what ackload finds after a cut,
-# in the kernel's messages; then this guest hangs, and the host has to end it.
+# Goal: the checks of the lab can fail.  Method: planted bugs, each of which must be found:
+# in writes under fsx, in what ackload finds after a cut, in the kernel's messages; then
+# this guest hangs, and the host has to end it.
 . "$(dirname "$0")/guest-lib.sh"
 fsx=$root/out/vm/fsx
 ackload=$root/out/vm/ackload
@@ -54,7 +54,7 @@ done
 step "fsx on a file without a mistake" "$fsx" /tmp/mnt/f 2000 4
 umount /tmp/mnt
 
-# What was acknowledged, then the same device as it was before; then a torn sector.
+# The acknowledged data, then the same device as it was before; then a torn sector.
 dd if=/dev/zero of="$device" bs=1M count=16 oflag=direct status=none
 step "ackload" "$ackload" load "$device" "$log" 1 1
 dd if="$device" of=/tmp/older bs=1M count=16 iflag=direct status=none

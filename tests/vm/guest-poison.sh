@@ -25,11 +25,11 @@ others() { # VERSION BUT...: all but these are there
 		get "$i" "$version" || return 1
 	done
 }
-# place BLOCK VERSION: where its data lies in the pool
+# place BLOCK VERSION: the offset of its data in the pool
 place() {
 	grep -abo -m 1 "block $1 of the poison test, $2" "$pool" | head -n 1 | cut -d: -f1
 }
-# header OFFSET: of the page's line, in chunks of 2 MiB
+# header OFFSET: the offset of the page's line, in chunks of 2 MiB
 header() { echo $(($1 / 2097152 * 2097152 + $1 % 2097152 / 4096 * 64)); }
 fill() {
 	local i
@@ -66,7 +66,7 @@ step "overwrite it" put 5 second
 step "healed" get 5 second
 [ "$(state)" = ok ] || fail "state is $(state)"
 
-# The chunk is used again: what is written over the poison heals the memory.
+# The chunk is used again: writes over the poison heal the memory.
 [ "$(cat $params/lines)" = 1 ] || fail "$(cat $params/lines) lines are poisoned, not 1"
 step "use all the pool" fio --name=w --filename=/dev/mapper/fast --offset=1m --size=160m --rw=write --bs=64k \
 	--ioengine=psync --direct=1 --verify=crc32c --verify_fatal=1 --randseed=5

@@ -40,13 +40,14 @@ at_least() { # NAME NUMBER
 	passed=$((passed + 1))
 }
 run() { step "$*" "$requests" "$device" $copy "$@"; }
-# on_origin FILE BYTES [FROM]: what FILE has is on the origin; FROM: in requests of BYTES.
+# on_origin FILE BYTES [FROM]: the data of FILE is on the origin; FROM: in requests of
+# BYTES.
 on_origin() {
 	dd if=$origin bs="$2" count=1 skip="${3:-0}" iflag=direct,fullblock status=none 2>/tmp/cmp | cmp -n "$2" "$1" - >>/tmp/cmp 2>&1 ||
 		fail "the origin does not have what was written: $(cat /tmp/cmp)"
 }
 clean() { [ "$(dev_counter v pages)" = 0 ]; }
-options_of() { # what the device says of its options, without where it lies
+options_of() { # prints the device's options without its location
 	if [ "$kind" = target ]; then
 		dmsetup table v | sed 's/.* v \([0-9]\)/v \1/'
 	else
@@ -271,7 +272,7 @@ step "bypass" dev_command v set bypass_limit 4096
 dd if=/tmp/data of="$device" bs=64K count=1 seek=200 oflag=direct status=none 2>/dev/null && fail "a write past the cache to an origin that fails"
 step "no bypass" dev_command v set bypass_limit 0
 echo "0 65536 linear $disk 0" | dmsetup load o && dmsetup suspend --noflush --nolockfs o && dmsetup resume --noudevsync o
-sleep 1 # what was on its way has failed
+sleep 1 # requests under way have failed
 step "drain, when it is well again, and not what failed before" dev_command v drain
 same "state" ok "$(dev_state v)"
 on_origin /tmp/data 12288

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what a file system checks for a caller it checks for him through a mount.  Method:
-# tests/mount/rights.py on a directory and on a mount of one, on new file systems with quotas
-# of users, groups and projects, with fs.protected_* on, and by a root with all capabilities.
+# Goal: a mount makes the same checks for a caller as its file system.  Method:
+# tests/mount/rights.py on a directory and on a mount of one, on new file systems with
+# quotas of users, groups and projects, with fs.protected_* on, and by a root with all
+# capabilities.
 . "$(dirname "$0")/guest-lib.sh"
 disk=/tmp/disk tree=/tmp/disk/tree
 mkdir -p $disk
@@ -22,7 +23,7 @@ new_disk() {
 	chmod 777 $tree/quota $tree/quota/project
 	chattr -p 77 +P $tree/quota/project || return 1
 	loop=$(findmnt -fnro SOURCE $disk)
-	# Where the blocks kept for root are the matter, nobody is to be stopped before them.
+	# In the test of reserved blocks no limit may apply before them.
 	[ "$1" = reserve ] || rights --limits "$loop"
 }
 table() { # WHERE PARTS...
@@ -47,7 +48,7 @@ compare() { # PARTS...
 cells=0
 compare names modes limits xattrs quota
 compare reserve
-# What the table is about is in it.
+# Checks that the table covers its subject.
 for says in 'quota of the user, write / user: EDQUOT' 'quota of the user, write / root: ok' \
 	'quota of the user, write / root less sys_resource: EDQUOT' 'quota of the user, write / user with sys_resource: ok'; do
 	grep -qx "$says" /tmp/quota-lines || fail "the table does not say: $says"

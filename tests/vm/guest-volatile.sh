@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what was acknowledged is there after the power of the pool and of its disks is
-# cut, where the disks lose all that was not flushed.  Method: writes and zeroings of
-# known generation (ackload.c) to a target and a native device of one pool, beside
-# destage and drains.  The cut: the cache device is unbound, from which moment nothing
-# is stored to it; then each disk's log (dm-log-writes) gets a mark, and the disk is
-# made anew from what had been flushed before it (replay.c).
-# Then all is verified by the same devices, drained, and verified on the disks alone.
-#	$1...	cached, large: how writes go; planted (destage, past, range): mistakes
-#		that have to be found
+# Goal: acknowledged data is there after a power cut of the pool and of its disks, which
+# lose everything that was not flushed.  Method: writes and zeroings of known generation
+# (ackload.c) to a target and a native device of one pool, during destage and drains.  The
+# cut: the cache device is unbound, after which nothing is stored to it; then each disk's
+# log (dm-log-writes) gets a mark, and the disk is made anew from what had been flushed
+# before it (replay.c).  Then all is verified by the same devices, drained, and verified on
+# the disks alone.
+#	$1...	cached, large: how writes go; planted (destage, past, range): bugs
+#		that must be found
 . "$(dirname "$0")/guest-lib.sh"
 ackload=$root/out/vm/ackload
 replay=$root/out/vm/replay
-sectors=32768 # of a disk, as ackload wants it
-names=(t n) # volumes: by the target, and the native device
+sectors=32768 # the size of a disk that ackload wants
+names=(t n) # volumes: on the target and on the native device
 declare -A kinds=([t]=target [n]=native) options=(
 	[cached]="max_age 200 high_watermark 10 low_watermark 5"
 	[large]="max_age 1000 high_watermark 20 low_watermark 10 bypass_limit 16384"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: what has to wait ends when it may and not before, and nothing of it
-# is left behind: writes behind one past the cache, drains that are killed, writers of a
-# full pool, writes held back by the throttle; the cache taken away while they wait.
+# Goal: a request that has to wait ends when it may and not before, and leaves nothing
+# behind: writes that wait for one past the cache, killed drains, writers of a full pool,
+# writes held back by the throttle; also if the cache is removed while they wait.
 # Method: an origin that is suspended stands still for as long as a step wants it to, so
 # every state is met for certain; nothing here depends on how long anything takes.
 #	$1 target or native   $2... the items, all by default
@@ -82,7 +82,7 @@ item_late() {
 	step "set" dev_command v set high_watermark 5
 	hang
 	step "a part of the pool" put /dev/zero 1M 0 8
-	at=64 # of 128 KiB
+	at=64 # in units of 128 KiB
 	throttled() { [ "$(dev_counter v intake_limit)" -gt 0 ] && [ "$(dev_counter v intake_limit)" -lt 9000 ]; }
 	until throttled; do
 		[ $at -lt 180 ] || fail "the throttle holds nothing back: $(dev_status v)"
@@ -90,7 +90,7 @@ item_late() {
 		at=$((at + 1))
 	done
 	if [ "$kind" = native ]; then # the mapper may divide it
-		sleep 0.1 # what a volume may save up is less
+		sleep 0.1 # a volume may save up less than this
 		before=$(dev_counter v throttle_ns)
 		step "a large write" put /dev/zero 512K 56
 		held=$(($(dev_counter v throttle_ns) - before))
@@ -213,7 +213,7 @@ item_full() {
 	finish
 }
 
-# Whoever waits for space is told of it, and looks every 20 ms in case: not all the time.
+# A writer that waits for space is woken, and otherwise looks every 20 ms: not all the time.
 tries_seldom() {
 	local began=$EPOCHREALTIME before tries most
 	before=$(dev_counter v waits_space)
@@ -253,7 +253,7 @@ item_middle() {
 	finish
 }
 
-# The cache is taken away while they wait.
+# The cache is removed while they wait.
 item_gone() {
 	begin
 	step "write" put /tmp/a 64K 497

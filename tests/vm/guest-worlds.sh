@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: a pool is the same for the module and for the command on the host.
-# Method: part-worlds.sh takes the pool to and fro; this is the guest's half.
-# Disks: vda behind volume raw, vdb behind volume fs, vdc the log of ackload, vdd
-# an image that the host wrote to raw over NBD.
+# Method: part-worlds.sh takes the pool to and fro; this is the guest's half.  Disks: vda is
+# the origin of volume raw, vdb that of volume fs; vdc is the log of ackload, and vdd an
+# image that the host wrote to raw over NBD.
 #	$1 target or native   $2 crashed: then load until killed; closed: leave it undrained
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1

@@ -35,7 +35,7 @@ static struct {
 	u64 pools, used, attached[2], by_mapper, refused_all, reopened, reads_failed, writes, writes_failed, full, drains,
 		drains_failed;
 	u64 slowest_ms;
-	u64 ms[5]; /* of media, attach, use, detach, judging */
+	u64 ms[5]; /* for media, attach, use, detach, judging */
 } count;
 
 /* --- the media ------------------------------------------------------------------------- */

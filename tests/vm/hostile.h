@@ -54,13 +54,14 @@ static inline bool rng_one_in(struct rng *r, u64 n)
 
 /* A whole media.  text says what was done to it, for a finding. */
 struct image {
-	const char *media; /* where it belongs */
+	const char *media; /* the media that it belongs on */
 	u8 *bytes;
 	u64 size;
 	char text[4096];
 };
 
-/* One change: where and what by the seed; other is a pool to take parts of. */
+/* Makes one change, at a place and of a kind that the seed chooses; other is a pool to take parts
+ * from. */
 void mutate(struct image *m, const struct image *other, struct rng *r);
 
 __attribute__((format(printf, 2, 3))) void image_note(struct image *m, const char *format, ...);

@@ -30,7 +30,7 @@ static u64 current_seed;
 static const char *current_text = "";
 static volatile u64 deadline_ms;
 static int control = -1, disk = -1, kmsg = -1;
-static u8 *guard, *seen; /* what all guards hold; room to read one */
+static u8 *guard, *seen; /* the expected content of all guards; room to read one */
 static char dm_options[2][512];
 
 /* --- ends ------------------------------------------------------------------------------ */
@@ -257,7 +257,7 @@ static u32 words_in(const char *text)
 	return n;
 }
 
-/* The target's origin goes on behind the volume: only the module keeps it off. */
+/* The target's origin extends after the volume: only the module keeps requests off that part. */
 static bool mapper_attach(struct device *d, u32 volume, const char *options)
 {
 	bool ok;

@@ -38,7 +38,7 @@ struct device {
 	char name[32];
 	char path[64];
 	char answer[4096];
-	int fd; /* of the device; 0: not open */
+	int fd; /* the device's descriptor; 0: not open */
 	u64 bytes;
 	u32 block;
 	bool mapper;

@@ -153,7 +153,7 @@ static u64 bad_number(u64 was, u32 bytes, struct rng *r)
 		return was << rng_below(r, 8);
 	case 8: /* small */
 		return rng_below(r, 70);
-	default: /* of any length */
+	default: /* any length */
 		return rng_next(r) >> rng_below(r, 64);
 	}
 }

@@ -5,8 +5,8 @@
 
 debug_source=$cache/debug-source
 
-# What KASAN and lockdep themselves spend their time in, walks up the stack and
-# lockdep's graph, is not watched for memory errors: half the time of the guest.
+# KASAN and lockdep spend their time in walks up the stack and in lockdep's graph.  These
+# are not watched for memory errors, which halves the guest's time.
 unwatched=(KASAN_SANITIZE_unwind_orc.o=n KASAN_SANITIZE_stacktrace.o=n KASAN_SANITIZE_extable.o=n KASAN_SANITIZE_lockdep.o=n)
 
 # Unpacks Debian's source of the kernel, once.  No upstream tree: what differs
@@ -66,7 +66,7 @@ make_debug_kernel() {
 	) 7>"$cache/debug-$1/lock"
 }
 
-# What a kernel was made by, to tell whether it must be made again.
+# Prints the inputs of a kernel, to tell whether it must be built again.
 debug_kernel_is() { # FRAGMENT...
 	cat "$@"
 	[ ${#unwatched[@]} = 0 ] || echo "${unwatched[@]}"
@@ -97,8 +97,8 @@ build_debug_kernel() {
 	debug_kernel_is "${fragments[@]}" >"$build/.complete"
 }
 
-# use_debug_kernel kasan|kcsan: what get_kernel does, for such a kernel.  Tools
-# are those beside Debian's kernel; there are no modules to load.
+# use_debug_kernel kasan|kcsan: does the job of get_kernel for such a kernel.  Tools are
+# those of Debian's kernel; there are no modules to load.
 use_debug_kernel() {
 	local tools made=$cache/debug-$1 name
 	series=6.12 get_kernel && make_debug_kernel "$1" || return 1
@@ -125,7 +125,7 @@ use_debug_kernel() {
 	be_patient 5
 }
 
-# be_patient N: what looks for mistakes is slow; guests get N times the time.
+# be_patient N: the checkers are slow; guests get N times the time.
 be_patient() {
 	patience=$1
 	declare -F wait_guest_hasty >/dev/null && return

@@ -6,7 +6,7 @@
 
 newer=$cache/trixie
 newer_suites=(trixie trixie-backports)
-# What building a module takes besides the headers.
+# The packages, besides the headers, that a build of a module takes.
 newer_tools=(gcc-14 make libelf1t64 dash bash coreutils sed grep mawk findutils diffutils base-files)
 
 newer_apt() { # TOOL ARGS: apt's TOOL for those suites, as if nothing were installed

@@ -12,7 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
 built=${FOREBAY_BUILT:-$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}")/release}
 series=${FOREBAY_VM_KERNEL:-6.12} # or 6.1, where apt does not know this one
-module_env=() # what runs the module's build: a command, or nothing
+module_env=() # the command that runs the module's build, or nothing
 
 # Modules that the guest loads at boot, and with them what they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
@@ -268,7 +268,7 @@ wait_guest() {
 	grep -aq '^FOREBAY-RESULT 0' "$2"
 }
 
-# What is not here to run a guest, one line each; 1 if there is something.
+# Prints what is missing here to run a guest, one line each; 1 if anything is missing.
 missing() {
 	local command found=0
 	for command in qemu-system-x86_64:qemu-system-x86 fio:fio dmsetup:dmsetup mkfs.ext4:e2fsprogs nbdcopy:libnbd-bin apt-get:apt \
@@ -306,8 +306,8 @@ prepare() {
 	return $rc
 }
 
-# What the guest runs: the command, without the symbols that are most of what the
-# guest would have to load, and the programs that load and check.
+# Copies what the guest runs: the command, without the symbols that are most of its size,
+# and the programs that load and check.
 build_tools() {
 	local command=$built/forebay name
 	[ -x "$command" ] || {

@@ -24,7 +24,7 @@ def mixes(by):
         row = {"write_percent": writes, "jobs": jobs, "per_s": {d: spread(list(r.values())) for d, r in cell.items()}}
         for d in ("target", "native"):
             for other in ("writecache", "pcache"):
-                # Where nothing was done in a round there is no ratio.
+                # There is no ratio if nothing was done in a round.
                 if other in cell and all(cell[other].values()):
                     row[f"{d}_over_{other}"] = spread([cell[d][n] / cell[other][n] for n in cell[d]])
         out.append(row)

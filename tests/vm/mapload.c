@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A program on forebay_map.h that says what it has synced, and what checks the file later.
+ * A program on forebay_map.h that reports what it has synced and checks the file later.
  *
  *	mapload load POOL FILE FIRST	for ever; values begin at FIRST
  *	mapload verify FILE SYNCED	SYNCED has lines as load has said them

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [quick|PROGRAM...]: databases and the like on ext4 on the native device, beside dm-writecache and the disk alone; bench/out/vm-apps.json.
+# [quick|PROGRAM...]: databases and the like on ext4 on the native device, compared with dm-writecache and the disk alone; bench/out/vm-apps.json.
 
 . "$root/bench/programs.sh"
 . "$root/bench/disks.sh"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [ROUNDS [SECONDS [short|all [MIB]]]]: beside the bare pmem device, dm-writecache and, from 6.18 on, dm-pcache; out/vm-bench.json.
+# [ROUNDS [SECONDS [short|all [MIB]]]]: compared with the bare pmem device, dm-writecache and, from 6.18 on, dm-pcache; out/vm-bench.json.
 # The memory of guest-bench.sh's devices.
 bench_memory() { pmem_map='1000M!4G,1000M!5248M,1000M!6400M,1000M!7552M,1000M!8704M,1000M!9856M' guest_mb=10368; }
 

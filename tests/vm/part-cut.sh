@@ -2,8 +2,8 @@
 # [N [CHAINS]]: the guest killed N times under load; every acknowledged write verified, ext4 and xfs clean.
 # A chain is one pool and one file system through all its cuts; chains run side by side.
 
-# What runs in the guest; it has the file system's disk as vdb, and vdc for what is to be known
-# after a cut.
+# The script that runs in the guest.  vdb is the file system's disk, and vdc keeps what must
+# be known after a cut.
 cut_script=guest-cut.sh
 
 # chain NAME FS CUTS: each cut comes at a random moment of the load; then a last boot.

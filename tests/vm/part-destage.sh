@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [SECONDS [TIMES [RATE...]]]: a full cache of 520 MiB before disks of 400, 2000, 20000 requests/s, beside dm-writecache, bcache, dm-pcache; bench/out/vm-destage.json.
+# [SECONDS [TIMES [RATE...]]]: a full cache of 520 MiB before disks of 400, 2000, 20000 requests/s, compared with dm-writecache, bcache, dm-pcache; bench/out/vm-destage.json.
 part() {
 	. "$here/slow-disks.sh"
 	. "$here/pcache.sh"
-	# Of each rate of requests: MB/s, latency and flush in us; like a hard disk, SATA, NVMe.
+	# For each rate of requests: MB/s, latency and flush in us; like a hard disk, SATA,
+	# NVMe.
 	local -A speeds=([400]='100 2500 5000' [2000]='100 500 1000' [20000]='400 80 500')
 	# dm-pcache takes no less than 512 MiB.
 	local kinds=${FOREBAY_VM_CACHES:-writecache:bcache:pcache:native:native+crc}

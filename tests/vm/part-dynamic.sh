@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [ROUNDS [MIB [DISK]]]: FIO-12 and varmail on ext4 on the native device, static and not, beside dm-writecache and the disk alone; bench/out/vm-dynamic.json.
+# [ROUNDS [MIB [DISK]]]: FIO-12 and varmail on ext4 on the native device, static and not, compared with dm-writecache and the disk alone; bench/out/vm-dynamic.json.
 # MIB stands for a GB of the talk's files (1); the caches hold 1.28 times the working set, as there.
 
 . "$root/bench/programs.sh"

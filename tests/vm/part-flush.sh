@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [native|planted...]: zeroings past the cache beside destage, over an origin whose flushes fail and tell once.
+# [native|planted...]: zeroings past the cache during destage, over an origin whose flushes fail and tell once.
 
 # The native device alone: where an origin cannot zero, the mapper's gets writes instead.
 
-# Where a zeroing flushes by itself, and the engine does not hear of it, destage takes
-# for written what is lost.
+# If a zeroing flushes by itself and the engine does not learn of it, destage counts lost
+# data as written.
 planted_flush() {
 	local console=$out_vm/flush-planted.console
 	build_planted flush-untold host/client_request.c 's/if \(op != FBY_OP_DISCARD\) \{/if (op == FBY_OP_WRITE) {/' \

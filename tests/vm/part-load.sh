@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [quick|full]: a full cache on a disk of a steady rate, and mixes, beside dm-writecache, bcache and, from 6.18 on, dm-pcache; bench/out/vm-load.json.
+# [quick|full]: a full cache on a disk of a steady rate, and mixes, compared with dm-writecache, bcache and, from 6.18 on, dm-pcache; bench/out/vm-load.json.
 part() {
 	. "$here/slow-disks.sh"
 	. "$here/pcache.sh"

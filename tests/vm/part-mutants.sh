@@ -8,7 +8,7 @@ part() {
 		(cat "$root/kernel/Kbuild" && echo 'obj-m += mutant.o') >"$2/kernel/Kbuild"
 		cp -p --remove-destination "$2"/kernel/* "$out/kernel/" || return # in place of links; what is as it was keeps its time
 		make -k -s -C "$KDIR" M="$out/kernel" CONFIG_DEBUG_INFO_BTF_MODULES= modules 2>&1 || return
-		# What is left of them for this kernel.
+		# The rest of them for this kernel.
 		make -s -C "$KDIR" M="$out/kernel" $(cd "$2/kernel" && ls ./*.c | grep -v mutant | sed 's|./\(.*\)c|\1i|') 2>&1 || return
 		echo "preprocessed: $out/kernel"
 		;;

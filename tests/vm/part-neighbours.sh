@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# [ITEM...]: an origin that hangs holds up no other volume; flush beside a writer, limits, names, the cache unbound; moments that a module which pauses there makes long.
+# [ITEM...]: an origin that hangs holds up no other volume; flush during writes, limits, names, the cache unbound; moments that a module which pauses there makes long.
 part() {
 	[ $# -gt 0 ] || set -- ranges waiting tags flush slots limits names control unbind pause broken
 	# Destage pauses before the request that it sends to an origin counts; clear_stats fails an

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# pcache.sh - sourced by parts that put dm-pcache beside the others.  Debian's
-# kernels have it in their source only, from 6.18 on; it builds as a module of
-# its own against the same kernel's headers.
+# pcache.sh - sourced by parts that compare dm-pcache with the others.  Debian's kernels
+# have it in their source only, from 6.18 on; it builds as a module of its own against the
+# same kernel's headers.
 
-# get_pcache: out/vm/dm-pcache-$release.ko, where the kernel has it and its source can be had.
+# get_pcache: makes out/vm/dm-pcache-$release.ko, if the kernel has it and its source is
+# available.
 get_pcache() {
 	local source=linux-source-$series dir module=$out_vm/dm-pcache-$release.ko
 	local kept=$cache/$release/md archive

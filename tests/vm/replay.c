@@ -4,10 +4,10 @@
  *
  *	replay LOG DISK MARK
  *
- * The log has a write when a flush that followed it is done, or when the mapping is
- * removed.  So what stands before MARK is what no power cut takes away: it goes to
- * DISK, and nothing else does.  Prints how many writes that were, and how many came
- * after the mark: those were written and never flushed.
+ * The log has a write when a flush that followed it is done, or when the mapping is removed.  So
+ * the writes before MARK survive any power cut: they go to DISK, and nothing else does.  Prints
+ * how many writes that were, and how many came after the mark: those were written and never
+ * flushed.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -9,7 +9,8 @@ set -euo pipefail
 here=$(dirname "$0")
 value() { printf '%d-%.*s' "$1" $(($1 % 200)) "$(printf 'v%.0s' $(seq 200))"; }
 
-# Which command each needs; `put_X N` and `all_X`, which says lines of a number and its value.
+# The command that each store needs; `put_X N`; and `all_X`, which prints lines with a
+# number and its value.
 declare -A needs=(
 	[sqlite3]=sqlite3 [gdbm]=gdbmtool [tokyo-btree]=tcbmgr [tokyo-hash]=tchmgr [tokyo-fixed]=tcfmgr
 	[kyoto-hash]=kchashmgr [kyoto-tree]=kctreemgr [qdbm]=vlmgr [berkeley-db]=db5.3_load [lmdb-load]=mdb_load
@@ -79,7 +80,7 @@ if [ "$1" = list ]; then
 fi
 store=$2 most=${4:-16383}
 cd "$3"
-# A line that a kill has cut has not been acknowledged, and the next one is behind it.
+# A line that a kill has cut was not acknowledged, and the next one follows it.
 last=$("all_$store" | {
 	last=0
 	while read -r n v; do

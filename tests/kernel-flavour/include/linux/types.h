@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * types.h - all that port/linux.h takes from the kernel's headers, declared and
- * not defined, so that core/ compiles by the kernel's rules where no kernel is.
- * The other headers here include this one.  Whatever has a cost in the kernel
- * is a call named stub_*: what else an object asks for is a mistake, and
- * tests/kernel-flavour/run reports it.
+ * types.h - all that port/linux.h takes from the kernel's headers, declared and not defined, so
+ * that core/ compiles by the kernel's rules without a kernel.  The other headers here include
+ * this one.  A call that costs something in the kernel is named stub_*.  Any other symbol that an
+ * object needs is a bug, and tests/kernel-flavour/run reports it.
  */
 #ifndef STUB_LINUX_TYPES_H
 #define STUB_LINUX_TYPES_H
