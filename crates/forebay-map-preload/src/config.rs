@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What `forebay map-run` has told, by the environment.
+//! The settings of `forebay map-run`, from the environment.
 
 use std::ffi::{CStr, CString};
 
 use forebay_map::Wanted;
 
-/// Which files, and where.
+/// The files to map, and the pool to map them onto.
 #[derive(Debug)]
 pub struct Config {
     pub wanted: Wanted,
@@ -35,7 +35,7 @@ impl Config {
     pub fn of_environment() -> Result<Option<Config>, String> {
         let given = |name: &str| std::env::var_os(format!("FOREBAY_MAP_RUN_{name}"));
         let Some(pool) = given("POOL") else { return Ok(None) };
-        // What the command has told is never left out in silence.
+        // No setting of the command is ever ignored silently.
         for name in ["WEAKER", "PERSIST", "KERNEL", "ROOM", "FILES", "MAP", "SHARED"] {
             if given(name).is_some_and(|value| value.to_str().is_none()) {
                 return Err(format!("FOREBAY_MAP_RUN_{name} is not UTF-8"));

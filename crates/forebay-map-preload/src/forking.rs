@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is done around a fork, so that the child has the library whole.
+//! Keeps the library consistent across a fork, so that the child has a working copy.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -8,10 +8,10 @@ use std::sync::MutexGuard;
 use crate::signals::{self, hold};
 use crate::{ending, kept, lease, state};
 
-/// What no other thread may have locked or be changing when a process is forked: the child has it
-/// whole and unlocked, and none of those threads.  Each is a lock that its holder takes no other
-/// one with, so they are taken here in any order.  `OPEN` and the locks of a file are not here: a
-/// child of a process that has files open uses none of them.
+/// The locks that no other thread may hold during a fork: the child has the state whole and
+/// unlocked, and none of those threads.  The holder of such a lock takes no other one, so they
+/// are taken here in any order.  `OPEN` and the locks of a file are not among them: a child of
+/// a process that has files open uses none of them.
 struct Unchanged {
     _state: state::Unchanged,
     _kept: MutexGuard<'static, ()>,

@@ -18,10 +18,11 @@ use crate::planted::{self, Planted};
 use crate::real::raw;
 use crate::state::{self, lock, MOST};
 
-/// Which numbers are of ours; 0: it is not.  `OF_PROCESS`: a child is not to have it.
+/// For each descriptor number whether it is the library's; 0: it is not.  `OF_PROCESS`: a child
+/// must not have it.
 static KEPT: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 const OF_PROCESS: u8 = 2;
-/// Numbers of those are below it.
+/// All numbers of the library are below this.
 static OF_PROCESSES: AtomicUsize = AtomicUsize::new(0);
 /// How many there are.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -41,7 +42,8 @@ fn of(fd: c_int) -> Option<&'static AtomicU8> {
     usize::try_from(fd).ok().and_then(|fd| KEPT.get(fd))
 }
 
-/// Of this process, and not the program's to close.
+/// Whether a descriptor belongs to the library in this process, so that the program cannot
+/// close it.
 pub fn is(fd: c_int) -> bool {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
     known && !planted::is(Planted::ClosesOurs) && !state::is_elsewhere()
@@ -51,8 +53,8 @@ pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) > 0
 }
 
-/// Where they begin: the upper quarter of what may be open, as far as a table of descriptors
-/// stays small.
+/// The first number for the library's descriptors: the upper quarter of the limit, as long as a
+/// table of descriptors stays small.
 fn first() -> usize {
     // SAFETY: all zeroes is a value of it, and it is there for the call.
     let most = unsafe {
@@ -118,7 +120,7 @@ fn keep(opened: OwnedFd) -> OwnedFd {
     kept
 }
 
-/// What hangs on the descriptor ends with the process, though a child outlives it.
+/// Marks a descriptor whose resource must end with the process, even if a child outlives it.
 pub fn ends_with_process(fd: RawFd) {
     if let Some(what) = of(fd).filter(|what| what.load(Ordering::SeqCst) != 0) {
         what.store(OF_PROCESS, Ordering::SeqCst);
@@ -204,7 +206,7 @@ pub fn check(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// What is not ours in a range, in pieces.
+/// The parts of a range that are not the library's.
 pub fn others(first: u32, last: u32) -> impl Iterator<Item = (u32, u32)> {
     let ours = first..=last.min(MOST as u32 - 1);
     let mut from = Some(first);

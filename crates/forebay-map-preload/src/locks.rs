@@ -18,7 +18,7 @@ use crate::kept;
 use crate::real::{self, fail};
 use crate::state::{lock, Desc};
 
-/// Of one file; none: it is this process's.
+/// The locks of one file.  None: the file is exclusive.
 #[derive(Debug)]
 pub struct Locks(Option<Lasting<File>>);
 
@@ -27,7 +27,7 @@ impl Locks {
         Locks(None)
     }
 
-    /// Of the file that a descriptor is of.
+    /// The locks of the shared file behind a descriptor.
     pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
         let link = format!("/proc/self/fd/{fd}");
         let file = File::options().read(true).write(true).open(link)?;
@@ -64,7 +64,7 @@ impl Locks {
     }
 }
 
-/// What the kernel looks at first.
+/// The checks that the kernel makes first.
 fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
     let mode = desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
     let allowed = match c_int::from(l.l_type) {

@@ -96,7 +96,7 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
         let what = "it cannot be mapped at an address that the program chooses (MAP_FIXED)";
         return Err(refused(desc, what, "leave it out of --files"));
     }
-    // What cannot be had is memory here.
+    // mmap reports a lack of address space as ENOMEM.
     desc.file.view(offset as u64, len).map_err(|errno| match errno {
         libc::EFBIG => libc::ENOMEM,
         errno => errno,
@@ -131,7 +131,7 @@ macro_rules! maps {
 }
 maps!(mmap mmap64);
 
-/// The file that is mapped at an address.  None: what is done there is the kernel's.
+/// The file that is mapped at an address.  None: the kernel handles the call.
 fn at(address: usize, len: usize) -> Option<(Arc<Mapped>, u64)> {
     let found = state::at(address);
     if found.is_none() {
@@ -296,7 +296,7 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 /// As posix_madvise(3).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // What POSIX calls DONTNEED takes nothing away.
+    // POSIX's DONTNEED discards nothing.
     if at(p.addr(), len).is_some() || advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }

@@ -38,7 +38,7 @@ impl Memory {
         )
     }
 
-    /// No other thread is at work here: for a fork, whose child has this thread alone.
+    /// Waits until no other thread is in here.  For a fork, whose child has only this thread.
     pub fn stop(&self) {
         self.0.iter().for_each(Free::lock);
     }
@@ -72,7 +72,8 @@ fn from_kernel(bytes: usize) -> *mut u8 {
     }
 }
 
-/// Which list; none: it is the kernel's.  Its blocks are aligned to their size, or to a page.
+/// The size of the block for a layout, as a power of two.  None: the kernel allocates it.
+/// Blocks are aligned to their size, or to a page.
 fn size_of(layout: Layout) -> Option<u32> {
     let bytes = layout.size().max(layout.align()).max(1 << LEAST);
     let bits = bytes.next_power_of_two().trailing_zeros();

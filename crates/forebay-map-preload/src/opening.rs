@@ -21,7 +21,7 @@ use crate::which;
 /// How the program says which file it means.
 #[derive(Clone, Copy)]
 pub enum Named<'a> {
-    /// openat(2); with what openat2(2) has besides.
+    /// openat(2), with the extra arguments of openat2(2).
     Path { dir: c_int, path: &'a CStr, resolve: u64 },
     /// open_by_handle_at(2).
     Handle { mount: c_int, handle: *mut c_void },
@@ -88,7 +88,7 @@ fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
     }
 }
 
-/// What the kernel would say to an open with these flags.
+/// The kernel's answer to an open with these flags.
 fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
     let wanted = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => libc::R_OK,
@@ -143,7 +143,7 @@ fn adopt(
     }
     match state::open(fd, id, size, real, flags) {
         Ok(()) => {}
-        // What cannot be written here is complete where it is.
+        // A file that this process cannot write is complete where it is.
         Err(Refusal::Error(forebay_map::Error::System { error, .. }))
             if flags & libc::O_ACCMODE == libc::O_RDONLY
                 && matches!(
@@ -174,16 +174,17 @@ fn adopt(
     Some(Ok(()))
 }
 
-/// A file that is not there yet: it is made, and open plainly for a moment.  None: it is there by
-/// now, or is to be opened plainly.
+/// Makes a file that does not exist yet and has it open plainly for a moment.  None: the file
+/// exists by now, or is to be opened plainly.
 ///
-/// Somebody else may make it meanwhile, and have a lease of it by then, which an open would break:
-/// so it is made by an open that fails then (O_EXCL).  Where the name is a link to what is not there
-/// that fails, too: then it is one that does not wait (O_NONBLOCK), which the kernel refuses
-/// beside a lease, and which the one who has that knows from others.
+/// Another process may make the file meanwhile and have a lease of it, which an open would
+/// break.  So the file is made with an open that fails if it exists (O_EXCL).  That also fails
+/// if the name is a dangling link.  Then the open is one that does not wait (O_NONBLOCK), which
+/// the kernel refuses while there is a lease, and which the holder of the lease can tell from
+/// others.
 ///
 /// # Safety
-/// As the system call's.
+/// The same as for the system call.
 unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t) -> Made {
     let how = flags & !libc::O_TRUNC;
     // SAFETY: the caller's promise.
@@ -229,9 +230,9 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
     }
 }
 
-/// What has become of a file that was not there.
+/// The result of opening a file that did not exist.
 enum Made {
-    /// It is open, or why it is not.
+    /// The descriptor, or the reason why it could not be opened.
     Here(Result<c_int, c_int>),
     /// Somebody else has made it.
     Meanwhile,

@@ -36,9 +36,10 @@ pub enum Planted {
     ReopenedByName,
     /// A thread that stores while the program ends is a fault.
     StoresAtEnd,
-    /// What a program does at a mapping by an instruction of its own is not seen.
+    /// System calls that a program makes by an instruction of its own at a mapping are not
+    /// seen.
     NoFilter,
-    /// A child that the C library has not made is taken for its parent.
+    /// A child that was made without the C library is taken for its parent.
     ChildUnseen,
     /// The program may close the library's descriptors.
     ClosesOurs,

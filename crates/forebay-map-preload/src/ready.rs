@@ -13,7 +13,7 @@ use libc::{epoll_event, iovec, nfds_t, pollfd, sigset_t, timespec, timeval};
 use crate::real::{self, fail};
 use crate::state;
 
-/// What the kernel says of a regular file.
+/// The events that the kernel reports for any regular file.
 const ALWAYS: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 fn is_ours(fd: c_int) -> bool {

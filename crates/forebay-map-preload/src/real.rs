@@ -24,10 +24,10 @@ pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     result
 }
 
-/// The same.
+/// Makes a system call by an instruction of the library.
 ///
 /// # Safety
-/// As the system call.
+/// The same as for the system call.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     let result: isize;
@@ -77,10 +77,10 @@ macro_rules! reals {
         }
 
         $(
-            /// Without us.
+            /// Calls the C library's function.
             ///
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let p = found::$name.load(Ordering::Acquire);
                 if p.is_null() {
@@ -97,8 +97,8 @@ macro_rules! reals {
     };
 }
 
-/// Before our constructor: of those that some machines do not have, or that have other arguments,
-/// none (ENOSYS).
+/// These are used before our constructor has run.  For a call that some machines lack, or that
+/// has other arguments there, the number is none (ENOSYS).
 #[cfg(target_arch = "x86_64")]
 const POLL: c_long = libc::SYS_poll;
 #[cfg(target_arch = "x86_64")]
@@ -164,7 +164,7 @@ pub fn find() {
 /// A function of the C library, and its name, which ends with a zero byte.
 type Late = (&'static AtomicPtr<c_void>, &'static str);
 
-/// Without a fall-back: a program that has come so far has run our constructor.
+/// Without a fall-back: a program that calls these has run our constructor.
 macro_rules! later {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
         #[allow(non_upper_case_globals)]
@@ -175,10 +175,10 @@ macro_rules! later {
         static LATER: [Late; [$(stringify!($name)),+].len()] =
             [$((&found_later::$name, concat!(stringify!($name), "\0"))),+];
         $(
-            /// Without us.
+            /// Calls the C library's function.
             ///
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             pub unsafe fn $name($($arg: $type),*) -> Option<$ret> {
                 // SAFETY: the function has these arguments.
                 unsafe {
@@ -231,10 +231,10 @@ macro_rules! whenever {
         static WHENEVER: [Late; [$(stringify!($name)),+].len()] =
             [$((&found_whenever::$name, concat!(stringify!($name), "\0"))),+];
         $(
-            /// Without us.
+            /// Calls the C library's function.
             ///
             /// # Safety
-            /// As the C library's.
+            /// The same as for the C library's function.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let p = late(&found_whenever::$name, concat!(stringify!($name), "\0"));
                 // SAFETY: the function has these arguments.
@@ -264,10 +264,10 @@ macro_rules! jumps {
         static JUMPS: [Late; [$(stringify!($name)),+].len()] =
             [$((&found_jumps::$name, concat!(stringify!($name), "\0"))),+];
         $(
-        /// Without us.
+        /// Calls the C library's function.
         ///
         /// # Safety
-        /// As longjmp(3).
+        /// The same as for longjmp(3).
         pub unsafe fn $name(set: *mut c_void, value: c_int) -> ! {
             let p = late(&found_jumps::$name, concat!(stringify!($name), "\0"));
             // SAFETY: the function has these arguments.

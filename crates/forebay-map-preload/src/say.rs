@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{real, which};
 
-/// What was refused.
+/// The kind of call that was refused.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub enum About {
@@ -43,10 +43,10 @@ pub fn once(about: About, text: fmt::Arguments<'_>) {
     }
 }
 
-/// Which file stderr was at the start; zeroes: none, or that is not known yet.
+/// The device and inode of stderr at the start; zeroes: not a file, or not known yet.
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// A regular file that descriptor 2 is of.
+/// Whether descriptor 2 is a regular file, and which.
 fn stderr_file() -> Option<[u64; 2]> {
     which::regular(2).map(|((device, inode), _)| [device, inode])
 }

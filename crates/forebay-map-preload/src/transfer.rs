@@ -119,7 +119,7 @@ fn write_from(desc: &Desc, at: u64, from: &[u8]) -> Result<usize, c_int> {
     Ok(done)
 }
 
-/// Where a write goes: there, or to the end.
+/// The place of a write: an offset, or the end.
 enum Whither {
     At(u64),
     End,

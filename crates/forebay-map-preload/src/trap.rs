@@ -18,10 +18,10 @@ use crate::say::{once, About};
 use crate::{calls, memory, opening, signals, state, transfer, window};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Where the library's instructions are.
+/// The range of the library's instructions.
 static FROM: AtomicUsize = AtomicUsize::new(0);
 static TO: AtomicUsize = AtomicUsize::new(0);
-/// What the program wants for SIGSYS of its own; never freed, as a handler may be at work.
+/// The program's own action for SIGSYS.  It is never freed, because a handler may be using it.
 static PROGRAMS: AtomicPtr<Action> = AtomicPtr::new(std::ptr::null_mut());
 
 /// siginfo_t of SIGSYS: the number of the call follows these.
@@ -100,7 +100,7 @@ fn give(context: &mut ucontext_t, result: isize) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = result as i64;
 }
 
-/// The same instruction, with other arguments.
+/// Restarts the same instruction with other arguments.
 #[cfg(target_arch = "x86_64")]
 fn again(context: &mut ucontext_t, a: [usize; 6]) {
     let r = &mut context.uc_mcontext.gregs;
@@ -150,7 +150,7 @@ fn at_window(number: c_long, a: [usize; 6]) -> isize {
              of its own: it is done as by the C library's function, or refused"
         ),
     );
-    // Of a pointer with a tag the table knows nothing.
+    // The table does not know pointers with a tag.
     if a[0] >> 48 != 0 {
         return -libc::EINVAL as isize;
     }
@@ -244,7 +244,7 @@ fn refuse() -> isize {
     fail(libc::EPERM)
 }
 
-/// What is not of these addresses is the program's.
+/// Passes a signal from any other address to the program's handler.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let theirs = PROGRAMS.load(Ordering::SeqCst);
     // SAFETY: it was made by us and is never freed.
@@ -269,7 +269,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Whether the program's handlers of this signal are kept behind ours.
+/// Whether the program's action for this signal is kept and called by ours.
 fn is_kept(signal: c_int) -> bool {
     signal == libc::SIGSYS && INSTALLED.load(Ordering::SeqCst)
 }
@@ -286,7 +286,7 @@ pub unsafe extern "C-unwind" fn sigaction(
         // SAFETY: the caller's promise.
         return unsafe { signals::set(signal, new, old) };
     }
-    // SAFETY: the caller's promise; what is kept is never freed.
+    // SAFETY: the caller guarantees it; an action that was kept is never freed.
     unsafe {
         let before = PROGRAMS.load(Ordering::SeqCst);
         if let Some(new) = new.as_ref() {

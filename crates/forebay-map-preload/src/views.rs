@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which pages of a file the program has mapped, and how often.
+//! The pages of a file that the program has mapped, with counts.
 //!
-//! A file has one range of addresses.  Each mmap of the same bytes gives the same addresses,
-//! so a page counts how many of the program's mappings have it.  munmap takes one of them
-//! away, whichever it is, and the file stays mapped until each of its pages counts zero.
+//! A file has one range of addresses, and each mmap of the same bytes returns the same
+//! addresses.  So each page counts the program's mappings of it.  munmap removes one of them,
+//! and the file stays mapped until each of its pages counts zero.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,7 +48,8 @@ impl Views {
         for (_, n) in self.0.range_mut(range.clone()) {
             *n = to(*n);
         }
-        // Only the entries that were changed, and the one behind them, may equal their neighbour.
+        // Only the entries that were changed, and the one after them, may equal their
+        // neighbour.
         let touched: Vec<usize> =
             self.0.range(range.start..=range.end).map(|(&at, _)| at).collect();
         for at in touched {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which file a descriptor or a path is of, without opening it.
+//! Identifies the file of a descriptor or a path, without opening it.
 
 use std::ffi::{c_int, CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ pub fn written(fd: c_int) -> Option<(i64, i64, i64)> {
     (done == 0).then_some((st.st_mtime, st.st_mtime_nsec, st.st_size))
 }
 
-/// The same by a path, without opening it.
+/// The identity of the file at a path, found without opening it.
 pub fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
@@ -80,7 +80,7 @@ pub fn is_at(path: &Path, id: (u64, u64)) -> bool {
     there == Some(id)
 }
 
-/// Where a descriptor's file is.
+/// The path of a descriptor's file.
 pub fn path_of(fd: c_int) -> Option<CString> {
     let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
     CString::new(link.as_os_str().as_bytes()).ok()

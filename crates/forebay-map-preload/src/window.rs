@@ -35,18 +35,18 @@ const WINDOWS: usize = 24;
 /// or up to so much less.
 const FREE: usize = 8 << 30;
 
-/// Where this process's begins; 0: it has none yet.
+/// The start of this process's window; 0: it has none yet.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether a range is in the window, or reaches into it.
 pub fn is_within(from: usize, len: usize) -> bool {
     let start = WINDOW.load(Ordering::Relaxed);
-    // Some upper bits of a pointer may be a tag, which the kernel takes away.
+    // Some upper bits of a pointer may be a tag, which the kernel ignores.
     let from = from & ((1 << 48) - 1);
     start != 0 && from < start + BYTES && from.saturating_add(len.max(1)) > start
 }
 
-/// Where the library's instructions are.
+/// The range of the library's instructions.
 pub fn text() -> Option<Range<usize>> {
     unsafe extern "C" fn look(
         info: *mut libc::dl_phdr_info,
@@ -54,7 +54,7 @@ pub fn text() -> Option<Range<usize>> {
         found: *mut c_void,
     ) -> c_int {
         let me = text as fn() -> Option<Range<usize>> as usize;
-        // SAFETY: what dl_iterate_phdr gives is there for the call, and `found` is ours.
+        // SAFETY: dl_iterate_phdr's data is valid during the call, and `found` is ours.
         unsafe {
             let headers = std::slice::from_raw_parts((*info).dlpi_phdr, (*info).dlpi_phnum.into());
             for header in headers {
@@ -84,8 +84,8 @@ pub fn take() -> Result<(), String> {
     let text = text().ok_or("its own instructions are not found")?;
     trap::install(text.clone()).map_err(|e| format!("a handler of SIGSYS: {e}"))?;
     let free = |start: &usize| {
-        // Nothing is asked for; where a filter is, the answer is the handler's.
-        // SAFETY: it does nothing.
+        // An msync of length 0 does nothing.  If a filter is installed, its handler answers.
+        // SAFETY: the call does nothing.
         unsafe { raw(libc::SYS_msync, [*start, 0, 0, 0, 0, 0]) == 0 }
     };
     let mut all = (0..WINDOWS).map(|i| FIRST + i * BYTES);
@@ -135,7 +135,7 @@ fn filter(start: usize, text: &Range<usize>) -> io::Result<()> {
     }
 }
 
-/// A call that changes memory, or says that it is durable: where its addresses are.
+/// A call that changes memory or makes it durable, and the position of its addresses.
 struct Rule {
     number: i64,
     from: u8,
@@ -153,7 +153,7 @@ const fn rule(number: i64, from: u8, len: u8) -> Rule {
 const SHM_REMAP: u32 = 0o40000;
 const MSEAL: i64 = 462;
 
-/// What each becomes is in `trap::by_number`.
+/// `trap::by_number` handles each of these calls.
 const RULES: &[Rule] = &[
     rule(libc::SYS_msync, 0, 1),
     rule(libc::SYS_munmap, 0, 1),
@@ -172,7 +172,8 @@ const RULES: &[Rule] = &[
         only: Some((3, libc::MAP_FIXED as u32)),
         but: None,
     },
-    // Of processes, which the kernel finds by the memory that a segment has now.
+    // The kernel finds the waiting threads of all processes by the memory that a segment has
+    // now.
     Rule {
         number: libc::SYS_futex,
         from: 0,
@@ -212,7 +213,7 @@ const ADD: u16 = (libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const TO_X: u16 = (libc::BPF_MISC | libc::BPF_TAX) as u16;
 
-// Of struct seccomp_data; both machines have the lower half of a number first.
+// Offsets in struct seccomp_data.  Both machines store the lower half of a number first.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const INSTRUCTION: u32 = 8;
@@ -307,8 +308,8 @@ fn program(window: usize, text: &Range<usize>) -> Vec<sock_filter> {
 /// A jump over what is left of a rule, whose length is not known yet.
 const REST: u8 = u8::MAX;
 
-/// Allows what the library's instructions do, and refuses all else.  The kernel tells the
-/// address behind the instruction.
+/// Allows the calls of the library's instructions and refuses all others.  The kernel reports
+/// the address after the instruction.
 fn by_library(text: &Range<usize>) -> Vec<sock_filter> {
     let halves = |n: usize| ((n >> 32) as u32, n as u32);
     let ((first, from), (last, to)) = (halves(text.start), halves(text.end));
