@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a new inode has from its directory's default ACL, as the kernel works it out: an entry
-//! of the log is to say it before the file system does it.
+//! Computes what a new inode gets from its directory's default ACL, as the kernel does: a log
+//! entry has to say so before the file system acts.
 //!
 //! An ACL is an extended attribute: `version: u32` (2), then for each entry `tag: u16`,
 //! `permissions: u16`, `id: u32`, little-endian.
@@ -74,7 +74,7 @@ mod tests {
         bytes
     }
 
-    /// What the kernel makes of it is compared in `unix::tests` and tests/mount/rights.sh.
+    /// `unix::tests` and tests/mount/rights.sh compare this with the kernel.
     #[test]
     fn the_mode_and_the_acl_take_from_each_other() {
         const ANY: u32 = u32::MAX;

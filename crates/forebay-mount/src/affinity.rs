@@ -33,7 +33,7 @@ thread_local! {
         const { Cell::new(Place { cpu: None, left: 0, between: LOOK_AFTER }) };
 }
 
-/// Where a server's threads may run.
+/// The CPUs on which a server's threads may run.
 static ALL: OnceLock<Option<CpuSet>> = OnceLock::new();
 
 /// Moves the calling thread to the CPU of this client's thread, now and then.
@@ -54,7 +54,7 @@ pub fn follow(pid: u32) {
         ALL.get_or_init(|| sched_getaffinity(None).ok());
         let mut set = CpuSet::new();
         set.set(now);
-        // Where that is not allowed the kernel places the thread as it likes.
+        // If that is not allowed, the kernel places the thread.
         cpu = sched_setaffinity(None, &set).is_ok().then_some(now);
     }
     PLACE.set(Place { cpu, left: between, between });

@@ -39,7 +39,7 @@ pub struct Flags {
     pub nosymfollow: bool,
     /// Reading changes no time of access.
     pub noatime: bool,
-    /// The same of directories.
+    /// No access times of directories.
     pub nodiratime: bool,
 }
 
@@ -168,7 +168,7 @@ fn mangled(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().iter().flat_map(escaped).collect()
 }
 
-/// What FUSE itself wants to know.
+/// The mount data of FUSE itself.
 fn data(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Result<CString> {
     let (fd, mode) = (device.as_raw_fd(), fs::metadata(mountpoint)?.permissions().mode());
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The end of a mount that programs use: what they have written reaches the server first.
+//! The end of a mount that programs use.  Their writes reach the server first.
 //!
-//! The kernel holds pages of open files (see `front/holes.rs`), and an aborted connection loses them.
-//! syncfs(2) does not help: the kernel does not wait for the pages of FUSE file systems (Linux 6.18).
-//! So the server asks for each file that the kernel knows, as for a hole: the kernel writes back its
-//! pages of the file, and waits for the requests.
+//! The kernel holds pages of open files (see `front/holes.rs`), and an aborted connection loses
+//! them.  syncfs(2) does not help, because the kernel does not wait for the pages of FUSE file
+//! systems (Linux 6.18).  So the server does for each file that the kernel knows what a search
+//! for a hole does: the kernel writes back its pages of the file and waits for the requests.
 
 use std::fs;
 use std::io;

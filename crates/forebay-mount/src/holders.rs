@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes hold a lock (flock) on a file or directory, by /proc/locks.
+//! Finds the processes that hold a lock (flock) on a file or directory, from /proc/locks.
 
 use std::fs;
 
-/// Of an inode, by its number; in words, as far as this process may look at others.
+/// The holders for an inode number, in words, as far as this process may inspect others.
 pub fn of_lock(ino: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let holders = locks.lines().filter_map(|line| holder(line, ino));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which processes hold a mount in another mount namespace.
+//! Finds the processes that hold a mount in another mount namespace.
 
 use std::collections::HashSet;
 use std::fs;

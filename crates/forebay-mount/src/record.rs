@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the log of a mount holds: the bodies of its entries.
+//! The bodies of the entries in the log of a mount.
 //!
-//! An entry is what one operation did, or a piece of what one fsync covers.  Its body is
-//! a header and records, little-endian, one behind the other:
+//! An entry describes one operation, or a piece of what one fsync covers.  Its body is a header
+//! and records, little-endian, one after another:
 //!
 //! ```text
 //! entry   magic u32, version u16, records u16, number u64, time u64 (ns since 1970)
 //! record  kind u8, flags u8, 0 u16, payload bytes u32, payload
 //! ```
 //!
-//! The log has verified the bytes when they are read; what they say is checked here all
-//! the same, since the media may be anybody's.
+//! The log verifies the bytes when they are read.  Their content is checked here all the same,
+//! since anyone may have written the media.
 //!
 //! # Files by identity
 //! A [`Fid`] names an inode of the tree within the transaction group of the entry.  A
@@ -37,10 +37,10 @@ const RECORD: usize = 8;
 pub const NAME_MAX: usize = 255;
 const PATH_MAX: usize = 4096;
 const XATTR_MAX: usize = 65536;
-/// Of a file handle, with its type in front of it (MAX_HANDLE_SZ + 4).
+/// The most bytes of a file handle, with its type before it (MAX_HANDLE_SZ + 4).
 pub const HANDLE_MAX: usize = 132;
 
-/// What kind of inode it is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -75,7 +75,7 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// What is set of an inode's attributes; `None`: left as it is.
+/// The attributes of an inode to set; `None`: unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits, with set-user-ID, set-group-ID and sticky.
@@ -115,15 +115,16 @@ impl Allocate {
     }
 }
 
-/// What an entry says.
+/// A record of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// Which tree it is: the handle of its root, the id of its file system, and where it
-    /// was.  First in each transaction group.
+    /// Identifies the tree: the handle of its root, the id of its file system, and the path
+    /// that it had.  The first record in each transaction group.
     Tree { file_system: [u8; 16], root: &'a [u8], path: &'a [u8] },
-    /// Which inode a fid is.  The path, relative to the root, is where it was seen: a hint.
+    /// Binds a fid to an inode.  The path, relative to the root, is where the inode was seen: a
+    /// hint.
     Bind { fid: Fid, kind: Kind, handle: &'a [u8], path: &'a [u8] },
-    /// A new inode of that name.  Written before the tree has it.
+    /// A new inode with that name, written before the tree has it.
     Create {
         dir: Fid,
         name: &'a [u8],
@@ -175,7 +176,7 @@ pub enum Record<'a> {
 }
 
 impl Record<'_> {
-    /// Of a file's bytes and size.
+    /// Whether the record is about a file's bytes or size.
     pub fn is_content(&self) -> bool {
         use Record::*;
         matches!(self, Data { .. } | Truncate { .. } | Allocate { .. })
@@ -345,8 +346,8 @@ impl Records {
         self.end(start, flags);
     }
 
-    /// Adds a [`Record::Data`] whose bytes `read` puts in place: what it returns is how
-    /// many there are.  At most `length` of them.
+    /// Adds a [`Record::Data`] with at most `length` bytes.  `read` puts the bytes in place and
+    /// returns their number.
     pub fn push_data<E>(
         &mut self,
         (fid, offset, size, mtime): (Fid, u64, u64, Time),
@@ -484,7 +485,7 @@ impl<'a> Entry<'a> {
         let mut at = Reader { rest: self.rest, kind: 0 };
         std::iter::from_fn(move || {
             if left == 0 {
-                // Bytes behind the last record are of no entry that was written.
+                // Bytes after the last record belong to no entry that was written.
                 let surplus = !std::mem::take(&mut at.rest).is_empty();
                 return surplus.then_some(Err(BadEntry::Short));
             }

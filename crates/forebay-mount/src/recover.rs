@@ -34,8 +34,8 @@ pub enum RecoverError {
     Mark { path: String, cause: MarkError },
 }
 
-/// What logs hold that were claimed and not replayed to the end.  A log is claimed once
-/// while its pool is open, and a replay that is refused may be tried again.
+/// The content of logs that were claimed and not replayed to the end.  A log is claimed once
+/// while its pool is open, and a replay that was refused may be tried again.
 #[derive(Debug, Default)]
 pub struct Claims(Mutex<HashMap<String, Held>>);
 
@@ -96,7 +96,7 @@ impl Recovery<'_> {
             Err(forebay::Error::NoLog { .. }) => None,
             info => Some(info?).filter(|info| info.state != LogState::None),
         };
-        // Of another's file, which he may hold for as long as he likes.
+        // A lease of a file in the tree may last for as long as its holder likes.
         tree.wait_for_nobody();
         let period = info.as_ref().and_then(|info| info.guid);
         let found = mark::find_beside(&tree).map_err(self.of_mark())?;
@@ -147,7 +147,7 @@ impl Recovery<'_> {
     }
 
     fn open(&self) -> io::Result<UnixTree> {
-        // What was written with them is to be written again.
+        // The limits allow a rewrite of what was written with them.
         raise_limits();
         if self.dry_run {
             if is_dead(self.tree) {
@@ -241,7 +241,7 @@ pub(crate) enum EndError {
     Replay(#[from] ReplayError),
 }
 
-/// All that the log holds is in the tree, and synced there: `destroy` empties it.
+/// Ends a period whose changes are all in the tree and synced there: `destroy` empties the log.
 pub(crate) fn end<T: Tree>(
     tree: &T,
     destroy: impl FnOnce() -> forebay::Result<()>,
@@ -260,8 +260,8 @@ pub(crate) fn clear<T: Tree>(
     Ok(mark::clear(tree)?)
 }
 
-/// Tells what mark a tree bears; with `accept_loss` it is taken away, and what its log
-/// holds given up.
+/// Reports the mark of a tree.  With `accept_loss` the mark is removed, and the data in its log
+/// is given up.
 pub fn unmark(path: &Path, accept_loss: bool) -> Result<Found, RecoverError> {
     let shown = || path.display().to_string();
     let of_tree = |cause| RecoverError::Tree { path: shown(), cause };

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! With whose rights the tree is changed.
+//! The rights with which the tree is changed.
 //!
-//! The kernel checks modes, ACLs, sticky directories and resource limits at the mount.  Quotas
-//! and the blocks that a file system keeps for root are checked by the tree's file system, for
-//! the thread that asks it.  So a thread that answers requests has no `CAP_SYS_RESOURCE`, and
-//! has the caller's file-system user and group while it changes the tree.  It keeps the
-//! capabilities that override modes: the kernel has checked those for the caller.
+//! The kernel checks modes, ACLs, sticky directories and resource limits at the mount.  The
+//! tree's file system checks quotas and the blocks that it reserves for root, for the thread
+//! that makes the request.  So a thread that answers requests has no `CAP_SYS_RESOURCE`, and
+//! takes the caller's file-system user and group while it changes the tree.  It keeps the
+//! capabilities that override modes, since the kernel has made those checks for the caller.
 //!
-//! What a caller has besides is looked up when the file system refuses for lack of space: his
-//! groups (ext4 keeps blocks for a group, too), and `CAP_SYS_RESOURCE` of his own.  The server's
-//! groups are nobody's: a thread that answers requests has none.
+//! If the file system refuses for lack of space, the caller's other rights are looked up: the
+//! groups (ext4 reserves blocks for a group too) and the caller's own `CAP_SYS_RESOURCE`.  The
+//! server's own groups must not count, so a thread that answers requests has none.
 //!
-//! /proc shows more or less of a process, depending on who looks: on the file-system user and group, on the
-//! groups and on the effective capabilities.  So the server looks as itself, whoever it has acted
-//! for before ([`as_server`]).
+//! What /proc shows of a process depends on the reader's file-system user and group, groups and
+//! effective capabilities.  So the server reads it as itself, whichever caller it acted for
+//! before ([`as_server`]).
 //!
-//! A thread stays as it is until the next change, so that one user's requests cost no system
-//! call more.  Other threads of the server (replay, marks, syncs) act for themselves.
+//! A thread keeps its identity until the next change, so that one user's requests need no extra
+//! system call.  Other threads of the server (replay, marks, syncs) act for themselves.
 
 use std::cell::Cell;
 use std::fs;
@@ -82,7 +82,7 @@ pub fn acting() -> Option<Caller> {
 /// Prepares this thread, and those that it starts from now on, to answer requests.  `false`:
 /// they act as what they are, since the server is not root or may not act as others.
 pub fn prepare(tree: &UnixTree) -> bool {
-    // What is made gets the mode that it is asked for.  The rest of the process keeps its umask.
+    // New files get the mode that was asked for.  The rest of the process keeps its umask.
     if nix::sched::unshare(CloneFlags::CLONE_FS).is_ok() {
         umask(Mode::empty());
     }
@@ -172,7 +172,7 @@ fn wear(uid: u32, gid: u32) -> Result<()> {
     }
 }
 
-/// What a caller has besides his user and group.
+/// The rights of a caller besides the user and group.
 #[derive(Debug)]
 enum More {
     Space,
@@ -209,7 +209,7 @@ impl More {
     }
 }
 
-/// What /proc says of a caller, who waits for his answer.
+/// The data of /proc about a caller, who waits for the answer.
 #[derive(Debug)]
 pub struct Status {
     groups: Vec<Gid>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What only the front asks of a tree on a file system: lists, and copies within it.
+//! Operations on a file-system tree that only the front needs: lists of directories, and copies
+//! within the tree.
 
 use std::mem::MaybeUninit;
 
@@ -16,9 +17,9 @@ use crate::unix::{kind_of, Node, UnixTree};
 const LIST: usize = 32 << 10;
 
 impl UnixTree {
-    /// The entries of a directory from a place on, as its file system counts them: each
-    /// with its name, number, kind if the file system says it, and the place behind it.
-    /// Ends when `each` says false.
+    /// Lists a directory from a place on, as its file system counts places.  Calls `each` with
+    /// each entry's name, number, kind (if the file system reports it) and the place after it.
+    /// Ends when `each` returns false.
     pub fn list(
         &self,
         dir: &Node,

@@ -163,7 +163,7 @@ impl UnixTree {
         self.child_with_attr(dir, name).map(|(node, _)| node)
     }
 
-    /// Neither through a symlink nor into what is mounted there.
+    /// Follows no symlink, and enters no other mount.
     fn child_with_attr(&self, dir: &Node, name: &OsStr) -> Result<(Node, Attr)> {
         let dir = dir.fd()?;
         let fd = self.cache.room(|| {
@@ -175,9 +175,9 @@ impl UnixTree {
         self.hold(fd?, false)
     }
 
-    /// Where it is said to be, or anywhere: for a process that may not open by handle.  An
-    /// error where it may be in a directory of this user's that he cannot look into; into
-    /// another's he has moved nothing.
+    /// Searches the hinted path and then the whole tree, for a process that may not open by
+    /// handle.  An error means that the inode may be in a directory of this user that cannot be
+    /// read; the user has moved nothing into another user's directory.
     fn search(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
         let is_it = |node: &Node| Ok::<_, Errno>(&self.handle(node)? == handle);
         let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
@@ -224,7 +224,7 @@ impl UnixTree {
         }
     }
 
-    /// Makes the name; what it is made with may not be all that was asked for.
+    /// Makes the name; some of what was asked for may still be missing.
     fn make(&self, dir: &Node, name: &OsStr, new: &New<'_>) -> Result<Node> {
         let mode = permissions(new.mode);
         match new.kind {
@@ -273,7 +273,7 @@ impl UnixTree {
         if new.kind == Kind::Symlink {
             return Ok(());
         }
-        // What the directory's ACL left of the mode stays.
+        // The part of the mode that the directory's ACL left stays.
         let wanted = match from_dir && new.inherit_acl {
             true => made.st_mode & 0o1777 | new.mode & SET_IDS,
             false => new.mode & 0o7777,
@@ -327,12 +327,12 @@ impl UnixTree {
         kind.is_ok_and(|kind| [NFS, CIFS, SMB2, PLAN9, CEPH].contains(&kind))
     }
 
-    /// Of the mount by which the tree is reached, as statvfs has them.
+    /// The flags of the mount through which the tree is reached, as statvfs reports them.
     pub fn mount_flags(&self) -> Result<u64> {
         Ok(self.space()?.f_flag.bits())
     }
 
-    /// What is opened from now on leaves the times of access of files, or of directories, alone.
+    /// Later opens leave the access times of files, or of directories, unchanged.
     pub fn leave_times_of_access(&self, files: bool, directories: bool) {
         self.cache.leave_times_of_access(files, directories);
     }
@@ -342,7 +342,7 @@ impl UnixTree {
         self.cache.wait_for_nobody();
     }
 
-    /// Of the file system.
+    /// The space of the file system.
     pub fn space(&self) -> Result<StatVfs> {
         fs::fstatvfs(self.root.fd()?)
     }
@@ -377,7 +377,7 @@ impl Tree for UnixTree {
     fn identity(&self) -> Result<TreeIdentity> {
         let file_system = match file_system_uuid(self.root.reading()?.as_fd()) {
             Ok(uuid) => uuid,
-            // What there is besides: for ext4 and btrfs made of the UUID.
+            // The alternative id, which ext4 and btrfs derive from the UUID.
             Err(_) => {
                 let mut id = [0; 16];
                 id[..8].copy_from_slice(&self.space()?.f_fsid.to_le_bytes());
@@ -405,7 +405,7 @@ impl Tree for UnixTree {
         node.handle()
     }
 
-    /// Of an inode that the kernel knows by its handle alone, it tells no path.
+    /// The kernel reports no path for an inode that it knows only by its handle.
     fn path_hint(&self, node: &Node) -> Vec<u8> {
         let path = node.fd().and_then(|fd| fs::readlink(fd.path(), Vec::new()));
         let path = path.map(|path| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
@@ -474,7 +474,7 @@ impl Tree for UnixTree {
         };
         let known = s.stx_attributes_mask;
         let kind = kind_of(FileType::from_raw_mode(s.stx_mode.into()));
-        // What is mounted there tells of itself; Linux before 5.8 does not say that it is.
+        // A mount there reports about itself; Linux before 5.8 does not say that it is one.
         let (true, Some(kind)) = (known.contains(StatxAttributes::MOUNT_ROOT), kind) else {
             return self.lookup(dir, name)?.map(|node| self.attr(&node)).transpose();
         };
@@ -536,7 +536,7 @@ impl Tree for UnixTree {
         let named = component(name)?;
         let node = self.make(dir, named, new)?;
         if let Err(e) = self.finish(dir, &node, new) {
-            // What was asked for cannot be had: then there is to be nothing.
+            // The operation failed halfway, so nothing may remain.
             let _ = self.unlink(dir, name, new.kind == Kind::Directory);
             return Err(e);
         }
@@ -714,7 +714,7 @@ impl Tree for UnixTree {
                     fs::fsync(fd)?;
                     node.take_lost_sight()
                 }
-                // What cannot be opened has no sync of its own.
+                // An inode that cannot be opened has no sync of its own.
                 Err(_) => true,
             },
             _ => true,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a request asks for besides itself: that its bytes be durable when it returns.
+//! Finds out whether a request asks for more than itself: that its bytes are durable when it
+//! returns.
 //!
-//! After a synchronous write the kernel sends an FSYNC by itself, but for two kinds:
+//! After a synchronous write the kernel sends an FSYNC itself, except for two kinds:
 //!
 //! - A write of O_DIRECT that a program does not wait for (aio, io_uring).  The request has the
 //!   flags of O_SYNC, O_DSYNC, RWF_SYNC, RWF_DSYNC or of the mount, so the server acts on those.
-//! - A copy_file_range, whose request has no flags at all.  The descriptors of its caller say
+//! - A copy_file_range, whose request has no flags at all.  The descriptors of its caller show
 //!   how the file was opened.
 
 use std::fs;

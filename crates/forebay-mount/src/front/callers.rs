@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a request comes to by who makes it.
+//! Effects of a request that depend on its caller.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -82,7 +82,8 @@ impl Served {
         }
     }
 
-    /// Where the kernel does not say whether that is to be ([`WriteFlags`]).
+    /// For requests where the kernel does not say whether privileges are to be dropped
+    /// ([`WriteFlags`]).
     pub(super) fn content_changes(&self, caller: Caller, inode: &Arc<Inode<Node>>) -> Result<()> {
         match caller.uid {
             0 => Ok(()),
@@ -159,7 +160,7 @@ pub(super) fn without_set_ids(caller: Caller, attr: &Attr) -> u32 {
     attr.mode & if stays { !0o4000 } else { !0o6000 }
 }
 
-/// Set-ID bits that a new owner takes away.
+/// Whether a new owner clears the set-ID bits.
 pub(super) fn has_mode_of_file(kind: Kind) -> bool {
     !matches!(kind, Kind::Directory | Kind::Symlink)
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! SEEK_DATA and SEEK_HOLE: what the tree says, once the kernel has written back what it holds
-//! where the tree has nothing.
+//! SEEK_DATA and SEEK_HOLE: the tree's answer, after the kernel has written back the pages that
+//! it holds where the tree has nothing.
 //!
-//! The tree does not know the pages that a program has stored to through a mapping, nor, with
-//! `--write-back`, those that it has written.  A range is called a hole only if the kernel has
-//! written back its pages first.  The tree's data is data whatever the kernel holds, so what is
-//! cached of it stays cached.
+//! The tree does not know the pages that a program has stored to through a mapping nor, with
+//! `--write-back`, those that it has written.  A range counts as a hole only if the kernel has
+//! written back its pages first.  Data of the tree is data whatever the kernel holds, so its
+//! cached pages stay cached.
 //!
-//! Linux before 6.16 calls a page written back when its WRITE is queued, and says so while the
-//! tree does not have it.  No hole is certain there, so none is told ([`kernel_waits`]).
+//! Linux before 6.16 calls a page written back once its WRITE is queued, before the tree has
+//! it.  No hole is certain there, so none is reported ([`kernel_waits`]).
 
 use std::sync::OnceLock;
 
@@ -25,7 +25,7 @@ const LOOKS: usize = 64;
 pub(super) struct Seeker<A, W> {
     /// The next data, or with `true` the next hole, at or after an offset, as the tree has it.
     pub ask: A,
-    /// The kernel writes back, and forgets, its pages of [start, end); `None`: all behind.
+    /// Makes the kernel write back and drop its pages of [start, end); `None`: up to the end.
     pub write_back: W,
 }
 
@@ -41,7 +41,7 @@ where
         }
     }
 
-    /// Where the data is behind a hole; `None`: there is none.
+    /// The offset of the data after a hole; `None`: there is none.
     fn next_data(&self, offset: u64) -> Result<Option<u64>> {
         match (self.ask)(offset, false) {
             Ok(at) => Ok(Some(at)),
@@ -127,8 +127,8 @@ fn waits_by_release(release: &str) -> bool {
     }
 }
 
-/// What may be said without asking the kernel: all to the end of the file is data.  `None`:
-/// behind that end, as the tree has it, the kernel may hold more.
+/// The answer without a request to the kernel: everything up to the end of the file is data.
+/// `None`: the offset is after the tree's end of the file, and the kernel may hold more.
 pub(super) fn all_data(
     offset: u64,
     hole: bool,
@@ -155,7 +155,7 @@ mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
 
-    /// A file of so many pages: what the tree has, and what the kernel holds.
+    /// A file with so many pages: those that the tree has, and those that the kernel holds.
     #[derive(Clone, Debug)]
     struct Pages {
         tree: Vec<bool>,
@@ -192,7 +192,7 @@ mod tests {
             }
         }
 
-        /// What a program sees.
+        /// The file as a program sees it.
         fn seen(&self) -> Pages {
             let mut seen = Pages { writes_back: true, ..self.clone() };
             seen.write_back(0, None);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is found is what would be found if the kernel held nothing.
+        /// The answer is the same as if the kernel held nothing.
         #[test]
         fn held_pages_are_data(
             tree in proptest::collection::vec(any::<bool>(), 0..160),
@@ -254,7 +254,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is said without asking the kernel never calls a byte a hole that may be data.
+        /// The answer without a request to the kernel never calls a byte a hole that may be
+        /// data.
         #[test]
         fn all_is_data_where_nobody_can_be_asked(
             tree in proptest::collection::vec(any::<bool>(), 0..40),
@@ -263,7 +264,7 @@ mod tests {
             hole in any::<bool>(),
             write_back: bool,
         ) {
-            // Without it nobody has more than the tree's size.
+            // Without write-back the kernel holds nothing after the tree's size.
             let held = if write_back { held } else { held.into_iter().take(tree.len()).collect() };
             let pages = Pages { tree, held, writes_back: true };
             let wanted = pages.seen().ask(offset, hole);

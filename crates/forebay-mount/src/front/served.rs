@@ -26,8 +26,8 @@ use crate::rights::{self, Caller};
 use crate::tree::{Attr, Result, Tree};
 use crate::unix::Node;
 
-/// What the kernel knows of names and attributes it may believe for so long: nothing but
-/// the mount changes the tree.
+/// How long the kernel may trust its cached names and attributes.  Only the mount changes the
+/// tree.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 /// FUSE's number of the root.
@@ -42,7 +42,7 @@ pub(crate) fn number_for_kernel(ino: u64, root: u64) -> u64 {
     }
 }
 
-/// Whose inode, where in it.
+/// An inode and an offset in it.
 type Place = (INodeNo, u64);
 
 /// A name in a directory.
@@ -54,7 +54,7 @@ pub(super) struct Served {
     root: u64,
     /// The kernel keeps what is written until it is synced, or long enough.
     pub write_back: bool,
-    /// What is written is durable when it was written.
+    /// A write is durable when it returns.
     pub log_writes: bool,
     pub read_only: bool,
     /// Threads that answer requests may act as their callers: see [`rights::prepare`].

@@ -11,8 +11,8 @@ use crate::tree::Result;
 
 const S_IFMT: u32 = 0o170000;
 
-/// What says that a name is not there, and may be believed as names that are: an inode that
-/// has no number.
+/// The answer that a name does not exist: an inode without a number.  The kernel caches it like
+/// existing names.
 pub(super) fn no_inode() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -72,7 +72,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// Of a mode as mknod has it.
+/// The kind in a mode of mknod.
 pub(super) fn kind_of(mode: u32) -> Result<Kind> {
     Ok(match mode & S_IFMT {
         0o100000 | 0 => Kind::File,

@@ -23,7 +23,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// What [`Live::background`] would do now, on this thread.
+    /// Does one step of [`Live::background`] on this thread.
     #[cfg(test)]
     pub fn sync_here(&self) -> Result<()> {
         match self.groups.unsynced().groups {
@@ -46,7 +46,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
         }
         self.believe()?;
-        // The tree may be a group ahead of the log, and never one behind it.
+        // The tree may be one group ahead of the log, and never one group older than it.
         if !planted(Bug::GroupAfterLog) && !planted(Bug::GroupBeforeTree) {
             {
                 let _syncing = self.syncs.begin();
@@ -96,8 +96,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     fn sync_tree(&self, closed: &Closed<T::Node>) -> Result<()> {
-        // File systems differ in what the sync of one file or directory says of names that
-        // moved between others; of all of it there is no doubt.
+        // File systems differ in what the sync of one file or directory covers of names that
+        // moved between others.  The sync of the whole file system leaves no doubt.
         const SINGLY: usize = 32;
         if closed.names || closed.touched.len() > SINGLY {
             self.inodes().sync_begins();
@@ -135,8 +135,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.groups.fail();
     }
 
-    /// [`Live::background`] syncs what there is, and returns; what comes after that is
-    /// refused.
+    /// [`Live::background`] syncs what there is and returns.  Later changes are refused.
     pub fn end(&self) {
         self.groups.end();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is written to files, and their syncs.
+//! Writes to files, and their syncs.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// How many were written: fewer than all where there is no room for more.
     pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.alive()?;
-        // Locked before the tree has it: what is kept is in the order of the writes.
+        // The lock is taken before the write to the tree, so that kept writes are in the order
+        // of the writes.
         let mut content = inode.content();
         let kept = content.kept.take();
         let written = self.write_tree(inode, offset, bytes)?;
@@ -132,8 +133,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(())
     }
 
-    /// What was written before the call, and every change of names and attributes, is
-    /// durable when it returns.
+    /// Makes durable what was written before the call, and every change of names and
+    /// attributes.
     pub fn fsync(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.alive()?;
@@ -256,7 +257,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(intact)
     }
 
-    /// Bytes of records in an entry, beside its header and what it binds.
+    /// The bytes that records may take in an entry, apart from its header and its bindings.
     fn most_records(&self) -> usize {
         let beside = record::HEADER + 2 * (record::HANDLE_MAX + 64) + 2 * 4096;
         self.journal.entry_max().saturating_sub(beside).max(DATA_OVERHEAD + 512)

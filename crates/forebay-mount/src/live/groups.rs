@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Transaction groups: what is synced in the tree together, and then in the log.
+//! Transaction groups: changes that are synced together, first in the tree and then in the log.
 //!
-//! An operation holds the open group from before its entry until the tree has it.  A group
-//! is closed (the next one opens), waited for until nobody holds it, synced in the tree,
-//! and then in the log.
+//! An operation holds the open group from before its entry until the tree has the change.  To
+//! sync a group, the server closes it (the next one opens), waits until no operation holds it,
+//! syncs it in the tree and then in the log.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,11 +28,11 @@ pub(super) struct Groups<N> {
 struct State<N> {
     open: u64,
     synced: u64,
-    /// Of the open group and the one before, by the number's last bit.
+    /// The open group and the one before, indexed by the last bit of the group's number.
     groups: [Group<N>; 2],
-    /// Owners of inodes that are gone, and that the group names that is being synced.
+    /// Owners of inodes that are gone and that the group named which is being synced.
     frees: Vec<(u32, u32)>,
-    /// Somebody waits for space in the log.
+    /// An operation waits for space in the log.
     space_wanted: bool,
     /// Counts syncs, for those who wait for space.
     syncs: u64,
@@ -116,12 +116,12 @@ impl<N> State<N> {
     }
 }
 
-/// What there is that is not synced.
+/// Changes that are not synced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unsynced {
     pub groups: u64,
     pub bytes: u64,
-    /// Of the oldest entry.
+    /// The age of the oldest entry.
     pub age: Duration,
 }
 
@@ -152,7 +152,8 @@ impl<N> Groups<N> {
     /// `None`: nothing will be synced any more, or it is the end.
     pub fn enter(&self) -> Option<Hold<'_, N>> {
         let mut state = self.lock();
-        // What ends takes nothing new, or it would not end while programs go on.
+        // A mount that is ending takes no new change; otherwise it would not end while programs
+        // go on.
         while !state.over && !state.ending {
             let open = state.open;
             let group = state.group(open);
@@ -276,7 +277,7 @@ impl<N> Groups<N> {
         self.changed.notify_all();
     }
 
-    /// What is not synced is to be, and then [`Groups::next`] ends.
+    /// Asks for a sync of everything, after which [`Groups::next`] ends.
     pub fn end(&self) {
         self.lock().ending = true;
         self.changed.notify_all();

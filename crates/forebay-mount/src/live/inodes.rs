@@ -23,10 +23,10 @@ struct Known<N> {
 #[derive(Debug)]
 pub(super) struct Inodes<N> {
     known: HashMap<u64, Known<N>>,
-    /// Those that were dropped with bytes that no sync covers yet: the next one to sync
-    /// the file may know it by another object, and means them too.
+    /// Files that were dropped with bytes that no sync covers yet.  The next sync of such a
+    /// file may use another object for it and must cover those bytes too.
     unsynced: HashSet<u64>,
-    /// The same of before the sync of the whole tree that is on its way.
+    /// The files that were in `unsynced` before the sync of the whole tree that is under way.
     syncing: HashSet<u64>,
 }
 
@@ -125,9 +125,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.next_fid.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A name is looked up for the kernel, which then knows the inode once more.
-    /// A directory with a mark of its own is not entered: another log may hold what it lacks.
-    /// Nor is one in which names that differ in case are one: the log would take them for two.
+    /// Looks up a name for the kernel, which then knows the inode once more.  Does not enter a
+    /// directory with a mark of its own, because another log may hold what it lacks.  Does not
+    /// enter a case-insensitive directory either, because the log would take two spellings of a
+    /// name for two names.
     pub fn lookup(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<(Arc<Inode<T::Node>>, Attr)> {
         if mark::is_own(name) {
             return Err(Errno::NOENT);
@@ -181,7 +182,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// Of an operation that may take the last name of an inode that is in use.
+    /// Runs an operation that may remove the last name of an inode that is in use.
     pub(super) fn losing_name<R>(
         &self,
         inode: &Arc<Inode<T::Node>>,

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations on a tree: what is logged when, and when the tree is synced.
+//! Operations on a tree: what is logged and when, and when the tree is synced.
 //!
-//! - What changes names, attributes, sizes or allocation is **written ahead**: its entry is
-//!   durable before the tree sees it, so that the log knows each such change since the
-//!   tree's last sync, and the tree is never ahead of it.  If the tree then refuses, a
-//!   [`Record::Void`] takes the entry back.
+//! - A change of names, attributes, sizes or allocation is **written ahead**: its entry is
+//!   durable before the tree sees the change.  So the log knows each such change since the
+//!   tree's last sync, and the tree is never ahead of the log.  If the tree then refuses the
+//!   change, a [`Record::Void`] revokes the entry.
 //! - **Data** goes to the tree at once and to the log when it is synced: [`Live::fsync`]
-//!   reads what was written since, and appends it.  More than a limit goes the tree's own
-//!   way: a real fsync, and a [`Record::Synced`] that makes earlier entries void, durable
-//!   before the caller is told.
+//!   reads what was written since, and appends it.  Above a limit the data takes the tree's
+//!   own path: a real fsync, and a [`Record::Synced`] that makes earlier entries void and is
+//!   durable before the caller gets its answer.
 //! - In the **background** the transaction groups are closed by time and size, synced in
 //!   the tree, and then in the log ([`Live::background`]).
 //!
-//! When the tree cannot be synced nothing is forgotten: the log keeps its entries, every
-//! later change and sync is refused with EIO, and the next mount replays.  A file system
-//! that failed to write back a page may call it clean afterwards, so that another fsync
-//! that succeeds says nothing.
+//! If the tree cannot be synced, nothing is dropped: the log keeps its entries, every later
+//! change and sync is refused with EIO, and the next mount replays.  A file system that failed
+//! to write back a page may call the page clean afterwards, so a later fsync that succeeds
+//! proves nothing.
 //!
 //! # Who may call what
-//! All operations may be called by several threads.  Those that change the same directory
-//! come one after the other, as the kernel calls a FUSE server.
+//! Several threads may call any operation.  Operations that change the same directory come one
+//! after another, as the kernel calls a FUSE server.
 
 mod attributes;
 mod background;
@@ -54,11 +54,11 @@ use syncs::Syncs;
 use taken::Taken;
 use waits::Wait;
 
-/// Where entries go: a log of a pool.
+/// The destination of entries: a log of a pool.
 pub trait Journal: Send + Sync {
-    /// Durable when it returns, behind all that were appended before.
+    /// Appends an entry after all earlier ones.  It is durable when this returns.
     fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<(), JournalError>;
-    /// Entries of the group and of those before it are forgotten.
+    /// Drops the entries of the group and of earlier groups.
     fn sync(&self, txg: u64) -> std::result::Result<(), JournalError>;
     /// The longest body of an entry.
     fn entry_max(&self) -> usize;
@@ -117,11 +117,11 @@ pub struct Inode<N> {
 struct Content {
     /// Written, and in no entry.
     dirty: Ranges,
-    /// All that is dirty is what was written by the writes that are kept here.
+    /// The dirty ranges are exactly the writes that are kept here.
     kept: Option<Kept>,
-    /// What the replay of an unsynced group takes away from it.
+    /// The ranges that the replay of an unsynced group would undo.
     taken: Option<Taken>,
-    /// Which of [`ASKED_OFTEN`] it is known not to have.
+    /// Which of [`ASKED_OFTEN`] the inode is known to lack.
     lacks: [bool; ASKED_OFTEN.len()],
 }
 
@@ -153,7 +153,7 @@ impl<N> Inode<N> {
     }
 }
 
-/// What is appended one after the other.
+/// The state of appends, which come one after another.
 #[derive(Debug, Default)]
 struct Appender {
     number: u64,
@@ -181,7 +181,7 @@ impl fmt::Display for Failure {
 #[derive(Debug, Default)]
 pub struct Counters {
     pub syncs: AtomicU64,
-    /// Of these, those that went the tree's own way.
+    /// The number of these syncs that took the tree's own path.
     pub real_syncs: AtomicU64,
     pub entries: AtomicU64,
     pub bytes: AtomicU64,
@@ -190,7 +190,7 @@ pub struct Counters {
     pub refused_write_backs: AtomicU64,
 }
 
-/// What is not synced in the tree yet.
+/// Changes that are not synced in the tree yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
     pub groups: u64,
@@ -213,9 +213,9 @@ pub struct Live<T: Tree, J: Journal> {
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     syncs: Syncs,
-    /// Where the tree bears which group was synced last.
+    /// The place where the tree records which group was synced last.
     bears: OnceLock<GroupMark<T::Node>>,
-    /// Since when each of those who wait for space in the log does.
+    /// When each operation that waits for space in the log began to wait.
     waits: Mutex<Vec<Instant>>,
     recent: Recent,
     /// When the groups were last synced for room: see [`room`].
@@ -352,8 +352,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         names: bool,
         body: &Records,
     ) -> Result<Option<u64>> {
-        // One after the other: what an entry names is bound before it, and the order of
-        // the entries is that of the operations.
+        // Appends come one after another: an inode is bound before an entry names it, and
+        // entries are in the order of the operations.
         let mut appender = self.appender.lock().unwrap_or_else(PoisonError::into_inner);
         let appender = &mut *appender;
         let number = appender.number + 1;
@@ -366,7 +366,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 path: &self.identity.path,
             });
         }
-        // What was changed before the clock was set back has later times than the entries.
+        // If the clock was set back, earlier changes have later times than the entries.
         let now = now_ns();
         let latest = self.latest_ns.fetch_max(now, Ordering::Relaxed).max(now);
         let told = (hold.txg, latest);
@@ -418,10 +418,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(Some(number))
     }
 
-    /// What the tree said to what the entry of this number announced.
+    /// Returns the tree's answer to the change that the entry of this number announced.
     fn outcome<R>(&self, hold: Held<'_, T>, number: u64, done: Result<R>) -> Result<R> {
         if done.is_err() {
-            // It is not to be replayed.
+            // The entry must not be replayed.
             let void = Records::of(&Record::Void { number });
             if self.append(&hold, &[], false, &void)?.is_none() {
                 // If the group is synced before there is space, this takes back nothing.
@@ -443,7 +443,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.operation_of(involved, names, &Records::of(record), tree)
     }
 
-    /// The same, which several records describe.
+    /// Runs an operation that several records describe.
     fn operation_of<R>(
         &self,
         involved: &[&Arc<Inode<T::Node>>],
@@ -464,8 +464,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// The same of an inode's attributes or content.  One that has no name any more is
-    /// gone after a crash: of it nothing is logged.
+    /// Runs a change of an inode's attributes or content.  An inode without a name is gone
+    /// after a crash, so nothing of it is logged.
     fn change<R>(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -490,8 +490,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- names ---------------------------------------------------------------
 
-    /// What a record can say, and is neither a mark nor the replay's own: that refuses a log
-    /// that speaks of it.
+    /// Checks that a record can hold the name, and that the name is neither a mark nor the
+    /// replay's own: a replay refuses a log with such a name.
     fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
         match name {
             _ if dir.fid == ROOT && is_staging(name) => Err(Errno::PERM),
@@ -511,7 +511,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.create_with(dir, name, new, &[])
     }
 
-    /// The same; `acls`: what the tree gives it from the directory's default ACL.
+    /// Creates an inode; `acls`: the ACLs that the tree gives it from the directory's default
+    /// ACL.
     pub fn create_with(
         &self,
         dir: &Arc<Inode<T::Node>>,

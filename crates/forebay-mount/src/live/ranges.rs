@@ -55,7 +55,7 @@ impl Ranges {
         start < end && (self.everywhere || self.parts.get(first).is_some_and(|p| p.0 < end))
     }
 
-    /// Forgets what is behind `size`.
+    /// Removes everything after `size`.
     pub fn cut(&mut self, size: u64) {
         self.parts.retain(|p| p.0 < size);
         if let Some(last) = self.parts.last_mut() {

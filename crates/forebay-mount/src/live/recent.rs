@@ -10,18 +10,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Files.
 const SLOTS: usize = 32;
-/// Of one file.
+/// The limits for one file.
 const MOST_BYTES: usize = 64 << 10;
 const MOST_WRITES: usize = 64;
 
-/// What is kept of a file, if nobody else has taken its slot.
+/// A reference to the kept writes of a file, valid while no other file has taken its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kept {
     slot: usize,
     number: u64,
 }
 
-/// Writes in their order: offsets and lengths, and the bytes one behind the other.
+/// Writes in their order: offsets and lengths, and the bytes one after another.
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     pub places: Vec<(u64, usize)>,
@@ -30,7 +30,7 @@ pub(super) struct Writes {
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Of who has it; 0: nobody.
+    /// The number of the slot's owner; 0: none.
     number: u64,
     used: u64,
     writes: Writes,
@@ -72,7 +72,7 @@ impl Recent {
         Some(Kept { slot, number: all.clock })
     }
 
-    /// Keeps another write behind those before.
+    /// Keeps another write after the earlier ones.
     pub fn next(&self, kept: Kept, offset: u64, bytes: &[u8]) -> Option<Kept> {
         let mut all = self.lock();
         all.clock += 1;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Room on the tree's file system that removed files still take.
 //!
-//! An inode that lost its last name stays open while an entry that is not synced names it.  When
-//! the tree has no room for something else, the groups are synced, and it is asked again.
+//! An inode that lost its last name stays open while an entry that is not synced names it.  If
+//! the tree has no room for a change, the groups are synced and the change is tried again.
 //!
-//! Anybody can be out of room as often as he likes, so that costs others no more than the sync of
-//! a group costs them anyway: what is refused by a quota is tried again only if something was
-//! removed, of another owner only once, and there is one sync of these a second at most.  Who
-//! comes in between waits for that, or for the sync of a group that comes by itself.
+//! Any user can run out of room at any time, so this must not cost others more than the regular
+//! sync of a group does.  A change that a quota refuses is tried again only if something was
+//! removed, and only once if another owner removed it.  There is at most one such sync a
+//! second; operations that come in between wait for it or for a regular sync of a group.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// What the tree says, once there is room if some can be made.  The caller holds no group.
+    /// Returns the tree's answer, after room was made if that is possible.  The caller holds no
+    /// group.
     pub(super) fn with_room<R>(&self, tree: impl Fn() -> Result<R>) -> Result<R> {
         let mut room = Room::default();
         loop {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Syncs of the tree that are on their way.
+//! Syncs of the tree that are under way.
 //!
-//! Linux tells each open file once that its write-back has failed, and syncs share
-//! descriptors: of two at once one gets the error, and the other a success that is none.
-//! So nobody believes a success before all syncs that had begun by then have told whether
-//! they failed.
+//! Linux reports a failed write-back once to each open file, and syncs share descriptors: of
+//! two concurrent syncs one gets the error, and the other a false success.  So a success is
+//! trusted only after all syncs that had begun by then have reported whether they failed.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

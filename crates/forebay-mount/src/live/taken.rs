@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where the log has a file cut, punched or zeroed by an entry that is not synced.
+//! The ranges of a file that an entry in the log cuts, punches or zeroes and that are not
+//! synced.
 //!
-//! If the server alone dies, the tree has what programs wrote there since, and the replay
-//! would take it away again: so that is logged as it comes, or the file is synced.
+//! If the server alone dies, the tree has what programs wrote there since, and the replay would
+//! undo it.  So such writes are logged as they come, or the file is synced.
 
 use super::ranges::Ranges;
 
@@ -11,10 +12,11 @@ pub(super) struct Taken {
     pub ranges: Ranges,
     /// No later group has such an entry, or what was logged after it.
     pub txg: u64,
-    /// It was cut to nothing, and no sync of a program has come since: what replaces its
-    /// content is logged though the cut is synced.  File systems take care of such files too.
+    /// The file was truncated to nothing, and no program has synced it since.  Its new content
+    /// is logged even if the truncation is synced.  File systems protect such files in the same
+    /// way.
     pub replaces: bool,
-    /// How many bytes are logged as they come.
+    /// The number of bytes that are still logged as they come.
     left: u64,
 }
 

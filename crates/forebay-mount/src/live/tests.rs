@@ -103,7 +103,7 @@ impl Bed {
         self.live.create(self.live.root(), name.as_bytes(), &new).map(|(inode, _)| inode)
     }
 
-    /// What the log holds, in words.
+    /// The content of the log, in words.
     fn logged(&self) -> String {
         let entries = self.live.journal().entries.lock().unwrap();
         let words = entries.iter().map(|(_, body)| {
@@ -120,14 +120,15 @@ impl Drop for Bed {
     }
 }
 
-/// What comes of it, or a failure of the test: it may take this long on a busy machine.
+/// Returns the result of `run`, or fails the test if it hangs.  The time allows for a busy
+/// machine.
 fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
     result.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}: it hangs"))
 }
 
-/// Whoever is out of room asks again and again: others wait for no sync but those that come anyway.
+/// An operation without room tries again and again: others wait only for regular syncs.
 #[test]
 fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
     let bed = Bed::calm("room");
@@ -165,7 +166,7 @@ fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
     background.join().unwrap();
 }
 
-/// Where nothing is synced any more nobody waits for room.
+/// After a failure nothing is synced any more, so no operation waits for room.
 #[test]
 fn who_lacks_room_is_refused_at_once_after_a_failure() {
     let bed = Bed::calm("no-room");
@@ -457,7 +458,7 @@ fn what_is_not_kept_is_read_back() {
     assert_eq!(logged, large);
 }
 
-/// Of two syncs at once one alone may be told that both have failed.
+/// Of two concurrent syncs perhaps only one learns that both have failed.
 #[test]
 fn a_sync_waits_for_what_one_beside_it_is_told() {
     let bed = Bed::calm("beside");
@@ -490,8 +491,8 @@ fn an_entry_says_when_it_was_made() {
     }
 }
 
-/// What the end of a mount of a directory left there when it was cut off nobody sees, and so
-/// it does not keep the directory from being empty.
+/// A mark that the interrupted end of a mount left in a directory is invisible, so it does not
+/// keep the directory from being empty.
 #[test]
 fn a_directory_with_a_mark_that_is_over_is_empty() {
     let bed = Bed::calm("over");
@@ -513,7 +514,7 @@ fn a_directory_with_a_mark_that_is_over_is_empty() {
     assert!(bed.dir.join("full/.forebay-done").is_symlink());
 }
 
-/// What is closed is synced as soon as nobody holds it, and not before.
+/// A closed group is synced as soon as no operation holds it, and not before.
 #[test]
 fn a_closed_group_waits_for_who_holds_it() {
     let groups = Arc::new(Groups::<()>::new(0, 1));
@@ -570,7 +571,7 @@ fn what_was_written_is_there_after_a_replay() {
     }
 }
 
-/// What a file system says of names at the sync of one directory is not relied on.
+/// The sync of one directory is not trusted to cover names.
 #[test]
 fn names_are_synced_with_all_of_the_file_system() {
     use crate::replay::model::sim::{Event, SimTree, State, ROOT_INO};

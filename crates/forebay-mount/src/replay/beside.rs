@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what something changes beside the mount, before or after a crash, costs what it
-//! touches and nothing else.  Method: the live part works on a simulated tree that somebody
-//! else changes too, by directories that he had open before; a crash, with others who make
-//! files outside the tree before the replay; then every file that nobody else has touched is
-//! there with all its names and bytes, what is outside the tree is as it was, and whatever
-//! the log had of the others is somewhere.  Cases made for each check come first.
+//! Goal: changes that bypass the mount, before or after a crash, affect only what they touch.
+//! Method: the live part works on a simulated tree that another program changes too, through
+//! directories that it opened before.  Then come a crash, other programs that make files
+//! outside the tree, and the replay.  Afterwards every file that no other program touched must
+//! be there with all its names and bytes, files outside the tree must be unchanged, and the
+//! log's version of the others' files must be somewhere.  Cases made for each check come first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use super::{replay, tidy, ReplayOptions, Report, STAGING};
 use crate::record::{header, Entry, Kind, Record, Records, SetAttr, Time};
 use crate::tree::{New, RenameHow, Tree};
 
-/// What is in the tree by path, and its bytes.
+/// The paths in the tree, each with its bytes.
 fn files(state: &State) -> BTreeMap<String, Vec<u8>> {
     let (mut all, mut left) = (BTreeMap::new(), vec![(String::new(), ROOT_INO)]);
     while let Some((path, ino)) = left.pop() {
@@ -86,7 +86,7 @@ fn a_file_outside_with_its_handle() -> Result<(), String> {
     }
 }
 
-/// The same in the tree, at another name: the time at which it was made tells it.
+/// A new file in the tree, at another name, has the handle of the file: their birth times differ.
 fn a_file_of_the_tree_with_its_handle() -> Result<(), String> {
     let bed = live_on(root_with(&["d"]));
     bed.write("mine", 7);
@@ -143,7 +143,7 @@ fn a_name_that_no_entry_gave() -> Result<(), String> {
     Ok(())
 }
 
-/// What a directory that folds case makes of two names.
+/// Two names that are one in a case-insensitive directory.
 fn two_names_that_are_one() -> Result<(), String> {
     let bed = live_on(root_with(&["d"]));
     bed.write("root", 9);
@@ -164,8 +164,8 @@ fn two_names_that_are_one() -> Result<(), String> {
     Ok(())
 }
 
-/// It lost its only name beside the mount, and what the log has is all that there is; or it
-/// still has it in the tree.
+/// The file lost its only name outside the mount, so the log has the only copy; or it still has
+/// the name in the tree.
 fn a_file_without_a_certain_name() -> Result<(), String> {
     let bed = live_on(root_with(&["d"]));
     bed.write("d/x", 7);
@@ -185,8 +185,8 @@ fn a_file_without_a_certain_name() -> Result<(), String> {
     Ok(())
 }
 
-/// The same of one that entries have taken other names from, before somebody took that one or
-/// after it, by an unlink or by a rename over it.
+/// The same for a file from which entries have taken other names, before or after another
+/// program took that one, by an unlink or by a rename over it.
 fn a_file_without_a_certain_name_that_had_others() -> Result<(), String> {
     for (before, over) in [(true, false), (true, true), (false, false), (false, true)] {
         let bed = live_on(root_with(&["d"]));
@@ -220,7 +220,7 @@ fn a_file_without_a_certain_name_that_had_others() -> Result<(), String> {
     Ok(())
 }
 
-/// Whoever took the only other name is seen to have it, and then that is removed.
+/// The file that took the only other name is seen to have it, and then that name is removed.
 fn a_file_that_was_moved_and_then_removed() -> Result<(), String> {
     let bed = live_on(root_with(&["d"]));
     bed.write("d/x", 7);
@@ -348,8 +348,8 @@ fn fid_of(log: &[Vec<u8>], byte: u8) -> u64 {
     written.last().unwrap()
 }
 
-/// Somebody has changed his own file after the crash, runs it, or holds it: what others have
-/// is restored, and what the log has of his is found.
+/// The owner has changed his own file after the crash, runs it, or has it open.  The files of
+/// others are restored, and the log's version of his file is kept among the found files.
 fn one_file_that_its_owner_keeps(busy: bool) -> Result<(), String> {
     let bed = live_on(root_with(&[]));
     bed.write("his", 5);
@@ -592,7 +592,7 @@ fn shared(rng: &mut Rng) -> String {
     format!("{}/s{}", DIRECTORIES[rng.index(3)], rng.index(4))
 }
 
-/// One round: what went wrong, and how much of the log was in dispute.
+/// Runs one round.  Returns how much of the log was in dispute, or what went wrong.
 fn round(seed: u64) -> Result<usize, String> {
     let rng = &mut Rng(seed);
     let bed = live_on(root_with(&DIRECTORIES));
@@ -601,7 +601,7 @@ fn round(seed: u64) -> Result<usize, String> {
     for step in 0..25u8 {
         let name = format!("{}/m{}", DIRECTORIES[rng.index(3)], rng.index(5));
         match rng.index(12) {
-            // What nobody else touches.
+            // Files that no other program touches.
             0..=2 => {
                 bed.write(&name, step + 1);
                 gone.remove(&name);
@@ -624,7 +624,7 @@ fn round(seed: u64) -> Result<usize, String> {
                 }
             }
             5 if rng.index(3) == 0 => bed.sync(),
-            // What both touch: by the mount, and beside it.
+            // Files that both touch, through the mount and outside it.
             6 => bed.write(&shared(rng), 200),
             7 => bed.unlink(&shared(rng)),
             8 => bed.rename(&shared(rng), &shared(rng)),
@@ -686,7 +686,8 @@ fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
     assert!(disputed > rounds as usize / 10, "they say nothing: {disputed}");
 }
 
-/// What was written before it was set back has later times than the entries of its sync.
+/// After the clock was set back, earlier writes have later times than the entries of their
+/// sync.
 #[test]
 fn a_clock_that_was_set_back_is_nobodys_change() {
     const LATER: i64 = 5_000_000_000;

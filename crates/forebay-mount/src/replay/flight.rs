@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Operations that may have been under way at the crash: logged, refused by the tree, and
-//! the log not told.  Nobody was told that they are done, so one that the replay cannot do
-//! either may be left out.
+//! Operations that may have been under way at the crash: they are logged, the tree refused
+//! them, and the log does not know.  No program was told that they are done, so an operation
+//! that the replay cannot do either may be left out.
 //!
-//! The kernel locks the directories and the inodes that an operation changes until it is
-//! answered.  So one is over if a later entry changes any of them; what remains is the
-//! last of each, and at most as many as there were threads.
+//! The kernel locks the directories and inodes that an operation changes until it has the
+//! answer.  So an operation has ended if a later entry changes any of them.  What remains is
+//! the last operation on each, and at most as many as there were threads.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -50,9 +50,9 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Of an entry that says more than one thing of it: the tree does all or nothing.
+    /// Joins the records of one operation: the tree does all of them or none.
     fn and(mut self, other: Operation<'a>) -> Operation<'a> {
-        // What the operation makes nobody else has.
+        // No one else has the inode that the operation makes.
         let made = self.made.or(other.made);
         self.locked.extend(other.locked);
         self.locked.retain(|fid| Some(*fid) != made);

@@ -84,7 +84,7 @@ fn mutate(log: &mut Vec<Vec<u8>>, rng: &mut Rng) {
             }
         }
         _ => {
-            // A field; most begin at a multiple of four behind the header.
+            // Changes a field: most begin at a multiple of four after the header.
             let fields = log[one].len().saturating_sub(8) / 4;
             if fields > 0 {
                 let at = rng.index(fields) * 4;
@@ -104,7 +104,7 @@ fn arbitrary_bytes_are_refused() {
     for _ in 0..20_000 {
         let mut body: Vec<u8> = (0..rng.index(120)).map(|_| rng.next() as u8).collect();
         if rng.index(2) == 0 {
-            // Of which the beginning is right.
+            // The beginning of the body is valid.
             let right = crate::record::header(1, 1, rng.index(4) as u16);
             let n = right.len().min(body.len());
             body[..n].copy_from_slice(&right[..n]);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the entries of a log say, taken together: which inode each fid is, which names it
-//! is to have, and what its content and its attributes are to be.
+//! The sum of a log's entries: the inode of each fid, the names that it should have, and its
+//! content and attributes.
 //!
 //! # Contradictions
-//! The entries are what the mount saw.  Who changes the tree beside it (by a directory that
-//! was open before, by another mount of the file system) makes later entries contradict
-//! earlier ones; and the entries may be anybody's.  A contradiction is told
-//! ([`History::disputes`]) and costs what it touches:
+//! The entries record what the mount saw.  A program that changes the tree outside the mount
+//! (through a directory that was open before, or through another mount of the file system)
+//! makes later entries contradict earlier ones; and the entries may be forged.  A contradiction
+//! is reported ([`History::disputes`]) and affects only what it touches:
 //!
 //! - Of a name holds what the mount saw last.  Who had it by an earlier entry has lost it, no
 //!   entry knows how: it is *displaced*, until the mount sees it at a name that no entry gave it.
@@ -27,10 +27,10 @@ use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::{TreeIdentity, ACCESS_ACL};
 
-/// Where a name is: a directory, and the name in it.
+/// The place of a name: a directory, and the name in it.
 pub type Place<'a> = (Fid, &'a [u8]);
 
-/// A file's content is changed so.
+/// A change of a file's content.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
     Write { offset: u64, bytes: &'a [u8], size: u64 },
@@ -55,9 +55,9 @@ pub struct File<'a> {
     pub handle: Option<&'a [u8]>,
     /// When the file system made it, by what it says itself.
     pub born: Option<Time>,
-    /// Where it was seen.
+    /// The path at which the file was seen.
     pub hint: &'a [u8],
-    /// It was made since the tree's last sync.
+    /// Set if the file was made since the tree's last sync.
     pub made: Option<Made<'a>>,
     /// The tree's own sync made it durable: it cannot be made anew from the log.
     pub synced: bool,
@@ -114,11 +114,11 @@ impl File<'_> {
 pub struct Name {
     /// The entry that spoke of it last.
     since: u64,
-    /// Who is said to have it may have it, or not: what is there stays.
+    /// The file that should have the name may or may not have it: the tree's entry stays.
     pub doubtful: bool,
-    /// Who had it at any time since the tree's last sync.
+    /// All files that had the name since the tree's last sync.
     pub ever: Vec<Fid>,
-    /// Who is to have it.
+    /// The file that should have the name.
     pub now: Option<Fid>,
 }
 
@@ -131,19 +131,19 @@ pub struct History<'a> {
     pub operations: u64,
     /// Nanoseconds since 1970.
     pub last_time_ns: u64,
-    /// What contradicts what came before, in words.
+    /// The entries that contradict earlier ones, in words.
     pub disputes: Vec<String>,
     /// The names of inodes, as [`Name::now`] has them.
     places: HashMap<Fid, BTreeSet<Place<'a>>>,
 }
 
-/// What a record says cannot be, in words.
+/// The reason why a record makes no sense.
 type Sense<T> = std::result::Result<T, String>;
 
 impl<'a> History<'a> {
-    /// `refused` are entries whose operations are known to have failed, besides those that
-    /// the log itself takes back.  What they would have taken a name from has it, wherever
-    /// an earlier replay moved it.
+    /// `refused` are entries whose operations are known to have failed, in addition to those
+    /// that the log itself revokes.  A name that such an operation would have removed stays
+    /// with its file, wherever an earlier replay moved it.
     pub fn of(entries: &'a [Vec<u8>], refused: &HashSet<u64>) -> Result<History<'a>> {
         let mut void = HashSet::new();
         for body in entries {
@@ -386,7 +386,7 @@ impl<'a> History<'a> {
             }
         }
         if let Some(fid) = was {
-            // So that is where it went.
+            // So the file went there.
             self.files.entry(fid).and_modify(|file| file.displaced = false);
             self.seen_elsewhere(number, fid, place);
             self.names.entry(place).or_default().ever.push(fid);
@@ -501,7 +501,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Where a file is to be, in words.
+    /// The path that a file should have, in words.
     pub fn path(&self, fid: Fid) -> String {
         let (mut at, mut parts, mut length) = (fid, Vec::new(), 0);
         while let Some(file) = self.files.get(&at) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What something else changed after the crash.
+//! Changes by other programs after the crash.
 //!
-//! 1. Content has changed if the time of its modification is later than the log's last entry, or
-//!    if the size is none that the log explains.  It stays, and the log's goes where things are
-//!    found.
-//! 2. The time of the inode alone says nothing of the content: a rename, a link and a change of
-//!    the owner move it, and whoever may write to the directory can rename.  The log's content is
-//!    written.
-//! 3. Logged attributes are set in either case, so nobody can undo an acknowledged change of a
-//!    mode.  What they replace may be somebody's later change, so the report names it.
-//! 4. A file that somebody may have written to gets no rights of its owner by that
+//! 1. Content counts as changed if its modification time is later than the log's last entry, or
+//!    if the log does not explain the size.  It stays, and the log's content goes to the
+//!    directory of found files.
+//! 2. The inode's change time says nothing about the content: a rename, a link and a change of
+//!    the owner move it, and any user who may write to the directory can rename.  The log's
+//!    content is written.
+//! 3. Logged attributes are set in either case, so no one can undo an acknowledged change of a
+//!    mode.  They may replace a later change by another program, so the report names it.
+//! 4. A file that another user may have written to never gains rights of its owner by that
 //!    ([`rights_kept`]).
 
 use std::collections::BTreeSet;
@@ -75,14 +75,14 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
     Ok(())
 }
 
-/// Of a file whose inode was changed after the crash.
+/// Whether a file whose inode was changed after the crash has other content.
 fn has_other_content(file: &File<'_>, attr: &Attr, last: i128) -> bool {
     if planted(Bug::InodeTimeIsContent) {
         return !file.was_cut_to(attr.size);
     }
     let later = ns(attr.mtime) > last && file.attr.mtime != Some(attr.mtime);
-    // What a crash cut off of a truncation ext4 finishes when it is mounted again, and then the
-    // file has the time of that.
+    // If a crash interrupts a truncation, ext4 completes it at the next mount and sets the
+    // file's time then.
     (later && !file.was_cut_to(attr.size)) || !explains_size(file, attr.size)
 }
 
@@ -179,8 +179,8 @@ pub fn rights_lost(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
     mode.into_iter().chain(capability).collect()
 }
 
-/// What is set of a logged mode of a file that somebody may have written to: it may run with
-/// rights of its owner only if it did before.
+/// The logged mode as it is set on a file that another user may have written to: the file may
+/// run with its owner's rights only if it did before.
 pub fn rights_kept(file: &File<'_>, is: &Attr, mode: u32) -> u32 {
     if file.kind != Kind::File {
         return mode;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is to be done to a tree: what the log says, compared with what is where.
+//! Plans what is to be done to a tree: compares the log with the tree.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -23,9 +23,9 @@ pub enum Step<'a> {
     Make(Fid),
     Content(Fid),
     Attributes(Fid),
-    /// What is there is not explained: it goes to where things are found.
+    /// The log does not explain the entry: it goes to the directory of found files.
     Aside(Place<'a>),
-    /// From where it should not be to the staging directory.
+    /// Moves a name that is in the wrong place to the staging directory.
     Stage(Fid, Place<'a>),
     Unlink(Place<'a>),
     RemoveDirectory(Place<'a>),
@@ -33,7 +33,7 @@ pub enum Step<'a> {
     Put(Fid, Place<'a>),
     /// From the staging directory to where things are found: it has no name that is certain.
     Find(Fid),
-    /// What the log has of its content, to where things are found.
+    /// Copies the content that the log has to the directory of found files.
     Salvage(Fid),
     Link(Fid, Place<'a>),
     /// From the staging directory, where it is not needed: the name, and whether it is a
@@ -42,7 +42,7 @@ pub enum Step<'a> {
 }
 
 impl Step<'_> {
-    /// Where it changes a name.
+    /// The directory in which the step changes a name.
     fn directory(&self) -> Option<Fid> {
         match *self {
             Step::Aside((dir, _))
@@ -86,16 +86,16 @@ pub struct Plan<'a, N> {
     entries: u64,
 }
 
-/// What is at the names that the log knows, and how the steps come of it.
+/// The names that the log knows with their present inodes, and the derivation of the steps.
 struct Look<'p, 'a, T: Tree> {
     tree: &'p T,
     plan: Plan<'a, T::Node>,
     walked: &'p mut Walked,
     by_handle: HashMap<Handle, Fid>,
-    /// Those that will be there: found, or to be made.
+    /// The files that will exist: found, or to be made.
     there: HashSet<Fid>,
     in_place: HashMap<Fid, u64>,
-    /// Names that are not right: who has them (`None`: not known).
+    /// Names with the wrong inode, and that inode (`None`: not known).
     wrong: Vec<(Place<'a>, Option<Fid>)>,
     unlinks: HashMap<Fid, u64>,
 }
@@ -185,7 +185,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         self.history.files[&fid].content.iter().map(bytes).sum()
     }
 
-    /// What the step does, for messages.
+    /// The action of a step, for messages.
     pub fn action(&self, step: &Step<'_>) -> Action {
         let history = &self.history;
         let (action, path) = match *step {
@@ -277,7 +277,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 continue;
             }
             let node = match self.tree.open(&handle, file.hint) {
-                // What no kernel gave, and what is mounted somewhere.
+                // An invalid handle, or an inode on another mount.
                 Err(Errno::INVAL | Errno::XDEV) => None,
                 found => failed(found, "open", || self.plan.history.path(fid))?,
             };
@@ -308,9 +308,10 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(attr.kind == file.kind && attr.nlink > 0 && !another)
     }
 
-    /// What has the name of an inode whose handle the log does not know may be another's, who
-    /// may have it open.  Taken is what nobody loses by it: the owner and the group are those
-    /// that the log gave it, and it has no content, or who may use it stays.
+    /// The inode at the name of one whose handle the log does not know may belong to another
+    /// program, which may have it open.  It is used only if no one loses by that: its owner and
+    /// group are those that the log gave it, and it has no content or the same users may use
+    /// it.
     fn may_be_taken(&self, fid: Fid, file: &File<'a>, node: &T::Node) -> Result<bool> {
         let (Some(made), attr) = (file.made, self.attr(node, fid)?) else { return Ok(true) };
         if attr.kind != file.kind {
@@ -344,7 +345,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(empty || as_made || as_last || planted(Bug::AnybodysTaken))
     }
 
-    /// What an earlier replay was moving.
+    /// Finds what an earlier replay was moving.
     fn find_staged(&mut self) -> Result<()> {
         for (name, node) in std::mem::take(&mut self.plan.staging.entries) {
             let handle = self.handle(&node, name)?;
@@ -373,8 +374,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(())
     }
 
-    /// What was made since the tree's last sync, and has no handle that is still good, is
-    /// what the tree has at its name, if no other has that identity.
+    /// An inode that was made since the tree's last sync and has no valid handle is identified
+    /// by its name in the tree, unless another inode has that identity.
     fn find_by_name(&mut self) -> Result<()> {
         let by_directory = self.plan.history.by_directory();
         let mut directories: VecDeque<Fid> = self.plan.nodes.keys().copied().collect();
@@ -450,7 +451,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             let file = &history.files[fid];
             file.made.is_some() && !file.synced
         };
-        // What is made anew needs a directory to be in.
+        // A new inode needs a directory that exists.
         let by_directory = history.by_directory();
         let mut there: HashSet<Fid> = self.plan.nodes.keys().copied().collect();
         let fill = |there: &mut HashSet<Fid>, mut directories: VecDeque<Fid>| {
@@ -526,7 +527,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             let at_home = self.in_place.contains_key(&fid) || self.plan.staged.contains_key(&fid);
             let stage = wanted && !at_home && !planted(Bug::UnlinkInsteadOfStaging);
             match (file.names.is_empty(), stage) {
-                // Where it is to be is missing, or no entry says that it lost this name.
+                // The right place is missing, or no entry says that the inode lost this name.
                 (false, false) if !wanted => asides.push(Step::Aside(place)),
                 (true, _) if file.displaced && !file.is_removed() => {
                     asides.push(Step::Aside(place));
@@ -570,8 +571,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         Ok(())
     }
 
-    /// Those that these steps, or the ones of an earlier replay, give a time that is later
-    /// than the one of the last name that a program changed there.
+    /// The directories to which these steps, or those of an earlier replay, give a later time
+    /// than that of the last name that a program changed there.
     fn directories_modified(&self, steps: &[Step<'a>]) -> Vec<Fid> {
         let touched: HashSet<Fid> = steps.iter().filter_map(Step::directory).collect();
         let files = self.there.iter().map(|fid| (*fid, &self.plan.history.files[fid]));
@@ -583,7 +584,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             .collect()
     }
 
-    /// Of what is missing and cannot be made, and of what something else has changed.
+    /// Salvages files that are missing and cannot be made, and files that another program has
+    /// changed.
     fn salvages(&self) -> Vec<Step<'a>> {
         let missing = self.plan.missing.difference(&self.plan.found);
         let all = missing.chain(&self.plan.changed_fids);
@@ -598,7 +600,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         !self.plan.history.files[fid].content.is_empty()
     }
 
-    /// Those that the log says more of than names, and that will have a name.
+    /// The files that will have a name and of which the log has more than names.
     fn changed_files(&self) -> Result<Vec<Fid>> {
         let mut changed = Vec::new();
         for (fid, file) in &self.plan.history.files {

@@ -56,7 +56,7 @@ pub enum Bug {
     PromisesUnkept,
 }
 
-/// Of the replay, and of what is logged for it.
+/// Bugs of the replay, and of what is logged for it.
 #[cfg(test)]
 pub const ALL: [Bug; 20] = [
     Bug::ByName,
@@ -81,20 +81,20 @@ pub const ALL: [Bug; 20] = [
     Bug::KeptTooLong,
 ];
 
-/// Of the marks.
+/// Bugs of the marks.
 #[cfg(test)]
 pub const OF_MARKS: [Bug; 4] =
     [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
 
-/// Of marks that somebody forges.
+/// Bugs that let forged marks through.
 #[cfg(test)]
 pub const OF_FORGERS: [Bug; 3] = [Bug::MarkOfAnybody, Bug::DoneUnproved, Bug::GroupOfAnybody];
 
-/// Of the number of the last synced group.
+/// Bugs of the number of the last synced group.
 #[cfg(test)]
 pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::GroupIgnored];
 
-/// Of what something beside the mount changes.
+/// Bugs in handling changes that bypass the mount.
 #[cfg(test)]
 pub const OF_OTHERS: [Bug; 14] = [
     Bug::AnywhereTaken,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what is right in the tree is left as it is.  On a directory of this machine.
+//! Goal: whatever is right in the tree stays as it is.  The tests use a directory of this
+//! machine.
 
 use super::*;
 use crate::record::{header, Kind, Record, Records, SetAttr, Time};
@@ -70,7 +71,7 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
     let report = plan(&tree, &entries(&records)).unwrap();
     assert_eq!(report.actions, []);
 
-    // What was asked for explicitly was not the sync's to make durable.
+    // The sync did not have to make an attribute durable that was set explicitly.
     let attr = Record::Attr { fid: 2, set };
     let [a, b, c, d] = records;
     let report = plan(&tree, &entries(&[a, b, c, attr, d])).unwrap();
@@ -127,7 +128,7 @@ fn scene(name: &str) -> (std::path::PathBuf, UnixTree, [Vec<u8>; 4]) {
     (dir, tree, bound.map(|r| r.bytes().to_vec()))
 }
 
-/// Entries of that time: what is bound, and then one for each record.
+/// Entries of that time: the bindings, and then one entry for each record.
 fn log_of(seconds: u64, bound: &[Vec<u8>; 4], records: &[Record<'_>]) -> Vec<Vec<u8>> {
     let records = records.iter().map(|r| Records::of(r).bytes().to_vec());
     let entry = |(body, number): (Vec<u8>, u64)| {

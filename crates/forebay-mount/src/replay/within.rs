@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which of the inodes that a handle has opened lie in the tree.
+//! Finds out which inodes that a handle has opened lie in the tree.
 //!
-//! A directory is followed upwards to the root.  Anything else is looked for where the log
-//! has it: at the names that it had, where it was seen when it was bound, and in the staging
-//! directory.  What is at none of these, and is to be changed or to have a name, is looked
-//! for in the whole tree, once for all of them: a file of which the names that the log knows
-//! are gone may have another.  What was looked for is remembered ([`Walked`]): a replay moves
-//! nothing into the tree or out of it.
+//! A directory is followed upwards to the root.  Any other inode is looked for where the log
+//! has it: at its names, where it was seen when it was bound, and in the staging directory.  An
+//! inode that is at none of these, and is to be changed or to have a name, is searched for in
+//! the whole tree, once for all of them: if a file's known names are gone, it may have another.
+//! The results are remembered ([`Walked`]), because a replay moves nothing into the tree or out
+//! of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -19,7 +19,7 @@ use super::{failed, Result};
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Handle, Tree};
 
-/// What a directory's name may say of a tree that is none.
+/// The deepest tree that is believed.
 const DEEPEST: usize = 1 << 16;
 
 type Found<T> = (Fid, <T as Tree>::Node, Handle);

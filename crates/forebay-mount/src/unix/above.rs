@@ -23,7 +23,7 @@ struct Place {
     id: u64,
     parent: u64,
     device: String,
-    /// What of its file system it shows, and where.
+    /// The part of its file system that the mount shows, and the mountpoint.
     root: PathBuf,
     at: PathBuf,
     kind: String,
@@ -43,7 +43,7 @@ fn unescaped(text: &str) -> PathBuf {
 }
 
 impl Place {
-    /// Of a line of mountinfo.
+    /// Parses a line of mountinfo.
     fn of(line: &str) -> Option<Place> {
         let (mount, file_system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ');
@@ -55,14 +55,15 @@ impl Place {
         Some(Place { id, parent, device, root, at, kind, source })
     }
 
-    /// A mount of a tree of this file system over itself: where it is in the file system.
+    /// If this is a mount of a tree of this file system over itself: its place in the file
+    /// system.
     fn tree_mounted_over_itself(&self, places: &[Place], device: &str) -> Option<PathBuf> {
         let below = places.iter().find(|p| p.id == self.parent && p.device == device)?;
         let over_itself = self.kind == "fuse.forebay" && self.source == self.at;
         over_itself.then(|| below.root.join(self.at.strip_prefix(&below.at).unwrap_or(&self.at)))
     }
 
-    /// Without what is mounted in it, where this process may have that.
+    /// Opens the mount without other mounts in it, if this process may do that.
     fn open(&self) -> Result<OwnedFd> {
         let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         open_tree(fs::CWD, &self.at, clone)
@@ -105,7 +106,7 @@ impl UnixTree {
         Ok(same.then(|| Node::new(&self.cache, fd, &stat, false)))
     }
 
-    /// The same of what the mount by which the tree is reached does not show.
+    /// The same for the directories that the mount of the tree does not show.
     fn above_the_mount(&self, holds: &impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
         let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let places: Vec<_> = mounts.lines().filter_map(Place::of).collect();

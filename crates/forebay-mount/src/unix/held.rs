@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inodes that are held, by as few descriptors as may be.
+//! Holds inodes with as few descriptors as possible.
 //!
-//! Where the process may open by file handle, an inode is its handle, and its descriptors
-//! are a cache: the oldest that were not used lately are closed when there are many.  One
-//! that may lose its last name is pinned before that ([`Node::pin`]), since a handle opens
-//! nothing that has none.  Where it may not, the descriptor of O_PATH stays, and those for
-//! reading and writing are the cache.
+//! If the process may open by file handle, an inode is held by its handle, and its descriptors
+//! are a cache: when there are many, the oldest ones that were not used lately are closed.  An
+//! inode that may lose its last name is pinned before ([`Node::pin`]), since a handle cannot
+//! open an inode without a name.  Otherwise the O_PATH descriptor stays, and those for reading
+//! and writing are the cache.
 //!
-//! A descriptor that is closed after a write, with no other that holds the inode, takes the
-//! knowledge with it whether the write-back failed ([`Node::has_lost_sight`]).
+//! If a descriptor is closed after a write and no other one holds the inode, no one can learn
+//! any more whether the write-back failed ([`Node::has_lost_sight`]).
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -73,7 +73,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Of the file system that `root` is a directory of.
+    /// The cache for the file system of the directory `root`.
     pub fn of(root: &OwnedFd) -> Arc<Cache> {
         const MOST: u64 = 1 << 16;
         let mount = fs::openat(root, ".", LISTED, Mode::empty()).ok().filter(|mount| {
@@ -157,7 +157,8 @@ impl Cache {
         }
     }
 
-    /// What opens something for a moment; once more if the process has too many open.
+    /// Runs `open`, which opens something for a moment; runs it again if the process has too
+    /// many open files.
     pub fn room<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
         match open() {
             Err(Errno::MFILE | Errno::NFILE) => {
@@ -185,24 +186,24 @@ pub struct Held {
     handle: Result<Handle>,
     kind: Kind,
     ino: u64,
-    /// What is closed could not be opened again.
+    /// A closed descriptor could not be opened again.
     fixed: bool,
     slot: Mutex<Slot>,
 }
 
-/// What is open of an inode.
+/// The open descriptors of an inode.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Of O_PATH; of a file that was made here, for reading and writing.
+    /// An O_PATH descriptor; of a file that was made here, one for reading and writing.
     held: Option<Arc<Descriptor>>,
     made: bool,
-    /// A file's, for reading and writing.
+    /// Of a file: for reading and writing.
     both: Option<Arc<Descriptor>>,
-    /// Where that cannot be had: a file's for reading, and a directory's.
+    /// Of a file that does not allow that, for reading; also of a directory.
     reading: Option<Arc<Descriptor>>,
     pinned: bool,
     queued: bool,
-    /// Since the cache looked at it last.
+    /// Used since the cache last looked at it.
     used: bool,
     /// At any time.
     written: bool,
@@ -354,12 +355,13 @@ impl Node {
         }
     }
 
-    /// Of whatever kind: for what O_PATH can do.
+    /// Any descriptor, for what O_PATH can do.
     pub fn fd(&self) -> Result<Arc<Descriptor>> {
         self.get(Want::Any, false)
     }
 
-    /// What is open of it, for whatever O_PATH can do; `None`: nothing is, or somebody opens it.
+    /// A descriptor that is open already, for what O_PATH can do; `None`: none is open, or
+    /// another thread is opening one.
     pub(super) fn open_now(&self) -> Option<Arc<Descriptor>> {
         let mut slot = self.0.slot.try_lock().ok()?;
         slot.used = true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the tree can tell without its disk, by what the kernel has of it in its caches.
+//! Answers that need no access to the tree's disk, from the kernel's caches.
 //!
-//! Linux has no call that reads from the page cache alone: RWF_NOWAIT begins to read what is not
-//! there, and waits where the disk takes no more requests.  So the page cache is asked first.
+//! Linux has no call that reads from the page cache alone: RWF_NOWAIT starts to read missing
+//! pages, and waits if the disk takes no more requests.  So the page cache is queried first.
 
 use std::ffi::OsStr;
 use std::io::IoSliceMut;
@@ -44,8 +44,8 @@ impl UnixTree {
         }
     }
 
-    /// Of a file, what the page cache has; `None`: it may take a wait.  Linux before 6.5 does not
-    /// tell.
+    /// Reads what the page cache has of a file; `None`: a read may have to wait, or Linux is
+    /// older than 6.5 and does not tell.
     pub fn read_now(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Option<usize> {
         if node.kind() != Kind::File {
             return None;
@@ -82,7 +82,8 @@ mod tests {
     use super::*;
     use crate::tree::Tree;
 
-    /// What is not there yet is not waited for; what is comes as by the call that may wait.
+    /// Data that is not cached is not waited for.  Cached data is the same as from the call
+    /// that may wait.
     #[test]
     fn what_is_cached_is_told_at_once() {
         let path = std::env::temp_dir().join(format!("forebay-now-{}", std::process::id()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: what the tree does is what its file system does, on a directory of this
-//! machine.  What only root can do is left out for others.
+//! Goal: the tree behaves as its file system does, on a directory of this machine.  Tests that
+//! need root are skipped for other users.
 
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
 
@@ -136,7 +136,7 @@ fn an_acl_is_inherited_as_the_kernel_does() {
         }
         let other = bed.tree.lookup(&dir, b"plain").unwrap().unwrap();
         assert_eq!(bed.tree.attr(&node).unwrap().mode, bed.tree.attr(&other).unwrap().mode);
-        // What the log says of it before.
+        // The log's prediction.
         let told = crate::acl::inherited(&acl(), mode).unwrap();
         assert_eq!(told.mode, bed.tree.attr(&other).unwrap().mode, "{mode:o}");
         assert_eq!(told.access, bed.tree.xattr(&other, ACCESS_ACL).unwrap(), "{mode:o}");
@@ -270,7 +270,7 @@ fn names_links_and_renames() {
         let null = t.create(&bed.root, b"null", &asked).unwrap();
         let found = t.attr(&null).unwrap();
         assert_eq!((found.kind, found.device), (Kind::CharDevice, asked.device));
-        // Of what is on another file system nothing is seen.
+        // Nothing of another file system is visible.
         let slash = UnixTree::open(Path::new("/")).unwrap();
         assert_eq!(slash.lookup(&slash.root(), b"proc").err(), Some(Errno::XDEV));
     }
@@ -331,7 +331,8 @@ fn what_a_name_is_of_is_told_without_holding_it() {
     }
     assert_eq!(t.attr_of(&bed.root, b"none").unwrap(), None);
     assert_eq!(t.attr_of(&bed.root, b"..").err(), Some(Errno::INVAL));
-    // Of the same file system, so that its number alone does not say that it is another.
+    // A mount of the same file system, so that the device number alone does not show that it is
+    // another mount.
     let below = bed.dir.join("d");
     let bound = |other: &str| rustix::mount::mount_bind(bed.dir.join(other), &below);
     if am_root() && bed.create("e", Kind::Directory, 0o755).kind() == Kind::Directory {
@@ -342,7 +343,7 @@ fn what_a_name_is_of_is_told_without_holding_it() {
     }
 }
 
-/// By handle, and for a process that may not: what it holds is what it was.
+/// With handles, and for a process that may not use them: the inodes held stay the same.
 #[test]
 fn few_descriptors_hold_many_inodes() {
     const MOST: usize = 20;
@@ -370,10 +371,11 @@ fn few_descriptors_hold_many_inodes() {
             assert_eq!(tree.attr(node).unwrap().nlink, u32::from(i >= 5), "{i}");
             tree.sync(node).unwrap();
         }
-        // Each has one besides, where it could not be opened again.
+        // Without handles each inode keeps another descriptor, since it could not be opened
+        // again.
         let most = if by_handle { MOST } else { nodes.len() + MOST };
         assert!(tree.cache.open() <= most + 8, "{} are open", tree.cache.open());
-        // Only as many as are pinned stay, and the root.
+        // Only the pinned ones and the root stay open.
         tree.pin(&nodes[0], false).unwrap();
         (0..3).for_each(|_| tree.cache.close_half());
         let stale = tree.attr(&nodes[0]).err() == Some(Errno::STALE);

@@ -58,7 +58,7 @@ fn hash(state: &State, log: &Log) -> u64 {
     h.finish()
 }
 
-/// What a crash leaves: names up to a point, and of the data nothing, all, or some.
+/// The state after a crash: names up to a point, and none, all or some of the data.
 fn crash(disk: &Disk, rng: &mut Rng) -> State {
     let point = rng.index(disk.points());
     let how = rng.index(4);
@@ -153,7 +153,7 @@ fn another(state: &State, truths: &[&Truth]) -> Result<(), String> {
     }
 }
 
-/// What a crash leaves of the log.
+/// The log after a crash.
 #[derive(Clone, Debug, Hash)]
 struct Log {
     period: bool,
@@ -166,7 +166,7 @@ impl Log {
         Log { period: is_logging(events), synced: synced_of(events), entries: log_of(events) }
     }
 
-    /// The same after these events of a replay.
+    /// The log after these events of a replay.
     fn after(&self, events: &[Event]) -> Log {
         match events.iter().any(|e| matches!(e, Event::Period(false))) {
             true => Log { period: false, synced: 0, entries: Vec::new() },
@@ -198,7 +198,7 @@ fn explore(
             counts.crashes += 1;
             let key = hash(&state, &log);
             counts.distinct.insert(key);
-            // The same state may be right before a step has ended, and wrong after it.
+            // The same state may be right before a step has ended and wrong afterwards.
             if !seen
                 .insert((key, truths.iter().map(|t| std::ptr::from_ref(*t)).collect::<Vec<_>>()))
             {
@@ -351,7 +351,7 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored => {
             &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
         }
-        // Those of super::beside.
+        // The bugs for super::beside.
         _ => &[],
     }
 }
@@ -453,7 +453,7 @@ fn planted_bugs_of_the_number_are_caught() {
     }
 }
 
-/// Of which the log is at the first event: the entry is there, and no Void yet.
+/// At the first event the log has the entry and no Void yet.
 #[test]
 fn what_was_under_way_is_left_out_if_that_is_accepted() {
     use Act::*;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a tree may be after a replay.
+//! The states that a tree may have after a replay.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::sim::{Inode, State, ROOT_INO};
 use crate::mark;
 use crate::record::Kind;
 
-/// Of each byte of a file the values that it may have; the file is at least `min` long.
+/// For each byte of a file the values that it may have; the file is at least `min` long.
 #[derive(Clone, Debug, Default)]
 pub struct Bytes {
     pub allowed: Vec<Vec<u8>>,
@@ -20,7 +20,7 @@ impl Bytes {
         Bytes { allowed: data.iter().map(|b| vec![*b]).collect(), min: data.len() }
     }
 
-    /// Without a sync.
+    /// A write without a sync.
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset + bytes.len();
         if self.allowed.len() < end {

@@ -21,7 +21,7 @@ use crate::tree::{New, RenameHow, Tree};
 
 type Path = &'static str;
 
-/// Of [`LiveOptions`], so that two writes are more than it.
+/// A limit of [`LiveOptions`] that two writes exceed.
 const SYNC_LIMIT: usize = 1000;
 
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +107,7 @@ struct SimJournal {
 }
 
 impl SimJournal {
-    /// Mistakes of the live part: what it does not log.
+    /// Whether a planted bug of the live part drops the record.
     fn loses(&self, record: &Record<'_>) -> bool {
         match self.bug {
             Some(Bug::SyncedWithoutEntry) => matches!(record, Record::Synced { .. }),
@@ -146,7 +146,7 @@ impl Journal for SimJournal {
 struct Step {
     start: usize,
     end: usize,
-    /// While it goes on, besides what was before.
+    /// The truths while the step runs, in addition to the one before.
     during: Vec<Truth>,
     after: Truth,
 }
@@ -157,21 +157,21 @@ pub struct Ran {
     pub base: State,
     /// From the mark to its end.
     pub trace: Vec<Event>,
-    /// Of these, what the workload did.
+    /// The part of the trace that the workload caused.
     pub worked: Range<usize>,
-    /// The tree at its end.
+    /// The tree at the end of the workload.
     pub last: State,
     first: Truth,
     steps: Vec<Step>,
 }
 
 impl Ran {
-    /// Of a crash right after the workload.
+    /// The log after a crash right after the workload.
     pub fn log(&self) -> Vec<Vec<u8>> {
         log_of(&self.trace[..self.worked.end])
     }
 
-    /// What may be there after a crash behind so many events.
+    /// The truths that may hold after a crash after so many events.
     pub fn truths(&self, at: usize) -> Vec<&Truth> {
         let mut before = &self.first;
         for step in &self.steps {
@@ -299,7 +299,7 @@ fn act(live: &SimLive, act: Act, step: usize) -> Result<(), Errno> {
     }
 }
 
-/// What is allowed of contents after an act that was done.
+/// The contents that are allowed after an act that was done.
 #[derive(Default)]
 struct Contents {
     bytes: BTreeMap<u64, Bytes>,
@@ -459,7 +459,7 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     Ran { base, trace: tree.trace(), worked, last, first, steps }
 }
 
-/// A tree that the live part and somebody beside it change.
+/// A tree that the live part and another program change.
 pub struct Beside {
     pub base: State,
     pub tree: SimTree,
@@ -502,7 +502,7 @@ impl Beside {
         self.create_at(path).unwrap();
     }
 
-    /// What the tree may refuse.
+    /// Tries an operation that the tree may refuse.
     pub fn tries(&self, path: &str) {
         let (dir, name) = parent(&self.live, path).unwrap();
         let _ = self.live.create(&dir, name, &new(Kind::File, b""));
