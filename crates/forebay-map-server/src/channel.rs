@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_works_is_waited_for_and_who_is_silent_is_not() {
+    fn a_busy_process_is_waited_for_and_a_silent_one_is_not() {
         let each = PATIENCE / 4;
         assert_eq!(heard(7, each), Heard::Said(Reply::Done), "it worked for twice the time");
         assert!(matches!(heard(0, 3 * PATIENCE / 2), Heard::Silent(_)), "it said nothing");

@@ -210,7 +210,7 @@ impl Shared {
         let mut threads = lock(&shared.threads);
         threads.retain(|thread| !thread.is_finished());
         let refused = match (threads.len() < CONNECTIONS, peer(&stream), stream.try_clone()) {
-            (false, ..) => format!("there are {CONNECTIONS} connections, and no more may be"),
+            (false, ..) => format!("there are {CONNECTIONS} connections, which is the limit"),
             (_, Err(why), _) => why,
             (.., Err(e)) => e.to_string(),
             (_, Ok((pid, process)), Ok(clone)) => {
@@ -339,7 +339,7 @@ impl Shared {
                         }
                     }
                     (_, Role::None) => {
-                        let why = "it has to say first which map it wants".into();
+                        let why = "the first request must name the map".into();
                         tell(stream, &Answer::Failed { refused: false, why })?;
                     }
                 }
@@ -413,7 +413,7 @@ impl Shared {
                 format!("it speaks version {version}, and the server {VERSION}: use one version")
             }
             _ if lock(&self.known).len() >= CLIENTS => {
-                format!("{CLIENTS} processes have files mapped, and no more may")
+                format!("{CLIENTS} processes have files mapped, which is the limit")
             }
             Err(e) => e.to_string(),
             Ok(None) => {

@@ -173,7 +173,7 @@ impl std::fmt::Display for Error {
         match self {
             Error::Pool(e) => e.fmt(f),
             Error::Map(map, e) => write!(f, "map {map}: {e}"),
-            Error::Json(e) => write!(f, "the answer cannot be written down: {e}"),
+            Error::Json(e) => write!(f, "the answer cannot be encoded: {e}"),
         }
     }
 }

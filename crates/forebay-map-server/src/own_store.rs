@@ -22,7 +22,7 @@ pub(crate) struct OwnStore {
 }
 
 fn unexpected(answer: &Answer) -> Error {
-    Error::Pool(format!("the share does not answer what was asked: {answer:?}"))
+    Error::Pool(format!("the share gave an unexpected answer: {answer:?}"))
 }
 
 impl OwnStore {

@@ -212,7 +212,7 @@ impl Share {
             Request::Hello { .. }
             | Request::Bye
             | Request::Also { .. }
-            | Request::Orders { .. } => Err(Error::Pool("that was not to be said now".into())),
+            | Request::Orders { .. } => Err(Error::Pool("this request is not allowed now".into())),
             Request::AddFile { ref file } => add_file(store, &mut owned, client, file),
             Request::SetSize { file, size } => {
                 owned.own(client, file)?;
@@ -428,7 +428,7 @@ fn add_file(
     let path = Path::new(&file.path);
     let refuse = |why: String| Err(Error::Refused { path: path.to_owned(), why });
     if !path.is_absolute() || file.identity.is_empty() || file.cut || file.damaged {
-        return refuse("it is not named as it has to be".into());
+        return refuse("its record needs an absolute path and an identity".into());
     }
     let held = owned.files.values().find(|held| held.identity == file.identity);
     match held {

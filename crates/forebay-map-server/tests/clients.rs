@@ -207,7 +207,7 @@ fn number_of(variable: &str, short: u64) -> u64 {
 }
 
 #[test]
-fn two_have_what_they_would_have_alone() {
+fn two_processes_have_the_guarantees_of_one() {
     if !can() {
         return;
     }
@@ -329,7 +329,7 @@ fn hostile(socket: &Path, seed: u64) {
 }
 
 #[test]
-fn who_is_hostile_harms_nobody_else() {
+fn a_hostile_process_harms_no_other() {
     if let (Some(socket), seed) = (std::env::var_os(HOSTILE), number_of("MAP_SEED", 1)) {
         return hostile(Path::new(&socket), seed);
     }
@@ -352,7 +352,7 @@ fn who_is_hostile_harms_nobody_else() {
         });
         for seed in 0..number_of("MAP_HOSTILE", 5) {
             let child = std::process::Command::new(std::env::current_exe().expect("this program"))
-                .args(["--exact", "who_is_hostile_harms_nobody_else"])
+                .args(["--exact", "a_hostile_process_harms_no_other"])
                 .env(HOSTILE, wire::socket_path(&bed.dir, bed.pool().uuid()))
                 .env("MAP_SEED", (number_of("MAP_SEED", 1) * 1000 + seed).to_string())
                 .output();
@@ -417,7 +417,7 @@ impl Drop for Over<'_> {
 
 /// A number is free as soon as its file has been recovered, and its new owner must keep it.
 #[test]
-fn a_number_that_is_used_again_is_its_new_owners() {
+fn a_reused_number_belongs_to_its_new_owner() {
     let bed = Bed::new();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -452,13 +452,13 @@ fn a_number_that_is_used_again_is_its_new_owners() {
 
 /// A server that counts as dead may continue later and then carries out earlier requests.
 #[test]
-fn what_a_slow_server_does_later_harms_nobody() {
+fn late_work_of_a_slow_server_harms_no_process() {
     if !can() {
         return;
     }
     if std::env::var_os("FOREBAY_MAP_PLANTED").is_none() {
         let slow = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "what_a_slow_server_does_later_harms_nobody"])
+            .args(["--exact", "late_work_of_a_slow_server_harms_no_process"])
             .env("FOREBAY_MAP_PLANTED", "DoneLate")
             .output();
         let slow = slow.expect("it runs");
@@ -506,13 +506,13 @@ fn what_a_slow_server_does_later_harms_nobody() {
 
 /// A bug is planted for a whole process, so each run has a process of its own.
 #[test]
-fn planted_mistakes_are_found() {
+fn planted_bugs_are_found() {
     if !can() {
         return;
     }
     for (mistake, test) in [
-        ("AnyonesFrames", "who_is_hostile_harms_nobody_else"),
-        ("AnotherForgotten", "a_number_that_is_used_again_is_its_new_owners"),
+        ("AnyonesFrames", "a_hostile_process_harms_no_other"),
+        ("AnotherForgotten", "a_reused_number_belongs_to_its_new_owner"),
     ] {
         let run = || {
             // The bug may show as a hang.
@@ -533,7 +533,7 @@ fn planted_mistakes_are_found() {
 
 /// A process with more than its share must release some frames.
 #[test]
-fn who_needs_frames_gets_some_of_who_has_many() {
+fn a_process_in_need_gets_frames_of_one_with_many() {
     if !can() {
         return;
     }
@@ -559,7 +559,7 @@ fn who_needs_frames_gets_some_of_who_has_many() {
 
 /// A process keeps its mapping, whatever happens to the socket, and its later syncs are kept.
 #[test]
-fn a_server_that_ends_is_told_by_name() {
+fn the_end_of_a_server_is_reported_by_name() {
     if !can() {
         return;
     }

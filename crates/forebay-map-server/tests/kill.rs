@@ -19,7 +19,7 @@ use forebay::{FoundMark, Pool, PoolOptions};
 use forebay_map::backing::{Backing, RegularFile};
 use forebay_map::{wire, Cache, Options, ServedStore, Session, Wanted, PAGE, SEGMENT};
 
-const TEST: &str = "what_was_synced_is_in_the_file_whoever_is_killed";
+const TEST: &str = "synced_data_is_in_the_file_whichever_process_is_killed";
 
 /// The process that maps a file.  A page is full of one number, whose highest byte identifies
 /// the file.  `alone`: the process loses its connection soon.
@@ -251,7 +251,7 @@ fn is_one_of_them() -> bool {
 }
 
 #[test]
-fn what_was_synced_is_in_the_file_whoever_is_killed() {
+fn synced_data_is_in_the_file_whichever_process_is_killed() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -269,7 +269,7 @@ fn what_was_synced_is_in_the_file_whoever_is_killed() {
 }
 
 #[test]
-fn planted_mistakes_are_found() {
+fn planted_bugs_are_found() {
     if !can() {
         return;
     }

@@ -25,7 +25,7 @@ use forebay_map::{MapFile, Options, Session, Wanted, PAGE, SEGMENT};
 use forebay_map_server::MapService;
 use forebay_server::{Service, Stop};
 
-const TEST: &str = "what_any_of_them_has_synced_is_in_the_file_whoever_is_killed";
+const TEST: &str = "data_synced_by_any_process_is_in_the_file_whichever_is_killed";
 const PROCESSES: u64 = 3;
 
 /// A random page of the process with this number.
@@ -223,7 +223,7 @@ fn is_one_of_them() -> bool {
 }
 
 #[test]
-fn what_any_of_them_has_synced_is_in_the_file_whoever_is_killed() {
+fn data_synced_by_any_process_is_in_the_file_whichever_is_killed() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -241,7 +241,7 @@ fn what_any_of_them_has_synced_is_in_the_file_whoever_is_killed() {
 
 /// A process that has not answered yet has not synced.  A stopped process shows that.
 #[test]
-fn one_that_is_stopped_is_waited_for() {
+fn a_stopped_process_is_waited_for() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -256,7 +256,7 @@ fn one_that_is_stopped_is_waited_for() {
 /// The file also has stores that were not synced, and its size: the memory lives as long as the
 /// server.
 #[test]
-fn what_a_process_had_stored_when_it_was_killed_is_in_the_file() {
+fn stores_of_a_killed_process_are_in_the_file() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -325,7 +325,7 @@ fn byte(file: &MapFile, at: u64) -> u8 {
 /// Each process sees all stores of the other, frames of both are released, and refusals name
 /// their reason.
 #[test]
-fn two_that_share_a_file_have_one_file() {
+fn two_processes_share_one_file() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -369,7 +369,7 @@ fn two_that_share_a_file_have_one_file() {
 /// A file in a pool without a server, a file that does not exist, and one that the server
 /// cannot see.
 #[test]
-fn what_cannot_be_shared_is_refused_by_name() {
+fn a_file_that_cannot_be_shared_is_refused_by_name() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -389,7 +389,7 @@ fn what_cannot_be_shared_is_refused_by_name() {
 /// A process that does not answer is named within a bounded time, and nothing is acknowledged
 /// meanwhile.  Once it continues, the others do too.
 #[test]
-fn a_sync_beside_one_that_is_stopped_ends_by_name() {
+fn a_sync_while_another_is_stopped_fails_and_names_it() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -415,7 +415,7 @@ fn a_sync_beside_one_that_is_stopped_ends_by_name() {
 /// The stopped process is asked for frames too, and a thread that touches a segment does not
 /// wait for it.
 #[test]
-fn who_is_stopped_keeps_nobody_from_having_frames() {
+fn a_stopped_process_keeps_no_other_from_frames() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -446,7 +446,7 @@ fn who_is_stopped_keeps_nobody_from_having_frames() {
 /// The killed process also had a file exclusively, which is available once its pages have been
 /// written back.
 #[test]
-fn a_file_of_one_that_was_killed_is_shared_soon() {
+fn a_file_of_a_killed_process_can_be_shared_soon() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -505,7 +505,7 @@ impl ByHand {
 }
 
 #[test]
-fn room_that_nobody_can_have_is_refused() {
+fn impossible_room_is_refused() {
     if is_one_of_them() || !can() {
         return;
     }
@@ -534,7 +534,7 @@ fn room_that_nobody_can_have_is_refused() {
 
 /// No one would take back what the process gets after that.
 #[test]
-fn who_has_said_that_it_ends_is_given_nothing_by_another_connection() {
+fn a_process_that_has_ended_its_service_gets_nothing_more() {
     if is_one_of_them() || !can() {
         return;
     }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_have_the_same_addresses() {
+    fn reservations_do_not_overlap() {
         let range = 16 * SEGMENT + 1..32 * SEGMENT;
         let mut arena = Arena { range: range.clone(), given: BTreeMap::new() };
         assert_eq!(arena.take(4 * SEGMENT), Some(17 * SEGMENT));

@@ -25,8 +25,8 @@ use crate::tracker::check_segments;
 
 /// How long an open waits until the pages of a process that died have been written back.
 const HOME_WAIT: Duration = Duration::from_secs(120);
-pub(crate) const NOT_HOME: &str = "the server of the pool still brings home what a process that \
-     died has left of it: try again, and see forebay map list";
+pub(crate) const NOT_HOME: &str = "the server of the pool is still writing back what a process \
+     that died has left of it: try again, and see forebay map list";
 
 /// How often a waiting open tries again.
 pub(crate) const HOME_AGAIN: Duration = Duration::from_millis(20);

@@ -393,7 +393,7 @@ impl Content {
         if sync()? == Synced::BehindEnd {
             self.settle_size()?;
             if sync()? == Synced::BehindEnd {
-                return Err(Error::Pool("a page within the file is behind its end".into()));
+                return Err(Error::Pool("a page within the file is after its end".into()));
             }
         }
         self.touch(segment);

@@ -59,10 +59,10 @@ impl Features {
     pub fn detect(memory: BorrowedFd<'_>, offset: u64) -> Features {
         let mut found = Features::default();
         let tries: [(&str, Try); 4] = [
-            ("which pages are stored to is not to be had from the kernel", try_scan),
+            ("the kernel does not report which pages are stored to", try_scan),
             ("segments cannot be brought in when they are touched", try_faults),
-            ("the first store to a clean segment is not told", try_watch),
-            ("segments cannot be made ready before they are there", try_moves),
+            ("the kernel does not report the first store to a clean segment", try_watch),
+            ("segments cannot be prepared before they are mapped", try_moves),
         ];
         for (what, tried) in tries {
             if let Err(e) = tried(&mut found, memory, offset) {
@@ -119,7 +119,7 @@ fn try_scan(found: &mut Features, memory: BorrowedFd<'_>, offset: u64) -> io::Re
         return Err(wrong("kernels before 6.9 lose stores to files in a scan"));
     }
     if is_dax(memory)? {
-        return Err(wrong("it is on DAX, where stores to huge pages are not noted"));
+        return Err(wrong("it is on DAX, where stores to huge pages are not recorded"));
     }
     let uffd = Uffd::new(NOTED_ALONE, false)?;
     let pagemap = Pagemap::new()?;

@@ -94,7 +94,7 @@ impl Link {
                 };
                 let why = format!(
                     "its server, process {}, {cause}; what was synced is kept in the pool, and \
-                     brought home by the next forebay serve after this process has ended",
+                     the next forebay serve writes it back after this process has ended",
                     self.server
                 );
                 state.gone = Some(why.clone());
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_works_is_waited_for_and_one_that_is_silent_is_not() {
+    fn a_busy_server_is_waited_for_and_a_silent_one_is_not() {
         let each = Duration::from_millis(100);
         assert_eq!(asked(9, each).expect("it works"), Answer::Number(5));
         let silent = asked(0, 7 * each).expect_err("it says nothing");

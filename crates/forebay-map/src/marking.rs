@@ -124,7 +124,7 @@ impl Marking {
         }
         *on = false;
         drop(on);
-        of.backing.unmark().map_err(of.system("take its mark away"))?;
+        of.backing.unmark().map_err(of.system("remove its mark"))?;
         *borne = false;
         Ok(())
     }

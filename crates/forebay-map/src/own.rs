@@ -160,7 +160,7 @@ pub(crate) fn content_of(
     if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
         let shown = path.display();
         let why = format!(
-            "{said}; bring it home with that pool: forebay map recover; if that is gone: \
+            "{said}; write it back with that pool: forebay map recover; if that is gone: \
              forebay origin accept-loss {shown}"
         );
         return Err(Error::Refused { path, why });
@@ -239,7 +239,9 @@ impl<T: Track> Inner<T> {
 
     fn sync_range(&self, at: u64, len: u64) -> Result<()> {
         let content = &self.content;
-        self.tracker.check().map_err(content.system("what tells its stores"))?;
+        self.tracker
+            .check()
+            .map_err(content.system("check the descriptors that report its stores"))?;
         content.settle_written()?;
         content.settle_size()?;
         let end = at.saturating_add(len).min(content.size());

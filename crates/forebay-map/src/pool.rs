@@ -203,7 +203,7 @@ impl Store for PoolStore {
 
     fn cut_end(&self, file: u32) -> Result<()> {
         self.map.file_cut_end(file).map_err(|e| match e.is(sys::FBY_E_LOST) {
-            true => Error::Pool("the media does not give back the page in which it ends".into()),
+            true => Error::Pool("the media does not return the page in which the file ends".into()),
             false => pool(e),
         })?;
         self.known.forget_all();

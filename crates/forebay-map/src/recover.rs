@@ -398,7 +398,7 @@ impl Recovery<'_> {
             Ok(file) => file,
             Err(e) if e.is_not_found() => {
                 let empty = !lacks || planted::is(Planted::GoneDropped);
-                return self.gone(id, "it is not there any more", empty);
+                return self.gone(id, "it does not exist any more", empty);
             }
             Err(e) => return Err(e.into()),
         };
@@ -499,8 +499,8 @@ impl Recovery<'_> {
         if record.cut && self.left.unknown > 0 {
             let n = self.left.unknown;
             return Err(another(format!(
-                "a truncation to {} bytes is to be ended, and of {n} pages it is not known \
-                 whether they are behind it",
+                "a truncation to {} bytes has not ended, and it is not known whether {n} pages \
+                 are after the new end",
                 record.size
             )));
         }
@@ -603,14 +603,14 @@ impl Recovery<'_> {
         let mut why: Vec<_> = pass.not_ended.iter().map(ended).collect();
         if let Some(first) = pass.lost.first() {
             let n = pass.lost.len();
-            why.push(format!("the media does not give back {n} pages, the first at byte {first}"));
+            why.push(format!("the media does not return {n} pages, the first at byte {first}"));
         }
         if self.left.unknown > 0 {
             let n = self.left.unknown;
-            why.push(format!("of {n} pages it is not known whether the file lacks them"));
+            why.push(format!("it is not known whether the file lacks {n} pages"));
         }
         if pass.behind > 0 {
-            why.push(format!("{} pages are behind its end", pass.behind));
+            why.push(format!("{} pages are after its end", pass.behind));
         }
         (!why.is_empty()).then(|| why.join("; "))
     }
@@ -635,7 +635,7 @@ fn unmark(store: &dyn Store, file: &dyn Backing) -> Result<()> {
     let claim = store.claim();
     match found {
         FoundMark::Marked(mark) if claim.has_set(&mark) => {
-            file.unmark().map_err(Error::system(file.path(), "take its mark away"))
+            file.unmark().map_err(Error::system(file.path(), "remove its mark"))
         }
         _ => Ok(()),
     }

@@ -71,7 +71,11 @@ impl ServedStore {
         let (share, memory) = match greeted.map_err(said)? {
             (Answer::Hello(share), Some(memory)) => (share, memory),
             (Answer::Failed { why, .. }, _) => return Err(Error::Pool(why)),
-            (answer, _) => return Err(Error::Pool(format!("its server says {answer:?}"))),
+            (answer, _) => {
+                return Err(Error::Pool(format!(
+                    "its server gave an unexpected answer: {answer:?}"
+                )))
+            }
         };
         if media.is_some_and(|media| media != share.media) {
             let (at, pid) = (&share.at, share.pid);
@@ -119,7 +123,7 @@ impl ServedStore {
     pub(crate) fn at(&self, place: wire::Place) -> Result<Known> {
         match Frame::at(&self.media, &place.into()) {
             Some(frame) => Ok(Known { frame, at: place.memory }),
-            None => Err(Error::Pool("its server names a place that is not in it".into())),
+            None => Err(Error::Pool("its server named a place outside the pool".into())),
         }
     }
 
@@ -136,11 +140,11 @@ impl ServedStore {
 }
 
 fn unexpected(answer: &Answer) -> Error {
-    Error::Pool(format!("its server does not answer what was asked: {answer:?}"))
+    Error::Pool(format!("its server gave an unexpected answer: {answer:?}"))
 }
 
 fn mapped(share: &Share, memory: &OwnedFd) -> Result<Arc<Media>> {
-    let not = |why: String| Error::Pool(format!("its memory cannot be had: {why}"));
+    let not = |why: String| Error::Pool(format!("its memory is not available: {why}"));
     let len = usize::try_from(share.media_bytes).map_err(|e| not(e.to_string()))?;
     let mapped = Memory::of_file(memory.as_fd(), len, true, share.synchronous);
     let mapped = mapped.map_err(|e| not(e.to_string()))?;

@@ -556,7 +556,7 @@ fn each_moment(seed: u64, features: &Features) -> Result<usize, String> {
 
 /// A sync must not be acknowledged before the blocks are allocated.
 #[test]
-fn a_full_disk_is_told_by_the_sync_and_not_later() {
+fn a_sync_reports_a_full_disk_and_no_later_call_does() {
     let _alone = alone();
     let machine = Machine::new(2, &[0], []);
     let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
@@ -607,9 +607,9 @@ fn histories(
 }
 
 #[test]
-fn what_was_synced_is_there_after_each_cut() {
+fn synced_data_survives_each_power_cut() {
     let _alone = alone();
-    let Some(features) = has("what_was_synced_is_there_after_each_cut") else { return };
+    let Some(features) = has("synced_data_survives_each_power_cut") else { return };
     let seconds = std::env::var("MAP_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(5);
     let first = std::env::var("MAP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let [n, judged] = histories(&features, Duration::from_secs(seconds), first..u64::MAX)
@@ -624,9 +624,9 @@ fn what_was_synced_is_there_after_each_cut() {
 }
 
 #[test]
-fn planted_mistakes_of_the_library_are_found() {
+fn planted_bugs_of_the_library_are_found() {
     let _alone = alone();
-    let Some(features) = has("planted_mistakes_of_the_library_are_found") else { return };
+    let Some(features) = has("planted_bugs_of_the_library_are_found") else { return };
     for mistake in [
         Planted::SizeNotSynced,
         Planted::ClearedBeforeSync,

@@ -13,9 +13,9 @@ impl Drop for EndsProcess {
         if std::thread::panicking() {
             let _ = writeln!(
                 io::stderr(),
-                "forebay: thread {} of the library has panicked: the process ends, since nobody \
-                 would notice what is stored; what was synced is kept in the pool, and brought \
-                 home by a recovery",
+                "forebay: thread {} of the library has panicked: the process ends, since stores \
+                 would go unnoticed; what was synced is kept in the pool, and a recovery \
+                 writes it back",
                 self.0
             );
             std::process::abort();

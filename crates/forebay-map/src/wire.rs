@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_whole_or_not_there() {
+    fn a_partial_message_is_not_received() {
         let request = Request::Take { file: 3, segment: 9 };
         let bytes = bytes_of(&request).unwrap();
         for n in 0..bytes.len() {

@@ -179,7 +179,7 @@ fn child(place: &Place) {
 
 fn killed(place: &Place, after: Duration, synced: &mut BTreeMap<u64, u64>) -> usize {
     let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "what_was_synced_is_in_the_file_after_a_kill", "--nocapture"])
+        .args(["--exact", "synced_data_is_in_the_file_after_a_kill", "--nocapture"])
         .env("FOREBAY_MAP_CHILD", &place.0)
         .stdout(Stdio::piped())
         .spawn()
@@ -220,13 +220,13 @@ fn killed(place: &Place, after: Duration, synced: &mut BTreeMap<u64, u64>) -> us
 }
 
 #[test]
-fn what_was_synced_is_in_the_file_after_a_kill() {
+fn synced_data_is_in_the_file_after_a_kill() {
     if let Some(dir) = std::env::var_os("FOREBAY_MAP_CHILD") {
         let place = Place(dir.into());
         child(&place);
         unreachable!("it is killed");
     }
-    if !can("what_was_synced_is_in_the_file_after_a_kill") {
+    if !can("synced_data_is_in_the_file_after_a_kill") {
         return;
     }
     let kills = std::env::var("MAP_KILLS").ok().and_then(|k| k.parse().ok()).unwrap_or(8u64);

@@ -104,7 +104,7 @@ fn pages_with(path: &Path, byte: u8) -> usize {
 }
 
 #[test]
-fn a_damaged_record_keeps_no_other_file() {
+fn a_damaged_record_holds_up_no_other_file() {
     let place = Place::new("record");
     let files = place.crashed(&["a", "b"]);
     // Damages both copies of the first record.
@@ -143,7 +143,7 @@ fn a_damaged_record_keeps_no_other_file() {
 }
 
 #[test]
-fn memory_that_cannot_be_read_keeps_no_other_page() {
+fn unreadable_memory_holds_up_no_other_page() {
     let place = Place::new("page");
     let files = place.crashed(&["a", "b"]);
     let store = place.store();
@@ -169,7 +169,7 @@ fn memory_that_cannot_be_read_keeps_no_other_page() {
 }
 
 #[test]
-fn a_truncation_into_memory_that_cannot_be_read_is_told() {
+fn a_truncation_into_unreadable_memory_is_reported() {
     let place = Place::new("cut");
     let files = place.crashed(&["a", "b"]);
     let store = place.store();

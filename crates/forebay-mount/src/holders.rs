@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_lock_is_named() {
+    fn the_holder_of_a_lock_is_named() {
         assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF", 131073), Some(4711));
         assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF", 131074), None);
         assert_eq!(holder("1: -> FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF", 131073), None);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_found_and_given_back() {
+    fn resources_are_found_and_released() {
         let open = || std::fs::read_dir("/proc/self/fd").expect("descriptors").count();
         let before = open();
         probe(3).expect("a few");

@@ -700,7 +700,7 @@ mod tests {
 
     /// No name leads out of its directory, or to itself.
     #[test]
-    fn names_that_are_none_are_refused() {
+    fn invalid_names_are_refused() {
         for name in [&b""[..], b".", b"..", b"/", b"a/b", b"../x", b"a\0", &[b'x'; 256]] {
             assert!(read(&made(name, Kind::File)).is_err(), "{name:?}");
         }
@@ -712,7 +712,7 @@ mod tests {
 
     /// A file may be shorter by the time it is read.
     #[test]
-    fn fewer_bytes_than_were_asked_for_are_as_many_as_there_are() {
+    fn a_short_read_records_the_bytes_that_there_are() {
         let mut records = Records::default();
         let three = |b: &mut [u8]| {
             b[..3].copy_from_slice(b"abc");

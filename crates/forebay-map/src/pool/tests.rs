@@ -70,7 +70,7 @@ fn random_time(random: &mut Random) -> Time {
 }
 
 #[test]
-fn an_identity_of_any_bytes_is_read_as_what_it_is() {
+fn an_identity_with_any_bytes_is_decoded_safely() {
     let mut random = Random(5);
     for _ in 0..20_000 {
         let time = random_time(&mut random);
@@ -104,7 +104,7 @@ fn an_identity_of_any_bytes_is_read_as_what_it_is() {
 }
 
 #[test]
-fn a_record_of_any_bytes_is_refused_by_name_and_given_up() {
+fn a_record_with_any_bytes_is_refused_by_name_and_discarded() {
     let _alone = alone();
     let place = Place::new("hostile");
     let store = place.store();
@@ -208,7 +208,7 @@ fn known_frames_are_as_the_pool_says() -> std::result::Result<(), String> {
 }
 
 #[test]
-fn what_is_known_of_a_frame_is_what_the_pool_says() {
+fn known_frames_agree_with_the_pool() {
     let _alone = alone();
     known_frames_are_as_the_pool_says().expect("all is written");
     plant(Some(Planted::KnownTooLong));

@@ -124,7 +124,7 @@ fn a_damaged_record_keeps_its_own_pages_and_no_others() {
 }
 
 #[test]
-fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
+fn a_lost_page_is_reported_and_the_rest_is_written_back() {
     let _alone = alone();
     let place = Place::new("page");
     let machine = Machine::new(2, &[0], []);
@@ -148,7 +148,7 @@ fn a_page_that_the_media_does_not_give_back_is_told_and_the_rest_is_home() {
 }
 
 #[test]
-fn a_truncation_that_ends_in_a_lost_page_is_told_and_the_rest_is_home() {
+fn a_truncation_in_a_lost_page_is_reported_and_the_rest_is_written_back() {
     let _alone = alone();
     let place = Place::new("cut");
     let machine = Machine::new(2, &[0], []);
@@ -223,7 +223,7 @@ fn pages_behind_the_end_are_salvaged() -> std::result::Result<(), String> {
     machine.left_dirty_now(0, &PageSet::of(4..6));
     let report = home(&machine);
     assert_eq!(pages_with(&a, 7), [0, 1], "the others are home");
-    assert!(report.refused[0].why.contains("2 pages are behind its end"), "{report:?}");
+    assert!(report.refused[0].why.contains("2 pages are after its end"), "{report:?}");
     let saved = salvage(&*machine, &only_left(&machine), &place.0.join("saved")).expect("saved");
     assert_eq!(saved.pages, 2);
     let list = std::fs::read_to_string(&saved.list).expect("a list");
@@ -244,7 +244,7 @@ fn pages_behind_the_end_are_salvaged() -> std::result::Result<(), String> {
 }
 
 #[test]
-fn nothing_that_is_salvaged_goes_over_another_page_or_too_far() {
+fn salvaged_pages_do_not_overlap() {
     let _alone = alone();
     let place = Place::new("same");
     let machine = Machine::new(3, &[0], []);
@@ -478,7 +478,7 @@ fn a_record_is_freed_by_who_has_the_file() -> std::result::Result<(), String> {
 /// Another process has a lease of one file in the directory.  An open would wait and break the
 /// lease.
 #[test]
-fn files_beside_a_renamed_one_are_left_alone() {
+fn files_next_to_a_renamed_one_are_left_alone() {
     let _alone = alone();
     let place = Place::new("leased");
     let machine = Machine::new(1, &[0], []);
@@ -502,7 +502,7 @@ fn files_beside_a_renamed_one_are_left_alone() {
 type Test = fn() -> std::result::Result<(), String>;
 
 #[test]
-fn what_cannot_be_brought_home_is_kept() {
+fn data_that_cannot_be_written_back_is_kept() {
     let _alone = alone();
     let tests: [(Test, Planted); 8] = [
         (a_file_is_found_whose_directory_was_renamed, Planted::RenamedGone),
@@ -525,7 +525,7 @@ fn what_cannot_be_brought_home_is_kept() {
 }
 
 #[test]
-fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
+fn a_dry_run_changes_nothing_and_some_files_are_recovered_alone() {
     let _alone = alone();
     let place = Place::new("some");
     let machine = Machine::new(4, &[0], []);
@@ -549,7 +549,7 @@ fn a_trial_changes_nothing_and_some_are_brought_home_alone() {
 
 /// The file has its promised size, so changes by others lose nothing.
 #[test]
-fn a_file_that_lacks_nothing_is_let_go_whoever_has_changed_it() {
+fn a_complete_file_is_released_even_if_others_changed_it() {
     let _alone = alone();
     let place = Place::new("whole");
     let machine = Machine::new(1, &[0], []);

@@ -88,7 +88,7 @@ fn seed_of(grant: &Grant) -> Option<u32> {
 fn unexpected(answer: &Answer) -> Error {
     match answer {
         Answer::Failed { why, .. } => Error::Pool(why.clone()),
-        answer => Error::Pool(format!("its server does not answer what was asked: {answer:?}")),
+        answer => Error::Pool(format!("its server gave an unexpected answer: {answer:?}")),
     }
 }
 
@@ -250,7 +250,10 @@ impl Rooms {
         if let Some(e) = grants.iter().find_map(|grant| self.stay.accept(grant).err()) {
             return Reply::Failed(e.to_string());
         }
-        let checked = self.tracker.check().map_err(self.stay.system("what tells its stores"));
+        let checked = self
+            .tracker
+            .check()
+            .map_err(self.stay.system("check the descriptors that report its stores"));
         match checked.map_err(Lacks::Told).and_then(|()| self.take(first as usize..end as usize)) {
             Ok(()) => Reply::Done,
             Err(Lacks::Grant(_) | Lacks::End) => Reply::Again,
@@ -482,7 +485,10 @@ impl Mapped for Guest {
         if stay.closed.load(Ordering::SeqCst) {
             return Err(stay.refused("it is closed"));
         }
-        self.rooms.tracker.check().map_err(stay.system("what tells its stores"))?;
+        self.rooms
+            .tracker
+            .check()
+            .map_err(stay.system("check the descriptors that report its stores"))?;
         // A guest that joined later has stored nothing that this sync must cover.
         if stay.board.get(Is::Guests) > 1 {
             let end = at.saturating_add(len).min(self.room());

@@ -216,7 +216,7 @@ impl Guests {
             }
             drop(state);
             if begun.elapsed() > KEEP_WAIT {
-                return Err(Error::Full("others are at work on all of them".into()));
+                return Err(Error::Full("other threads are using all of them".into()));
             }
             std::thread::sleep(AGAIN);
         }
@@ -294,7 +294,7 @@ impl Guests {
                         std::thread::sleep(STOPS_AGAIN);
                     }
                     Heard::Said(_) | Heard::Busy if begun.elapsed() > STOPS => {
-                        let why = "calls of it are under way and do not end";
+                        let why = "it has calls under way that do not end";
                         return Err(silent(&*visitor.peer, why));
                     }
                     // The guest carries out other orders meanwhile.

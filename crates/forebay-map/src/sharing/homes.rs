@@ -203,7 +203,7 @@ impl Homes {
         let home = lock(&self.files).get(&file).cloned();
         match home.filter(|home| home.tracker.has(who)) {
             Some(home) => Ok(home),
-            None => Err(Error::Pool(format!("it does not share a file of number {file}"))),
+            None => Err(Error::Pool(format!("the process does not share file {file}"))),
         }
     }
 
@@ -275,7 +275,7 @@ impl Homes {
         room: u64,
     ) -> Result<Answered> {
         if !path.is_absolute() {
-            let why = "it is not named as it has to be".into();
+            let why = "its path must be absolute".into();
             return Err(Error::Refused { path: path.to_owned(), why });
         }
         self.join_by(who, visit, identity, || self.open(path, room))
@@ -310,7 +310,7 @@ impl Homes {
     ) -> Result<Answered> {
         let _opening = lock(&self.opening);
         let Some(peer) = lock(&self.peers).get(&who).cloned() else {
-            return Err(Error::Pool("it takes no orders: that has to be said before".into()));
+            return Err(Error::Pool("it has no connection for orders: open that one first".into()));
         };
         // A recovery of this file may first have to close another file.
         let Some(home) = self.find_or_open(identity, open)? else {

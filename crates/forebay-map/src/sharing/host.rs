@@ -137,7 +137,7 @@ fn another(
     match said.map_err(failed)?.0 {
         Answer::Done => Ok(stream),
         Answer::Failed { why, .. } => Err(Error::Pool(why)),
-        answer => Err(Error::Pool(format!("its server says {answer:?}"))),
+        answer => Err(Error::Pool(format!("its server gave an unexpected answer: {answer:?}"))),
     }
 }
 
@@ -147,7 +147,9 @@ impl Host {
         let orders = another(store, &Request::Orders { of }, link::PATIENCE)?;
         let slow = another(store, &Request::Also { of }, LONG)?;
         let set_up = orders.set_read_timeout(Some(TURN));
-        set_up.map_err(|e| Error::Pool(format!("its server is not heard: {e}")))?;
+        set_up.map_err(|e| {
+            Error::Pool(format!("the connection for its server's orders cannot be set up: {e}"))
+        })?;
         let (at_work, begins, ends) = (Mutex::new(None), Condvar::new(), AtomicBool::new(false));
         let orders = Arc::new(Orders { stream: orders, at_work, begins, ends });
         let visits = Arc::<Visits>::default();
@@ -253,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_carries_an_order_out_for_long_says_that_it_works() {
+    fn a_process_that_works_long_on_an_order_reports_that() {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let orders = Orders {
             stream: ours.into(),

@@ -126,7 +126,7 @@ fn promises() -> Result<(), String> {
 }
 
 #[test]
-fn a_file_is_as_long_as_was_synced_and_no_longer() {
+fn a_file_has_its_synced_size_after_a_crash() {
     let Some(_) = super::has("it") else { return };
     let _alone = alone();
     lengths().and_then(|()| promises()).expect("as long as was synced");
@@ -161,7 +161,7 @@ fn unanswered() -> usize {
 }
 
 #[test]
-fn a_promise_that_was_not_answered_is_cut() {
+fn a_promise_without_an_answer_is_truncated() {
     let _alone = alone();
     assert_eq!(unanswered(), 150);
     plant(Some(Planted::UnansweredKept));
@@ -231,7 +231,7 @@ fn looks(by_end: bool) -> (u64, u64) {
 }
 
 #[test]
-fn who_reads_beside_an_append_sees_no_zeroes() {
+fn a_reader_during_an_append_sees_no_zeroes() {
     let _alone = alone();
     let mut all = 0;
     for by_end in [false, true].repeat(3) {

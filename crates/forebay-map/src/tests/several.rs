@@ -194,9 +194,9 @@ fn threads(features: &Features, time: Duration, faults: u64) -> Result<usize, St
 }
 
 #[test]
-fn what_was_synced_by_any_thread_is_there_after_a_cut() {
+fn data_synced_by_any_thread_survives_a_power_cut() {
     let _alone = alone();
-    let Some(features) = has("what_was_synced_by_any_thread_is_there_after_a_cut") else { return };
+    let Some(features) = has("data_synced_by_any_thread_survives_a_power_cut") else { return };
     for faults in [0, 50] {
         let judged = in_time("threads", || threads(&features, Duration::from_secs(2), faults));
         println!("faults {faults}: {} cuts", judged.expect("what was synced is there"));
@@ -322,7 +322,7 @@ fn a_truncation_of_a_complete_file_is_ended_by_recovery() {
 
 /// One page is bad, and the others are written back.
 #[test]
-fn a_page_that_cannot_be_written_does_not_keep_others() {
+fn a_page_that_cannot_be_written_does_not_hold_up_others() {
     let _alone = alone();
     let machine = Machine::new(2, &[ONE], []);
     let cache = cache(&machine, &Features::detect(machine.memory(), 0));
@@ -379,9 +379,9 @@ fn locks(features: &Features, time: Duration) -> Result<usize, String> {
 }
 
 #[test]
-fn what_is_locked_stays_also_if_it_was_being_given_back() {
+fn a_locked_segment_stays_even_during_its_release() {
     let _alone = alone();
-    let name = "what_is_locked_stays_also_if_it_was_being_given_back";
+    let name = "a_locked_segment_stays_even_during_its_release";
     let Some(features) = has(name) else { return };
     let n = in_time(name, || locks(&features, Duration::from_secs(1))).expect("it stays");
     assert!(n > 20, "{n}");
@@ -420,9 +420,9 @@ fn writes_beside_truncations(features: &Features, rounds: usize) -> Result<usize
 
 /// The file must have the size that it was given.
 #[test]
-fn a_write_does_not_go_behind_the_end_that_another_has_set() {
+fn a_write_does_not_pass_an_end_set_concurrently() {
     let _alone = alone();
-    let name = "a_write_does_not_go_behind_the_end_that_another_has_set";
+    let name = "a_write_does_not_pass_an_end_set_concurrently";
     let Some(features) = has(name) else { return };
     let run = |rounds| in_time(name, || writes_beside_truncations(&features, rounds));
     run(40).expect("as it is told");
@@ -466,7 +466,7 @@ fn allocated(planted: bool, present: bool) -> Result<(), String> {
 }
 
 #[test]
-fn blocks_that_were_asked_for_are_durable_before_a_sync_needs_them() {
+fn allocated_blocks_are_durable_before_a_sync_needs_them() {
     let _alone = alone();
     for present in [false, true] {
         allocated(false, present).expect("the page comes home");
@@ -502,7 +502,7 @@ fn released(planted: bool) -> Result<(), String> {
 }
 
 #[test]
-fn what_was_not_answered_may_have_been_done() {
+fn a_request_without_an_answer_may_have_been_carried_out() {
     let Some(_) = super::has("it") else { return };
     let _alone = alone();
     released(false).expect("its frame is another's");
@@ -548,9 +548,9 @@ fn a_program_that_locks_all_its_memory_loses_nothing() {
 }
 
 #[test]
-fn a_file_is_closed_beside_rounds() {
+fn a_file_is_closed_during_rounds() {
     let _alone = alone();
-    let Some(features) = has("a_file_is_closed_beside_rounds") else { return };
+    let Some(features) = has("a_file_is_closed_during_rounds") else { return };
     let machine = Machine::new(2, &[2 * ONE], []);
     let cache = cache(&machine, &features);
     let over = AtomicBool::new(false);
@@ -578,7 +578,7 @@ fn a_file_is_closed_beside_rounds() {
 
 /// Without events, the open brings in all segments itself.
 #[test]
-fn who_opens_a_file_does_not_wait_for_himself() {
+fn an_open_does_not_wait_for_itself() {
     let _alone = alone();
     let machine = Machine::new(3, &[2 * ONE, 2 * ONE], []);
     let lacking = Features::default();
@@ -611,7 +611,7 @@ fn shown(from: usize, len: usize) -> Vec<String> {
 /// Without events nothing removes a segment's memory when the process ends, and its frame soon
 /// belongs to another file.
 #[test]
-fn nobody_stores_to_a_frame_that_was_given_back() {
+fn no_thread_stores_to_a_released_frame() {
     let _alone = alone();
     let machine = Machine::new(2, &[2 * ONE], []);
     let cache = cache(&machine, &Features::default());
@@ -660,7 +660,7 @@ fn a_file_is_read_into_its_own_mapping() {
 
 /// A round of write-back holds every file for as long as the sync of one takes.
 #[test]
-fn a_file_that_was_closed_can_be_opened_beside_a_slow_sync_of_another() {
+fn a_closed_file_can_be_opened_during_a_slow_sync_of_another() {
     let _alone = alone();
     let Some(features) = has("a_file_that_was_closed_can_be_opened") else { return };
     let path = std::env::temp_dir().join(format!("forebay-slow-{}", std::process::id()));

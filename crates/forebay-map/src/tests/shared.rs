@@ -515,9 +515,9 @@ fn threads(features: &Features, time: Duration) -> std::result::Result<usize, St
 }
 
 #[test]
-fn what_any_process_has_synced_is_there_after_each_cut() {
+fn data_synced_by_any_process_survives_each_power_cut() {
     let _alone = alone();
-    let Some(features) = has("what_any_process_has_synced_is_there_after_each_cut") else { return };
+    let Some(features) = has("data_synced_by_any_process_survives_each_power_cut") else { return };
     let seconds = std::env::var("MAP_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(4);
     let done =
         in_time("histories", || histories(&features, Duration::from_secs(seconds), &[0, 60]));
@@ -529,9 +529,9 @@ fn what_any_process_has_synced_is_there_after_each_cut() {
 }
 
 #[test]
-fn planted_mistakes_of_sharing_are_found() {
+fn planted_bugs_of_sharing_are_found() {
     let _alone = alone();
-    let Some(features) = has("planted_mistakes_of_sharing_are_found") else { return };
+    let Some(features) = has("planted_bugs_of_sharing_are_found") else { return };
     for (mistake, at_once) in [
         (Planted::OthersNotSynced, false),
         (Planted::StoresOfTheDeadLost, false),
@@ -553,9 +553,9 @@ fn planted_mistakes_of_sharing_are_found() {
 /// A store is visible to the other process at once.  After the death of the first process the
 /// other one and the file still have it.
 #[test]
-fn stores_are_seen_by_others_and_outlive_who_has_stored() {
+fn stores_are_visible_to_others_and_outlive_their_process() {
     let _alone = alone();
-    let Some(features) = has("stores_are_seen_by_others_and_outlive_who_has_stored") else {
+    let Some(features) = has("stores_are_visible_to_others_and_outlive_their_process") else {
         return;
     };
     let machine = Machine::new(3, &[2 * ONE, 0], []);
@@ -578,9 +578,9 @@ fn stores_are_seen_by_others_and_outlive_who_has_stored() {
 
 /// A guest syncs by itself, so the mark stays as long as there is one.
 #[test]
-fn the_mark_stays_as_long_as_somebody_shares_the_file() {
+fn the_mark_stays_while_a_process_shares_the_file() {
     let _alone = alone();
-    let Some(features) = has("the_mark_stays_as_long_as_somebody_shares_the_file") else { return };
+    let Some(features) = has("the_mark_stays_while_a_process_shares_the_file") else { return };
     for planted in [false, true] {
         let machine = Machine::new(3, &[ONE, 0], []);
         let world = World::new(&machine, &features);
@@ -635,9 +635,9 @@ fn no_call_of_a_guest_is_under_way_while_the_size_changes() {
 
 /// Two concurrent appends get different places, and a new size is visible to both processes.
 #[test]
-fn sizes_are_everybodys() {
+fn all_processes_see_the_same_size() {
     let _alone = alone();
-    let Some(features) = has("sizes_are_everybodys") else { return };
+    let Some(features) = has("all_processes_see_the_same_size") else { return };
     let machine = Machine::new(3, &[1000, 0], []);
     let world = World::new(&machine, &features);
     let (a, b) = (world.process(), world.process());
@@ -663,9 +663,9 @@ fn sizes_are_everybodys() {
 
 /// A grant may arrive late: the segment was released and has the same frame again.
 #[test]
-fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
+fn a_grant_of_an_older_use_of_a_frame_is_void() {
     let _alone = alone();
-    let Some(features) = has("a_grant_of_an_older_use_of_a_frame_counts_for_nothing") else {
+    let Some(features) = has("a_grant_of_an_older_use_of_a_frame_is_void") else {
         return;
     };
     let machine = Machine::new(1, &[ONE, 0], []);
@@ -691,10 +691,9 @@ fn a_grant_of_an_older_use_of_a_frame_counts_for_nothing() {
 
 /// With two guests, the other one must be asked.
 #[test]
-fn of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored() {
+fn each_of_two_processes_syncs_the_others_stores() {
     let _alone = alone();
-    let Some(features) = has("of_two_that_share_a_file_each_syncs_what_the_other_one_has_stored")
-    else {
+    let Some(features) = has("each_of_two_processes_syncs_the_others_stores") else {
         return;
     };
     let machine = Machine::new(2, &[ONE, 0], []);
@@ -728,10 +727,9 @@ fn a_write_to_the_end_never_makes_the_file_shorter() {
 
 /// The server may find the death itself when it asks for a frame.
 #[test]
-fn stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept() {
+fn stores_of_a_guest_found_dead_during_a_reclaim_are_kept() {
     let _alone = alone();
-    let Some(features) = has("stores_of_one_that_is_found_dead_when_a_frame_is_needed_are_kept")
-    else {
+    let Some(features) = has("stores_of_a_guest_found_dead_during_a_reclaim_are_kept") else {
         return;
     };
     let machine = Machine::new(1, &[2 * ONE, 0], []);

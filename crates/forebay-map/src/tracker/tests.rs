@@ -5,7 +5,7 @@
 //! `take` copies a page there.  Each sync first notes what the others have stored and compares
 //! afterwards.
 //!
-//! These tests find each planted bug (`planted_mistakes_are_found`).
+//! These tests find each planted bug (`planted_bugs_are_found`).
 
 use std::fs::File;
 use std::io;
@@ -176,7 +176,7 @@ fn tracker(segments: usize, features: &Features) -> Tracker<Memory> {
 }
 
 #[test]
-fn what_was_stored_is_told_once_by_every_way() {
+fn every_store_is_reported_once_with_each_feature_set() {
     let _alone = alone();
     for features in each_feature_set() {
         let t = tracker(3, &features);
@@ -198,7 +198,7 @@ fn what_was_stored_is_told_once_by_every_way() {
 }
 
 #[test]
-fn what_could_not_be_made_durable_is_told_again() {
+fn pages_not_made_durable_are_reported_again() {
     let _alone = alone();
     for features in each_feature_set() {
         let t = tracker(2, &features);
@@ -259,9 +259,9 @@ fn a_quiet_segment_is_not_looked_at_until_it_is_stored_to() {
 }
 
 #[test]
-fn an_evicted_segment_comes_back_as_it_was() {
+fn an_evicted_segment_returns_unchanged() {
     let _alone = alone();
-    let Some(features) = everything("an_evicted_segment_comes_back_as_it_was") else { return };
+    let Some(features) = everything("an_evicted_segment_returns_unchanged") else { return };
     let t = tracker(2, &features);
     store(&t, 3, 7);
     assert!(
@@ -284,9 +284,11 @@ fn an_evicted_segment_comes_back_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_let_go_of_is_kept_and_told() {
+fn memory_that_cannot_be_released_is_kept_and_reported() {
     let _alone = alone();
-    let Some(features) = everything("what_cannot_be_let_go_of_is_kept_and_told") else { return };
+    let Some(features) = everything("memory_that_cannot_be_released_is_kept_and_reported") else {
+        return;
+    };
     let memory = |t: &Tracker<Memory>| t.source().clone();
     for discarded in [false, true] {
         for touched in [false, true] {
@@ -329,9 +331,9 @@ fn what_cannot_be_let_go_of_is_kept_and_told() {
 }
 
 #[test]
-fn a_mapping_that_the_kernel_has_half_made_loses_no_store() {
+fn a_mapping_that_fails_halfway_loses_no_store() {
     let _alone = alone();
-    let name = "a_mapping_that_the_kernel_has_half_made_loses_no_store";
+    let name = "a_mapping_that_fails_halfway_loses_no_store";
     let Some(features) = everything(name) else { return };
     for fault in [Planted::AdviceFails, Planted::ProtectFails] {
         let t = tracker(1, &features);
@@ -475,7 +477,7 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
 }
 
 #[test]
-fn what_is_stored_before_a_sync_is_durable_after_it() {
+fn a_store_before_a_sync_is_durable_after_it() {
     let _alone = alone();
     for features in each_feature_set() {
         let [syncs, watched, evicted] =
@@ -487,9 +489,9 @@ fn what_is_stored_before_a_sync_is_durable_after_it() {
 }
 
 #[test]
-fn planted_mistakes_are_found() {
+fn planted_bugs_are_found() {
     let _alone = alone();
-    let Some(features) = everything("planted_mistakes_are_found") else { return };
+    let Some(features) = everything("planted_bugs_are_found") else { return };
     let mistakes = [
         Planted::ProtectWithoutLook,
         Planted::NotCompared,

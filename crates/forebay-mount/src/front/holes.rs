@@ -257,7 +257,7 @@ mod tests {
         /// The answer without a request to the kernel never calls a byte a hole that may be
         /// data.
         #[test]
-        fn all_is_data_where_nobody_can_be_asked(
+        fn everything_is_data_if_the_kernel_cannot_be_asked(
             tree in proptest::collection::vec(any::<bool>(), 0..40),
             held in proptest::collection::vec(any::<bool>(), 0..60),
             offset in 0u64..70,

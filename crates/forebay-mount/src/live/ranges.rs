@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_everywhere_until_the_file_is_empty() {
+    fn too_many_ranges_cover_the_whole_file_until_it_is_empty() {
         let mut ranges = Ranges::default();
         for i in 0..2000 {
             ranges.add(i * 10, i * 10 + 1);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_used_longest_ago_gives_way() {
+    fn the_least_recently_used_file_gives_way() {
         let recent = Recent::default();
         let all: Vec<Kept> = (0..SLOTS as u64).map(|i| recent.first(i, b"x").unwrap()).collect();
         assert_eq!(recent.next(all[0], 7, b"y"), Some(all[0]));

@@ -130,7 +130,7 @@ fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'stat
 
 /// An operation without room tries again and again: others wait only for regular syncs.
 #[test]
-fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
+fn a_lack_of_room_costs_at_most_one_sync_a_second() {
     let bed = Bed::calm("room");
     let background = bed.background();
     let groups = || bed.live.groups.syncs();
@@ -168,7 +168,7 @@ fn who_lacks_room_costs_no_more_than_a_sync_a_second() {
 
 /// After a failure nothing is synced any more, so no operation waits for room.
 #[test]
-fn who_lacks_room_is_refused_at_once_after_a_failure() {
+fn a_lack_of_room_is_refused_at_once_after_a_failure() {
     let bed = Bed::calm("no-room");
     bed.create("gone").unwrap();
     bed.live.unlink(bed.live.root(), b"gone", false).unwrap();
@@ -181,7 +181,7 @@ fn who_lacks_room_is_refused_at_once_after_a_failure() {
 }
 
 #[test]
-fn a_success_is_believed_when_earlier_syncs_have_ended() {
+fn a_success_is_trusted_once_earlier_syncs_have_ended() {
     let syncs = Arc::new(Syncs::default());
     let (first, second) = (syncs.begin(), syncs.begin());
     let (done, told) = mpsc::channel();
@@ -198,7 +198,7 @@ fn a_success_is_believed_when_earlier_syncs_have_ended() {
 }
 
 #[test]
-fn what_ends_takes_nothing_new() {
+fn a_mount_that_ends_takes_no_new_change() {
     let bed = Bed::calm("ending");
     let file = bed.create("f").unwrap();
     bed.live.end();
@@ -209,7 +209,7 @@ fn what_ends_takes_nothing_new() {
 }
 
 #[test]
-fn what_was_written_before_the_kernel_forgot_the_file_is_synced() {
+fn writes_before_the_kernel_forgot_the_file_are_synced() {
     let bed = Bed::calm("forgotten");
     let background = bed.background();
     let file = bed.create("f").unwrap();
@@ -253,7 +253,7 @@ fn a_new_file_has_nothing_to_sync_of_an_old_one() {
 }
 
 #[test]
-fn what_is_too_large_for_an_entry_is_refused_and_nothing_else() {
+fn only_a_change_too_large_for_an_entry_is_refused() {
     let bed = Bed::calm("large");
     let file = bed.create("f").unwrap();
     let value = vec![1; 64 << 10];
@@ -284,7 +284,7 @@ fn a_group_that_is_large_is_synced_before_its_time() {
 
 /// The log has space for what is to be done, and none for saying that it failed.
 #[test]
-fn a_failed_operation_is_taken_back_when_there_is_space() {
+fn a_failed_operation_is_revoked_when_there_is_space() {
     let bed = Bed::calm("void");
     let background = bed.background();
     let journal = bed.live.journal();
@@ -303,7 +303,7 @@ fn a_failed_operation_is_taken_back_when_there_is_space() {
 }
 
 #[test]
-fn what_comes_after_the_end_is_refused() {
+fn operations_after_the_end_are_refused() {
     let bed = Bed::calm("end");
     let background = bed.background();
     let file = bed.create("f").unwrap();
@@ -318,7 +318,7 @@ fn what_comes_after_the_end_is_refused() {
 }
 
 #[test]
-fn what_is_left_in_the_log_is_not_said_to_be_synced() {
+fn data_left_in_the_log_is_not_reported_synced() {
     let bed = Bed::calm("left");
     let background = bed.background();
     let file = bed.create("f").unwrap();
@@ -331,7 +331,7 @@ fn what_is_left_in_the_log_is_not_said_to_be_synced() {
 }
 
 #[test]
-fn a_background_that_is_lost_is_told() {
+fn a_lost_background_thread_is_reported() {
     let bed = Bed::calm("lost");
     let background = bed.background();
     bed.create("f").unwrap();
@@ -346,7 +346,7 @@ fn a_background_that_is_lost_is_told() {
 
 /// Others have the pool's space, and nothing of this log is to be synced.
 #[test]
-fn who_waits_for_space_sleeps() {
+fn an_operation_that_waits_for_space_sleeps() {
     let bed = Bed::calm("sleep");
     let background = bed.background();
     let journal = bed.live.journal();
@@ -425,7 +425,7 @@ fn data(bed: &Bed) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[test]
-fn what_was_written_last_is_logged_as_it_came() {
+fn the_last_writes_are_logged_as_they_came() {
     let bed = Bed::calm("kept");
     let file = bed.create("f").unwrap();
     bed.live.write(&file, 0, b"aaaa").unwrap();
@@ -440,7 +440,7 @@ fn what_was_written_last_is_logged_as_it_came() {
 
 /// After a change that is in the log by itself, and where more was written than is kept.
 #[test]
-fn what_is_not_kept_is_read_back() {
+fn writes_that_are_not_kept_are_read_back() {
     let bed = Bed::calm("read-back");
     let file = bed.create("f").unwrap();
     bed.live.write(&file, 0, b"aaaabbbb").unwrap();
@@ -460,7 +460,7 @@ fn what_is_not_kept_is_read_back() {
 
 /// Of two concurrent syncs perhaps only one learns that both have failed.
 #[test]
-fn a_sync_waits_for_what_one_beside_it_is_told() {
+fn a_sync_waits_for_the_outcome_of_a_concurrent_one() {
     let bed = Bed::calm("beside");
     let file = bed.create("f").unwrap();
     let more_than_is_logged = vec![7; LiveOptions::default().sync_limit as usize + 1];
@@ -516,7 +516,7 @@ fn a_directory_with_a_mark_that_is_over_is_empty() {
 
 /// A closed group is synced as soon as no operation holds it, and not before.
 #[test]
-fn a_closed_group_waits_for_who_holds_it() {
+fn a_closed_group_waits_for_its_holders() {
     let groups = Arc::new(Groups::<()>::new(0, 1));
     let hold = groups.enter().unwrap();
     hold.appended(1, false, &mut Vec::new());
@@ -529,7 +529,7 @@ fn a_closed_group_waits_for_who_holds_it() {
 
 /// The server alone dies, and the tree has all: the replay takes nothing of it away.
 #[test]
-fn what_was_written_is_there_after_a_replay() {
+fn written_data_is_there_after_a_replay() {
     let bed = Bed::calm("taken");
     let limit = LiveOptions::default().sync_limit as usize;
     let path = |name: &str| bed.dir.join(name);
@@ -573,7 +573,7 @@ fn what_was_written_is_there_after_a_replay() {
 
 /// The sync of one directory is not trusted to cover names.
 #[test]
-fn names_are_synced_with_all_of_the_file_system() {
+fn names_are_synced_with_the_whole_file_system() {
     use crate::replay::model::sim::{Event, SimTree, State, ROOT_INO};
     let tree = SimTree::new(State::empty());
     let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
@@ -606,7 +606,7 @@ fn names_are_synced_with_all_of_the_file_system() {
 
 /// Its write-back may have failed where nobody saw it.
 #[test]
-fn what_is_read_back_is_not_logged_where_an_error_may_be_unseen() {
+fn data_read_back_is_not_logged_if_an_error_may_be_hidden() {
     let bed = Bed::calm("unseen");
     let file = bed.create("f").unwrap();
     bed.live.write(&file, 0, &[7; 100 << 10]).unwrap();
@@ -618,7 +618,7 @@ fn what_is_read_back_is_not_logged_where_an_error_may_be_unseen() {
 
 /// The sync of all may have passed the file before it was written.
 #[test]
-fn what_the_kernel_forgets_during_a_sync_of_all_is_synced_again() {
+fn files_forgotten_during_a_sync_of_all_are_synced_again() {
     let bed = Bed::calm("during");
     let file = bed.create("f").unwrap();
     let ino = file.ino;
@@ -637,7 +637,7 @@ fn what_the_kernel_forgets_during_a_sync_of_all_is_synced_again() {
 }
 
 #[test]
-fn what_takes_anothers_name_is_logged_however_it_was_written() {
+fn content_of_a_file_that_takes_anothers_name_is_logged() {
     let bed = Bed::calm("read-back-first");
     let (new, _old) = (bed.create("new").unwrap(), bed.create("old").unwrap());
     let bytes = vec![7; 100 << 10];
@@ -652,7 +652,7 @@ fn what_takes_anothers_name_is_logged_however_it_was_written() {
 
 /// No group is synced before there is space.
 #[test]
-fn what_takes_an_operation_back_is_logged_late_rather_than_never() {
+fn a_void_is_logged_late_rather_than_never() {
     let bed = Bed::calm("late");
     let journal = bed.live.journal();
     journal.room.store(1, Ordering::Relaxed);
@@ -673,7 +673,7 @@ fn what_takes_an_operation_back_is_logged_late_rather_than_never() {
 
 /// Earlier groups are forgotten, and what they said of it.
 #[test]
-fn each_group_says_which_tree_it_is_of() {
+fn each_group_names_its_tree() {
     let bed = Bed::calm("which");
     let background = bed.background();
     for name in ["a", "b", "c"] {

@@ -670,7 +670,7 @@ fn round(seed: u64) -> Result<usize, String> {
 
 /// `MOUNT_MODEL=whole`: twenty times as many.
 #[test]
-fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
+fn untouched_files_are_restored_and_no_others_overwritten() {
     let rounds = if super::model::whole() { 40_000 } else { 2_000 };
     let (mut disputes, mut disputed) = (0, 0);
     for seed in 0..rounds {
@@ -689,7 +689,7 @@ fn what_nobody_else_touches_is_there_and_nothing_else_is_overwritten() {
 /// After the clock was set back, earlier writes have later times than the entries of their
 /// sync.
 #[test]
-fn a_clock_that_was_set_back_is_nobodys_change() {
+fn a_clock_that_was_set_back_looks_like_no_change() {
     const LATER: i64 = 5_000_000_000;
     let bed = live_on_tree(SimTree::new(root_with(&[])).changed_at(LATER));
     bed.write("x", 7);

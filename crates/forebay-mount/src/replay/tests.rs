@@ -193,7 +193,7 @@ fn a_rename_changes_the_times_of_both_directories() {
 
 /// A file whose content has the time that it had may have been changed all the same.
 #[test]
-fn what_was_changed_after_the_crash_is_told_by_the_inode() {
+fn changes_after_the_crash_show_in_the_inode() {
     let (dir, tree, bound) = scene("changed");
     let file = std::fs::File::options().write(true).open(dir.join("a/f")).unwrap();
     file.set_modified(std::time::UNIX_EPOCH).unwrap();

@@ -85,7 +85,7 @@ mod tests {
     /// Data that is not cached is not waited for.  Cached data is the same as from the call
     /// that may wait.
     #[test]
-    fn what_is_cached_is_told_at_once() {
+    fn cached_answers_come_at_once() {
         let path = std::env::temp_dir().join(format!("forebay-now-{}", std::process::id()));
         std::fs::create_dir(&path).expect("a directory");
         let content: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();

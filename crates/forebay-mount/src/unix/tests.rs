@@ -69,7 +69,7 @@ fn acl() -> Vec<u8> {
 }
 
 #[test]
-fn what_is_made_is_what_was_asked_for() {
+fn a_new_inode_is_as_requested() {
     let bed = Bed::new("made");
     let (uid, gid) =
         if am_root() { (11, 12) } else { (new(Kind::File, 0).uid, new(Kind::File, 0).gid) };
@@ -318,7 +318,7 @@ fn attributes_and_extended_ones() {
 }
 
 #[test]
-fn what_a_name_is_of_is_told_without_holding_it() {
+fn the_inode_of_a_name_is_described_without_holding_it() {
     let bed = Bed::new("names");
     let t = &bed.tree;
     bed.create("f", Kind::File, 0o640);
@@ -391,7 +391,7 @@ fn few_descriptors_hold_many_inodes() {
 
 /// The kernel tells an inode's own sync of the errors that it remembers.
 #[test]
-fn what_was_closed_after_a_write_is_synced_with_all() {
+fn a_file_closed_after_a_write_is_synced_with_all() {
     let bed = Bed::new("sight");
     let cache = |fd: &OwnedFd| Cache::of(fd).limit(2, true);
     let tree = UnixTree::open_as(&bed.dir, cache).unwrap();

@@ -59,7 +59,7 @@ fn after_cuts(machine: &Arc<Machine>, at: usize, len: usize) -> Vec<Vec<u8>> {
 /// The last store of a dead guest may equal the file's content while the pool has another
 /// durable version.
 #[test]
-fn what_a_dead_one_had_stored_back_is_durable_with_the_next_sync() {
+fn a_value_that_a_dead_guest_restored_is_durable_after_a_sync() {
     let _alone = alone();
     let Some(features) = has("what_a_dead_one_had_stored_back") else { return };
     let machine = Machine::new(3, &[ONE, 0], []);
@@ -78,7 +78,7 @@ fn what_a_dead_one_had_stored_back_is_durable_with_the_next_sync() {
 
 /// An eviction finds the death of one guest while a sync asks another guest.
 #[test]
-fn a_sync_has_what_a_dead_one_has_stored_whoever_sees_it_first() {
+fn a_sync_covers_a_dead_guests_stores_whoever_notices_the_death() {
     let _alone = alone();
     let Some(features) = has("a_sync_has_what_a_dead_one_has_stored") else { return };
     let machine = Machine::new(3, &[ONE, 0], []);
@@ -107,9 +107,9 @@ fn a_sync_has_what_a_dead_one_has_stored_whoever_sees_it_first() {
 
 /// Otherwise the new guest's calls would not be among those that are waited for.
 #[test]
-fn who_comes_while_others_are_stopped_waits_as_well() {
+fn a_guest_that_joins_during_a_stop_waits_too() {
     let _alone = alone();
-    let Some(features) = has("who_comes_while_others_are_stopped_waits_as_well") else { return };
+    let Some(features) = has("a_guest_that_joins_during_a_stop_waits_too") else { return };
     let machine = Machine::new(3, &[ONE, 0], []);
     let world = World::new(&machine, &features);
     let (asked, goes_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -148,9 +148,9 @@ fn who_comes_while_others_are_stopped_waits_as_well() {
 
 /// Bytes that were cut off have no blocks when the file grows again.
 #[test]
-fn blocks_that_were_cut_off_are_asked_for_again() {
+fn blocks_that_were_cut_off_are_allocated_again() {
     let _alone = alone();
-    let Some(features) = has("blocks_that_were_cut_off_are_asked_for_again") else { return };
+    let Some(features) = has("blocks_that_were_cut_off_are_allocated_again") else { return };
     let machine = Machine::new(3, &[ONE, 0], []);
     let world = World::new(&machine, &features);
     let (a, b) = (world.process(), world.process());
@@ -170,9 +170,9 @@ fn blocks_that_were_cut_off_are_asked_for_again() {
 /// A call that waits for a frame must end before the size can change, and the process of that
 /// call may itself have to release a frame.
 #[test]
-fn frames_are_given_back_while_a_change_of_the_size_waits() {
+fn frames_are_released_while_a_resize_waits() {
     let _alone = alone();
-    let Some(features) = has("frames_are_given_back_while_a_change_of_the_size_waits") else {
+    let Some(features) = has("frames_are_released_while_a_resize_waits") else {
         return;
     };
     let machine = Machine::new(3, &[6 * ONE, 0], []);
@@ -203,9 +203,9 @@ fn frames_are_given_back_while_a_change_of_the_size_waits() {
 
 /// The last two guests of a file die, one of them while it asks for a sync.
 #[test]
-fn a_file_is_closed_whoever_sees_that_its_last_guest_is_dead() {
+fn a_file_is_closed_whoever_notices_the_death_of_its_last_guest() {
     let _alone = alone();
-    let Some(features) = has("a_file_is_closed_whoever_sees_that_its_last_guest_is_dead") else {
+    let Some(features) = has("a_file_is_closed_whoever_notices_the_death_of_its_last_guest") else {
         return;
     };
     let machine = Machine::new(3, &[ONE, 0], []);
@@ -250,9 +250,9 @@ fn a_guest_cannot_write_to_the_board() {
 
 /// Reading a file with holes must not fill them.
 #[test]
-fn a_segment_that_was_only_read_is_given_back_without_blocks() {
+fn a_segment_that_was_only_read_is_released_without_blocks() {
     let _alone = alone();
-    let Some(features) = has("a_segment_that_was_only_read_is_given_back_without_blocks") else {
+    let Some(features) = has("a_segment_that_was_only_read_is_released_without_blocks") else {
         return;
     };
     let machine = Machine::new(3, &[ONE, 0], []);

@@ -455,7 +455,7 @@ fn planted_bugs_of_the_number_are_caught() {
 
 /// At the first event the log has the entry and no Void yet.
 #[test]
-fn what_was_under_way_is_left_out_if_that_is_accepted() {
+fn an_operation_under_way_is_left_out_if_that_is_accepted() {
     use Act::*;
     let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
     let replay_of = |log: &[Vec<u8>], state: &State, options: &ReplayOptions| {
@@ -508,7 +508,7 @@ fn no_program_can_have_the_replays_own_name() {
 
 /// A sync of the file that came after it shows that the change of its size was done.
 #[test]
-fn what_a_sync_came_after_was_not_under_way() {
+fn an_operation_before_a_sync_was_not_under_way() {
     use Act::*;
     let ran = run(&[Truncate("foo", 2 << 20), Write("foo", 0, 600), Fsync("foo")], None);
     let mut log = ran.log();
