@@ -9,9 +9,9 @@ use forebay_map::Wanted;
 #[derive(Debug)]
 pub struct Config {
     pub wanted: Wanted,
-    /// Address space for a file to grow, at least.
+    /// The least address space for a file to grow.
     pub room: u64,
-    /// Other processes have the same files.
+    /// Whether other processes share the files.
     pub shared: bool,
     globs: Vec<Glob>,
 }
@@ -19,9 +19,9 @@ pub struct Config {
 #[derive(Debug)]
 struct Glob {
     whole: CString,
-    /// Its last part.
+    /// The last component of the pattern.
     name: CString,
-    /// It says where the file is, too.
+    /// Whether the pattern also names a directory.
     has_place: bool,
 }
 
@@ -31,7 +31,7 @@ fn fits(glob: &CStr, what: &CStr, flags: i32) -> bool {
 }
 
 impl Config {
-    /// None: this program was not started by the command.
+    /// Reads the settings.  None: the command did not start this program.
     pub fn of_environment() -> Result<Option<Config>, String> {
         let given = |name: &str| std::env::var_os(format!("FOREBAY_MAP_RUN_{name}"));
         let Some(pool) = given("POOL") else { return Ok(None) };
@@ -61,12 +61,12 @@ impl Config {
         let globs = globs.collect::<Result<Vec<_>, String>>()?;
         let pool_options = forebay::PoolOptions { media, ..Default::default() };
         let of = Wanted::of(pool.as_ref());
-        // The program may change its environment: this is how it was at the start.
+        // The program may change its environment, so this keeps the state at the start.
         let wanted = Wanted { map: var("MAP"), pool: pool_options, ..of };
         Ok(Some(Config { wanted, room, shared: var("SHARED").is_some(), globs }))
     }
 
-    /// A file of that name may be one.
+    /// Whether a file with that name may be one to map.
     pub fn may_be(&self, path: &CStr) -> bool {
         let bytes = path.to_bytes_with_nul();
         let from = bytes.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);
@@ -76,7 +76,7 @@ impl Config {
         }
     }
 
-    /// The file at `real`, opened by `path`, is one.
+    /// Whether the file at `real`, opened by `path`, is one to map.
     pub fn is(&self, path: &CStr, real: &CStr) -> bool {
         let bytes = path.to_bytes_with_nul();
         let from = bytes.iter().rposition(|&b| b == b'/').map_or(0, |at| at + 1);

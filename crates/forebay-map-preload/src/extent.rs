@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The least and the last address at which a file is or was mapped.
+//! The lowest and the highest address at which a file is or was mapped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 static LEAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// A file is mapped there.
+/// Records a mapping.
 pub fn add(from: usize, room: usize) {
     LEAST.fetch_min(from, Ordering::SeqCst);
     LAST.fetch_max(from + room, Ordering::SeqCst);
 }
 
-/// Whether a range may have a part of what is or was mapped.
+/// Whether a range may overlap an address at which a file is or was mapped.
 pub fn may_have(from: usize, len: usize) -> bool {
     from < LAST.load(Ordering::Relaxed) && from.saturating_add(len) > LEAST.load(Ordering::Relaxed)
 }

@@ -19,11 +19,11 @@ struct Unchanged {
 }
 
 thread_local! {
-    /// By the thread that forks, until that is done.
+    /// Set by the thread that forks until the fork is done.
     static FORKS: Cell<Option<ManuallyDrop<Unchanged>>> = const { Cell::new(None) };
 }
 
-/// The child has this thread alone, and memory as it is now.
+/// The child has only this thread, and the memory as it is now.
 extern "C" fn before_fork() {
     std::mem::forget(hold());
     let unchanged = Unchanged {
@@ -35,7 +35,7 @@ extern "C" fn before_fork() {
     crate::MEMORY.stop();
 }
 
-/// In the parent and in the child.
+/// Runs in the parent and in the child.
 fn let_change() {
     crate::MEMORY.go_on();
     let unchanged = FORKS.try_with(Cell::take).ok().flatten();
@@ -54,8 +54,9 @@ extern "C" fn in_child() {
     signals::let_go();
 }
 
-/// At the start of the program: before the engine, which holds forks back before it opens a
-/// descriptor, so that this is done with forks held back by it.
+/// Registers the handlers at the start of the program.  This comes before the engine's own
+/// registration, which holds forks back before it opens a descriptor; so these handlers run
+/// while the engine holds forks back.
 pub fn start() -> Result<(), String> {
     // SAFETY: the handlers only take locks and store to places of ours.
     match unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) } {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The library's own descriptors: those of the pool, of files, and what tells stores.  The
-//! program has not opened them, and may close all that it has not opened, as daemons do.
+//! The library's own descriptors: those of the pool, of files, and of the reports of stores.
+//! The program has not opened them, and may close everything that it has not opened, as daemons
+//! do.
 //!
-//! They get high numbers, and the C library's functions leave them as they are.  What closes
-//! them by an instruction of its own is noticed before one of them is used for what must not
-//! be done to another file, or not be left out: then that fails.
+//! They get high numbers, and the C library's functions do not close them.  A program may still
+//! close one by an instruction of its own.  That is noticed before the number is used for an
+//! operation that must not reach another file or be skipped, and the operation fails.
 
 use std::ffi::c_int;
 use std::io;
@@ -22,14 +23,15 @@ use crate::state::{self, lock, MOST};
 /// must not have it.
 static KEPT: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 const OF_PROCESS: u8 = 2;
-/// All numbers of the library are below this.
+/// All numbers marked `OF_PROCESS` are below this.
 static OF_PROCESSES: AtomicUsize = AtomicUsize::new(0);
-/// How many there are.
+/// The number of the library's descriptors.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Between that a number is a descriptor and that it is known as ours, and the other way round.
+/// Held between the moment when a number becomes or stops being a descriptor and the update of
+/// `KEPT`.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// For a fork: [`state::before_fork`] has what it gives, until the fork is done.
+/// For a fork: [`state::before_fork`] keeps the guard until the fork is done.
 pub fn unchanged() -> MutexGuard<'static, ()> {
     CHANGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -67,30 +69,29 @@ fn first() -> usize {
     most.min(4096) / 4 * 3
 }
 
-/// The signal that the kernel is told to send for our descriptors (F_SETSIG).  It sends one for a
-/// file with a lease (`lease.rs`), to a thread of ours; for others nobody asks for it.  The number
-/// stays with the open file, and no other open file has it, so it says which are ours.  To ask for
-/// it takes half as long as fstat.
+/// The signal that marks our descriptors (F_SETSIG).  The kernel sends it only for a file with
+/// a lease (`lease.rs`), to a thread of ours.  The number stays with the open file, and no
+/// other open file has it, so it identifies ours.  Reading it takes half as long as fstat.
 ///
-/// It is the one by which the C library cancels a thread, which it sends to threads by their number
-/// alone: a program can neither send it to the process nor wait for it, so the thread of ours takes
-/// none of the program's.
+/// It is the signal by which the C library cancels a thread, which it sends to single threads
+/// only.  A program can neither send it to the process nor wait for it, so our thread takes no
+/// signal of the program's.
 pub const SIGN: usize = 32;
 const F_SETSIG: usize = 10;
 const F_GETSIG: usize = 11;
 
 fn control(fd: RawFd, what: usize, argument: usize) -> isize {
-    // SAFETY: these take numbers.
+    // SAFETY: these calls take numbers.
     unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) }
 }
 
-/// A number for it: not one that was ours and was closed past us, as whoever has that would
-/// take this for it.
+/// A free number: not one of ours that was closed without us, because its user would take this
+/// descriptor for the old one.
 fn number_from(least: usize, fd: RawFd) -> Option<OwnedFd> {
     let mut from = least;
     loop {
         let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, from);
-        // SAFETY: a duplicate is a new descriptor, which nobody has.
+        // SAFETY: a duplicate is a new descriptor that no one else owns.
         let new = (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new as RawFd) })?;
         let what = of(new.as_raw_fd())?;
         if what.load(Ordering::SeqCst) == 0 {
@@ -109,7 +110,7 @@ fn keep(opened: OwnedFd) -> OwnedFd {
             close_number(opened);
             new
         }
-        // There is no other one.
+        // No other number is free.
         None => opened,
     };
     if let Some(what) = of(kept.as_raw_fd()) {
@@ -128,7 +129,7 @@ pub fn ends_with_process(fd: RawFd) {
     }
 }
 
-/// In a child, just after fork: only system calls.
+/// Closes those descriptors in a child, just after fork; makes system calls only.
 pub fn leave_to_parent() {
     let below = OF_PROCESSES.load(Ordering::SeqCst);
     for (fd, what) in KEPT.iter().enumerate().take(below) {
@@ -139,10 +140,10 @@ pub fn leave_to_parent() {
     }
 }
 
-/// Past what is asked of programs.
+/// Closes a descriptor without the checks for programs.
 fn close_number(fd: OwnedFd) {
     let fd = fd.into_raw_fd();
-    // SAFETY: it was owned, and nobody has it any more.
+    // SAFETY: it was owned, and no one uses it any more.
     unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -152,7 +153,7 @@ fn close(fd: OwnedFd) {
     if check(number).is_ok() {
         close_number(fd);
     } else {
-        // It was closed, and may be the program's by now.
+        // It was closed, and the number may belong to the program by now.
         let _ = fd.into_raw_fd();
     }
     if of(number).is_some_and(|what| what.swap(0, Ordering::SeqCst) != 0) {
@@ -160,12 +161,12 @@ fn close(fd: OwnedFd) {
     }
 }
 
-/// How many threads have taken the sign of each away for a moment.
+/// For each descriptor the number of threads that have cleared its mark for a moment.
 static CHANGES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
-/// Numbers of those are below it.
+/// All such numbers are below this.
 static CHANGED: AtomicUsize = AtomicUsize::new(0);
 
-/// The sign of a descriptor of ours may be gone for as long as this takes.
+/// Runs `f`, during which the mark of one of our descriptors may be missing.
 pub fn changing<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
     let changes = usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
     let Some(changes) = changes else { return f() };
@@ -181,7 +182,7 @@ fn is_changing(fd: RawFd) -> bool {
     changes.is_some_and(|changes| changes.load(Ordering::SeqCst) > 0)
 }
 
-/// In a child: the threads that did so are not there.
+/// In a child: the threads that cleared marks do not exist.
 pub fn nothing_changes() {
     for changes in &CHANGES[..CHANGED.load(Ordering::SeqCst)] {
         changes.store(0, Ordering::SeqCst);

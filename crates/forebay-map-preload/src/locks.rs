@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Locks of files between processes.  A file that the process has for itself needs none: they
-//! are granted.  One that is shared has those of the kernel, by a descriptor of the library's:
-//! the program's is one with which the kernel does nothing.
+//! Locks of files between processes.  An exclusive file needs none: requests are granted.  A
+//! shared file uses the kernel's locks through a descriptor of the library, because the
+//! program's descriptor has no effect in the kernel.
 //!
-//! They are those of open file descriptions (F_OFD_SETLK), since the others are gone as soon as
-//! the process closes any descriptor of the file, which the library does by itself.
+//! The locks belong to open file descriptions (F_OFD_SETLK).  Other record locks disappear as
+//! soon as the process closes any descriptor of the file, which the library itself does.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -32,7 +32,7 @@ impl Locks {
         let link = format!("/proc/self/fd/{fd}");
         let file = File::options().read(true).write(true).open(link)?;
         let file = Lasting::from(file);
-        // A child would keep them when the process is dead.
+        // A child would keep the locks after the death of the process.
         kept::ends_with_process(file.as_raw_fd());
         Ok(Locks(Some(file)))
     }
@@ -41,7 +41,7 @@ impl Locks {
         self.0.is_some()
     }
 
-    /// A descriptor of the file is closed: with it go all of the process's locks.
+    /// A descriptor of the file is closed, which releases all locks of the process.
     pub fn closed(&self) {
         // SAFETY: all zeroes is a value of it: the whole file.
         let mut all: flock = unsafe { std::mem::zeroed() };
@@ -56,8 +56,8 @@ impl Locks {
             return fail(libc::EBADF);
         }
         l.l_pid = 0;
-        // It may wait for another process.
-        // SAFETY: the descriptor is the library's, and what it is told of lies there.
+        // The call may wait for another process.
+        // SAFETY: the descriptor is the library's, and `l` is valid for the call.
         crate::signals::let_through(|| unsafe {
             real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance())
         })
@@ -73,7 +73,7 @@ fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
         libc::F_WRLCK => Some(mode != libc::O_RDONLY),
         _ => None,
     };
-    // Asked what is locked, it looks at this first, and otherwise at the range.
+    // F_GETLK checks this first; the other calls check the range first.
     if what == libc::F_GETLK && (allowed.is_none() || l.l_type == libc::F_UNLCK as i16) {
         return Err(libc::EINVAL);
     }
@@ -97,13 +97,13 @@ fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
     }
 }
 
-/// As fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.
+/// Implements fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.
 pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
     if let Err(errno) = is_valid(desc, what, l) {
         return fail(errno);
     }
     if !desc.file.locks.are_shared() {
-        // The file is this process's, and such locks are between processes.
+        // The file is exclusive, and such locks apply between processes.
         if what == libc::F_GETLK {
             l.l_type = libc::F_UNLCK as i16;
         }
@@ -134,7 +134,7 @@ pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
     done
 }
 
-/// As lockf(3).
+/// Implements lockf(3).
 pub fn section(desc: &Desc, how: c_int, n: off_t) -> c_int {
     // SAFETY: all zeroes is a value of it.
     let mut l: flock = unsafe { std::mem::zeroed() };

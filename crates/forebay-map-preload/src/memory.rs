@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! mmap and what is done with mappings.
+//! mmap and the calls on mappings.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -23,19 +23,19 @@ fn pages(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE).filter(|&len| len > 0)
 }
 
-/// A private mapping has the content as it is now.
+/// Makes a private mapping of the present content.
 ///
 /// # Safety
-/// As mmap(2).
+/// The same as for mmap(2).
 unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     if !planted::is(Planted::PrivateStale) {
         desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
     }
     let link = format!("/proc/self/fd/{fd}\0");
-    // By the library's own descriptor: another open would break the lease of the file.
+    // Uses the library's own descriptor: another open would break the lease of the file.
     if let Some(file) = desc.file.map().as_ref().and_then(forebay_map::MapFile::file) {
         kept::check(file.as_raw_fd()).map_err(|_| libc::EIO)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let p = unsafe {
             raw(libc::SYS_mmap, [a[0], a[1], a[2], a[3], file.as_raw_fd() as usize, a[5]])
         };
@@ -44,7 +44,7 @@ unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int>
             _ => Ok(p as usize),
         };
     }
-    // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
+    // SAFETY: the path ends with a zero byte; the rest the caller guarantees.
     unsafe {
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), flags, 0, 0, 0];
@@ -67,7 +67,7 @@ fn refused(desc: &Desc, what: &str, way_out: &str) -> c_int {
 }
 
 /// # Safety
-/// As mmap(2).
+/// The same as for mmap(2).
 unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     let [_, len, prot, flags, _, offset] = a;
     let (prot, flags) = (prot as c_int, flags as c_int);
@@ -79,7 +79,7 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
         return Err(libc::EACCES);
     }
     match flags & libc::MAP_TYPE {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         libc::MAP_PRIVATE => return unsafe { private(desc, fd, a) },
         libc::MAP_SHARED => {}
         libc::MAP_SHARED_VALIDATE if flags & libc::MAP_SYNC == 0 => {}
@@ -106,14 +106,14 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
 macro_rules! maps {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As mmap(2).
+        /// The same as for mmap(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             p: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, at: off_t,
         ) -> *mut c_void {
             let a = [p.addr(), len, prot as usize, flags as usize, fd as usize, at as usize];
             let anonymous = flags & libc::MAP_ANONYMOUS != 0;
-            // SAFETY: the caller's promise.  What is mapped over ours is looked at first.
+            // SAFETY: the caller guarantees it.  A mapping over one of ours is checked first.
             unsafe {
                 match state::desc(fd).filter(|_| !anonymous) {
                     Some(desc) => match map(&desc, fd, a) {
@@ -140,7 +140,7 @@ fn at(address: usize, len: usize) -> Option<(Arc<Mapped>, u64)> {
     found
 }
 
-/// Something is to be done over a file's mapping that the library would not see.
+/// Whether a call would act on a file's mapping without the library's knowledge.
 fn over(from: usize, len: usize) -> bool {
     let Some(file) = state::over(from, len) else {
         closing::wait_within(from, len);
@@ -158,7 +158,7 @@ fn over(from: usize, len: usize) -> bool {
 }
 
 /// # Safety
-/// As munmap(2).
+/// The same as for munmap(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
     if let Some((file, _)) = at(p.addr(), len) {
@@ -170,12 +170,12 @@ pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
     if over(p.addr(), len) {
         return fail(libc::EINVAL);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     told(unsafe { raw(libc::SYS_munmap, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
 }
 
 /// # Safety
-/// As mremap(2).
+/// The same as for mremap(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mremap(
     p: *mut c_void,
@@ -188,7 +188,7 @@ pub unsafe extern "C-unwind" fn mremap(
         let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         let done = match (pages(old), pages(new)) {
             (Some(old), Some(new)) if !fixed => file.resize_view(p.addr(), old, new),
-            // One more mapping of the same (mremap(2)).
+            // Another mapping of the same pages (mremap(2)).
             (None, Some(new)) if old == 0 && !fixed && flags & libc::MREMAP_MAYMOVE != 0 => {
                 file.resize_view(p.addr(), 0, new)
             }
@@ -204,31 +204,31 @@ pub unsafe extern "C-unwind" fn mremap(
         return std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize);
     }
     let a = [p.addr(), old, new, flags as usize, to.addr(), 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let result = unsafe { raw(libc::SYS_mremap, a) };
     std::ptr::with_exposed_provenance_mut(told(result) as usize)
 }
 
 /// # Safety
-/// As shmat(2).
+/// The same as for shmat(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mut c_void {
-    // How long it is the kernel knows.
+    // Only the kernel knows the length.
     let room = usize::MAX - p.addr();
     if flags & libc::SHM_REMAP != 0 && over(p.addr(), room) {
         return std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize);
     }
     let a = [id as usize, p.addr(), flags as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     std::ptr::with_exposed_provenance_mut(told(unsafe { raw(libc::SYS_shmat, a) }) as usize)
 }
 
 /// # Safety
-/// As msync(2).
+/// The same as for msync(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
     let Some((file, at)) = at(p.addr(), len) else {
-        // It may begin before a file's mapping, and reach into it.
+        // The range may begin before a file's mapping and reach into it.
         if flags & libc::MS_SYNC != 0
             && state::over(p.addr(), len).is_some()
             && !planted::is(Planted::MsyncAcross)
@@ -237,7 +237,7 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
                 return fail(errno);
             }
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return told(unsafe { raw(libc::SYS_msync, [p.addr(), len, flags as usize, 0, 0, 0]) })
             as c_int;
     };
@@ -261,18 +261,18 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
     }
 }
 
-/// Nothing of what these advise changes what is in a shared mapping, but for the two that
+/// None of the advice changes the content of a shared mapping, except for the two kinds that
 /// are refused.
 ///
 /// # Safety
-/// As madvise(2).
+/// The same as for madvise(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     let Some((file, _)) = at(p.addr(), len) else {
         if over(p.addr(), len) {
             return fail(libc::EINVAL);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return told(unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) })
             as c_int;
     };
@@ -293,14 +293,14 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 }
 
 /// # Safety
-/// As posix_madvise(3).
+/// The same as for posix_madvise(3).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     // POSIX's DONTNEED discards nothing.
     if at(p.addr(), len).is_some() || advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
-    // SAFETY: the caller's promise; the others have the kernel's numbers.
+    // SAFETY: the caller guarantees it.  The other kinds of advice have the kernel's numbers.
     match unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) } {
         0 => 0,
         e => -e as c_int,
@@ -308,14 +308,14 @@ pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice
 }
 
 /// # Safety
-/// As mprotect(2).
+/// The same as for mprotect(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
     let Some((file, _)) = at(p.addr(), len) else {
         if over(p.addr(), len) {
             return fail(libc::EACCES);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return told(unsafe { raw(libc::SYS_mprotect, [p.addr(), len, prot as usize, 0, 0, 0]) })
             as c_int;
     };
@@ -336,33 +336,33 @@ fn locked(p: *const c_void, len: usize) -> Option<c_int> {
     let (file, at) = at(p.addr(), len)?;
     Some(match file.call(About::Lock, |map| map.lock(at, len as u64)) {
         Ok(()) => 0,
-        // As for a limit of the system.
+        // Reported like a limit of the system.
         Err(libc::EPERM) => fail(libc::ENOMEM),
         Err(errno) => fail(errno),
     })
 }
 
 /// # Safety
-/// As mlock(2).
+/// The same as for mlock(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mlock(p: *const c_void, len: usize) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let plain = || told(unsafe { raw(libc::SYS_mlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int;
     locked(p, len).unwrap_or_else(plain)
 }
 
 /// # Safety
-/// As mlock2(2).
+/// The same as for mlock2(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c_int {
     let arguments = [p.addr(), len, flags as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let plain = || told(unsafe { raw(libc::SYS_mlock2, arguments) }) as c_int;
     locked(p, len).unwrap_or_else(plain)
 }
 
 /// # Safety
-/// As munlock(2).
+/// The same as for munlock(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
     if let Some((file, at)) = at(p.addr(), len) {
@@ -372,12 +372,12 @@ pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
         });
         return done.map_or_else(fail, |()| 0);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     told(unsafe { raw(libc::SYS_munlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
 }
 
 /// # Safety
-/// As the C library's; the arguments of a system call.
+/// The same as for the C library's function: valid arguments of the system call.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syscall(
     n: std::ffi::c_long,
@@ -391,7 +391,7 @@ pub unsafe extern "C-unwind" fn syscall(
     if let Some(result) = trap::by_number(n, [a, b, c, d, e, f]) {
         return result as std::ffi::c_long;
     }
-    // SAFETY: the caller's promise.  The kernel refuses descriptors of ours.
+    // SAFETY: the caller guarantees it.  The kernel refuses descriptors of ours.
     let result = unsafe { raw(n, [a, b, c, d, e, f]) };
     if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !state::is_inside() {
         once(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Memory for the library itself.  That of the C library has locks, which the code may hold that
-//! a handler has interrupted, when the handler calls us.
+//! Memory for the library itself.  The C library's allocator has locks.  Code that a signal
+//! handler has interrupted may hold them when the handler calls us.
 //!
-//! Blocks have sizes of powers of two, and one list of free blocks for each size.  What was given
-//! back is used again and not given to the kernel; larger ones come from it and go back.
+//! Block sizes are powers of two, and each size has a list of free blocks.  Freed blocks are
+//! reused and not returned to the kernel.  Larger blocks come from the kernel and are returned
+//! to it.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -17,7 +18,7 @@ use crate::signals::hold;
 const LEAST: u32 = 4;
 const MOST: u32 = 22;
 const SIZES: usize = (MOST - LEAST + 1) as usize;
-/// Asked of the kernel at once, for small blocks.
+/// Bytes requested from the kernel at once for small blocks.
 const CHUNK: usize = 256 << 10;
 
 struct Free {
@@ -25,7 +26,7 @@ struct Free {
     first: UnsafeCell<*mut u8>,
 }
 
-// SAFETY: the list is only reached with the lock held.
+// SAFETY: the list is accessed only with the lock held.
 unsafe impl Sync for Free {}
 
 pub struct Memory([Free; SIZES]);
@@ -51,7 +52,7 @@ impl Memory {
 impl Free {
     fn lock(&self) {
         while self.locked.swap(true, Ordering::Acquire) {
-            // SAFETY: it takes nothing.
+            // SAFETY: the call has no arguments.
             unsafe { raw(libc::SYS_sched_yield, [0; 6]) };
         }
     }
@@ -80,7 +81,7 @@ fn size_of(layout: Layout) -> Option<u32> {
     (bits <= MOST && layout.align() <= 4096).then_some(bits)
 }
 
-// SAFETY: a block is of one who has it, or in a list, and is as large and aligned as its size says.
+// SAFETY: a block belongs to its user or to a list, and has its size and alignment.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(bits) = size_of(layout) else {
@@ -93,7 +94,7 @@ unsafe impl GlobalAlloc for Memory {
         let free = &self.0[(bits - LEAST) as usize];
         let _busy = hold();
         free.lock();
-        // SAFETY: with the lock held; the first word of a free block is the next one.
+        // SAFETY: the lock is held, and the first word of a free block is the next one.
         let found = unsafe {
             if (*free.first.get()).is_null() {
                 let all = from_kernel(bytes.max(CHUNK));
@@ -117,14 +118,14 @@ unsafe impl GlobalAlloc for Memory {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let Some(bits) = size_of(layout) else {
-            // SAFETY: it came so from the kernel.
+            // SAFETY: the kernel returned this mapping for this layout.
             unsafe { raw(libc::SYS_munmap, [block.addr(), layout.size(), 0, 0, 0, 0]) };
             return;
         };
         let free = &self.0[(bits - LEAST) as usize];
         let _busy = hold();
         free.lock();
-        // SAFETY: the caller gives it back; with the lock held.
+        // SAFETY: the caller frees the block, and the lock is held.
         unsafe {
             block.cast::<*mut u8>().write(*free.first.get());
             *free.first.get() = block;

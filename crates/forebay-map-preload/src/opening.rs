@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! open and its relatives; stdio, which reads and writes past us.
+//! open and its relatives, and stdio, which reads and writes without the library.
 //!
-//! A file of ours is opened for the program as a descriptor with which the kernel does nothing
-//! (O_PATH), and what the program may do is asked of the kernel by faccessat2(2): a real open
-//! would break our own lease of it (`lease.rs`).  One that has to be made is opened for a
+//! The program gets an O_PATH descriptor for a file of ours, with which the kernel does
+//! nothing.  What the program may do is asked of the kernel by faccessat2(2): a real open would
+//! break our own lease of the file (`lease.rs`).  A file that has to be made is opened for a
 //! moment.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -18,7 +18,7 @@ use crate::signals::{self, hold};
 use crate::state::{self, Refusal};
 use crate::which;
 
-/// How the program says which file it means.
+/// How the program identifies a file.
 #[derive(Clone, Copy)]
 pub enum Named<'a> {
     /// openat(2), with the extra arguments of openat2(2).
@@ -28,10 +28,10 @@ pub enum Named<'a> {
 }
 
 impl Named<'_> {
-    /// A descriptor, or a negative errno.
+    /// Returns a descriptor or a negative errno.
     ///
     /// # Safety
-    /// As the system call's.
+    /// The same as for the system call.
     unsafe fn open(&self, flags: c_int, mode: mode_t) -> isize {
         let at = |dir: c_int, second: usize| [dir as usize, second, flags as usize, 0, 0, 0];
         // SAFETY: the caller's promise; the path ends with a zero byte.
@@ -65,13 +65,13 @@ impl Named<'_> {
 
 fn owned(fd: isize) -> Result<OwnedFd, c_int> {
     match c_int::try_from(fd) {
-        // SAFETY: it was opened just now, and nobody else has it.
+        // SAFETY: it was opened just now, and no one else owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(-fd as c_int),
     }
 }
 
-/// A descriptor that the kernel does nothing with takes the place of one of the file.
+/// Replaces a descriptor of the file by one with which the kernel does nothing.
 fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
     let link = format!("/proc/self/fd/{fd}\0");
     let keep = flags & libc::O_CLOEXEC;
@@ -98,14 +98,14 @@ fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
     let wanted = if flags & libc::O_TRUNC != 0 { wanted | libc::W_OK } else { wanted };
     let how = (libc::AT_EMPTY_PATH | libc::AT_EACCESS) as usize;
     let a = [fd as usize, c"".as_ptr().addr(), wanted as usize, how, 0, 0];
-    // SAFETY: the path is there.
+    // SAFETY: the path is valid.
     match unsafe { real::raw(libc::SYS_faccessat2, a) } {
         e @ ..=-1 => Err(-e as c_int),
         _ => Ok(()),
     }
 }
 
-/// Whether a file that has this name, and is there, is to be mapped.
+/// Whether an existing file with this name is to be mapped.
 fn is_chosen(config: &Config, named: &Named<'_>, real: &CStr) -> bool {
     let name = named.name().unwrap_or(real);
     config.may_be(name) && config.is(name, real)
@@ -116,8 +116,8 @@ fn refuse(what: &CStr, why: &str) -> c_int {
     libc::EBUSY
 }
 
-/// Makes a descriptor with which the kernel does nothing one of the file's.  None: the file is to
-/// be opened plainly.
+/// Makes a descriptor with which the kernel does nothing one of the mapped file.  None: the
+/// file is to be opened plainly.
 fn adopt(
     fd: c_int,
     id: (u64, u64),
@@ -187,10 +187,10 @@ fn adopt(
 /// The same as for the system call.
 unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t) -> Made {
     let how = flags & !libc::O_TRUNC;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let mut made = owned(unsafe { named.open(how | libc::O_EXCL, mode) });
     if matches!(made, Err(libc::EEXIST)) && flags & libc::O_EXCL == 0 && is_link(named) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         made = owned(unsafe { named.open(how | libc::O_NONBLOCK, mode) });
         if let (Ok(fd), 0) = (&made, flags & libc::O_NONBLOCK) {
             let set = [fd.as_raw_fd() as usize, libc::F_SETFL as usize, how as usize, 0, 0, 0];
@@ -207,9 +207,9 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
     };
     let of = which::regular(fd.as_raw_fd()).zip(which::path_of(fd.as_raw_fd()));
     let Some(((id, size), real)) = of.filter(|(_, real)| is_chosen(config, named, real)) else {
-        // Somebody else has made it meanwhile.
+        // Another process has made it meanwhile.
         let cuts = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
-        // SAFETY: it is the one that was opened here.
+        // SAFETY: the descriptor was opened here.
         if cuts && unsafe { real::ftruncate64(fd.as_raw_fd(), 0) } != 0 {
             return Made::Here(Err(real::errno()));
         }
@@ -223,7 +223,7 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
         Some(Err(errno)) => Made::Here(Err(errno)),
         None => {
             drop(fd);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let plain = unsafe { named.open(flags & !(libc::O_CREAT | libc::O_EXCL), 0) };
             Made::Here(owned(plain).map(IntoRawFd::into_raw_fd))
         }
@@ -234,7 +234,7 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
 enum Made {
     /// The descriptor, or the reason why it could not be opened.
     Here(Result<c_int, c_int>),
-    /// Somebody else has made it.
+    /// Another process has made it.
     Meanwhile,
 }
 
@@ -243,7 +243,7 @@ fn is_link(named: &Named<'_>) -> bool {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
-    // SAFETY: both are there for the call.
+    // SAFETY: both are valid for the call.
     let done = unsafe {
         let at = [*dir as usize, path.as_ptr().addr(), (&raw mut st).addr(), flags, 0, 0];
         real::raw(libc::SYS_newfstatat, at)
@@ -251,10 +251,10 @@ fn is_link(named: &Named<'_>) -> bool {
     done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFLNK
 }
 
-/// None: it is to be opened as it would be without us.
+/// Opens a file for the program.  None: the file is to be opened without the library.
 ///
 /// # Safety
-/// As the system call's.
+/// The same as for the system call.
 unsafe fn attach(
     config: &Config,
     named: &Named<'_>,
@@ -263,18 +263,18 @@ unsafe fn attach(
 ) -> Option<Result<c_int, c_int>> {
     let _busy = hold();
     let looks = libc::O_PATH | flags & (libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    // It may be made and removed by others all the time.
+    // Other processes may make and remove it all the time.
     const TRIES: usize = 100;
     let mut tries = 0;
     let fd = loop {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         match owned(unsafe { named.open(looks, 0) }) {
             Ok(fd) => break fd,
             Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => {
                 if named.name().is_none_or(|name| !config.may_be(name)) {
                     return None;
                 }
-                // SAFETY: as above.
+                // SAFETY: the caller guarantees it.
                 match unsafe { create(config, named, flags, mode) } {
                     Made::Here(opened) => return Some(opened),
                     Made::Meanwhile if tries < TRIES => tries += 1,
@@ -318,11 +318,11 @@ unsafe fn attach(
     }
 }
 
-/// A program that has its input or output from one that maps files, as a shell gives it: it is a
-/// descriptor with which the kernel does nothing.
+/// Warns if the standard input or output comes from a program that maps files, as a shell
+/// passes it: the kernel does nothing with such a descriptor.
 pub fn tell_inherited() {
     for fd in 0..3 {
-        // SAFETY: it only asks.
+        // SAFETY: the call only queries.
         let flags = unsafe {
             real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
         };
@@ -341,7 +341,7 @@ pub fn tell_inherited() {
 }
 
 /// # Safety
-/// As the system call's; `plain` opens it as it would be without us.
+/// The same as for the system call; `plain` opens the file without the library.
 pub unsafe fn open_named(
     named: &Named<'_>,
     flags: c_int,
@@ -370,7 +370,7 @@ pub unsafe fn open_named(
         return plain();
     }
     signals::cancellation_point();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     match unsafe { attach(config, named, flags, mode) } {
         Some(Ok(fd)) => fd,
         Some(Err(errno)) => fail(errno),
@@ -379,9 +379,9 @@ pub unsafe fn open_named(
 }
 
 /// # Safety
-/// As openat(2).
+/// The same as for openat(2).
 pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let plain = || real::openat64(dir, path, flags, mode);
         match real::text(path) {
@@ -392,13 +392,13 @@ pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_
 }
 
 /// # Safety
-/// As openat2(2).
+/// The same as for openat2(2).
 pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: usize) -> c_int {
     let a = [dir as usize, path.addr(), how.addr(), len, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let plain = || real::told(real::raw(libc::SYS_openat2, a)) as c_int;
-        // Others are wrong, or of a time to come.
+        // Any other length is wrong or of a later kernel.
         let (Some(path), 24) = (real::text(path), len) else { return plain() };
         let [flags, mode, resolve] = [how.read(), how.add(1).read(), how.add(2).read()];
         match c_int::try_from(flags) {
@@ -411,7 +411,7 @@ pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: us
 }
 
 /// # Safety
-/// As open_by_handle_at(2).
+/// The same as for open_by_handle_at(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn open_by_handle_at(
     mount: c_int,
@@ -419,7 +419,7 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
     flags: c_int,
 ) -> c_int {
     let a = [mount as usize, handle.addr(), flags as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let plain = || real::told(real::raw(libc::SYS_open_by_handle_at, a)) as c_int;
         open_named(&Named::Handle { mount, handle }, flags, 0, plain)
@@ -429,17 +429,17 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
 macro_rules! opens {
     ($($name:ident $at:ident;)+) => {$(
         /// # Safety
-        /// As open(2); `mode` is not looked at where that has none.
+        /// The same as for open(2); `mode` is ignored if the flags need none.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
         }
         /// # Safety
-        /// As openat(2).
+        /// The same as for openat(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { open_at(d, path, flags, mode) }
         }
     )+};
@@ -452,17 +452,17 @@ opens! {
 macro_rules! checked_opens {
     ($($name:ident $at:ident;)+) => {$(
         /// # Safety
-        /// As open(2), which programs with _FORTIFY_SOURCE call so.
+        /// The same as for open(2).  Programs with _FORTIFY_SOURCE call this function.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
         }
         /// # Safety
-        /// As openat(2), likewise.
+        /// The same as for openat(2), likewise.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { open_at(d, path, flags, 0) }
         }
     )+};
@@ -475,11 +475,11 @@ checked_opens! {
 macro_rules! creats {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As creat(2).
+        /// The same as for creat(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
         }
     )+};
@@ -489,7 +489,7 @@ creats!(creat creat64);
 /// # Safety
 /// Null, or it ends with a zero byte.
 unsafe fn stdio_refused(path: *const c_char) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { real::text(path) };
     let Some(file) = name.and_then(|name| state::opened_at(libc::AT_FDCWD, name, true)) else {
         return false;
@@ -508,10 +508,10 @@ unsafe fn stdio_refused(path: *const c_char) -> bool {
 macro_rules! stdio {
     ($($open:ident $reopen:ident;)+) => {$(
         /// # Safety
-        /// As fopen(3).
+        /// The same as for fopen(3).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $open(path: *const c_char, how: *const c_char) -> *mut FILE {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 if stdio_refused(path) {
                     fail::<c_int>(libc::EBUSY);
@@ -521,10 +521,10 @@ macro_rules! stdio {
             }
         }
         /// # Safety
-        /// As freopen(3).
+        /// The same as for freopen(3).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $reopen(path: *const c_char, how: *const c_char, file: *mut FILE) -> *mut FILE {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 if stdio_refused(path) {
                     fail::<c_int>(libc::EBUSY);
@@ -541,7 +541,7 @@ stdio! {
 }
 
 /// # Safety
-/// As fdopen(3).
+/// The same as for fdopen(3).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, how: *const c_char) -> *mut FILE {
     if let Some(desc) = state::desc(fd) {
@@ -556,6 +556,6 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, how: *const c_char) -> *mut FI
         fail::<c_int>(libc::EINVAL);
         return std::ptr::null_mut();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { real::fdopen(fd, how).unwrap_or(std::ptr::null_mut()) }
 }

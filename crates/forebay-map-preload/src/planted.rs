@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Deliberate mistakes, each of which tests/map/planted.sh has to find: in a build with the
-//! feature `planted-mistakes` alone, chosen by `FOREBAY_MAP_RUN_PLANTED`.
+//! Planted bugs, only in a build with the feature `planted-mistakes`, chosen by
+//! `FOREBAY_MAP_RUN_PLANTED`.  tests/map/planted.sh must find each of them.
 
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Planted {
-    /// msync acknowledges what it has not synced.
+    /// msync acknowledges without a sync.
     MsyncWithoutSync = 1,
-    /// fsync knows nothing of stores and writes.
+    /// fsync ignores stores and writes.
     FsyncIgnores,
-    /// pwrite goes to the file, past the mapping.
+    /// pwrite goes to the file and bypasses the mapping.
     WriteBypasses,
     /// Writes to a descriptor with O_DSYNC are not synced.
     DsyncIgnored,
-    /// fallocate acknowledges what it has not done.
+    /// fallocate acknowledges without doing anything.
     FallocateNothing,
-    /// close forgets what was not synced.
+    /// close loses data that was not synced.
     CloseForgets,
-    /// A private mapping is made without what was stored.
+    /// A private mapping lacks earlier stores.
     PrivateStale,
-    /// A duplicate of a descriptor is not known.
+    /// A duplicate of a descriptor is unknown.
     DupForgotten,
-    /// ftruncate goes to the file, past the mapping.
+    /// ftruncate goes to the file and bypasses the mapping.
     TruncateBypasses,
-    /// A child may sync what it does not have.
+    /// A child may acknowledge a sync of memory that it does not have.
     ChildAcknowledged,
     /// The end of the program closes nothing.
     EndForgets,
-    /// msync of a range that begins before a file's mapping knows nothing of that.
+    /// msync ignores a file's mapping if the range begins before it.
     MsyncAcross,
-    /// A file is opened though the program has a descriptor of it that goes past the mapping.
+    /// A file is opened although the program has a descriptor of it that bypasses the mapping.
     PlainBeside,
-    /// A file that gets more room is the one that has its name now.
+    /// A file that gets more room is opened again by its name.
     ReopenedByName,
-    /// A thread that stores while the program ends is a fault.
+    /// A store while the program ends is a fault.
     StoresAtEnd,
     /// System calls that a program makes by an instruction of its own at a mapping are not
     /// seen.
@@ -43,11 +43,11 @@ pub enum Planted {
     ChildUnseen,
     /// The program may close the library's descriptors.
     ClosesOurs,
-    /// Nobody looks whether they are what they were.
+    /// The library does not check whether its descriptors are still its own.
     ClosedUnseen,
-    /// A number whose descriptor was closed past the library stays the file's.
+    /// A number whose descriptor was closed without the library stays the file's.
     NumberStale,
-    /// msync acknowledges what a server that has ended would have had to record.
+    /// msync acknowledges although a server that has ended would have had to record it.
     GoneAcknowledged,
 }
 

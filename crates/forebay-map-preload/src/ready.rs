@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! poll, select, epoll and vmsplice, of descriptors with which the kernel does nothing, and of
-//! memory that may be another file's later.
+//! poll, select and epoll on descriptors with which the kernel does nothing, and vmsplice of
+//! memory that may later belong to another file.
 //!
-//! A regular file can always be read and written, so poll and select say that at once; epoll
-//! takes none.
+//! A regular file can always be read and written, so poll and select report that at once; epoll
+//! refuses regular files.
 
 use std::ffi::{c_int, c_uint};
 use std::ptr::from_mut;
@@ -21,7 +21,7 @@ fn is_ours(fd: c_int) -> bool {
 }
 
 /// # Safety
-/// `fds` has `n` entries; `wait` polls as many, and not at all if it is told so.
+/// `fds` has `n` entries; `wait` polls that many, and returns at once if asked to.
 unsafe fn poll_with(
     fds: *mut pollfd,
     n: nfds_t,
@@ -30,7 +30,7 @@ unsafe fn poll_with(
     if !state::any_files() || fds.is_null() || n > state::MOST as nfds_t {
         return wait(fds, true);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let all = unsafe { std::slice::from_raw_parts_mut(fds, n as usize) };
     if !all.iter().any(|one| is_ours(one.fd)) {
         return wait(fds, true);
@@ -38,7 +38,7 @@ unsafe fn poll_with(
     let mut others = all.to_vec();
     let mut ready = 0;
     for (one, other) in all.iter_mut().zip(&mut others).filter(|(one, _)| is_ours(one.fd)) {
-        // The kernel leaves it out.
+        // The kernel skips the entry.
         other.fd = -1;
         one.revents = one.events & ALWAYS;
         ready += c_int::from(one.revents != 0);
@@ -54,15 +54,15 @@ unsafe fn poll_with(
 }
 
 /// # Safety
-/// As poll(2).
+/// The same as for poll(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { poll_with(fds, n, |fds, waits| real::poll(fds, n, if waits { timeout } else { 0 })) }
 }
 
 /// # Safety
-/// As ppoll(2).
+/// The same as for ppoll(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
@@ -71,7 +71,7 @@ pub unsafe extern "C-unwind" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         poll_with(fds, n, |fds, waits| {
             real::ppoll(fds, n, if waits { timeout } else { &raw const none }, mask)
@@ -84,7 +84,7 @@ extern "C" {
 }
 
 /// # Safety
-/// As poll(2), of an array of `room` bytes.
+/// The same as for poll(2), with an array of `room` bytes.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
@@ -92,7 +92,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     timeout: c_int,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match room / size_of::<pollfd>() < n as usize {
             true => __chk_fail(),
@@ -102,7 +102,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
 }
 
 /// # Safety
-/// As ppoll(2), of an array of `room` bytes.
+/// The same as for ppoll(2), with an array of `room` bytes.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
@@ -111,7 +111,7 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     mask: *const sigset_t,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match room / size_of::<pollfd>() < n as usize {
             true => __chk_fail(),
@@ -120,8 +120,8 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     }
 }
 
-/// Sets of descriptors of select(2), as words of 64 bits: programs have larger ones than the
-/// C library's.
+/// Sets of descriptors for select(2), as words of 64 bits: programs may use larger sets than
+/// the C library's type.
 type Set = *mut u64;
 
 /// # Safety
@@ -131,7 +131,7 @@ unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) ->
     if state::any_files() {
         for (set, ours) in sets.iter().zip(&mut ours).filter(|(set, _)| !set.is_null()) {
             for fd in 0..n.clamp(0, state::MOST as c_int) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 let word = unsafe { &mut *set.add(fd as usize / 64) };
                 let bit = 1u64 << (fd % 64);
                 if *word & bit != 0 && is_ours(fd) {
@@ -141,7 +141,7 @@ unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) ->
             }
         }
     }
-    // Nothing is exceptional of a file.
+    // A file never has an exceptional condition.
     let ready = ours[0].len() + ours[1].len();
     let found = wait(ready == 0);
     if found < 0 {
@@ -150,14 +150,14 @@ unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) ->
     for (set, fd) in
         sets.iter().zip(&ours).take(2).flat_map(|(s, all)| all.iter().map(move |fd| (s, fd)))
     {
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees it.
         unsafe { *set.add(*fd as usize / 64) |= 1 << (fd % 64) };
     }
     found + ready as c_int
 }
 
 /// # Safety
-/// As select(2).
+/// The same as for select(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn select(
     n: c_int,
@@ -168,7 +168,7 @@ pub unsafe extern "C-unwind" fn select(
 ) -> c_int {
     let mut none = timeval { tv_sec: 0, tv_usec: 0 };
     let none = from_mut(&mut none);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         select_with(n, [read, write, except], |waits| {
             real::select(n, read, write, except, if waits { timeout } else { none })
@@ -177,7 +177,7 @@ pub unsafe extern "C-unwind" fn select(
 }
 
 /// # Safety
-/// As pselect(2).
+/// The same as for pselect(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn pselect(
     n: c_int,
@@ -188,7 +188,7 @@ pub unsafe extern "C-unwind" fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         select_with(n, [read, write, except], |waits| {
             let timeout = if waits { timeout } else { &raw const none };
@@ -198,7 +198,7 @@ pub unsafe extern "C-unwind" fn pselect(
 }
 
 /// # Safety
-/// As epoll_ctl(2).
+/// The same as for epoll_ctl(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
@@ -207,18 +207,19 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if state::is_ours(fd) && !state::is_child() {
-        // As of any regular file.
+        // The same error as for any regular file.
         return fail(libc::EPERM);
     }
     let a = [epoll as usize, what as usize, fd as usize, event.addr(), 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     real::told(unsafe { real::raw(libc::SYS_epoll_ctl, a) }) as c_int
 }
 
-/// Memory of a mapping may be another file's when the pipe is read: its bytes are written.
+/// Copies the bytes into the pipe, because memory of a mapping may belong to another file when
+/// the pipe is read.
 ///
 /// # Safety
-/// As vmsplice(2).
+/// The same as for vmsplice(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn vmsplice(
     fd: c_int,
@@ -226,7 +227,7 @@ pub unsafe extern "C-unwind" fn vmsplice(
     n: usize,
     flags: c_uint,
 ) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         let writes = || real::fcntl64(fd, libc::F_GETFL, 0) & libc::O_ACCMODE != libc::O_RDONLY;
         let all = match v.is_null() || n > 1024 {

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The calls as they are without us: the C library's once our constructor has looked them up,
-//! and system calls before that.  A look-up may allocate, and an allocator may call us; and a handler
-//! of a signal may not make one.  So none is made later.
+//! The calls without the library's own handling: the C library's functions once our constructor
+//! has looked them up, and system calls before that.  A look-up may allocate, an allocator may
+//! call us, and a signal handler must not look anything up.  So there is no look-up later.
 
 use std::ffi::{c_char, c_int, c_long, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
 
-/// A system call; a negative errno if it fails.
+/// Makes a system call.  Returns a negative errno if it fails.
 ///
 /// # Safety
-/// As the system call.
+/// The same as for the system call.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the caller's promise; these registers are the ones that a system call changes.
+    // SAFETY: the caller guarantees it; these registers are the ones that a system call
+    // changes.
     unsafe {
         std::arch::asm!("syscall", inlateout("rax") n as isize => result,
             in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4],
@@ -31,7 +32,7 @@ pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         std::arch::asm!("svc 0", in("x8") n, inlateout("x0") a[0] => result, in("x1") a[1],
             in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
@@ -39,19 +40,19 @@ pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     result
 }
 
-/// -1, and why.
+/// Sets errno and returns -1.
 pub fn fail<T: From<i8>>(errno: c_int) -> T {
-    // SAFETY: it is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
     T::from(-1)
 }
 
 pub fn errno() -> c_int {
-    // SAFETY: it is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() }
 }
 
-/// As the C library tells it.
+/// Converts the result of a system call as the C library does.
 pub fn told(result: isize) -> isize {
     match result {
         -4095..=-1 => fail(-result as c_int),
@@ -84,7 +85,7 @@ macro_rules! reals {
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let p = found::$name.load(Ordering::Acquire);
                 if p.is_null() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees it.
                     return told(unsafe { raw($number, six(&[$($arg as usize),*])) }) as $ret;
                 }
                 // SAFETY: the C library's function of that name has these arguments.
@@ -153,7 +154,7 @@ reals! {
     pselect(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
 }
 
-/// Looks all of them up.
+/// Looks up all functions.
 pub fn find() {
     find_reals();
     for (found, name) in LATER.iter().chain(&WHENEVER).chain(&JUMPS) {
@@ -207,8 +208,8 @@ later! {
     sync() -> ();
 }
 
-/// A function of the C library that may be called before our constructor: it is found then.  The
-/// name ends with a zero byte.
+/// Finds a function of the C library that may be called before our constructor.  The name ends
+/// with a zero byte.
 fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     debug_assert!(name.ends_with('\0'));
     let mut p = found.load(Ordering::Acquire);
@@ -220,7 +221,8 @@ fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
     p
 }
 
-/// Signals are handled before our constructor, too, and the kernel's struct is another one.
+/// Programs may install signal handlers before our constructor runs, and the kernel's struct
+/// differs from the C library's.
 macro_rules! whenever {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
         #[allow(non_upper_case_globals)]
@@ -289,6 +291,6 @@ jumps!(longjmp _longjmp siglongjmp __longjmp_chk);
 /// # Safety
 /// Null, or it ends with a zero byte and stays as it is for the call.
 pub unsafe fn text<'a>(p: *const c_char) -> Option<&'a CStr> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) })
 }

@@ -18,7 +18,7 @@ fn told(result: Result<usize, c_int>) -> isize {
     result.map_or_else(fail, |n| n as isize)
 }
 
-/// Buffers of the program, as many as there are bytes for.
+/// Checks the buffers of the program.
 ///
 /// # Safety
 /// `v` has `n` entries, or is null.
@@ -33,7 +33,7 @@ unsafe fn buffers<'a>(v: *const iovec, n: c_int) -> Result<&'a [iovec], c_int> {
     if v.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let all = unsafe { std::slice::from_raw_parts(v, n) };
     let total = all.iter().try_fold(0usize, |sum, b| sum.checked_add(b.iov_len));
     match total.and_then(|total| isize::try_from(total).ok()) {
@@ -56,7 +56,7 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
     may(desc, libc::O_WRONLY)?;
     let mut done = 0;
     for b in all.iter().filter(|b| b.iov_len > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let to = unsafe { std::slice::from_raw_parts_mut(b.iov_base.cast::<u8>(), b.iov_len) };
         let n = read_into(desc, at + done as u64, to);
         match n {
@@ -71,9 +71,9 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
     Ok(done)
 }
 
-/// Memory of a mapping is touched in pieces of this size, and outside of the calls of the file that
-/// is read or written: a thread that touches it while the program ends goes no further, and the end
-/// waits for the calls of each file.
+/// Memory of a mapping is touched in pieces of this size, and outside of the calls of the file
+/// that is read or written.  A thread that touches it while the program ends stops there, and
+/// the end waits for the calls of each file.
 const PIECE: usize = 1 << 20;
 
 fn is_mapped(bytes: &[u8]) -> bool {
@@ -155,11 +155,11 @@ unsafe fn write_at(
             at
         }
         _ if total == 0 => size()?,
-        // The end is this call's, whoever else appends.
+        // No other append gets this call's place.
         _ => loop {
             desc.file.make_room(end_of(size()?)?)?;
             let parts = all.iter().filter(|b| b.iov_len > 0);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let parts = parts
                 .map(|b| unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) });
             let parts: Vec<Cow<'_, [u8]>> = parts
@@ -183,7 +183,7 @@ unsafe fn write_at(
     }
     let mut done = 0;
     for b in all.iter().filter(|b| b.iov_len > 0) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let from = unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) };
         let n = write_from(desc, at + done as u64, from);
         match n {
@@ -211,24 +211,24 @@ fn from_start(at: off_t) -> Result<u64, c_int> {
 }
 
 /// # Safety
-/// As read(2).
+/// The same as for read(2).
 unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
     let mut at = lock(&desc.at);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let n = all.and_then(|all| unsafe { read_at(desc, all, *at) });
     *at += n.unwrap_or(0) as u64;
     told(n)
 }
 
 /// # Safety
-/// As write(2).
+/// The same as for write(2).
 unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { write_on_as(desc, all, false, false) }
 }
 
 /// # Safety
-/// As write(2).
+/// The same as for write(2).
 unsafe fn write_on_as(
     desc: &Desc,
     all: Result<&[iovec], c_int>,
@@ -240,7 +240,7 @@ unsafe fn write_on_as(
         true => Whither::End,
         false => Whither::At(*at),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let done = all.and_then(|all| unsafe { write_at(desc, all, to, durable) });
     if let Ok((from, n)) = done {
         *at = from + n as u64;
@@ -249,11 +249,11 @@ unsafe fn write_on_as(
 }
 
 /// # Safety
-/// As read(2).
+/// The same as for read(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         None => unsafe { real::read(fd, to, n) },
         // SAFETY: as above.
         Some(desc) => unsafe {
@@ -263,11 +263,11 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> is
 }
 
 /// # Safety
-/// As write(2).
+/// The same as for write(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         None => unsafe { real::write(fd, from, n) },
         // SAFETY: as above.
         Some(desc) => unsafe {
@@ -277,11 +277,11 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) 
 }
 
 /// # Safety
-/// As readv(2).
+/// The same as for readv(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         None => unsafe { real::readv(fd, v, n) },
         // SAFETY: as above.
         Some(desc) => unsafe { read_on(&desc, buffers(v, n)) },
@@ -289,11 +289,11 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> i
 }
 
 /// # Safety
-/// As writev(2).
+/// The same as for writev(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         None => unsafe { real::writev(fd, v, n) },
         // SAFETY: as above.
         Some(desc) => unsafe { write_on(&desc, buffers(v, n)) },
@@ -316,20 +316,20 @@ unsafe fn bypass(desc: &Desc, from: *const c_void, n: usize, at: off_t) -> isize
 macro_rules! positioned {
     ($($pread:ident $pwrite:ident $preadv:ident $pwritev:ident $preadv2:ident $pwritev2:ident;)+) => {$(
         /// # Safety
-        /// As pread(2).
+        /// The same as for pread(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pread64(fd, to, n, at) };
                 told(one(to, n).and_then(|v| read_at(&desc, &v, from_start(at)?)))
             }
         }
         /// # Safety
-        /// As pwrite(2).
+        /// The same as for pwrite(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pwrite64(fd, from, n, at) };
                 if planted::is(Planted::WriteBypasses) {
@@ -342,20 +342,20 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// As preadv(2).
+        /// The same as for preadv(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::preadv64(fd, v, n, at) };
                 told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?)))
             }
         }
         /// # Safety
-        /// As pwritev(2).
+        /// The same as for pwritev(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64(fd, v, n, at) };
                 let done = buffers(v, n).and_then(|all| {
@@ -365,10 +365,10 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// As preadv2(2).
+        /// The same as for preadv2(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::preadv64v2(fd, v, n, at, f) };
                 match (f & !libc::RWF_HIPRI, at) {
@@ -379,10 +379,10 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// As pwritev2(2).
+        /// The same as for pwritev2(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
                 let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
@@ -426,7 +426,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
     n: usize,
     room: usize,
 ) -> isize {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match n > room {
             true => __chk_fail(),
@@ -441,7 +441,7 @@ macro_rules! checked_preads {
         /// As pread(2), into a buffer of `room` bytes.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, to: *mut c_void, n: usize, at: off_t, room: usize) -> isize {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 match n > room {
                     true => __chk_fail(),
@@ -466,25 +466,25 @@ fn sync_file(fd: c_int) -> Option<c_int> {
 }
 
 /// # Safety
-/// As fsync(2).
+/// The same as for fsync(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     sync_file(fd).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 /// # Safety
-/// As fdatasync(2).
+/// The same as for fdatasync(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     sync_file(fd).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
 /// More than that asks for: all is durable.
 ///
 /// # Safety
-/// As sync_file_range(2).
+/// The same as for sync_file_range(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync_file_range(
     fd: c_int,
@@ -492,12 +492,12 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     n: off_t,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     sync_file(fd).unwrap_or_else(|| unsafe { real::sync_file_range(fd, at, n, flags) })
 }
 
 /// # Safety
-/// As syncfs(2).
+/// The same as for syncfs(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     if state::any_files() && !state::is_child() && !state::is_inside() {
@@ -508,12 +508,12 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
             return 0;
         }
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { real::syncfs(fd) }
 }
 
 /// # Safety
-/// As sync(2).
+/// The same as for sync(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync() {
     if state::any_files() && !state::is_child() && !state::is_inside() {
@@ -539,12 +539,12 @@ fn refuse_copy(a: c_int, b: c_int) -> bool {
 macro_rules! sendfiles {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As sendfile(2).
+        /// The same as for sendfile(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize {
             match refuse_copy(to, from) {
                 true => fail(libc::EINVAL),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 false => unsafe { real::sendfile64(to, from, at, n) },
             }
         }
@@ -567,7 +567,7 @@ macro_rules! copies {
         ) -> isize {
             match refuse_copy(from, to) {
                 true => fail(libc::EINVAL),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 false => unsafe { real::$name(from, a, to, b, n, flags) },
             }
         }

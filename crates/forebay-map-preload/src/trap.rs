@@ -275,7 +275,7 @@ fn is_kept(signal: c_int) -> bool {
 }
 
 /// # Safety
-/// As sigaction(2).
+/// The same as for sigaction(2).
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
@@ -283,7 +283,7 @@ pub unsafe extern "C-unwind" fn sigaction(
     old: *mut Action,
 ) -> c_int {
     if !is_kept(signal) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return unsafe { signals::set(signal, new, old) };
     }
     // SAFETY: the caller guarantees it; an action that was kept is never freed.
@@ -302,7 +302,7 @@ pub unsafe extern "C-unwind" fn sigaction(
 macro_rules! signal_functions {
     ($($name:ident: $flags:expr, $masks:expr;)+) => {$(
         /// # Safety
-        /// As signal(2).
+        /// The same as for signal(2).
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             signal: c_int,
