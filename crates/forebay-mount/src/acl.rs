@@ -19,14 +19,14 @@ const GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
 
-/// The mode of what is made, and its ACL unless that says no more than the mode does.
+/// The mode of a new inode, and its ACL unless the mode expresses all of it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Inherited {
     pub mode: u32,
     pub access: Option<Vec<u8>>,
 }
 
-/// `mode`: as who makes it asks for it, without his umask.
+/// `mode`: the mode that the caller asks for, without the umask.
 pub fn inherited(default: &[u8], mode: u32) -> Result<Inherited> {
     let entries = default.strip_prefix(&VERSION).filter(|e| e.len() % ENTRY == 0);
     let mut access = default.to_vec();
@@ -36,7 +36,7 @@ pub fn inherited(default: &[u8], mode: u32) -> Result<Inherited> {
         let at = VERSION.len() + i * ENTRY;
         let word = |at: usize| u16::from_le_bytes([access[at], access[at + 1]]);
         let (tag, permissions) = (word(at), u32::from(word(at + 2)));
-        // The mode takes from the entry, and the entry from the mode.
+        // The mode and the entry restrict each other.
         let mut cut = |shift: u32| {
             let both = permissions & (mode >> shift) & 7;
             left = left & !(7 << shift) | both << shift;
@@ -52,7 +52,7 @@ pub fn inherited(default: &[u8], mode: u32) -> Result<Inherited> {
         }
     }
     more_than_mode |= mask.is_some();
-    // With a mask it is that which the mode's bits of the group stand for.
+    // If there is a mask, the group bits of the mode stand for it.
     let at = mask.or(group).ok_or(Errno::INVAL)?;
     let both = u16::from_le_bytes([access[at + 2], access[at + 3]]) & (mode >> 3) as u16 & 7;
     left = left & !0o70 | u32::from(both) << 3;

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A server's thread runs where its client runs.
+//! Runs a server's thread on the CPU of its client.
 //!
-//! A client that asks waits for the server, and the server for the client: one of the
-//! two runs at a time.  On one CPU a request costs two context switches; on two it costs
-//! waking an idle CPU twice, which in a virtual machine takes longer than a disk's sync.
-//! The kernel wakes a sleeper where it ran last, so a thread that moves itself to its
-//! client's CPU is woken there by the next request.
+//! A client waits for the server's answer, and the server for the next request, so one of the
+//! two runs at a time.  On one CPU a request costs two context switches.  On two CPUs it wakes
+//! an idle CPU twice, which in a virtual machine takes longer than a disk's sync.  The kernel
+//! wakes a sleeper where it ran last, so a thread that moves itself to its client's CPU is
+//! woken there by the next request.
 //!
-//! A client that reads much does not wait: the kernel asks for what comes next while it reads
-//! what there is, so there the server is to run elsewhere ([`leave`]).
+//! A client that reads much does not wait: the kernel requests the next bytes while the client
+//! reads the present ones.  Then the server should run elsewhere ([`leave`]).
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
 
-/// After so many requests of a thread it looks where its client is, and after more of them the
-/// longer that is the same CPU: a look takes as long as half of a sync.  Neither is a read.
+/// After how many requests a thread looks for its client's CPU.  The number grows while the
+/// client stays on the same CPU: a look takes half as long as a sync.  Reads do not count.
 const LOOK_AFTER: u32 = 16;
 const LOOK_AFTER_MOST: u32 = 128;
 
 #[derive(Clone, Copy)]
 struct Place {
     cpu: Option<usize>,
-    /// Requests until the next look, and how many there were between the last two.
+    /// Requests until the next look, and between the last two.
     left: u32,
     between: u32,
 }
@@ -50,7 +50,7 @@ pub fn follow(pid: u32) {
     };
     let mut cpu = place.cpu;
     if let Some(now) = now.filter(|now| cpu != Some(*now)) {
-        // None has moved before the first one comes here.
+        // No thread has moved before the first one comes here.
         ALL.get_or_init(|| sched_getaffinity(None).ok());
         let mut set = CpuSet::new();
         set.set(now);
@@ -60,7 +60,7 @@ pub fn follow(pid: u32) {
     PLACE.set(Place { cpu, left: between, between });
 }
 
-/// The calling thread runs where the kernel likes, if it has followed a client.
+/// Lets the kernel place the calling thread again, if it has followed a client.
 pub fn leave() {
     let place = PLACE.get();
     if let (Some(_), Some(Some(all))) = (place.cpu, ALL.get()) {
@@ -69,13 +69,13 @@ pub fn leave() {
     }
 }
 
-/// The CPU that a thread ran on last: field 39 of its stat.
+/// The CPU on which a thread ran last: field 39 of its stat.
 fn cpu_of(pid: u32) -> Option<usize> {
     if pid == 0 {
         return None;
     }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may have anything in it.
+    // The name, in parentheses, may contain any bytes.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok()
 }
 

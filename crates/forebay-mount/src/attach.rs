@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How it is mounted: as a file system of type `fuse.forebay`, with no fewer restrictions than
-//! the mount has by which the tree is reached.
+//! Mounts a tree as a file system of type `fuse.forebay`, with no fewer restrictions than the
+//! mount through which the tree is reached.
 
 use std::ffi::CString;
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::front::{self, Front};
 use crate::mount::MountOptions;
 use crate::unix::UnixTree;
 
-/// The flags of a mount, as mount(8) has them.
+/// The flags of a mount, as for mount(8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flags {
-    /// Set-user-ID and set-group-ID bits and capabilities of programs count for nothing.
+    /// Set-user-ID and set-group-ID bits and capabilities of programs have no effect.
     pub nosuid: bool,
     /// Devices cannot be opened.
     pub nodev: bool,
@@ -37,7 +37,7 @@ pub struct Flags {
     pub noexec: bool,
     /// Symlinks are not followed.
     pub nosymfollow: bool,
-    /// Reading changes no time of access.
+    /// Reads do not change access times.
     pub noatime: bool,
     /// No access times of directories.
     pub nodiratime: bool,
@@ -56,7 +56,7 @@ const FLAGS: [Flag; 6] = [
 ];
 
 impl Flags {
-    /// And those of a mount, by what statvfs says.
+    /// Adds the flags of a mount, as statvfs reports them.
     pub fn and_of_mount(mut self, flags: u64) -> Flags {
         for (_, flag, bit, _) in FLAGS {
             *flag(&mut self) |= flags & bit != 0;
@@ -97,7 +97,7 @@ impl FromStr for Flags {
     }
 }
 
-/// Mounts it; requests wait until the session is run.
+/// Mounts the tree.  Requests wait until the session is run.
 pub fn attach(
     front: Front,
     tree: &UnixTree,
@@ -119,7 +119,7 @@ pub fn attach(
     let mut system = flags.of_system();
     system.set(MountFlags::RDONLY, options.read_only);
     match mount(tree.path(), mountpoint, "fuse.forebay", system, data.as_c_str()) {
-        // In a container that may not mount, fusermount3 may.
+        // fusermount3 may mount in a container where this process may not.
         Err(Errno::PERM) => return Session::new(front, mountpoint, &config),
         mounted => mounted?,
     }
@@ -128,17 +128,17 @@ pub fn attach(
     })
 }
 
-/// Tells umount(8) to read the mount table.  umount(8) asks statfs(2) for the type of what
-/// `/run/mount/utab` does not name, is told `fuse`, and would not find `umount.fuse.forebay`,
-/// which waits until the tree has everything.  Only for root; without it umount(8) returns
-/// earlier.  `true`: a line was added, and [`unregister`] is to take it out.
+/// Makes umount(8) read the mount table.  For a mount that `/run/mount/utab` does not name,
+/// umount(8) asks statfs(2) for the type, gets `fuse`, and does not find `umount.fuse.forebay`,
+/// which waits until the tree has everything.  Works for root only; otherwise umount(8) returns
+/// earlier.  `true`: a line was added, and [`unregister`] must remove it.
 pub fn register(tree: &Path, mountpoint: &Path) -> bool {
     if !geteuid().is_root() {
         return false;
     }
     let known = fs::read("/run/mount/utab").unwrap_or_default();
     let target = [&b" TARGET="[..], &mangled(mountpoint), b" "].concat();
-    // It may be of the tree's own mount at the same place.
+    // The line may belong to the tree's own mount at the same place.
     if known.windows(target.len()).any(|part| part == target) {
         return false;
     }
@@ -147,19 +147,19 @@ pub fn register(tree: &Path, mountpoint: &Path) -> bool {
     run(command.arg("--").args([tree, mountpoint]))
 }
 
-/// Takes the line out that [`register`] added, while it is mounted.
+/// Removes the line that [`register`] added, while the tree is mounted.
 pub fn unregister(mountpoint: &Path) {
     let mut command = Command::new("umount");
     run(command.args(["-i", "--fake", "--no-canonicalize", "--"]).arg(mountpoint));
 }
 
-/// Nobody reads what it says.
+/// Runs a command and ignores its output.
 fn run(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A path as the tables of mounts have it.
+/// A path as mount tables encode it.
 fn mangled(path: &Path) -> Vec<u8> {
     let escaped = |byte: &u8| match byte {
         b' ' | b'\t' | b'\n' | b'\\' => format!("\\{byte:03o}").into_bytes(),
@@ -179,9 +179,9 @@ fn data(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Resu
     Ok(CString::new(data)?)
 }
 
-/// So many threads of a session may wait for what they are asked.  The kernel wakes those that
-/// read in turn: the fewer there are, the more likely it is one that ran where its client is.
-/// One more than CPUs, for one that waits for the tree.
+/// The number of threads of a session that wait for requests.  The kernel wakes the readers in
+/// turn: the fewer there are, the more likely is one that ran on its client's CPU.  One more
+/// than CPUs, for a thread that waits for the tree.
 pub fn waiting() -> usize {
     1 + thread::available_parallelism().map_or(1, usize::from)
 }
@@ -193,7 +193,7 @@ fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
         MountOption::Subtype("forebay".into()),
         MountOption::DefaultPermissions,
     ];
-    // Suid and Dev are root's alone, and fusermount3 takes no other names than these.
+    // Only root may set Suid and Dev, and fusermount3 accepts no other names than these.
     if geteuid().is_root() {
         let suid = if flags.nosuid { MountOption::NoSuid } else { MountOption::Suid };
         let dev = if flags.nodev { MountOption::NoDev } else { MountOption::Dev };

@@ -19,16 +19,17 @@ use fuser::{INodeNo, Notifier};
 use crate::front::{kernel_waits, number_for_kernel, TreeLive};
 use crate::known::Known;
 
-/// How long the tree's disk may take for what the kernel holds.
+/// How long the tree's disk may take for the pages that the kernel holds.
 pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
 
-/// Programs write on meanwhile: a second look finds what they have written during the first.
+/// Programs continue to write: a second pass finds what they have written during the first.
 const LOOKS: usize = 2;
 
-/// Files that the kernel is asked for at once: as many as helpers take their bytes.
+/// The number of files that are requested at the same time: as many as helpers take their
+/// bytes.
 const AT_ONCE: usize = 64;
 
-/// The kernel writes back what it holds of all files; an error says what is lost.
+/// Makes the kernel write back its pages of all files.  An error says what is lost.
 pub(crate) fn write_back(
     live: &Arc<TreeLive>,
     kernel: &Arc<OnceLock<Notifier>>,
@@ -41,7 +42,7 @@ pub(crate) fn write_back(
     let (of, kernel) = (live.clone(), kernel.clone());
     let mountpoint = mountpoint.map(Path::to_path_buf);
     let look = move || {
-        // Many files at once are written back sooner than one after the other.
+        // Many files at once are written back sooner than one after another.
         let _ = mountpoint.and_then(|at| rustix::fs::syncfs(fs::File::open(at).ok()?).ok());
         let _ = tell.send(look_at_all(&of, &kernel));
     };
@@ -71,8 +72,9 @@ fn look_at_all(live: &TreeLive, kernel: &OnceLock<Notifier>) -> Result<(), Strin
     Ok(())
 }
 
-/// Several at once: a file waits for the disk, and as many as wait at once take no longer than one.
-/// All are looked at, whatever becomes of others; the first error is told.
+/// Looks at several files at once: a file waits for the disk, and many that wait together take
+/// no longer than one.  Looks at all files, whatever happens to others, and returns the first
+/// error.
 fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Result<()> {
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Ok(())));
     let work = || {
@@ -87,7 +89,7 @@ fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Resul
     };
     thread::scope(|scope| {
         for _ in 1..AT_ONCE.min(files.len()) {
-            // Fewer do it more slowly.
+            // With fewer threads it only takes longer.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -95,8 +97,8 @@ fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Resul
     failed.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Linux before 6.16 calls a page written back when its request is queued.  So no request may be
-/// left, as far as programs that go on allow that.
+/// Waits until no request is queued, as far as active programs allow it: Linux before 6.16
+/// calls a page written back when its request is queued.
 pub(crate) fn wait_for_queue(known: &Known) {
     const LONGEST: Duration = Duration::from_secs(10);
     if kernel_waits() {
@@ -112,7 +114,7 @@ pub(crate) fn wait_for_queue(known: &Known) {
 mod tests {
     use super::*;
 
-    /// A thousand files of a disk that takes 20 ms for each: 20 s one after the other.
+    /// With a disk that takes 20 ms for each of a thousand files, one after another takes 20 s.
     #[test]
     fn many_files_take_no_longer_than_a_few() {
         let looked = AtomicUsize::new(0);

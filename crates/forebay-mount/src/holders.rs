@@ -10,7 +10,8 @@ pub fn of_lock(ino: u64) -> Vec<String> {
     holders.map(described).collect()
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 4711 fd:01:131073 0 EOF`; one who waits has an arrow before FLOCK.
+/// Parses a line such as `1: FLOCK ADVISORY WRITE 4711 fd:01:131073 0 EOF`; a waiter has an
+/// arrow before FLOCK.
 fn holder(line: &str, ino: u64) -> Option<u32> {
     let mut words = line.split_whitespace();
     let (_, "FLOCK", _, _) = (words.next()?, words.next()?, words.next()?, words.next()?) else {

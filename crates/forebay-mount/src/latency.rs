@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long syncs took, in buckets: four to each power of two of nanoseconds.
+//! The durations of syncs in buckets: four for each power of two of nanoseconds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn bucket(ns: u64) -> usize {
     (((power - 2) * 4) as usize + quarter as usize).min(BUCKETS - 1)
 }
 
-/// The first value that is above the bucket.
+/// The smallest value above the bucket.
 fn above(bucket: usize) -> u64 {
     let (power, quarter) = (bucket / 4 + 2, bucket as u64 % 4);
     (5 + quarter) << (power - 2)
@@ -33,7 +33,7 @@ impl Latency {
         self.0[bucket(time.as_nanos() as u64)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The time that so many of a thousand stayed below; `None`: there were none.
+    /// The time that this many of a thousand stayed below; `None`: there were no syncs.
     pub fn below(&self, per_mille: u64) -> Option<Duration> {
         let counts: Vec<u64> = self.0.iter().map(|c| c.load(Ordering::Relaxed)).collect();
         let all: u64 = counts.iter().sum();

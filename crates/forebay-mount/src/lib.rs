@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A directory tree shown through FUSE, whose fsync is an append to a log of a pool.
-//! docs/manual/mount.md says what that is worth to whom; here is how it is parted:
+//! docs/manual/mount.md says who benefits and how.  The modules:
 //!
 //! ```text
-//! record   what the log holds
-//! tree     the tree as both parts below use it; on a file system, or simulated
-//! unix     the one on a file system
-//! live     operations: what is logged when, and when the tree is synced
-//! replay   what the tree should be, from the log, and making it so
-//! mark     on a tree, while a log may hold what it lacks
+//! record   the content of the log
+//! tree     the interface to the tree; on a file system, or simulated
+//! unix     a tree on a file system
+//! live     operations: what is logged and when, and when the tree is synced
+//! replay   derives from the log what the tree should be, and makes it so
+//! mark     a mark on a tree while a log may hold data that it lacks
 //! recover  a replay from a log of a pool
-//! front    FUSE, above live
-//! attach   how it is mounted
-//! rights   whose rights the tree is changed with
+//! front    FUSE, on top of live
+//! attach   mounting
+//! rights   the rights with which the tree is changed
 //! service  mounts as services of a pool's server
 //! ```
 

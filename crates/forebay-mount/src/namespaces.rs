@@ -6,8 +6,8 @@ use std::fs;
 
 use rustix::fs::{major, minor};
 
-/// A mount as /proc/self/mountinfo has it in each namespace: a device number alone may be given to
-/// another file system.
+/// A mount as /proc/self/mountinfo shows it in each namespace.  A device number alone does not
+/// identify it, since another file system may get the number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     device: String,

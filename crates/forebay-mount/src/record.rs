@@ -20,8 +20,8 @@
 
 use std::fmt;
 
-/// Names an inode in the records of a mount's log.  Given out anew in each logging period;
-/// 1 is the tree's root.
+/// Names an inode in the records of a mount's log.  Fids are assigned anew in each logging
+/// period; 1 is the tree's root.
 pub type Fid = u64;
 
 pub const ROOT: Fid = 1;
@@ -136,12 +136,13 @@ pub enum Record<'a> {
         device: u64,
         target: &'a [u8],
     },
-    /// Another name of a file.  Written before the tree has it.
+    /// Another name of a file, written before the tree has it.
     Link { fid: Fid, dir: Fid, name: &'a [u8] },
-    /// The name of `fid` is gone: unlink, or rmdir of a directory.  Written before.
+    /// The name of `fid` is removed: unlink, or rmdir of a directory.  Written before the tree
+    /// does it.
     Unlink { dir: Fid, name: &'a [u8], fid: Fid },
-    /// `fid` has another name, in the place of `replaced` if that is not [`NONE`]; with
-    /// `exchange` that has the old one.  Written before.
+    /// `fid` gets another name and replaces `replaced` unless that is [`NONE`]; with `exchange`
+    /// the two trade names.  Written before the tree does it.
     Rename {
         from_dir: Fid,
         from: &'a [u8],
@@ -151,9 +152,9 @@ pub enum Record<'a> {
         replaced: Fid,
         exchange: bool,
     },
-    /// Bytes that a sync covers, and the size and time of modification at that.
+    /// Bytes that a sync covers, with the size and the modification time at that moment.
     Data { fid: Fid, offset: u64, size: u64, mtime: Time, bytes: &'a [u8] },
-    /// The size was set.  Written before the tree has it.
+    /// The size was set.  Written before the tree does it.
     Truncate { fid: Fid, size: u64 },
     /// Written before the tree has it.
     Allocate { fid: Fid, mode: Allocate, offset: u64, length: u64 },
@@ -161,17 +162,17 @@ pub enum Record<'a> {
     Attr { fid: Fid, set: SetAttr },
     /// An extended attribute was set, or removed.  Written before the tree has it.
     Xattr { fid: Fid, name: &'a [u8], value: Option<&'a [u8]> },
-    /// The tree's own sync has made the file durable as it was then: records of its data
-    /// and size ([`Record::is_content`]) before this one are void.
+    /// The tree's own sync has made the file durable as it was then: earlier records of its
+    /// data and size ([`Record::is_content`]) are void.
     Synced { fid: Fid },
-    /// The operation of the entry of this number failed in the tree: it never was.
+    /// The operation of the entry with this number failed in the tree and never happened.
     Void { number: u64 },
-    /// At the time of this entry the mount was alive.
+    /// The mount was alive at the time of this entry.
     Alive,
-    /// When the file system made the inode, by what it says itself: another inode that gets
-    /// the same handle after a crash was made at another time.
+    /// The time when the file system made the inode.  Another inode that gets the same handle
+    /// after a crash was made at another time.
     Born { fid: Fid, time: Time },
-    /// The clock was set back: it has told this time (ns since 1970) before.
+    /// The clock was set back: it has shown this time (ns since 1970) before.
     Latest { time_ns: u64 },
 }
 
@@ -182,8 +183,8 @@ impl Record<'_> {
         matches!(self, Data { .. } | Truncate { .. } | Allocate { .. })
     }
 
-    /// An operation that the tree gets after the entry is durable, and which a
-    /// [`Record::Void`] takes back.
+    /// Whether it is an operation that the tree gets after the entry is durable, and that a
+    /// [`Record::Void`] can revoke.
     pub fn is_operation(&self) -> bool {
         use Record::*;
         matches!(
@@ -200,7 +201,7 @@ impl Record<'_> {
     }
 }
 
-/// An entry that cannot be understood.
+/// The reason why an entry cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadEntry {
     #[error("it is no entry of a mount")]
@@ -226,8 +227,8 @@ pub fn header(number: u64, time_ns: u64, records: u16) -> [u8; HEADER] {
     bytes
 }
 
-/// Records that are being built, for an entry or a piece of one; kept, and
-/// [`clear`](Records::clear)ed for the next.
+/// Records that are being built, for an entry or a piece of one.  The object is kept and
+/// [`clear`](Records::clear)ed for the next entry.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
     bytes: Vec<u8>,
@@ -448,7 +449,7 @@ fn put_bytes(b: &mut Vec<u8>, bytes: &[u8]) {
     b.extend_from_slice(bytes);
 }
 
-/// An entry as it was read.
+/// A decoded entry.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     pub number: u64,
@@ -479,7 +480,7 @@ impl<'a> Entry<'a> {
         Ok(Entry { number, time_ns, records, rest: at.rest })
     }
 
-    /// Its records, each checked.
+    /// The records of the entry, each checked.
     pub fn records(self) -> impl Iterator<Item = Result<Record<'a>, BadEntry>> {
         let mut left = self.records;
         let mut at = Reader { rest: self.rest, kind: 0 };
@@ -538,7 +539,7 @@ impl<'a> Reader<'a> {
         self.u64().and_then(|fid| if fid == NONE { Err(self.bad()) } else { Ok(fid) })
     }
 
-    /// A place or a length in a file: none has more bytes than an `i64` counts.
+    /// An offset or a length in a file: no file has more bytes than an `i64` can count.
     fn offset(&mut self) -> Result<u64, BadEntry> {
         self.u64().and_then(|v| if v > i64::MAX as u64 { Err(self.bad()) } else { Ok(v) })
     }
@@ -559,7 +560,7 @@ impl<'a> Reader<'a> {
         self.take(n)
     }
 
-    /// A name in a directory, as the kernel would take it.
+    /// A name in a directory that the kernel would accept.
     fn name(&mut self) -> Result<&'a [u8], BadEntry> {
         let name = self.bytes(NAME_MAX)?;
         let odd = name.is_empty() || name == b"." || name == b"..";
@@ -698,7 +699,7 @@ mod tests {
         Entry::parse(body).unwrap().records().next().unwrap()
     }
 
-    /// No name leads out of its directory, or to itself.
+    /// No name leads out of its directory, or to the directory itself.
     #[test]
     fn invalid_names_are_refused() {
         for name in [&b""[..], b".", b"..", b"/", b"a/b", b"../x", b"a\0", &[b'x'; 256]] {
@@ -710,7 +711,7 @@ mod tests {
         }
     }
 
-    /// A file may be shorter by the time it is read.
+    /// A file may be shorter by the time when it is read.
     #[test]
     fn a_short_read_records_the_bytes_that_there_are() {
         let mut records = Records::default();

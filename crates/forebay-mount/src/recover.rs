@@ -49,7 +49,7 @@ impl Claims {
 struct Held {
     period: Option<Uuid>,
     entries: Vec<Vec<u8>>,
-    /// Entries are missing.
+    /// Set if entries are missing.
     incomplete: Option<Box<ReplayReport>>,
 }
 
@@ -59,7 +59,7 @@ impl Held {
         let mut entries = Vec::new();
         let mut keep = |entry: &LogEntry<'_>| entries.push(entry.data.to_vec());
         let handed_out = match info.state == LogState::Logging && info.claimed {
-            // A mount of this server left them there.
+            // A mount of this server left the entries there.
             true => pool.log_left(log.name(), &mut keep),
             false => log.claim()?.replay(|entry, _| {
                 keep(entry);
@@ -83,13 +83,13 @@ pub struct Recovery<'a> {
     pub tree: &'a Path,
     pub log: &'a str,
     pub options: ReplayOptions,
-    /// Only tells what it would do.
+    /// Only reports what it would do.
     pub dry_run: bool,
 }
 
 impl Recovery<'_> {
-    /// Brings home what the log holds for the tree, and empties it.  `None`: it holds
-    /// nothing.  `progress` gets what is done of how much.
+    /// Replays what the log holds for the tree, and empties the log.  `None`: the log holds
+    /// nothing.  `progress` gets the number of steps done and of all steps.
     pub fn run(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Report>, RecoverError> {
         let tree = self.open().map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
         let info = match self.pool.log_info(self.log) {
@@ -128,14 +128,15 @@ impl Recovery<'_> {
             self.claims.lock().insert(self.log.into(), held);
             return report.map(Some);
         }
-        // Entries that depend on a missing one are given up: that was accepted.
+        // Entries that depend on a missing one are given up, as was accepted.
         end(&tree, || log.destroy().map(drop)).map_err(|e| self.of_end(e))?;
         report.map(Some)
     }
 
-    /// The handle of nobody else.
+    /// Opens the log, which no one else may have open.
     fn log(&self) -> Result<Log, RecoverError> {
-        // A mount that ended has one until who stopped it knows that.
+        // The handle of a mount that has ended lives until the one who stopped it has learned
+        // of that.
         const TRIES: u32 = 100;
         for _ in 0..TRIES {
             if !self.pool.log_in_use(self.log)? {
@@ -161,7 +162,7 @@ impl Recovery<'_> {
         open_tree(self.tree)
     }
 
-    /// The tree has everything when it returns.
+    /// Replays the log, so that the tree has everything.
     fn bring_home(
         &self,
         tree: &UnixTree,
@@ -172,14 +173,14 @@ impl Recovery<'_> {
     ) -> Result<Report, RecoverError> {
         if let Some(report) = &held.incomplete {
             let lost = RecoverError::LostEntries { log: self.log.into(), report: report.clone() };
-            // Entries that depend on a lost one are given up by order alone.
+            // Entries that depend on a lost one are given up only by order.
             if !self.options.accept.lost_entries {
                 return Err(lost);
             }
             accepted.push(replay::accepted("lost-entries", lost));
         }
         if verdict == Verdict::Unmarked && !held.entries.is_empty() {
-            // That it is another tree says more.
+            // If it is another tree, that error says more.
             replay::plan(tree, &held.entries).map_err(self.of_replay())?;
             accepted.extend(self.accept(vec![MarkError::Unmarked])?);
         }
@@ -220,8 +221,9 @@ impl Recovery<'_> {
     }
 }
 
-/// An objection that the operator accepts by its kind is told; the first of the rest refuses the replay.  An
-/// older pool has no kind: a replay of it would undo later changes.
+/// Returns the objections that the operator has accepted by their kinds.  The first of the
+/// others refuses the replay.  An older pool has no kind: a replay of it would undo later
+/// changes.
 pub(crate) fn accepted_of(
     objections: Vec<MarkError>,
     accept: &Accept,
@@ -250,7 +252,7 @@ pub(crate) fn end<T: Tree>(
     Ok(replay::tidy(tree)?)
 }
 
-/// A mount or a replay may have ended between its last steps.
+/// Completes the end of a mount or a replay that was interrupted between its last steps.
 pub(crate) fn clear<T: Tree>(
     tree: &T,
     destroy: impl FnOnce() -> forebay::Result<()>,

@@ -19,21 +19,21 @@ const O_ACCMODE: i32 = 0o3;
 const O_DSYNC: i32 = 0o10000;
 const O_DIRECT: i32 = rustix::fs::OFlags::DIRECT.bits() as i32;
 
-/// A write that has to be durable before it returns.  What the kernel writes back from its page
-/// cache it asks for separately.
+/// Whether a write must be durable before it returns.  For pages that the kernel writes back
+/// from its page cache, it sends a separate request.
 pub(super) fn write_syncs(write: WriteFlags, flags: OpenFlags) -> bool {
-    // O_SYNC is O_DSYNC and another bit.
+    // O_SYNC is O_DSYNC with another bit.
     flags.0 & O_DSYNC != 0 && !write.contains(WriteFlags::FUSE_WRITE_CACHE)
 }
 
-/// A write of which the kernel takes no part: all of it, or an error.  What it writes back it does not
-/// count, and a direct write that is short it calls EIO.
+/// Whether the kernel accepts a write only as a whole.  It does not count what it writes back,
+/// and it reports a short direct write as EIO.
 pub(super) fn write_is_whole(write: WriteFlags, flags: OpenFlags) -> bool {
     write.contains(WriteFlags::FUSE_WRITE_CACHE) || flags.0 & O_DIRECT != 0
 }
 
-/// Whether the caller of a copy writes synchronously to the inode, which the kernel knows by this
-/// number; `true` where that cannot be known.
+/// Whether the caller of a copy writes synchronously to the inode, which the kernel knows by
+/// this number; `true` if that cannot be known.
 pub(super) fn copy_syncs(pid: u32, ino: u64) -> bool {
     rights::as_server(|| descriptors_sync(pid, ino))
 }
@@ -52,11 +52,11 @@ fn descriptors_sync(pid: u32, ino: u64) -> bool {
         }
         known = true;
     }
-    // Another thread may have closed it in between, or the caller is in another PID namespace.
+    // Another thread may have closed it meanwhile, or the caller is in another PID namespace.
     !known
 }
 
-/// Flags and inode number (Linux 5.14) of a file in fdinfo.
+/// The flags and the inode number (Linux 5.14) of a file in fdinfo.
 fn descriptor(text: &str) -> Option<(i32, u64)> {
     let field = |name| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     Some((i32::from_str_radix(field("flags:")?, 8).ok()?, field("ino:")?.parse().ok()?))

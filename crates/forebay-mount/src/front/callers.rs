@@ -20,13 +20,14 @@ use crate::unix::Node;
 const S_ISGID: u32 = 0o2000;
 
 impl Served {
-    /// Who asks is about to change the tree, and does so as long as the answer is held.  Root may
-    /// have mounted it again for writing, which the kernel does not ask about.
+    /// Prepares a change of the tree for a caller, which acts as the caller while the answer is
+    /// held.  Root may have remounted it for writing, and the kernel does not ask the server
+    /// about that.
     pub(super) fn changing(&self, caller: Caller) -> Result<Option<Acting>> {
         Ok(self.changer(caller)?.map(Acting::new))
     }
 
-    /// As whom a change is made, if not as what the thread is.
+    /// The caller as whom a change is made; `None`: the thread's own identity.
     pub(super) fn changer(&self, caller: Caller) -> Result<Option<Caller>> {
         match self.read_only {
             true => Err(Errno::ROFS),
@@ -34,7 +35,7 @@ impl Served {
         }
     }
 
-    /// Nobody asks for what the kernel writes back: it counts as its owner's, whose quota it is.
+    /// A write-back by the kernel has no caller: it counts as the owner's, whose quota it uses.
     pub(super) fn writing(
         &self,
         mut caller: Caller,
@@ -48,15 +49,16 @@ impl Served {
         self.changing(caller)
     }
 
-    /// Who changes a file's content takes its set-user-ID and set-group-ID bits and its
-    /// capabilities away.
+    /// Removes the set-user-ID and set-group-ID bits and the capabilities of a file whose
+    /// content the caller changes.
     pub(super) fn drop_privileges(&self, caller: Caller, inode: &Arc<Inode<Node>>) -> Result<()> {
         let attr = self.live.attr(inode)?;
         let without = without_set_ids(caller, &attr);
         if without != attr.mode {
             let set = SetAttr { mode: Some(without), ..SetAttr::default() };
             self.live.set_attr(inode, &set)?;
-            // The kernel would go by the mode that it knows, and run it as its owner.
+            // Otherwise the kernel would use its cached mode and run the file with its owner's
+            // rights.
             if let Some(kernel) = self.kernel.get() {
                 let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
             }
@@ -67,9 +69,10 @@ impl Served {
         Ok(())
     }
 
-    /// With `--write-back` the tree's file may be shorter than the program's, and grows where the
-    /// program's is cut or stays as it is.  Then a file system keeps blocks that are allocated beyond
-    /// the new end: it gives them back when it is asked for the size that the file has.
+    /// Truncates a file.  With `--write-back` the tree's file may be shorter than the
+    /// program's, so a truncation of the program's file may extend it or leave it as it is.  A
+    /// file system then keeps blocks that are allocated after the new end.  It frees them when
+    /// it is asked to set the size that the file already has.
     pub(super) fn cut(&self, inode: &Arc<Inode<Node>>, size: u64) -> Result<()> {
         let before = match self.write_back {
             true => Some(self.live.attr(inode)?),
@@ -91,8 +94,8 @@ impl Served {
         }
     }
 
-    /// The mode of a file whose set-group-ID bit goes when this caller sets its ACL, as it would
-    /// when he changed its mode.
+    /// The mode of a file that loses its set-group-ID bit when this caller sets its ACL, as it
+    /// would when the caller changed its mode.
     pub(super) fn loses_set_group_id(
         &self,
         caller: Caller,
@@ -109,14 +112,14 @@ impl Served {
         Ok((!stays).then_some(attr.mode))
     }
 
-    /// User and group of what this caller makes in a directory.
+    /// The user and group of what this caller makes in a directory.
     pub(super) fn owner_of_new(&self, caller: Caller, dir: &Inode<Node>) -> Result<(u32, u32)> {
         let above = self.live.attr(dir)?;
         let of_dir = above.mode & S_ISGID != 0;
         Ok((caller.uid, if of_dir { above.gid } else { caller.gid }))
     }
 
-    /// A new inode.  The kernel applies no umask, since a default ACL may stand in for it.
+    /// Makes a new inode.  The kernel applies no umask, since a default ACL may replace it.
     pub(super) fn make(
         &self,
         caller: Caller,
@@ -153,8 +156,8 @@ impl Served {
     }
 }
 
-/// A set-group-ID bit without the right to execute says something else: it stays, if who
-/// changes the file is in the group.
+/// Returns the mode without set-ID bits.  A set-group-ID bit without the right to execute has
+/// another meaning: it stays if the caller is in the group.
 pub(super) fn without_set_ids(caller: Caller, attr: &Attr) -> u32 {
     let stays = attr.mode & 0o2010 == S_ISGID && (caller.uid == 0 || in_group(caller, attr.gid));
     attr.mode & if stays { !0o4000 } else { !0o6000 }

@@ -18,12 +18,13 @@ use rustix::io::Errno;
 use super::terms::errno;
 use crate::tree::Result;
 
-/// So many looks at a file that others change meanwhile; then all of the rest is written back.
+/// The number of looks at a file that others change meanwhile; then the whole rest is written
+/// back.
 const LOOKS: usize = 64;
 
-/// The questions that an answer is made of.
+/// The queries that make an answer.
 pub(super) struct Seeker<A, W> {
-    /// The next data, or with `true` the next hole, at or after an offset, as the tree has it.
+    /// The next data, or with `true` the next hole, at or after an offset, in the tree.
     pub ask: A,
     /// Makes the kernel write back and drop its pages of [start, end); `None`: up to the end.
     pub write_back: W,
@@ -51,7 +52,7 @@ where
     }
 
     fn data(&self, offset: u64) -> Result<u64> {
-        // From the offset to here nothing is held back.
+        // The kernel holds nothing from the offset to here.
         let mut clean = Some(offset);
         for look in 0..=LOOKS {
             let found = self.next_data(offset)?;
@@ -67,16 +68,16 @@ where
             (self.write_back)(offset, end)?;
             clean = end;
         }
-        // Data where there may be none is no lie.
+        // Reporting data where there may be none is correct.
         Ok(offset)
     }
 
     fn hole(&self, offset: u64) -> Result<u64> {
-        // In this range nothing is held back.
+        // The kernel holds nothing in this range.
         let mut clean = (offset, Some(offset));
         for look in 0..=LOOKS {
             let found = match (self.ask)(offset, true) {
-                // The file ends before it, as far as the tree knows.
+                // The file ends before the offset, as far as the tree knows.
                 Err(Errno::NXIO) if clean.1.is_some() => {
                     (self.write_back)(offset, None)?;
                     clean = (offset, None);
@@ -98,8 +99,8 @@ where
     }
 }
 
-/// The kernel writes back its pages of [start, end) of a file, and forgets them.  It asks for that by
-/// requests, so that no thread that reads requests may wait for it.
+/// Makes the kernel write back and drop its pages of [start, end) of a file.  It does that by
+/// requests, so a thread that reads requests must not wait for it.
 pub(super) fn write_back(
     kernel: &OnceLock<Notifier>,
     ino: INodeNo,
@@ -107,18 +108,18 @@ pub(super) fn write_back(
     end: Option<u64>,
 ) -> Result<()> {
     let start = i64::try_from(start).map_err(|_| Errno::NXIO)?;
-    // None: to the end of the file, which the kernel knows.
+    // None: to the end of the file as the kernel knows it.
     let length = end.map_or(0, |end| i64::try_from(end).unwrap_or(i64::MAX) - start);
     let kernel = kernel.get().ok_or(Errno::IO)?;
     kernel.inval_inode(ino, start, length).map_err(|_| Errno::IO)
 }
 
-/// A page is written back when the server has it, and not when it is on the way.
+/// Whether the kernel counts a page as written back only when the server has it.
 pub(crate) fn kernel_waits() -> bool {
     waits_by_release(&rustix::system::uname().release().to_string_lossy())
 }
 
-/// Linux 6.16 and later.  A release that is not understood may be any.
+/// Whether the release is Linux 6.16 or later.  An unknown release may be any.
 fn waits_by_release(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map(|number| number.parse::<u32>().ok());
     match (numbers.next().flatten(), numbers.next().flatten()) {
@@ -272,7 +273,7 @@ mod tests {
                 (None, _) => prop_assert!(write_back && offset >= pages.tree.len() as u64),
                 (Some(Err(e)), _) => prop_assert_eq!(wanted, Err(e)),
                 (Some(Ok(at)), false) => prop_assert_eq!(at, offset),
-                // The next question, for data, begins there.
+                // The next query, for data, begins there.
                 (Some(Ok(at)), true) => prop_assert_eq!(at, pages.tree.len() as u64),
             }
         }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Renames.  A file that takes the place of another one takes its content away.
+//! Renames.  A file that replaces another one removes its content.
 //!
-//! With `--write-back` the kernel may hold bytes of the new file, which are lost if the server dies.
-//! So the kernel writes back its pages of the new file before the rename is logged, and the log has
-//! its bytes before it has the rename.  If the tree does not take the bytes the rename fails, and the
-//! old file stays.
+//! With `--write-back` the kernel may hold bytes of the new file, which are lost if the server
+//! dies.  So the kernel writes back its pages of the new file before the rename is logged, and
+//! the log has its bytes before it has the rename.  If the tree does not take the bytes, the
+//! rename fails and the old file stays.
 //!
-//! The kernel writes back by requests of its own.  A helper waits for them, and no thread that reads
-//! requests.  The kernel holds both directories locked meanwhile, so the names stay what they are.
-//! It holds the new file locked too (Linux 6.6), so that nobody writes to it but through a mapping.
+//! The kernel writes back by requests of its own.  A helper waits for them, and never a thread
+//! that reads requests.  The kernel holds both directories locked meanwhile, so the names stay
+//! as they are.  It holds the new file locked too (Linux 6.6), so only a mapping can write to
+//! it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
@@ -29,19 +30,19 @@ use crate::unix::Node;
 /// A name in a directory.
 type Place = (Arc<Inode<Node>>, Vec<u8>);
 
-/// A rename that was asked for.
+/// A requested rename.
 pub(super) struct Rename {
     live: Arc<TreeLive>,
     from: Place,
     to: Place,
     how: RenameHow,
-    /// User and group of the whiteout that it leaves.
+    /// The user and group of the whiteout that it leaves.
     whiteout: Option<(u32, u32)>,
-    /// `None`: the thread acts as what it is.
+    /// `None`: the thread acts with its own identity.
     acts: Option<Caller>,
 }
 
-/// A file whose pages the kernel may hold, and its number for the kernel.
+/// A file of which the kernel may hold pages, and its number for the kernel.
 struct Held {
     file: Arc<Inode<Node>>,
     number: INodeNo,
@@ -72,7 +73,7 @@ impl Rename {
         }
     }
 
-    /// The file that replaces another one.
+    /// The file that is to replace another one.
     fn replacing(&self) -> Result<Option<Arc<Inode<Node>>>> {
         let tree = self.live.tree();
         if self.how != RenameHow::Replace || tree.attr_of(&self.to.0.node, &self.to.1)?.is_none() {
@@ -80,7 +81,7 @@ impl Rename {
         }
         let attr = tree.attr_of(&self.from.0.node, &self.from.1)?;
         let Some(attr) = attr.filter(|attr| attr.kind == Kind::File) else { return Ok(None) };
-        // The kernel holds nothing of a file that it does not know.
+        // The kernel holds no pages of a file that it does not know.
         Ok(self.live.inode(attr.ino).ok())
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The answers, on whichever thread they are made.
+//! The answers to requests, on whichever thread they are made.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -33,7 +33,7 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// FUSE's number of the root.
 pub(super) const FUSE_ROOT: u64 = 1;
 
-/// See [`Served::swap`]: there and back.
+/// See [`Served::swap`]: the conversion works in both directions.
 pub(crate) fn number_for_kernel(ino: u64, root: u64) -> u64 {
     match ino {
         FUSE_ROOT => root,
@@ -52,18 +52,18 @@ pub(super) struct Served {
     pub live: Arc<TreeLive>,
     latency: Arc<Latency>,
     root: u64,
-    /// The kernel keeps what is written until it is synced, or long enough.
+    /// The kernel keeps writes until they are synced or old enough.
     pub write_back: bool,
     /// A write is durable when it returns.
     pub log_writes: bool,
     pub read_only: bool,
     /// Threads that answer requests may act as their callers: see [`rights::prepare`].
     pub acts: Arc<OnceLock<bool>>,
-    /// To tell it what changed by itself.
+    /// For notices to the kernel of changes that it did not request.
     pub kernel: Arc<OnceLock<Notifier>>,
     pub helpers: Helpers,
     write_backs: Slots,
-    /// The kernel has written back when it says so: see [`holes::kernel_waits`].
+    /// The kernel's reports of written-back pages are true: see [`holes::kernel_waits`].
     finds_holes: bool,
 }
 
@@ -88,8 +88,8 @@ impl Served {
         self.acts.get().copied().unwrap_or_default()
     }
 
-    /// The kernel's numbers are the tree's, but for the root: it changes places with
-    /// whatever has number 1.
+    /// The kernel's numbers are the tree's, except that the root trades places with the inode
+    /// of number 1.
     pub fn swap(&self, ino: u64) -> u64 {
         number_for_kernel(ino, self.root)
     }
@@ -118,8 +118,9 @@ impl Served {
         }
     }
 
-    /// Programs take a file without blocks for one without data, and the kernel may hold data of
-    /// it: no file is told to have none, but an empty one whose size the kernel asks for.
+    /// The number of blocks to report.  Programs take a file without blocks for one without
+    /// data, and the kernel may hold data of it.  So only an empty file whose size the kernel
+    /// asks for is reported without blocks.
     fn blocks(&self, attr: &Attr) -> u64 {
         let may_have_data = attr.size > 0 || self.write_back;
         match attr.kind {
@@ -128,8 +129,8 @@ impl Served {
         }
     }
 
-    /// How long the kernel may believe an inode's attributes.  With `--write-back` it does not ask
-    /// for a file's blocks again after it has written to it.
+    /// How long the kernel may trust an inode's attributes.  With `--write-back` it does not
+    /// ask for a file's blocks again after it has written to it.
     fn believed(&self, attr: &Attr) -> Duration {
         match attr.kind {
             Kind::File if self.write_back => Duration::from_secs(1),
@@ -144,8 +145,8 @@ impl Served {
         }
     }
 
-    /// The kernel takes a number with another generation for another inode: a file handle of the
-    /// one that had it before does not open the new one.
+    /// Replies with an entry.  The kernel takes a number with another generation for another
+    /// inode: a file handle of the previous inode does not open the new one.
     fn entry(&self, reply: ReplyEntry, done: Result<(Arc<Inode<Node>>, Attr)>) {
         match done {
             Ok((inode, attr)) => {
@@ -164,8 +165,8 @@ impl Served {
         done
     }
 
-    /// The file's content was changed, and the program is about to be told.
-    /// `asked`: it is to be durable then.
+    /// Called when a file's content was changed, before the program gets its answer.  `asked`:
+    /// whether the change must be durable by then.
     fn written(&self, inode: &Arc<Inode<Node>>, asked: impl FnOnce() -> bool) -> Result<()> {
         match self.log_writes || asked() {
             true => self.sync(inode),
@@ -242,7 +243,7 @@ impl Served {
             }
             let new_owner = set.uid.is_some() || set.gid.is_some();
             if new_owner && has_mode_of_file(inode.kind) && set.mode.is_none() {
-                // As chown does it: the log is to say what comes of it.
+                // As chown does: the log must record the effect.
                 let now = self.live.attr(&inode)?;
                 let without = without_set_ids(caller, &now);
                 set.mode = Some(without).filter(|without| *without != now.mode);
@@ -250,8 +251,8 @@ impl Served {
             if set != SetAttr::default() {
                 self.live.set_attr(&inode, &set)?;
             } else if size.is_none() && has_mode_of_file(inode.kind) {
-                // The kernel asks for nothing where set-ID bits are to go, and only there;
-                // for a chown too, which may be anybody's.
+                // The kernel asks for no attribute if set-ID bits must go, and in no other
+                // case.  It also does so for a chown, by any user.
                 if caller.uid == 0 || caller.uid == self.live.attr(&inode)?.uid {
                     self.drop_privileges(caller, &inode)?;
                 }
@@ -318,7 +319,7 @@ impl Served {
         empty(reply, done);
     }
 
-    /// As much as there is room for in `bytes`.
+    /// Reads as much as there is room for in `bytes`.
     pub fn read(&self, (ino, offset): Place, bytes: &mut [u8], reply: ReplyData) {
         let read =
             self.inode(ino).and_then(|inode| self.live.tree().read(&inode.node, offset, bytes));
@@ -367,7 +368,7 @@ impl Served {
         let listed = self.inode(ino).and_then(|inode| {
             let tree = self.live.tree();
             tree.list(&inode.node, offset, |name, ino, kind, next| {
-                // Programs go by it, and there is no way to say that it is not known.
+                // Programs rely on the kind, and there is no way to report it as unknown.
                 let asked = || Some(tree.attr_of(&inode.node, name).ok()??.kind);
                 let kind = kind.or_else(asked).map_or(FileType::RegularFile, file_type);
                 !reply.add(INodeNo(self.swap(ino)), next, kind, OsStr::from_bytes(name))
@@ -490,12 +491,14 @@ impl Served {
 
     pub fn lseek(&self, ino: INodeNo, offset: i64, hole: bool, reply: ReplyLseek) {
         if !self.finds_holes {
-            // For good: the kernel calls all data, to the end of the file that it knows.
+            // This is final: the kernel then calls everything data, up to the end of the file
+            // that it knows.
             return reply.error(fuser::Errno::ENOSYS);
         }
         let found = self.inode(ino).and_then(|inode| {
             let offset = u64::try_from(offset).map_err(|_| Errno::NXIO)?;
-            // Data is data, whatever the kernel holds; a mount for reading holds nothing.
+            // Data of the tree is data whatever the kernel holds, and for a read-only mount it
+            // holds nothing.
             let here = match self.live.tree().seek(&inode.node, offset, hole) {
                 Ok(at) if self.read_only || (!hole && at == offset) => Some(Ok(at)),
                 Err(e) if self.read_only || e != Errno::NXIO => Some(Err(e)),
@@ -514,7 +517,7 @@ impl Served {
             let all_data = size.map(|size| holes::all_data(offset, hole, size, self.write_back));
             match all_data {
                 Ok(Some(found)) => return holes::seeked(reply, found),
-                // It waits for one of the others.
+                // The request waits for one of the other kind of helper.
                 Ok(None) => {}
                 Err(e) => return reply.error(errno(e)),
             }
@@ -538,7 +541,7 @@ impl Served {
         length: u64,
         reply: ReplyWrite,
     ) {
-        // The reply counts in 32 bits.
+        // The reply counts the bytes in 32 bits.
         let length = length.min(1 << 30);
         let number = to.0;
         let copied = self.changing(caller).and_then(|_acting| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Kinds, times and errors: as FUSE has them, and as the tree does.
+//! Converts kinds, times and errors between FUSE and the tree.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -41,8 +41,8 @@ pub(super) fn system_time(t: Time) -> SystemTime {
     }
 }
 
-/// A time of a request, as the kernel meant it: before 1970 fuser subtracts the nanoseconds
-/// where it should add them.
+/// A time of a request as the kernel meant it: for times before 1970 fuser subtracts the
+/// nanoseconds instead of adding them.
 fn requested(t: SystemTime) -> Time {
     match t.duration_since(UNIX_EPOCH) {
         Ok(d) => Time { seconds: d.as_secs() as i64, nanoseconds: d.subsec_nanos() },

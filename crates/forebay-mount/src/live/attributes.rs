@@ -19,7 +19,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     pub fn xattr(&self, inode: &Inode<T::Node>, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(which) = asked_often(name) else { return self.tree.xattr(&inode.node, name) };
-        // Who reads does not wait for those who change the file, and perhaps for its disk.
+        // A reader does not wait for writers of the file, nor for their disk.
         let Ok(mut content) = inode.content.try_lock() else {
             return self.tree.xattr(&inode.node, name);
         };
@@ -46,8 +46,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.change(inode, &record, || self.tree.set_xattr(&inode.node, name, value))
     }
 
-    /// An ACL for one who may not keep the set-group-ID bit: one entry takes it away and sets
-    /// the ACL.
+    /// Sets an ACL for a caller who may not keep the set-group-ID bit: one entry clears the bit
+    /// and sets the ACL.
     pub fn set_acl_without_set_group_id(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -61,7 +61,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.tree.set_attr(&inode.node, &set)?;
             let done = self.tree.set_xattr(&inode.node, ACCESS_ACL, Some(acl));
             if done.is_err() {
-                // The entry is taken back.
+                // The entry is revoked.
                 let before = SetAttr { mode: Some(mode), ..SetAttr::default() };
                 self.tree.set_attr(&inode.node, &before)?;
             }

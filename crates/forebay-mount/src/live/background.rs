@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Groups are synced in the tree, which then bears their number, and then in the log.
+//! Syncs groups in the tree, records their number there, and then syncs them in the log.
 
 use std::sync::atomic::Ordering;
 
@@ -73,8 +73,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let Some(group) = self.bears.get() else { return Ok(()) };
         let what = "the number of the group that was synced cannot be made durable in the tree";
         match group.set(&self.tree, txg) {
-            // The group itself is synced.  That the tree cannot say so costs nothing before a
-            // crash, and an operator's word after one.
+            // The group itself is synced.  A missing number in the tree costs nothing before a
+            // crash, and an operator's consent after one.
             Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
                 forebay::diagnostics::warn(format_args!(
                     "forebay: {what}: {e}. Make room: until then a replay after a crash takes the \
@@ -86,7 +86,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// A sync of the tree has told a success: no other that was on its way has failed.
+    /// Fails if another sync of the tree that was under way has failed, so that this one's
+    /// success may be false.
     pub(super) fn believe(&self) -> Result<()> {
         self.syncs.wait_for_earlier();
         match self.failure.get() {
@@ -108,21 +109,21 @@ impl<T: Tree, J: Journal> Live<T, J> {
         closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))
     }
 
-    /// While something is not synced the log is told each second that the mount lives, so
-    /// that replay can tell what was changed after it did.  `false`: it does not any more.
+    /// Records in the log each second that the mount is alive, while anything is not synced.
+    /// So a replay can tell what was changed after its death.  `false`: the mount has ended.
     pub fn beat(&self) -> bool {
         if self.groups.is_over() {
             return false;
         }
         self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
-            // No space is no harm.
+            // A lack of space does no harm here.
             let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
         }
         true
     }
 
-    /// Everything is synced in the tree, and the log is empty, when it returns.
+    /// Syncs everything in the tree and empties the log.
     pub fn sync(&self) -> Result<()> {
         match self.groups.sync_now() && self.failure.get().is_none() {
             true => Ok(()),
@@ -130,7 +131,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// [`Live::background`] returns as soon as it can, and the log keeps what it has.
+    /// Makes [`Live::background`] return as soon as it can; the log keeps what it has.
     pub fn leave(&self) {
         self.groups.fail();
     }
@@ -141,7 +142,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 }
 
-/// Tells if the background is lost.
+/// Reports a failure if the background thread is lost.
 struct Told<'a, T: Tree, J: Journal>(&'a Live<T, J>);
 
 impl<T: Tree, J: Journal> Drop for Told<'_, T, J> {

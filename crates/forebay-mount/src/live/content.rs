@@ -13,7 +13,7 @@ use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, Result, Tree};
 
 impl<T: Tree, J: Journal> Live<T, J> {
-    /// A copy within the tree; `tree` says how many bytes it wrote.
+    /// Copies within the tree; `tree` returns how many bytes it wrote.
     pub fn copy(
         &self,
         to: &Arc<Inode<T::Node>>,
@@ -25,7 +25,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut content = to.content();
         content.kept = None;
         let copied = self.with_room(tree);
-        // An error may come after a part of it.
+        // An error may come after a part was written.
         let written = *copied.as_ref().unwrap_or(&length);
         content.dirty.add(offset, offset.saturating_add(written));
         copied?;
@@ -33,7 +33,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(written)
     }
 
-    /// How many were written: fewer than all where there is no room for more.
+    /// Writes to a file.  Returns the number of bytes written, which is less than all if there
+    /// is no room for more.
     pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.alive()?;
         // The lock is taken before the write to the tree, so that kept writes are in the order
@@ -67,8 +68,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// These bytes were written: if the replay would take them away again, they are logged
-    /// at once, up to the limit of a sync, and then the file is synced.
+    /// Protects bytes that were written and that a replay would undo: logs them at once, up to
+    /// the limit of a sync, and then syncs the file.
     fn keep_from_replay(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -97,7 +98,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(())
     }
 
-    /// An entry of the open group, or of the one before, says so.
+    /// Whether an entry of the open group, or of the one before, would undo writes to the
+    /// range.
     fn takes_away(&self, content: &mut Content, range: (u64, u64)) {
         let (open, synced) = self.groups.numbers();
         let before = content.taken.take().filter(|taken| taken.txg > synced || taken.replaces);
@@ -149,7 +151,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.log_locked(inode, &mut content, true)
     }
 
-    /// `logs`: as far as that is not too much for the log.
+    /// Logs the content of a locked file.  `logs`: only as much as suits the log.
     fn log_locked(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -160,7 +162,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return Ok(());
         }
         let attr = self.tree.attr(&inode.node)?;
-        // It may have been written before the clock was set back.
+        // The file may have been written before the clock was set back.
         self.latest_ns.fetch_max(ns_of(attr.ctime), Ordering::Relaxed);
         let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
         let small = logs && content.dirty.bytes() <= self.options.sync_limit;
@@ -179,7 +181,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(())
     }
 
-    /// The writes as they came, which the tree has whole.
+    /// Logs the writes as they came; the tree has all of them.
     fn log_kept(&self, inode: &Arc<Inode<T::Node>>, attr: &Attr, kept: &Writes) -> Result<()> {
         let parts = kept.places.iter().map(|&(at, length)| (at, at + length as u64));
         let mut rest = &kept.bytes[..];
@@ -196,7 +198,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.log_parts((inode, attr), parts, next, log).map(drop)
     }
 
-    /// `false`: whether what is read back is what was written cannot be known.
+    /// Logs bytes that are read back.  `false`: it is unknown whether they are the ones that
+    /// were written.
     fn log_as_read(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -208,7 +211,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.log_parts((inode, attr), parts, read, |body| self.log_read_back(inode, body))
     }
 
-    /// Bytes of a file, in as few entries as take them.  `false`: `log` wants no more.
+    /// Logs bytes of a file in as few entries as possible.  `false`: `log` wants no more.
     fn log_parts(
         &self,
         (inode, attr): (&Inode<T::Node>, &Attr),
@@ -230,7 +233,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 let length = (end - at).min(room as u64) as usize;
                 let what = (inode.fid, at, attr.size, attr.mtime);
                 let n = body.push_data(what, length, |b| bytes(at, b))?;
-                // Cut by something that does not come through here: there is no more.
+                // The file was truncated outside the mount: it has no more.
                 if n == 0 {
                     break;
                 }
@@ -240,9 +243,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(body.is_empty() || log(&body)?)
     }
 
-    /// Asks after the reading whether that was what was written, and not what the disk had
-    /// before: a page whose write-back failed may have been dropped.  `false`: it cannot be
-    /// known, and nothing was logged.
+    /// Checks after a read that the bytes are those that were written, and not older ones of
+    /// the disk: a page whose write-back failed may have been dropped.  `false`: that is
+    /// unknown, and nothing was logged.
     fn log_read_back(&self, inode: &Arc<Inode<T::Node>>, body: &Records) -> Result<bool> {
         let intact = {
             let _syncing = self.syncs.begin();
@@ -263,8 +266,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.journal.entry_max().saturating_sub(beside).max(DATA_OVERHEAD + 512)
     }
 
-    /// The tree's own way.  The content stays locked: nothing may be logged of it between
-    /// the sync and the entry that makes earlier ones void.
+    /// Syncs a file through the tree.  The content stays locked: none of it may be logged
+    /// between the sync and the entry that makes earlier ones void.
     fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
         self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
         {

@@ -11,16 +11,15 @@ use std::time::{Duration, Instant};
 use super::room::Gone;
 use super::Inode;
 
-/// The log takes entries of three groups that are not synced: one is left unused, so that
-/// an operation never meets the limit.
+/// The most groups that are not synced.  The log takes three; one is left unused, so that an
+/// operation never meets the limit.
 const MOST: u64 = 2;
 
 #[derive(Debug)]
 pub(super) struct Groups<N> {
     state: Mutex<State<N>>,
     changed: Condvar,
-    /// Bytes of the open group from which on it is due; with several times that operations
-    /// wait.
+    /// The bytes of the open group at which it is due.  At several times that, operations wait.
     bytes: u64,
 }
 
@@ -34,10 +33,10 @@ struct State<N> {
     frees: Vec<(u32, u32)>,
     /// An operation waits for space in the log.
     space_wanted: bool,
-    /// Counts syncs, for those who wait for space.
+    /// Counts syncs, for operations that wait for space.
     syncs: u64,
     ending: bool,
-    /// Nothing will be synced any more, and nothing may be entered.
+    /// Nothing will be synced any more, and no operation may enter.
     over: bool,
 }
 
@@ -50,24 +49,24 @@ struct Group<N> {
     since: Option<Instant>,
 }
 
-// Not derived: that would ask it of N.
+// Not derived: a derive would require `N: Default`.
 impl<N> Default for Group<N> {
     fn default() -> Self {
         Group { holders: 0, touched: Vec::new(), names: false, bytes: 0, since: None }
     }
 }
 
-/// A group that is closed, and that nobody holds.
+/// A closed group that no operation holds.
 #[derive(Debug)]
 pub(super) struct Closed<N> {
     pub txg: u64,
-    /// Inodes that its entries name.
+    /// The inodes that its entries name.
     pub touched: Vec<Arc<Inode<N>>>,
-    /// Names were changed, and not only data and attributes of files.
+    /// Whether names were changed, and not only data and attributes of files.
     pub names: bool,
 }
 
-/// Holds a group open for what it was entered for.
+/// Holds a group open for the operation that entered it.
 #[derive(Debug)]
 pub(super) struct Hold<'a, N> {
     groups: &'a Groups<N>,
@@ -86,12 +85,12 @@ impl<N> Drop for Hold<'_, N> {
 }
 
 impl<N> Hold<'_, N> {
-    /// The inode is kept until the group is synced, so that it has one fid in it.
+    /// Keeps an inode until the group is synced, so that it has one fid in the group.
     pub fn keep(&self, inode: Arc<Inode<N>>) {
         self.groups.lock().group(self.txg).touched.push(inode);
     }
 
-    /// An entry was appended.
+    /// Records that an entry was appended.
     pub fn appended(&self, bytes: u64, names: bool, touched: &mut Vec<Arc<Inode<N>>>) {
         let mut state = self.groups.lock();
         let group = state.group(self.txg);
@@ -148,8 +147,8 @@ impl<N> Groups<N> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Enters the open group.  Waits while that is too large and cannot be closed yet.
-    /// `None`: nothing will be synced any more, or it is the end.
+    /// Enters the open group.  Waits while the group is too large and cannot be closed yet.
+    /// `None`: nothing will be synced any more, or the mount is ending.
     pub fn enter(&self) -> Option<Hold<'_, N>> {
         let mut state = self.lock();
         // A mount that is ending takes no new change; otherwise it would not end while programs
@@ -166,7 +165,7 @@ impl<N> Groups<N> {
         None
     }
 
-    /// Enters the open group if something in it, or before it, is not synced.
+    /// Enters the open group if anything in it, or before it, is not synced.
     pub fn enter_if_pending(&self) -> Option<Hold<'_, N>> {
         let mut state = self.lock();
         if state.groups.iter().all(|g| g.since.is_none()) {
@@ -177,19 +176,19 @@ impl<N> Groups<N> {
         Some(Hold { groups: self, txg: open })
     }
 
-    /// The group that is open, and the last one that is synced.
+    /// The numbers of the open group and of the last synced one.
     pub fn numbers(&self) -> (u64, u64) {
         let state = self.lock();
         (state.open, state.synced)
     }
 
-    /// How many groups were synced: to be asked before an append that may find no space.
+    /// The number of syncs so far.  Read it before an append that may find no space.
     pub fn syncs(&self) -> u64 {
         self.lock().syncs
     }
 
-    /// Waits for space in the log, which holds no group of the caller's: until a group is
-    /// synced after `seen`, or the time is up.
+    /// Waits for space in the log while the caller holds no group: until a group is synced
+    /// after `seen`, or the time is up.
     pub fn wait_for_space(&self, seen: u64, limit: Duration) {
         let mut state = self.lock();
         state.space_wanted = true;
@@ -205,8 +204,8 @@ impl<N> Groups<N> {
         }
     }
 
-    /// Waits until the open group is due, closes it, and waits until nobody holds it.
-    /// `None`: it is the end, and nothing is left, nor comes any more.
+    /// Waits until the open group is due, closes it, and waits until no operation holds it.
+    /// `None`: the mount is ending, and nothing is left or will come.
     pub fn next(&self, interval: Duration) -> Option<Closed<N>> {
         let mut state = self.lock();
         loop {
@@ -222,7 +221,7 @@ impl<N> Groups<N> {
                     self.changed.notify_all();
                     return None;
                 }
-                // Nothing to sync: who wants space looks again by himself.
+                // There is nothing to sync: operations that want space look again themselves.
                 state.space_wanted = false;
                 state = self.wait(state);
                 continue;
@@ -250,8 +249,8 @@ impl<N> Groups<N> {
         Some(Closed { txg, touched, names })
     }
 
-    /// Whether the next sync gives back inodes, and whether some are this user's or group's;
-    /// `None`: all of them count as that.
+    /// Whether the next sync frees inodes, and whether some belong to this user or group;
+    /// `None`: any of them does.
     pub fn gone(&self, owner: Option<(u32, u32)>) -> Gone {
         let state = self.lock();
         let named = state.groups.iter().flat_map(|group| &group.touched);
@@ -267,7 +266,7 @@ impl<N> Groups<N> {
         gone
     }
 
-    /// The log has forgotten the group.
+    /// Records that the log has dropped the group.
     pub fn synced(&self, txg: u64) {
         let mut state = self.lock();
         *state.group(txg) = Group::default();
@@ -283,8 +282,8 @@ impl<N> Groups<N> {
         self.changed.notify_all();
     }
 
-    /// Closes the open group at once if there is something in it, and waits until all that
-    /// was there is synced (`true`), or never will be.
+    /// Closes the open group at once if it has entries, and waits until everything before is
+    /// synced (`true`) or never will be.
     pub fn sync_now(&self) -> bool {
         let mut state = self.lock();
         let target = state.open;
@@ -302,8 +301,8 @@ impl<N> Groups<N> {
         true
     }
 
-    /// Waits until that group is synced, which nobody hastens; `false`: it is not yet, or never
-    /// will be.
+    /// Waits until that group is synced, without hastening the sync; `false`: it is not synced
+    /// yet, or never will be.
     pub fn is_synced_within(&self, group: u64, limit: Duration) -> bool {
         let state = self.lock();
         let waits = |state: &mut State<N>| state.synced < group && !state.over;
@@ -311,12 +310,12 @@ impl<N> Groups<N> {
         waited.unwrap_or_else(PoisonError::into_inner).0.synced >= group
     }
 
-    /// Nothing will be synced any more.
+    /// Whether nothing will be synced any more.
     pub fn is_over(&self) -> bool {
         self.lock().over
     }
 
-    /// Nothing is synced any more: all who wait are told.
+    /// Ends all syncs, and wakes all that wait.
     pub fn fail(&self) {
         let mut state = self.lock();
         state.over = true;

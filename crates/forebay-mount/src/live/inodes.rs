@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Inodes that the kernel knows, or an entry that is not synced.
+//! The inodes that the kernel knows, or that an unsynced entry names.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,11 @@ use crate::tree::{Attr, Result, Tree};
 #[derive(Debug)]
 struct Known<N> {
     inode: Arc<Inode<N>>,
-    /// As the kernel counts them.
+    /// The kernel's count of its lookups.
     lookups: u64,
 }
 
-/// The inodes that are known, by number.
+/// The known inodes by number.
 #[derive(Debug)]
 pub(super) struct Inodes<N> {
     known: HashMap<u64, Known<N>>,
@@ -31,7 +31,7 @@ pub(super) struct Inodes<N> {
 }
 
 impl<N> Inodes<N> {
-    /// The root is known for as long as there is a mount.
+    /// The root is known for as long as the mount exists.
     pub fn of(root: &Arc<Inode<N>>) -> Inodes<N> {
         let known = Known { inode: root.clone(), lookups: 1 };
         Inodes {
@@ -41,7 +41,7 @@ impl<N> Inodes<N> {
         }
     }
 
-    /// A sync of the whole tree begins.
+    /// Begins a sync of the whole tree.
     pub fn sync_begins(&mut self) {
         self.syncing = std::mem::take(&mut self.unsynced);
     }
@@ -50,8 +50,8 @@ impl<N> Inodes<N> {
         self.syncing.clear();
     }
 
-    /// One that an entry of an unsynced group names is kept, so that it has one fid; but for
-    /// one that is gone: its number may be another's soon.
+    /// Drops an inode without users.  One that an entry of an unsynced group names is kept, so
+    /// that it has one fid; but not one that is gone, since its number may soon be another's.
     fn drop_unused(&mut self, ino: u64) -> Option<Arc<Inode<N>>> {
         let is_gone = |k: &Known<N>| k.inode.is_gone();
         let unused =
@@ -77,7 +77,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.inodes().known.get(&ino).map(|k| k.inode.clone()).ok_or(Errno::STALE)
     }
 
-    /// The kernel wrote pages back, and the tree did not take them: they are lost.
+    /// Records that the tree did not take pages that the kernel wrote back: they are lost.
     pub fn write_back_was_refused(&self, ino: u64) {
         if let Ok(inode) = self.inode(ino) {
             inode.refused_write_backs.fetch_add(1, Ordering::Release);
@@ -85,7 +85,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.counters.refused_write_backs.fetch_add(1, Ordering::Release);
     }
 
-    /// The one object of an inode.  Its number is not used again while a node is held.
+    /// Returns the one object of an inode.  Its number is not used again while a node is held.
     pub(super) fn meet(
         &self,
         node: T::Node,
@@ -97,10 +97,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let Inodes { known, unsynced, syncing } = &mut *inodes;
         let known = known.entry(attr.ino).or_insert_with(|| {
             let mut content = Content::default();
-            // No new one has it.
+            // A new inode does not have it.
             content.lacks[0] = fid.is_some();
             let unsynced = unsynced.remove(&attr.ino) || syncing.contains(&attr.ino);
-            // A new one has but the number of one that is gone.
+            // A new inode only has the number of one that is gone.
             if unsynced && fid.is_none() && attr.kind == Kind::File {
                 content.dirty.add_all();
                 self.tree.was_dropped(&node);
@@ -143,7 +143,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let (node, attr) = self.tree.lookup_with_attr(&dir.node, name)?.ok_or(Errno::NOENT)?;
         if attr.kind == Kind::Directory {
             match mark::is_marked(&self.tree, &node) {
-                // Nobody enters what this process may not search.
+                // No one can enter a directory that this process may not search.
                 Ok(false) | Err(Errno::ACCESS) => {}
                 Ok(true) => return Err(Errno::BUSY),
                 Err(e) => return Err(e),
@@ -157,14 +157,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok((self.meet(node, &attr, None, 1), attr))
     }
 
-    /// The files that the kernel knows, and of which it may hold pages.
+    /// The files that the kernel knows and of which it may hold pages.
     pub fn files_of_kernel(&self) -> Vec<u64> {
         let inodes = self.inodes();
         let known = inodes.known.values().filter(|k| k.lookups > 0);
         known.filter(|k| k.inode.kind == Kind::File).map(|k| k.inode.ino).collect()
     }
 
-    /// The kernel forgets that it looked an inode up, that often.
+    /// Records that the kernel forgets that many lookups of an inode.
     pub fn forget(&self, ino: u64, lookups: u64) {
         let mut inodes = self.inodes();
         if let Some(k) = inodes.known.get_mut(&ino) {
@@ -175,7 +175,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.unpin(dropped);
     }
 
-    /// Nobody knows it any more, but perhaps an unsynced group.
+    /// Unpins an inode that no one knows any more, except perhaps an unsynced group.
     fn unpin(&self, inode: Option<Arc<Inode<T::Node>>>) {
         if let Some(inode) = inode {
             let _ = self.tree.pin(&inode.node, false);
@@ -198,7 +198,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         done
     }
 
-    /// An inode that an operation is about, and that the kernel need not know.
+    /// Returns the inode of an operation, which the kernel need not know.
     pub(super) fn existing(
         &self,
         dir: &Inode<T::Node>,
@@ -214,7 +214,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(Some(self.meet(node, &attr, None, 0)))
     }
 
-    /// Drops what [`Live::existing`] met, if nobody else knows it.
+    /// Drops an inode that [`Live::existing`] returned, if no one else knows it.
     pub(super) fn done_with(&self, inode: Arc<Inode<T::Node>>) {
         let ino = inode.ino;
         drop(inode);

@@ -66,23 +66,23 @@ pub trait Journal: Send + Sync {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// No space now.  Nothing was appended.
+    /// There is no space now.  Nothing was appended.
     #[error("the pool has no space for the log")]
     Full,
     #[error("{0}")]
     Failed(String),
 }
 
-/// How a tree is served.
+/// The options for serving a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOptions {
-    /// How long the oldest entry may be before its group is synced.
+    /// The age of the oldest entry at which its group is synced.
     pub interval: Duration,
-    /// Bytes of entries after which a group is synced.
+    /// The bytes of entries at which a group is synced.
     pub bytes: u64,
-    /// Bytes of one sync above which it goes the tree's own way.
+    /// The bytes of one sync above which it takes the tree's own path.
     pub sync_limit: u64,
-    /// How long one who waits for space sleeps before looking again.
+    /// How long an operation that waits for space sleeps before it looks again.
     pub space_wait: Duration,
 }
 
@@ -97,25 +97,25 @@ impl Default for LiveOptions {
     }
 }
 
-/// An inode of the tree that is known.
+/// A known inode of the tree.
 #[derive(Debug)]
 pub struct Inode<N> {
     pub ino: u64,
     pub kind: Kind,
     pub node: N,
     fid: Fid,
-    /// It has no name any more, and gets none; its user and group.
+    /// Set when the inode has no name and will get none; its user and group.
     gone: OnceLock<(u32, u32)>,
-    /// The group in which it has a Bind.  Changed with the appender locked.
+    /// The group in which it has a Bind.  Changed only with the appender locked.
     bound: AtomicU64,
     content: Mutex<Content>,
-    /// How often the tree did not take what the kernel wrote back.
+    /// How often the tree refused pages that the kernel wrote back.
     refused_write_backs: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Content {
-    /// Written, and in no entry.
+    /// Written bytes that no entry has.
     dirty: Ranges,
     /// The dirty ranges are exactly the writes that are kept here.
     kept: Option<Kept>,
@@ -125,10 +125,11 @@ struct Content {
     lacks: [bool; ASKED_OFTEN.len()],
 }
 
-/// The kernel asks for it before a write, and again when it has asked for attributes.
+/// The kernel asks for this attribute before a write, and again after it has asked for
+/// attributes.
 pub const CAPABILITY: &[u8] = b"security.capability";
-/// Extended attributes that are asked for again and again, and that few inodes have: the
-/// second one at each create in a directory.
+/// Extended attributes that are asked for often and that few inodes have: the second one at
+/// each create in a directory.
 const ASKED_OFTEN: [&[u8]; 2] = [CAPABILITY, DEFAULT_ACL];
 
 fn asked_often(name: &[u8]) -> Option<usize> {
@@ -159,12 +160,12 @@ struct Appender {
     number: u64,
     /// The group that has a Tree record.
     named: u64,
-    /// The [`Live::latest_ns`] that this group was told of.
+    /// The [`Live::latest_ns`] that this group has recorded.
     told: (u64, u64),
     binds: Records,
 }
 
-/// Why the mount is not what it was: nothing that it holds is lost.
+/// The reason why the mount refuses changes.  Nothing that it holds is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub what: String,
@@ -177,7 +178,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Counted since the mount began.
+/// Counters since the mount began.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub syncs: AtomicU64,
@@ -186,7 +187,7 @@ pub struct Counters {
     pub entries: AtomicU64,
     pub bytes: AtomicU64,
     pub groups: AtomicU64,
-    /// Requests by which the kernel wrote pages back, and which the tree refused.
+    /// Write-back requests of the kernel that the tree refused.
     pub refused_write_backs: AtomicU64,
 }
 
@@ -207,7 +208,7 @@ pub struct Live<T: Tree, J: Journal> {
     root: Arc<Inode<T::Node>>,
     inodes: Mutex<Inodes<T::Node>>,
     next_fid: AtomicU64,
-    /// The latest time (ns since 1970) that the clock has told, here or to a file.
+    /// The latest time (ns since 1970) that the clock has shown, here or in a file.
     latest_ns: AtomicU64,
     appender: Mutex<Appender>,
     groups: Groups<T::Node>,
@@ -218,7 +219,7 @@ pub struct Live<T: Tree, J: Journal> {
     /// When each operation that waits for space in the log began to wait.
     waits: Mutex<Vec<Instant>>,
     recent: Recent,
-    /// When the groups were last synced for room: see [`room`].
+    /// The time of the last sync for room: see [`room`].
     room_made: Mutex<Option<Instant>>,
     pub counters: Counters,
 }
@@ -226,8 +227,7 @@ pub struct Live<T: Tree, J: Journal> {
 type Held<'a, T> = Hold<'a, <T as Tree>::Node>;
 
 impl<T: Tree, J: Journal> Live<T, J> {
-    /// Over a tree that is synced, with a log that is empty and whose last synced group is
-    /// `synced`.
+    /// Serves a synced tree with an empty log whose last synced group is `synced`.
     pub fn new(tree: T, journal: J, synced: u64, options: LiveOptions) -> Result<Self> {
         let identity = tree.identity()?;
         let node = tree.root();
@@ -263,7 +263,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         })
     }
 
-    /// From now on the tree bears which group was synced last.
+    /// Makes the tree record which group was synced last.
     pub fn bear(&self, group: GroupMark<T::Node>) {
         let _ = self.bears.set(group);
     }
@@ -289,7 +289,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Pending { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
     }
 
-    /// For how long somebody has waited for space in the log; zero: nobody does.
+    /// How long an operation has waited for space in the log; zero: none waits.
     pub fn waits_for_space(&self) -> Duration {
         let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
         waits.iter().map(Instant::elapsed).max().unwrap_or_default()
@@ -310,8 +310,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// Makes an entry durable; the group stays held until the tree has what it says.
-    /// `involved` are the inodes that its records name, but for one that is created.
+    /// Makes an entry durable.  The group stays held until the tree has the change.  `involved`
+    /// are the inodes that its records name, except for a new one.
     fn ahead(
         &self,
         involved: &[&Arc<Inode<T::Node>>],
@@ -324,7 +324,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             let hold = self.groups.enter().ok_or(Errno::IO)?;
             match self.append(&hold, involved, names, body)? {
                 Some(number) => return Ok((hold, number)),
-                // No group may be held by those who wait for one to be synced.
+                // An operation that waits for a sync must hold no group.
                 None => drop(hold),
             }
             waits.get_or_insert_with(|| Wait::begin(&self.waits));
@@ -332,7 +332,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// `None`: there is no space.
+    /// Appends an entry.  `None`: there is no space.
     fn append(
         &self,
         hold: &Held<'_, T>,
@@ -343,7 +343,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.append_as(true, hold, involved, names, body)
     }
 
-    /// One that does not count leaves nothing to be synced.
+    /// Appends an entry.  One that does not count leaves nothing to be synced.
     fn append_as(
         &self,
         counts: bool,
@@ -424,7 +424,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             // The entry must not be replayed.
             let void = Records::of(&Record::Void { number });
             if self.append(&hold, &[], false, &void)?.is_none() {
-                // If the group is synced before there is space, this takes back nothing.
+                // If the group is synced before there is space, this revokes nothing.
                 drop(hold);
                 self.ahead(&[], false, &void)?;
             }
@@ -432,7 +432,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         done
     }
 
-    /// An operation: its entry, then the tree.
+    /// Runs an operation: first its entry, then the change of the tree.
     fn operation<R>(
         &self,
         involved: &[&Arc<Inode<T::Node>>],
@@ -456,7 +456,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.alive()?;
             let (hold, number) = self.ahead(involved, names, body)?;
             let done = tree(&hold);
-            // The group is not held any more then.
+            // The group is no longer held by then.
             match self.outcome(hold, number, done) {
                 Err(e) if self.makes_room(&mut room, e) => {}
                 done => return done,
@@ -501,7 +501,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// Makes a new inode, which the kernel then knows.  What `new` says is exact.
+    /// Makes a new inode, which the kernel then knows, exactly as `new` says.
     pub fn create(
         &self,
         dir: &Arc<Inode<T::Node>>,
@@ -549,7 +549,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         })
     }
 
-    /// Another name of an inode, which the kernel then knows once more.
+    /// Adds another name to an inode, which the kernel then knows once more.
     pub fn link(
         &self,
         inode: &Arc<Inode<T::Node>>,
@@ -619,7 +619,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         match (how, replaced) {
             (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
-            // Two names of one inode: nothing is done.
+            // Both names belong to one inode, so nothing is done.
             (_, Some(other)) if other.ino == inode.ino => return Ok(()),
             (RenameHow::Replace, Some(other)) => {
                 match (inode.kind == Kind::Directory, other.kind == Kind::Directory) {
@@ -627,7 +627,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                     (false, true) => return Err(Errno::ISDIR),
                     _ => {}
                 }
-                // Nobody is to find the old file gone and the new one empty.
+                // No one may find the old file gone and the new one empty.
                 if inode.kind == Kind::File {
                     self.log_content(inode)?;
                 }
@@ -663,9 +663,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// A file takes another's name.  Renamed over it, ext4 and btrfs would begin to write its
-    /// bytes back and keep the caller for that; they are in the log.  So the two change
-    /// places, and the other loses the name that it has then.
+    /// Replaces another file's name.  On a plain rename over a file, ext4 and btrfs would begin
+    /// to write back its bytes and block the caller for that; the log has the bytes.  So the
+    /// two files trade places, and then the other one loses its new name.
     fn replace(&self, from: (&T::Node, &[u8]), to: (&T::Node, &[u8])) -> Result<()> {
         let exchange = || self.tree.rename(from, to, RenameHow::Exchange);
         if exchange().is_ok() {
@@ -674,7 +674,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
             exchange().map_err(|e| self.fail("two files cannot change places again", e))?;
         }
-        // Not every file system can do that.
+        // Not every file system supports that.
         self.tree.rename(from, to, RenameHow::Replace)
     }
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The ranges of a file that were written and are in no entry yet.
+//! The ranges of a file that were written and that no entry has yet.
 
-/// More than this and the file counts as written everywhere.
+/// The most ranges; with more, the whole file counts as written.
 const MOST: usize = 1024;
 
-/// Sorted, apart from one another.
+/// Sorted ranges with gaps between them.
 #[derive(Debug, Default)]
 pub struct Ranges {
     parts: Vec<(u64, u64)>,
@@ -21,12 +21,12 @@ impl Ranges {
         self.everywhere = false;
     }
 
-    /// `None`: too many to be told.
+    /// The ranges.  `None`: there were too many, and all of the file counts.
     pub fn parts(&self) -> Option<&[(u64, u64)]> {
         (!self.everywhere).then_some(&self.parts)
     }
 
-    /// Adds all there is and will be.
+    /// Adds everything, present and future.
     pub fn add_all(&mut self) {
         self.parts.clear();
         self.everywhere = true;
@@ -49,7 +49,7 @@ impl Ranges {
         }
     }
 
-    /// Something of [start, end) is in it.
+    /// Whether the set overlaps [start, end).
     pub fn overlap(&self, start: u64, end: u64) -> bool {
         let first = self.parts.partition_point(|p| p.1 <= start);
         start < end && (self.everywhere || self.parts.get(first).is_some_and(|p| p.0 < end))
@@ -77,7 +77,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// As a set of bytes would be.
+        /// The result equals that of a set of bytes.
         #[test]
         fn ranges_are_a_set_of_bytes(steps in proptest::collection::vec((0u64..64, 0u64..20, 0u8..8), 0..60)) {
             let (mut ranges, mut bytes) = (Ranges::default(), [false; 128]);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The bytes that were written last, so that a sync need not read them back.
+//! The bytes written last, so that a sync need not read them back.
 //!
-//! A few files are written and synced over and over.  What they were written since their last
-//! sync is kept, as it came, for as many files as there are slots.  A file holds a [`Kept`] for
-//! as long as that is all that it was written; who else needs the slot takes it, and then the
-//! file's bytes are read back.
+//! A few files are written and synced again and again.  Their writes since the last sync are
+//! kept, as they came, for as many files as there are slots.  A file holds a [`Kept`] while
+//! that covers all of its writes.  Another file that needs the slot takes it, and then the
+//! bytes of the first are read back.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Files.
+/// The number of files.
 const SLOTS: usize = 32;
 /// The limits for one file.
 const MOST_BYTES: usize = 64 << 10;

@@ -67,7 +67,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// The step would do it.
+    /// Whether the step would carry out this operation.
     fn is_of(&self, step: &Step<'_>) -> bool {
         match *step {
             Step::Make(fid) => self.made == Some(fid),
@@ -83,10 +83,10 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Operations by the number of their entry.
+/// The operations by the numbers of their entries.
 ///
-/// An operation ends every earlier one that has an inode in common with it, so each inode is
-/// locked by one operation at most, and an index by inode finds it: time is linear in the
+/// An operation ends every earlier one that has an inode in common with it.  So at most one
+/// operation locks each inode, and an index by inode finds it.  The time is linear in the
 /// records of the log.
 #[derive(Debug, Default)]
 pub struct InFlight<'a> {
@@ -110,13 +110,13 @@ impl<'a> InFlight<'a> {
                 let record = bad(entry.number, record)?;
                 match record {
                     Record::Void { number } => flight.end(number),
-                    // It has a handle: it was made.
+                    // The inode has a handle, so it was made.
                     Record::Bind { fid, .. } => {
                         if let Some(number) = flight.made_by.get(&fid).copied() {
                             flight.end(number);
                         }
                     }
-                    // A sync of a file waits for what changes its size or its blocks.
+                    // A sync of a file waits for changes of its size or its blocks.
                     Record::Data { fid, .. } | Record::Synced { fid } => {
                         let number = flight.locked_by.get(&fid).copied();
                         let content = |n: &u64| flight.left[n].content == Some(fid);
@@ -150,7 +150,7 @@ impl<'a> InFlight<'a> {
         self.left.insert(number, operation);
     }
 
-    /// It is over, or never was.
+    /// Removes an operation that has ended or never happened.
     fn end(&mut self, number: u64) {
         let Some(operation) = self.left.remove(&number) else { return };
         self.steps += 1 + operation.locked.len() as u64;
@@ -169,19 +169,19 @@ impl<'a> InFlight<'a> {
         self.steps
     }
 
-    /// The entry whose operation this step would do.
+    /// The entry whose operation this step would carry out.
     pub fn of_step(&self, step: &Step<'_>) -> Option<u64> {
         self.left.iter().rev().find(|(_, o)| o.is_of(step)).map(|(number, _)| *number)
     }
 }
 
-/// Why a tree may refuse an operation that it has refused before the crash.
+/// Why a tree may refuse an operation that it refused before the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It did, whatever space there is and however it is mounted: nobody was told that it
-    /// is done.
+    /// The refusal depends neither on space nor on how the tree is mounted, so it was the same
+    /// before the crash, and no program was told that the operation is done.
     ForGood,
-    /// Perhaps: there may be less space or fewer rights now.
+    /// Unknown: there may be less space or fewer rights now.
     Perhaps,
 }
 

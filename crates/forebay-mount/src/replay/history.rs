@@ -8,16 +8,17 @@
 //! makes later entries contradict earlier ones; and the entries may be forged.  A contradiction
 //! is reported ([`History::disputes`]) and affects only what it touches:
 //!
-//! - Of a name holds what the mount saw last.  Who had it by an earlier entry has lost it, no
-//!   entry knows how: it is *displaced*, until the mount sees it at a name that no entry gave it.
-//!   Whatever names entries take from it, before or after, it may still have that one.
+//! - For a name the last observation of the mount holds.  A file that had it by an earlier
+//!   entry has lost it in an unknown way: it is *displaced* until the mount sees it at a name
+//!   that no entry gave it.  It may still have an unknown name, whatever names entries take
+//!   from it.
 //! - An inode that was made since the tree's last sync has no names but those that the log
 //!   gave it.  If the mount sees it at another one, it was linked or moved there, and its
-//!   other names are *doubtful*: what the tree has there stays, be it there or not.
+//!   other names are *doubtful*: the tree's state there stays, with or without the name.
 //! - A directory has one name, the last.  One that would lie within itself loses the oldest
-//!   name of the circle.
-//! - A record that speaks of an inode that no entry has introduced, or of the content of what
-//!   is no file, says nothing.
+//!   name of the cycle.
+//! - A record about an inode that no entry has introduced, or about the content of an inode
+//!   that is no file, is ignored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -53,27 +54,27 @@ pub struct Made<'a> {
 pub struct File<'a> {
     pub kind: Kind,
     pub handle: Option<&'a [u8]>,
-    /// When the file system made it, by what it says itself.
+    /// The time when the file system made it.
     pub born: Option<Time>,
     /// The path at which the file was seen.
     pub hint: &'a [u8],
     /// Set if the file was made since the tree's last sync.
     pub made: Option<Made<'a>>,
-    /// The tree's own sync made it durable: it cannot be made anew from the log.
+    /// The tree's own sync made it durable, so the log alone cannot restore it.
     pub synced: bool,
-    /// The entry that last took a name from it.
+    /// The entry that last removed a name from it.
     pub lost_name_by: Option<u64>,
-    /// It lost a name to a contradiction, and was not seen elsewhere since.
+    /// It lost a name to a contradiction and was not seen elsewhere since.
     pub displaced: bool,
-    /// Names that it is to have; others may be that the log does not speak of.
+    /// The names that it should have.  It may have others that the log does not know.
     pub names: Vec<Place<'a>>,
     pub content: Vec<Change<'a>>,
     pub attr: SetAttr,
-    /// The time of modification is that of the content, and nobody's wish.
+    /// The modification time is that of the content, and was not set explicitly.
     pub mtime_of_content: bool,
     pub xattrs: BTreeMap<&'a [u8], Option<&'a [u8]>>,
-    /// The access ACL was set after the mode, which it changes; otherwise the mode came
-    /// last, which changes the ACL.
+    /// The access ACL was set after the mode and changed it; otherwise the mode came last and
+    /// changed the ACL.
     pub acl_last: bool,
 }
 
@@ -83,13 +84,14 @@ impl File<'_> {
         self.mtime_of_content = true;
     }
 
-    /// Entries took its names, each of them: it is nowhere that the log does not know of.
+    /// Whether entries removed each of its names, so that it has none that the log does not
+    /// know.
     pub fn is_removed(&self) -> bool {
         let displaced = self.displaced && !planted(Bug::DisplacedForgotten);
         self.lost_name_by.is_some() && !displaced
     }
 
-    /// The log speaks of more than that it is there, and of names in it.
+    /// Whether the log has more of it than its existence and the names in it.
     pub fn is_changed(&self) -> bool {
         let mut attr = self.attr;
         if self.has_times_of_names() {
@@ -98,21 +100,21 @@ impl File<'_> {
         !self.content.is_empty() || attr != SetAttr::default() || !self.xattrs.is_empty()
     }
 
-    /// It was truncated to this size since the tree's last sync.
+    /// Whether it was truncated to this size since the tree's last sync.
     pub fn was_cut_to(&self, size: u64) -> bool {
         self.content.iter().any(|c| matches!(c, Change::Truncate { size: to } if *to == size))
     }
 
-    /// A directory whose time of modification is that of a name in it.
+    /// Whether it is a directory whose modification time is that of a name in it.
     pub fn has_times_of_names(&self) -> bool {
         self.kind == Kind::Directory && self.mtime_of_content
     }
 }
 
-/// A name that the log speaks of.
+/// A name that the log mentions.
 #[derive(Clone, Debug, Default)]
 pub struct Name {
-    /// The entry that spoke of it last.
+    /// The entry that last mentioned it.
     since: u64,
     /// The file that should have the name may or may not have it: the tree's entry stays.
     pub doubtful: bool,
@@ -165,7 +167,7 @@ impl<'a> History<'a> {
             for record in entry.records() {
                 let record = bad(entry.number, record)?;
                 if record.is_operation() && void.contains(&entry.number) {
-                    // Later records may name what it would have made only by a Bind.
+                    // Later records refer to an inode that it would have made only by a Bind.
                     continue;
                 }
                 let makes_sense = match refused.contains(&entry.number) && record.is_operation() {
@@ -250,7 +252,7 @@ impl<'a> History<'a> {
                 self.file(to_dir)?.modified(at);
                 if replaced != NONE && !exchange {
                     self.file(replaced)?.lost_name_by = Some(number);
-                    // Files change places before one loses its name.
+                    // Files trade places before one of them loses its name.
                     let way = self.names.entry((from_dir, from)).or_default();
                     if !planted(Bug::ReplacedOnItsWay) {
                         way.ever.push(replaced);
@@ -312,7 +314,7 @@ impl<'a> History<'a> {
         Ok(())
     }
 
-    /// The operation was not done: names are as they were.
+    /// The operation was not carried out: the names are unchanged.
     fn stays(&mut self, number: u64, record: &Record<'a>) -> Sense<()> {
         match *record {
             _ if planted(Bug::LeftOutLosesName) => Ok(()),
@@ -348,7 +350,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// A name that `was` had ([`NONE`]: nobody) is from now on that of `now`.
+    /// A name that `was` had ([`NONE`]: no inode) belongs to `now` from here on.
     fn name(&mut self, number: u64, place: Place<'a>, was: Fid, now: Option<Fid>) -> Sense<()> {
         self.had(number, place, was)?;
         self.has(number, place, now)
@@ -369,7 +371,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Before the operation the mount saw `was` there ([`NONE`]: nobody).
+    /// Before the operation the mount saw `was` there ([`NONE`]: no inode).
     fn had(&mut self, number: u64, place: Place<'a>, was: Fid) -> Sense<()> {
         let was = (was != NONE).then_some(was);
         self.may_name(place, was)?;
@@ -395,7 +397,7 @@ impl<'a> History<'a> {
         Ok(())
     }
 
-    /// After it `now` is there.
+    /// After the operation `now` is there.
     fn has(&mut self, number: u64, place: Place<'a>, now: Option<Fid>) -> Sense<()> {
         self.may_name(place, now)?;
         self.set(number, place, now);
@@ -426,7 +428,7 @@ impl<'a> History<'a> {
         };
         let others = self.places.get(&fid).into_iter().flatten();
         let others: Vec<_> = others.copied().filter(|other| *other != place).collect();
-        // One that was there before the log may have had other names before.
+        // An inode that was there before the log may have had other names before.
         if others.is_empty() || !(made || kind == Kind::Directory) || planted(Bug::NeverDoubtful) {
             return;
         }
@@ -440,7 +442,8 @@ impl<'a> History<'a> {
         }
     }
 
-    /// The names of each file; directories have one each, and lie in no circle.
+    /// Settles the names of each file.  A directory gets one name, and no directory is in a
+    /// cycle.
     fn settle(&mut self) {
         let many = |(fid, places): (&Fid, &BTreeSet<Place<'a>>)| {
             let directory = self.files.get(fid).is_some_and(|f| f.kind == Kind::Directory);
@@ -462,7 +465,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// It has a name, be it doubtful.
+    /// Whether it has a name, even a doubtful one.
     pub fn has_place(&self, fid: Fid) -> bool {
         self.place_of(fid).is_some()
     }
@@ -536,7 +539,7 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Names to be, by directory.
+    /// The names that should exist, by directory.
     pub fn by_directory(&self) -> HashMap<Fid, Vec<(&'a [u8], Fid)>> {
         let mut by: HashMap<Fid, Vec<_>> = HashMap::new();
         for (&(dir, name), state) in &self.names {

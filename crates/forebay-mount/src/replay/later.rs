@@ -21,10 +21,10 @@ use super::{failed, printable, Result};
 use crate::record::{Allocate, Kind, Time};
 use crate::tree::{Attr, Tree, ACCESS_ACL};
 
-/// A change later than the last entry by this is not the mount's.
+/// A change that is later than the last entry by more than this is not the mount's.
 const SLACK_NS: i128 = 5_000_000_000;
 
-/// Who runs a file with it has rights of its owner, or of root.
+/// A program with it runs with rights of its owner, or of root.
 pub const CAPABILITY: &[u8] = b"security.capability";
 const SET_ID: u32 = 0o6000;
 
@@ -32,7 +32,7 @@ fn ns(time: Time) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)
 }
 
-/// Once a replay has begun the times say nothing any more: then its list counts.
+/// Once a replay has begun, times prove nothing any more: then its list decides.
 pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
     let last = i128::from(plan.history.last_time_ns) + SLACK_NS;
     let (mut changed, mut touched) = (BTreeSet::new(), BTreeSet::new());
@@ -58,7 +58,7 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
             touched.insert(*fid);
             let mode = plan.staging.modes.get(fid).copied().unwrap_or(attr.mode);
             lines.extend(replaced(tree, node, file, &Attr { mode, ..attr }, &path()));
-            // A replay that was cut off may have set them.
+            // An interrupted replay may have set them.
             if !was_changed && !plan.staging.resumed {
                 lines.extend(replaced_times(file, &attr, &path()));
             }
@@ -98,7 +98,7 @@ fn explains_size(file: &File<'_>, size: u64) -> bool {
                 (u64::MAX, offset.saturating_add(length))
             }
             Change::Allocate { .. } => continue,
-            // It had this size before, unless the write made it larger.
+            // The file had this size before, unless the write extended it.
             Change::Write { offset, bytes, size } => {
                 let within = offset.saturating_add(bytes.len() as u64) < size;
                 if !known {
@@ -114,7 +114,7 @@ fn explains_size(file: &File<'_>, size: u64) -> bool {
     (least..=most).contains(&size)
 }
 
-/// Attributes that the log replaces, in words.
+/// The attributes that the log replaces, in words.
 fn replaced<T: Tree>(
     tree: &T,
     node: &T::Node,
@@ -134,7 +134,7 @@ fn replaced<T: Tree>(
     };
     number("user", is.uid, file.attr.uid);
     number("group", is.gid, file.attr.gid);
-    // The mode and the ACL change each other: the last of them says what both are.
+    // The mode and the ACL change each other: the later one determines both.
     let acl = file.xattrs.contains_key(ACCESS_ACL);
     let mode = file.attr.mode.filter(|_| file.kind != Kind::Symlink && !(acl && file.acl_last));
     if let Some(mode) = mode {
@@ -154,7 +154,7 @@ fn replaced<T: Tree>(
     lines
 }
 
-/// Times that the log replaces, in words.
+/// The times that the log replaces, in words.
 fn replaced_times(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
     let shown = |time: Time| format!("{}.{:09}", time.seconds, time.nanoseconds);
     let times = [
@@ -169,7 +169,7 @@ fn replaced_times(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
     replaced.collect()
 }
 
-/// Logged rights of an owner that are not given to the file, in words.
+/// The logged rights of an owner that are withheld from the file, in words.
 pub fn rights_lost(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
     let why = "is not set: its content may be another's";
     let without = file.attr.mode.map_or(0, |mode| mode & !rights_kept(file, is, mode));

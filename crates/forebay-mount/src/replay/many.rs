@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: a report of many lines takes few syncs, and one that is cut off promises no other names
-//! than the next replay uses.  Method: a simulated tree, where each file is in dispute.
+//! Goal: a report of many lines takes few syncs, and an interrupted report promises only names
+//! that the next replay uses.  Method: a simulated tree in which each file is in dispute.
 
 use super::model::log_of;
 use super::model::sim::{Event, SimTree, State};

@@ -16,7 +16,7 @@ use crate::mark;
 use crate::record::{Fid, Kind, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
 
-/// One thing to be done, each by one or a few operations of the tree.
+/// One step, done by one or a few operations of the tree.
 #[derive(Clone, Copy, Debug)]
 pub enum Step<'a> {
     /// A new inode, in the staging directory.
@@ -29,15 +29,16 @@ pub enum Step<'a> {
     Stage(Fid, Place<'a>),
     Unlink(Place<'a>),
     RemoveDirectory(Place<'a>),
-    /// From the staging directory to its name.
+    /// Moves an inode from the staging directory to its name.
     Put(Fid, Place<'a>),
-    /// From the staging directory to where things are found: it has no name that is certain.
+    /// Moves an inode without a certain name from the staging directory to the directory of
+    /// found files.
     Find(Fid),
     /// Copies the content that the log has to the directory of found files.
     Salvage(Fid),
     Link(Fid, Place<'a>),
-    /// From the staging directory, where it is not needed: the name, and whether it is a
-    /// directory.
+    /// Removes an unneeded inode from the staging directory: its name there, and whether it is
+    /// a directory.
     Discard(Fid, bool),
 }
 
@@ -66,21 +67,21 @@ pub struct Plan<'a, N> {
     pub staging: Staging<N>,
     /// The inodes that the tree has, by fid.
     pub nodes: HashMap<Fid, N>,
-    /// The name in the staging directory.
+    /// The names in the staging directory.
     pub staged: HashMap<Fid, Fid>,
     pub steps: Vec<Step<'a>>,
     pub missing: BTreeSet<Fid>,
-    /// Made from the log, and put where things are found.
+    /// Inodes made from the log and moved to the directory of found files.
     found: BTreeSet<Fid>,
-    /// Something else changed their content after the crash: it stays as it is.
+    /// Files whose content another program changed after the crash: the content stays.
     pub changed_fids: BTreeSet<Fid>,
-    /// Something else changed their inode after the crash, and their content or not.
+    /// Files whose inode another program changed after the crash, with or without the content.
     pub touched: BTreeSet<Fid>,
     /// Entries that remove directories that are not empty.
     pub not_empty: HashSet<u64>,
     conflicts: Vec<String>,
     pub changed: Vec<String>,
-    /// Attributes that the log replaces, and that may be of after the crash, in words.
+    /// Attributes that the log replaces and that may have been set after the crash, in words.
     pub attributes: Vec<String>,
     moved_from: Option<String>,
     entries: u64,
