@@ -24,14 +24,12 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/ptrace.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "slow.h"
 
 #define MIB (1l << 20)
 
@@ -113,60 +111,18 @@ static void *closes(void *p)
 	return NULL;
 }
 
-/* What the library does of a file's close before it syncs: it has taken it out of its tables by then. */
-static int is_closing(pid_t thread)
-{
-	struct __ptrace_syscall_info info;
-
-	CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) > 0);
-	return info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == SYS_fcntl &&
-	       info.entry.args[1] == F_DUPFD_CLOEXEC;
-}
-
-/* In a child: stops the thread within its close, and lets it go on after three seconds: so slow may
- * storage be. */
-static void slow_down(pid_t thread, int to_parent, int from_parent)
-{
-	int status;
-	char c = 0;
-
-	CHECK(ptrace(PTRACE_SEIZE, thread, 0, PTRACE_O_TRACESYSGOOD) == 0);
-	CHECK(ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0);
-	CHECK(waitpid(thread, &status, __WALL) == thread);
-	CHECK(write(to_parent, &c, 1) == 1 && read(from_parent, &c, 1) == 1);
-	do {
-		CHECK(ptrace(PTRACE_SYSCALL, thread, 0, 0) == 0);
-		CHECK(waitpid(thread, &status, __WALL) == thread);
-	} while (!WIFSTOPPED(status) || WSTOPSIG(status) != (SIGTRAP | 0x80) || !is_closing(thread));
-	CHECK(write(to_parent, &c, 1) == 1);
-	sleep(3);
-	/* By then the program may have ended. */
-	ptrace(PTRACE_DETACH, thread, 0, 0);
-	_exit(0);
-}
-
 static void end_beside_close(void)
 {
 	pthread_t thread;
-	int to[2], from[2];
-	char c = 0;
 
 	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
 	while (!closer)
 		;
-	if (!is_mapped_run()) {
-		closes_now = 1;
-		return;
-	}
-	CHECK(pipe(to) == 0 && pipe(from) == 0);
-	pid_t child = fork();
-
-	CHECK(child >= 0);
-	if (child == 0)
-		slow_down(closer, from[1], to[0]);
-	CHECK(read(from[0], &c, 1) == 1);
+	if (is_mapped_run())
+		slow_down(closer, 3);
 	closes_now = 1;
-	CHECK(write(to[1], &c, 1) == 1 && read(from[0], &c, 1) == 1);
+	if (is_mapped_run())
+		wait_for_close();
 }
 
 static volatile int duplicated = -1;

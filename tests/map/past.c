@@ -223,12 +223,15 @@ static void child_reads(const char *path)
 static void grows(const char *path)
 {
 	int fd = open(path, O_RDWR);
+	long more;
 	char c;
 
 	CHECK(fd >= 0 && pwrite(fd, "stored", 6, 2 * PAGE) == 6);
 	puts("stored");
-	/* While somebody reads the file; that it is opened again waits for the end of that. */
-	CHECK(read(0, &c, 1) == 1 && ftruncate(fd, 32l << 20) == 0);
+	/* While somebody reads the file. */
+	CHECK(read(0, &c, 1) == 1);
+	for (more = 20; more <= 60; more += 4)
+		CHECK(ftruncate(fd, more << 20) == 0);
 	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7);
 	puts("grown");
 	CHECK(read(0, &c, 1) == 0);

@@ -88,6 +88,23 @@ reads_twice() { # and the program gets more room for the file before it takes it
 }
 beside grows reads_twice
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader after the file has grown: $code $(cat "$work/says")"
+# While it gets more room its locks stay: a reader that waits for one does not get it.
+locks() {
+	local locker
+	rm -f "$work/taken"
+	exec 8<"$file"
+	sleep 0.2
+	{ flock -w 2 8 && touch "$work/taken"; } &
+	locker=$!
+	sleep 0.2
+	printf . >&9
+	says grown
+	wait "$locker" || true
+	[ ! -e "$work/taken" ] || fail "a file is not locked while it gets more room"
+	exec 8<&-
+}
+beside grows locks
+[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader that waits for a lock: $code $(cat "$work/says")"
 writes() { printf 'other' >>"$file"; }
 beside reader writes
 [ "$code" = 6 ] && stored_there || fail "a writer beside the program: $code $(cat "$work/says")"
@@ -140,6 +157,44 @@ if [ -w $patience ]; then
 		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: what a writer by force has written is written over: $(cat "$work/says" "$work/recovered")"
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
+	# The same of a program that is killed before it goes on.
+	for how in stays grows; do
+		fresh
+		: >"$work/said"
+		was=$(<$patience)
+		at_end "echo $was >$patience"
+		echo 2 >$patience
+		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" $how >"$work/said" 2>"$work/says" &
+		pid=$!
+		says stored
+		kill -STOP "$pid"
+		printf other | dd of="$file" bs=1 seek=20580 conv=notrunc,fsync status=none
+		echo "$was" >$patience
+		kill -KILL "$pid"
+		wait "$pid" 2>/dev/null || true
+		"$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 && fail "$how: after a writer by force and a kill nobody is asked: $(cat "$work/recovered")"
+		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: after a kill what a writer by force has written is written over: $(cat "$work/recovered")"
+		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
+	done
+	# Who has opened the file by force, and has not written to it yet, is not disturbed unasked.
+	opens_by_force() {
+		local before
+		before=$(<$patience)
+		kill -STOP "$pid"
+		echo 1 >$patience
+		exec 7>>"$file"
+		echo "$before" >$patience
+		kill -CONT "$pid"
+		sleep 1
+	}
+	beside reader opens_by_force
+	[ "$code" = 6 ] || fail "an open by force: $code $(cat "$work/said" "$work/says")"
+	if "$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || grep -q stored "$file"; then
+		fail "a file that others have open by force is written to: $(cat "$work/recovered")"
+	fi
+	grep -q 'left it to others' "$work/recovered" || fail "it is not told why: $(cat "$work/recovered")"
+	exec 7>&-
+	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 && stored_there || fail "an open by force: $(cat "$work/recovered")"
 else
 	say "NOT TESTED: $patience cannot be written"
 fi

@@ -3,11 +3,11 @@
 //! descriptor is given, since the kernel does nothing with those.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
 
 use libc::{timespec, timeval, utimbuf};
 
 use crate::calls::link_of;
+use crate::mapped::Mapped;
 use crate::real::{raw, text, told};
 use crate::say::About;
 use crate::state;
@@ -21,35 +21,39 @@ unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags:
     let name = unsafe { text(path) };
     let empty = flags & libc::AT_EMPTY_PATH != 0;
     let by_descriptor = name.is_none_or(|name| name.is_empty() && empty);
-    let file = match name {
-        _ if by_descriptor => state::desc(dir).map(|desc| Arc::clone(&desc.file)),
-        Some(name) => state::opened_at(dir, name, flags & libc::AT_SYMLINK_NOFOLLOW == 0),
+    let as_given = [dir as usize, path.addr(), to.addr(), flags as usize, 0, 0];
+    let changed = match name {
+        _ if by_descriptor => state::desc(dir).map(|desc| {
+            let link = link_of(dir);
+            let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0];
+            // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
+            unsafe { set_times_of(&desc.file, at) }
+        }),
+        Some(name) => {
+            let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+            // SAFETY: the caller's promise.
+            state::call_at(dir, name, follow, |file| unsafe { set_times_of(file, as_given) })
+        }
         None => None,
     };
-    let as_given = [dir as usize, path.addr(), to.addr(), flags as usize, 0, 0];
-    let Some(file) = file else {
+    match changed {
         // SAFETY: the caller's promise.
-        return told(unsafe { raw(libc::SYS_utimensat, as_given) }) as c_int;
-    };
-    let link = link_of(dir);
-    let at = match by_descriptor {
-        true => [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0],
-        false => as_given,
-    };
-    let mut done = 0;
+        None => told(unsafe { raw(libc::SYS_utimensat, as_given) }) as c_int,
+        Some(Ok(done)) => told(done) as c_int,
+        Some(Err(errno)) => crate::real::fail(errno),
+    }
+}
+
+/// # Safety
+/// As utimensat(2).
+unsafe fn set_times_of(file: &Mapped, at: [usize; 6]) -> Result<isize, c_int> {
     // What is written back later would change them again.
-    let changed = file.call(About::Io, |map| {
+    file.call(About::Io, |map| {
         map.sync(0, u64::MAX)?;
         map.write_back()?;
-        map.change(|| {
-            // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
-            done = unsafe { raw(libc::SYS_utimensat, at) };
-        })
-    });
-    match changed {
-        Ok(()) => told(done) as c_int,
-        Err(errno) => crate::real::fail(errno),
-    }
+        // SAFETY: the caller's promise.
+        map.change(|| unsafe { raw(libc::SYS_utimensat, at) })
+    })
 }
 
 /// # Safety

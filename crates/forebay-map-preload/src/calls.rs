@@ -402,11 +402,16 @@ macro_rules! sizes {
         pub unsafe extern "C-unwind" fn $truncate(path: *const c_char, size: off_t) -> c_int {
             // SAFETY: the caller's promise.
             let name = unsafe { real::text(path) };
-            let file = name.and_then(|name| state::opened_at(libc::AT_FDCWD, name, true));
-            match (file, u64::try_from(size)) {
-                (Some(file), Ok(size)) => resize(&file, size).map_or_else(fail, |()| 0),
+            let done = match (name, u64::try_from(size)) {
+                (Some(name), Ok(size)) => {
+                    state::call_at(libc::AT_FDCWD, name, true, |file| resize(file, size))
+                }
+                _ => None,
+            };
+            match done {
+                Some(done) => done.map_or_else(fail, |()| 0),
                 // SAFETY: the caller's promise.
-                _ => unsafe { real::truncate64(path, size) },
+                None => unsafe { real::truncate64(path, size) },
             }
         }
         /// # Safety

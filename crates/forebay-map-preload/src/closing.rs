@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use forebay_map::{Error, MapFile};
 
 use crate::ending;
+use crate::kept;
 use crate::lease;
 use crate::mapped::Mapped;
+use crate::masks;
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
@@ -30,8 +32,13 @@ const STOPPED: usize = 6;
 /// The pool is open.
 pub static POOL: AtomicBool = AtomicBool::new(false);
 
-/// One user of a file less; the last one closes it, and the last file the pool.
+/// One user of a file less; the last one closes it, and the last file the pool.  Only the last one
+/// waits for a close of another file.
 pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
+    let not_last = |users: usize| (users > 1).then(|| users - 1);
+    if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, not_last).is_ok() {
+        return Ok(());
+    }
     let mut open = lock(&OPEN);
     let less = |users: usize| users.checked_sub(1);
     // A file without a user was closed before.
@@ -162,7 +169,9 @@ pub fn end() {
     let mut open = open_at_end();
     if !planted::is(Planted::StoresAtEnd) {
         ending::begin();
+        masks::unblock_in_others(kept::SIGN, lease::watcher());
     }
+    sync_open();
     if open.is_none() {
         // Another thread opens or closes a file, who knows for how long.  One that opens is not
         // waited for.  One that closes its file has closed it after this, and closes the pool next.
@@ -182,6 +191,15 @@ pub fn end() {
         }
         // A handler has interrupted who knows what of the C library, so the pool stays open.
         _ => end_files(),
+    }
+}
+
+/// All that is stored is durable before the first file is closed: a close may take long, and the
+/// program may be killed meanwhile.  What fails here fails again at the close, which reports it.
+fn sync_open() {
+    for file in inside(|| read(&PLACES).open.clone()) {
+        let sync = || read(&file.map).as_ref().map_or(Ok(()), |map| map.sync(0, u64::MAX));
+        let _ = inside(sync);
     }
 }
 

@@ -89,6 +89,11 @@ fn thread() -> i32 {
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
+/// The thread that is told, by its number; zero: there is none.
+pub fn watcher() -> usize {
+    WATCHER.load(Ordering::SeqCst) as usize
+}
+
 /// Before the first lease.  Signals are blocked by the caller, in the new thread too.
 pub fn start() -> io::Result<()> {
     if WATCHER.load(Ordering::SeqCst) != 0 {
@@ -121,16 +126,16 @@ fn unset(fd: RawFd, known_as: RawFd) {
     });
 }
 
-/// A lease of a file that was just opened, whose size is known.
-pub fn take(map: &MapFile) -> Result<(), Error> {
-    let Some(file) = map.file() else { return Ok(()) };
+/// A lease of a file that was just opened, whose size is known.  False: the file was changed since.
+pub fn take(map: &MapFile) -> Result<bool, Error> {
+    let Some(file) = map.file() else { return Ok(true) };
     let refused = |why: String| Error::Refused { path: path_of(file), why };
     let fd = file.as_raw_fd();
     let begun = Instant::now();
     loop {
         match set(fd) {
             Ok(()) => break,
-            Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(()),
+            Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(true),
             Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -156,10 +161,18 @@ pub fn take(map: &MapFile) -> Result<(), Error> {
     match which::regular(fd) {
         Some((id, size)) if size == map.size() => {
             lock(&LEASE_GIVEN).retain(|given| *given != id);
-            Ok(())
+            map.leased(true);
+            Ok(true)
         }
-        _ => Err(Error::Busy(format!("{}: it was changed just now", path_of(file).display()))),
+        _ => Ok(false),
     }
+}
+
+/// The same of a file that was opened again by an open file description which may have one.
+pub fn inherit(map: &MapFile) {
+    let id = map.file().and_then(|file| which::regular(file.as_raw_fd()));
+    let given = id.is_some_and(|(id, _)| lock(&LEASE_GIVEN).contains(&id));
+    map.leased(!given);
 }
 
 fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
@@ -201,6 +214,16 @@ fn close(fd: OwnedFd) {
     unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// Frees the locks that the library has of a file.
+fn free(fd: RawFd) {
+    // SAFETY: all zeroes is a value of it: the whole file.
+    let mut all: libc::flock = unsafe { std::mem::zeroed() };
+    all.l_type = libc::F_UNLCK as i16;
+    let _ = control(fd, libc::F_OFD_SETLK as usize, (&raw const all).addr());
+    // SAFETY: it takes numbers.
+    unsafe { raw(libc::SYS_flock, [fd as usize, libc::LOCK_UN as usize, 0, 0, 0, 0]) };
+}
+
 pub fn ends(map: &MapFile) -> Ending {
     let same = map.file().and_then(|file| {
         let fd = kept::check(file.as_raw_fd()).ok().map(|()| file.as_raw_fd())?;
@@ -214,6 +237,8 @@ impl Drop for Ending {
         if let Some((fd, first)) = self.0.take() {
             // A thread may still have it for a moment, and close it then.
             unset(fd.as_raw_fd(), first);
+            // Where it was to be opened again its locks were kept for that.
+            free(fd.as_raw_fd());
             close(fd);
         }
     }
@@ -321,6 +346,10 @@ fn state_of(file: &Mapped) -> Option<State> {
     })
 }
 
+fn leased(file: &Mapped, is: bool) {
+    inside(|| file.map().as_ref().map(|map| map.leased(is)));
+}
+
 /// Files whose lease was given back.
 static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
@@ -334,11 +363,11 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     };
     if all.is_err() {
         // Who waits may change the file when the program has ended.
-        inside(|| file.map().as_ref().map(MapFile::give_up));
+        inside(|| file.map().as_ref().map(MapFile::leave));
         closing::stop(format_args!(
             "{path}: it is opened past the library, {who}and what the program has stored cannot be \
              written to it: the program ends, and what was synced is kept in the pool: forebay map \
-             recover, with --accept if others have changed the file by then"
+             recover --accept, when nobody uses the file any more"
         ));
     }
     if to_write {
@@ -349,6 +378,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         ));
     }
     inside(|| lock(&LEASE_GIVEN).push(file.id));
+    leased(file, false);
     if let Some(fd) = descriptor(file) {
         unset(fd, fd);
     }
@@ -362,12 +392,15 @@ fn is_whole_again(file: &Arc<Mapped>) {
     let held = file.map();
     let Some(map) = held.as_ref() else { return };
     let Some(fd) = map.file().map(|file| file.as_raw_fd()) else { return };
-    inside(|| map.give_up());
+    inside(|| map.leave());
     // The descriptor counts as ours again.
     let _ = tell(fd);
     let is_whole = map.is_own() && set(fd).is_ok() && map.is_own();
     if is_whole {
-        map.go_on();
+        inside(|| {
+            map.leased(true);
+            map.go_on();
+        });
         return;
     }
     drop(held);
@@ -378,7 +411,7 @@ fn is_whole_again(file: &Arc<Mapped>) {
 fn give_up(file: &Arc<Mapped>) -> ! {
     file.close_failed.store(true, Ordering::SeqCst);
     let synced = file.call(About::Sync, |map| {
-        map.give_up();
+        map.leave();
         map.sync(0, u64::MAX)
     });
     let kept = match synced {
@@ -388,7 +421,7 @@ fn give_up(file: &Arc<Mapped>) -> ! {
     closing::stop(format_args!(
         "{}: it was opened past the library before the library could know, and may have been changed: \
          nothing more is written to it, and the program ends; {kept} since is kept in the pool: \
-         forebay map recover, with --accept if others have changed the file",
+         forebay map recover --accept, when nobody uses the file any more",
         file.path.display()
     ));
 }
@@ -471,6 +504,7 @@ fn retake(file: &Mapped) -> bool {
     match set(fd) {
         Ok(()) => {
             inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
+            leased(file, true);
             return true;
         }
         Err(libc::EACCES | libc::EPERM) => once(

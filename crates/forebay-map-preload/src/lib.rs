@@ -19,6 +19,7 @@ mod kept;
 mod lease;
 mod locks;
 mod mapped;
+mod masks;
 mod memory;
 mod memory_own;
 mod opening;

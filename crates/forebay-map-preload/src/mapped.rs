@@ -34,7 +34,8 @@ pub struct Mapped {
     pub place: Place,
     /// Mappings that the program has.
     pub views: Mutex<Views>,
-    /// Descriptions, and one more while there are mappings.  Changed with `OPEN` held.
+    /// Descriptions, and one more while there are mappings.  With none left the file is closed, and gets
+    /// no more.  The first one comes and the last one goes with `OPEN` held.
     pub users: AtomicUsize,
     pub locks: Locks,
     /// Segments that stay where they are.
@@ -66,6 +67,11 @@ impl Mapped {
     pub fn is_within(&self, from: usize, end: usize) -> bool {
         let [start, last] = &self.place.0;
         start.load(Ordering::SeqCst) < end && from < last.load(Ordering::SeqCst)
+    }
+
+    /// Nobody uses it any more: it is closed, or is closed next.
+    pub fn is_closed(&self) -> bool {
+        self.users.load(Ordering::SeqCst) == 0
     }
 
     /// The file as the library has it; none: it is closed.
@@ -159,7 +165,7 @@ impl Mapped {
             // of it for this process alone, the kernel would give no lease to another one.
             let ending = map.as_ref().map(lease::ends);
             // After an error here it is closed all the same.
-            let closed = map.take().map_or(Ok(()), MapFile::close).map_err(refused);
+            let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);
             if closed.is_err() {
                 self.close_failed.store(true, Ordering::SeqCst);
             }
@@ -248,29 +254,31 @@ impl Mapped {
         (at < map.room()).then_some(at)
     }
 
-    /// The program gets a mapping: where it is.
+    /// The program gets a mapping: where it is.  A close of another file is not waited for.
     pub fn view(&self, offset: u64, len: usize) -> Result<usize, c_int> {
         let end = offset.checked_add(len as u64).ok_or(libc::EOVERFLOW)?;
         loop {
             self.make_room(end)?;
-            let _open = lock(&OPEN);
             let map = self.map();
             let Some(map) = map.as_ref() else { return Err(libc::EBADF) };
             if map.room() >= end {
                 let from = map.address().addr() + offset as usize;
-                self.add_view(from..from + len);
+                self.add_view(&mut lock(&self.views), from..from + len)?;
                 return Ok(from);
             }
         }
     }
 
-    /// With `OPEN` held.
-    fn add_view(&self, range: Range<usize>) {
-        let mut views = lock(&self.views);
+    /// With `map` held, so that the file stays where it is until it has the view.
+    fn add_view(&self, views: &mut Views, range: Range<usize>) -> Result<(), c_int> {
         if views.is_empty() {
-            self.users.fetch_add(1, Ordering::SeqCst);
+            let one_more = |users: usize| (users > 0).then(|| users + 1);
+            let added = self.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
+            // Its last descriptor was closed meanwhile.
+            added.map_err(|_| libc::EBADF)?;
         }
         views.add(range);
+        Ok(())
     }
 
     /// A part of a mapping gets longer or shorter.  It stays where it is, since the pages that
@@ -279,7 +287,6 @@ impl Mapped {
         if new < old {
             return self.remove_views(from + new, old - new);
         }
-        let _open = lock(&OPEN);
         let map = self.map();
         let Some(map) = map.as_ref() else { return Err(libc::EIO) };
         if (from - map.address().addr()) as u64 + new as u64 > map.room() {
@@ -294,17 +301,16 @@ impl Mapped {
             );
             return Err(libc::ENOMEM);
         }
-        if !lock(&self.views).have(&(from..from + old.max(PAGE))) {
+        let mut views = lock(&self.views);
+        if !views.have(&(from..from + old.max(PAGE))) {
             return Err(libc::EFAULT);
         }
-        self.add_view(from + old..from + new);
-        Ok(())
+        self.add_view(&mut views, from + old..from + new)
     }
 
     /// The program has one mapping less there.
     pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
         let was_last = {
-            let _open = lock(&OPEN);
             let mut views = lock(&self.views);
             let had = !views.is_empty();
             views.remove(from..from.saturating_add(len));

@@ -194,6 +194,12 @@ pub fn let_through<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// In a handler: the thread's mask has none of these signals, either, when its work in the library is
+/// over.
+pub fn unblock_kept(signals: u64) {
+    let _ = KEPT.try_with(|kept| kept.mask.set(kept.mask.get() & !signals));
+}
+
 /// All others are blocked meanwhile.
 #[cold]
 fn send_again() {

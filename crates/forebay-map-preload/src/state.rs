@@ -37,6 +37,9 @@ use crate::signals::{self, hold, Busy};
 use crate::which::{identity_at, is_at};
 use crate::window;
 
+/// So often a file is opened again that was changed just then.
+const TRIES: usize = 100;
+
 /// Descriptors beyond are refused.
 pub const MOST: usize = 1 << 16;
 
@@ -104,7 +107,18 @@ impl Opened {
         if config.shared {
             return self.session.map_shared(path, room);
         }
-        self.leased(self.session.map(path, room)?)
+        let mut tries = 0;
+        loop {
+            match self.leased(self.session.map(path, room)?)? {
+                Some(map) => return Ok(map),
+                // A thread truncates it by its path, for instance.
+                None if tries < TRIES => tries += 1,
+                None => {
+                    let why = format!("{}: it is changed all the time", path.display());
+                    return Err(Error::Busy(why));
+                }
+            }
+        }
     }
 
     /// The same of one that was closed just now, and whose lease is not given back.
@@ -117,21 +131,23 @@ impl Opened {
     ) -> forebay_map::Result<MapFile> {
         match ending.and_then(lease::Ending::file) {
             Some(file) if !planted::is(Planted::ReopenedByName) => {
-                self.session.map_again(path, room, file)
+                let map = self.session.map_again(path, room, file)?;
+                lease::inherit(&map);
+                Ok(map)
             }
             _ => self.map(config, path, room),
         }
     }
 
-    fn leased(&self, map: MapFile) -> forebay_map::Result<MapFile> {
-        match lease::take(&map) {
-            Ok(()) => Ok(map),
-            Err(e) => {
-                let _ending = lease::ends(&map);
-                let _ = map.close();
-                Err(e)
-            }
+    /// None: it was changed between its open and the lease.
+    fn leased(&self, map: MapFile) -> forebay_map::Result<Option<MapFile>> {
+        let taken = lease::take(&map);
+        if let Ok(true) = taken {
+            return Ok(Some(map));
         }
+        let _ending = lease::ends(&map);
+        let _ = map.close();
+        taken.map(|_| None)
     }
 }
 
@@ -538,7 +554,11 @@ fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
     {
         let places = read(&PLACES);
         if !places.changes(id) {
-            return places.open.iter().find(|f| f.id == id).cloned();
+            match places.open.iter().find(|f| f.id == id) {
+                // Its last user closes it next.
+                Some(file) if file.is_closed() => {}
+                found => return found.cloned(),
+            }
         }
     }
     lock(&OPEN).as_ref()?.files.get(&id).cloned()
@@ -555,6 +575,22 @@ pub fn opened_at(dir: c_int, path: &CStr, follow: bool) -> Option<Arc<Mapped>> {
     }
     let id = identity_at(dir, path, if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW })?;
     opened(id)
+}
+
+/// A call of a file that is open, by a path.  None: it is not open, or it was closed before the call.
+pub fn call_at<R>(
+    dir: c_int,
+    path: &CStr,
+    follow: bool,
+    call: impl Fn(&Arc<Mapped>) -> Result<R, c_int>,
+) -> Option<Result<R, c_int>> {
+    loop {
+        let file = opened_at(dir, path, follow)?;
+        match call(&file) {
+            Err(libc::EBADF) if file.is_closed() => {}
+            done => return Some(done),
+        }
+    }
 }
 
 /// Opens a file for the program; the descriptor is one of the kernel's for it.

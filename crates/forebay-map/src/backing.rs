@@ -68,6 +68,13 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn check_ours(&self) -> io::Result<()> {
         Ok(())
     }
+    /// Whether someone who opened the file waits for this process to answer (a lease).
+    fn is_waited_for(&self) -> bool {
+        false
+    }
+    /// This object does nothing with the file from now on.  Its locks stay with the open file
+    /// description, for whoever opens the file by that next.
+    fn hand_over(&self) {}
     /// Releases the locks, so that others may use the file, although this object still exists:
     /// a thread may hold it for a while.  Nothing is done with the file afterwards.
     fn free(&self) {}
@@ -281,6 +288,14 @@ impl Backing for RegularFile {
         }
     }
 
+    fn is_waited_for(&self) -> bool {
+        !system::has_lease(self.file.as_fd())
+    }
+
+    fn hand_over(&self) {
+        self.freed.store(true, Ordering::SeqCst);
+    }
+
     fn free(&self) {
         // In a child they are its parent's.
         if std::process::id() != self.of || self.check().is_err() {
@@ -291,6 +306,18 @@ impl Backing for RegularFile {
         }
         let _ = self.free_records();
         let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
+    }
+}
+
+/// How long the kernel holds up an open of a file of which another process has a lease.  None:
+/// without end.
+pub(crate) fn lease_patience() -> Option<Duration> {
+    let told = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
+    match told.ok().and_then(|told| told.trim().parse().ok()) {
+        Some(0) => None,
+        Some(seconds) => Some(Duration::from_secs(seconds)),
+        // There is no /proc.  This is the kernel's default.
+        None => Some(Duration::from_secs(45)),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::backing::Backing;
 use crate::cache::{Reclaimed, Shared, Unreadable};
 use crate::counted::Counted;
 use crate::error::{Error, Result};
-use crate::marking::{Marking, Of};
+use crate::marking::{Change, Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::recover;
@@ -517,18 +517,21 @@ impl Content {
         let _writing = lock(&self.writing);
         let since = self.failures();
         let (mut begun, mut count, mut failed) = (Vec::new(), 0, Ok(()));
+        // One for all runs: to begin one and to end it costs as much as to write a page.
+        let mut change = None;
         for segment in segments {
             let Some(frame) = self.frame(segment) else { continue };
             let mut pages = PageSet::EMPTY;
             match self.store.write_begin(frame, &PageSet::ALL) {
                 Ok(dirty) => {
                     for run in dirty.runs() {
-                        match self.write_run(segment, frame, run.clone()) {
+                        match self.write_run(&mut change, segment, frame, run.clone()) {
                             Ok(()) => pages.insert(run),
                             // One bad page fails the whole run, so try the pages one by one.
                             Err(e) if run.len() == 1 => failed = Err(e),
                             Err(_) => run.for_each(|page| {
-                                match self.write_run(segment, frame, page..page + 1) {
+                                let page_alone = page..page + 1;
+                                match self.write_run(&mut change, segment, frame, page_alone) {
                                     Ok(()) => pages.insert(page..page + 1),
                                     Err(e) => failed = Err(e),
                                 }
@@ -543,6 +546,7 @@ impl Content {
                 begun.push((frame, pages));
             }
         }
+        drop(change);
         if !begun.is_empty() {
             if !planted::is(Planted::ClearedBeforeSync) {
                 self.sync_file(since)?;
@@ -559,7 +563,13 @@ impl Content {
         failed.map(|()| count)
     }
 
-    fn write_run(&self, segment: usize, frame: u32, run: Range<usize>) -> Result<()> {
+    fn write_run<'a>(
+        &'a self,
+        change: &mut Option<Change<'a>>,
+        segment: usize,
+        frame: u32,
+        run: Range<usize>,
+    ) -> Result<()> {
         let at = run.start * PAGE;
         let to = (segment * SEGMENT + at) as u64;
         // The size is read after the write-back of the pages has begun: a later sync makes the
@@ -567,7 +577,10 @@ impl Content {
         let inside = self.written_size().saturating_sub(to).min((run.len() * PAGE) as u64) as usize;
         let mut bytes = vec![0; inside];
         self.store.copy(frame, at, &mut bytes)?;
-        let _change = self.marking.change(self.of())?;
+        match change {
+            Some(change) => change.next()?,
+            None => *change = Some(self.marking.change(self.of())?),
+        }
         self.backing.write_at(to, &bytes).map_err(self.system("write"))
     }
 

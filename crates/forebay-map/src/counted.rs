@@ -69,6 +69,14 @@ impl Backing for Counted {
         self.file.file()
     }
 
+    fn is_waited_for(&self) -> bool {
+        self.file.is_waited_for()
+    }
+
+    fn hand_over(&self) {
+        self.file.hand_over();
+    }
+
     fn check_ours(&self) -> io::Result<()> {
         self.file.check_ours()
     }

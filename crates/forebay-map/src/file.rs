@@ -41,12 +41,16 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn is_own(&self) -> bool {
         true
     }
-    fn give_up(&self) {}
+    fn leave(&self) {}
     fn go_on(&self) {}
+    fn leased(&self, _is: bool) {}
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call closes; later calls do nothing.
     fn close(&self) -> Result<()>;
+    fn close_to_reopen(&self) -> Result<()> {
+        self.close()
+    }
     #[cfg(test)]
     fn own_bytes(&self) -> &'static mut [u8];
     #[cfg(test)]
@@ -207,7 +211,7 @@ impl MapFile {
 
     /// Runs `f`, during which other programs may open the file.  Before, everything is synced
     /// and written back.  Meanwhile this process does not use the file.  `f` returns whether
-    /// the others left the file unchanged; if not, the file is [given up](MapFile::give_up).
+    /// the others left the file unchanged; if not, the file is [left](MapFile::leave) to them.
     /// On an error `f` was not called.  Refused for a shared file.
     pub fn expose(&self, mut f: impl FnMut() -> bool) -> Result<()> {
         self.it().expose(&mut f)
@@ -219,15 +223,23 @@ impl MapFile {
         self.it().is_own()
     }
 
-    /// Stops all writes to the file, because others have changed it.  Synced data stays in the
-    /// pool for a recovery, and `close` fails.
-    pub fn give_up(&self) {
-        self.it().give_up();
+    /// Stops all writes to the file, because others have it open or have changed it.  Synced data
+    /// stays in the pool, and `close` fails.  A recovery writes that data to the file only if it
+    /// is told to (`accept`), even where the others have not changed the file yet.
+    pub fn leave(&self) {
+        self.it().leave();
     }
 
-    /// Undoes `give_up`, if it turns out that no one else has changed the file.
+    /// Undoes `leave`, if it turns out that no one else has the file or has changed it.
     pub fn go_on(&self) {
         self.it().go_on();
+    }
+
+    /// Says whether this process has a lease of the file (fcntl(2), F_SETLEASE), by which the
+    /// kernel keeps others from it for a time.  A recovery takes no later change for this
+    /// process's.
+    pub fn leased(&self, is: bool) {
+        self.it().leased(is);
     }
 
     /// Writes synced pages to the file and makes them durable there.  Returns their number.
@@ -250,10 +262,19 @@ impl MapFile {
     /// still share, it only syncs.  After an error, synced data stays in the pool for a
     /// recovery.  Refused while there is another clone.
     pub fn close(self) -> Result<()> {
-        let handle = Arc::try_unwrap(self.0).map_err(|other| Error::Refused {
+        self.last()?.0.close()
+    }
+
+    /// The same of a file that is opened again at once by its open file description
+    /// ([`Session::map_again`](crate::Session::map_again)): its locks stay that description's.
+    pub fn close_to_reopen(self) -> Result<()> {
+        self.last()?.0.close_to_reopen()
+    }
+
+    fn last(self) -> Result<Handle> {
+        Arc::try_unwrap(self.0).map_err(|other| Error::Refused {
             path: other.0.path().to_owned(),
             why: "it is in use".into(),
-        })?;
-        handle.0.close()
+        })
     }
 }

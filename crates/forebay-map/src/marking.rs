@@ -9,23 +9,29 @@
 //!
 //! The stamp is in the file's record.  It says that we change the file, before we do so.  Later
 //! it holds the time of the last change, once that change is durable in the file system.
+//!
+//! A stamp that says that we change the file explains every change until a moment that it names.
+//! That moment must come before others can change the file.  Where a lease keeps others out, the
+//! kernel holds up whoever opens the file for a time (fs.lease-break-time), and then takes the lease.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::backing::Backing;
+use crate::backing::{lease_patience, Backing};
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
-use crate::store::{Stamp, Store, Time};
+use crate::store::{Stamp, Store, Time, CHANGES_FOR};
 
-/// A stamp that explains no change.
-const NEVER: Stamp = Stamp::Settled((i64::MIN, 0));
+#[cfg(test)]
+mod tests;
+
 /// How long giving up a file waits for a change that is under way.
 const ENDS: Duration = Duration::from_secs(2);
-/// The age after which a change renews the stamp; much less than `CHANGES_FOR`.
+/// The greatest age after which a change renews the stamp; much less than `CHANGES_FOR`.
 const STAMP_LASTS: Duration = Duration::from_secs(1);
+const MOST: Duration = Duration::from_secs(CHANGES_FOR as u64);
 
 /// The mark and the stamp of one file.
 #[derive(Debug, Default)]
@@ -43,23 +49,36 @@ struct Changes {
     under_way: usize,
     /// The number of changes so far.
     count: u64,
-    /// The time of the last stamp, if it says that we change the file.
+    /// Until when more changes need no new stamp, if the last one says that we change the file.
     stamped: Option<Instant>,
+    /// When the lease was last seen with no one waiting for it.  None: no lease keeps others out.
+    leased: Option<Instant>,
     /// The file's change time after this process's last change, read while no one else could
     /// change the file.
     last: Option<Time>,
 }
 
-/// A change that is under way.  It ends when this is dropped.
+/// A change that is under way, in one step or several.  It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Change<'a>(&'a Mutex<Changes>, &'a dyn Backing);
+pub(crate) struct Change<'a> {
+    marking: &'a Marking,
+    of: Of<'a>,
+}
+
+impl Change<'_> {
+    /// Before another step: meanwhile the file may have been given up, or the stamp may be old.
+    pub fn next(&self) -> Result<()> {
+        self.marking.may_change(&mut lock(&self.marking.changes), self.of)
+    }
+}
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let mut changes = lock(self.0);
+        let mut changes = lock(&self.marking.changes);
         changes.under_way -= 1;
+        let backing = self.of.backing;
         // The time is read before the check that our locks kept others out until now.
-        if let (Ok(time), Ok(())) = (self.1.changed(), self.1.check_ours()) {
+        if let (Ok(time), Ok(())) = (backing.changed(), backing.check_ours()) {
             changes.last = Some(time);
         }
     }
@@ -138,19 +157,32 @@ impl Marking {
             self.refuse(&mut changes, of);
             return Err(of.system("change")(e));
         }
+        self.may_change(&mut changes, of)?;
+        changes.under_way += 1;
+        changes.count += 1;
+        Ok(Change { marking: self, of })
+    }
+
+    fn may_change(&self, changes: &mut Changes, of: Of<'_>) -> Result<()> {
         if self.is_given_up() {
             let path = of.backing.path().to_owned();
             let why = "others have changed it, so nothing is written to it any more".into();
             return Err(Error::Refused { path, why });
         }
-        let lasts = changes.stamped.is_some_and(|at| at.elapsed() < STAMP_LASTS);
-        if !lasts && !planted::is(Planted::NotStamped) {
-            of.store.set_stamp(of.id, Stamp::Changing(now()))?;
-            changes.stamped = Some(Instant::now());
+        let lasts = changes.stamped.is_some_and(|until| Instant::now() < until);
+        if lasts || planted::is(Planted::NotStamped) {
+            return Ok(());
         }
-        changes.under_way += 1;
-        changes.count += 1;
-        Ok(Change(&self.changes, of.backing))
+        let until = changes.alone_until(of.backing, lease_patience());
+        of.store.set_stamp(of.id, Stamp::Changing(explains_until(until)))?;
+        let left = until.saturating_duration_since(Instant::now());
+        changes.stamped = Some(Instant::now() + STAMP_LASTS.min(left / 4));
+        Ok(())
+    }
+
+    /// Whether the kernel holds up who opens the file until we have answered (a lease).
+    pub fn leased(&self, is: bool) {
+        lock(&self.changes).leased = is.then(Instant::now);
     }
 
     /// Records the time of the last change, if no change is under way.
@@ -191,14 +223,28 @@ impl Marking {
     /// Refuses every change from now on.  The record then holds the time of this process's last
     /// change, so that a recovery notices changes by others.
     pub fn give_up(&self, of: Of<'_>) {
-        // No new change begins from here on.
+        self.refuse(&mut self.at_rest(), of);
+    }
+
+    /// The same where others have opened the file and use it from now on.  A recovery then writes
+    /// to the file only if it is told to, although the others may not have changed it yet.
+    pub fn leave(&self, of: Of<'_>) {
+        let mut changes = self.at_rest();
+        // If this fails, a recovery cannot be told.
+        if of.store.set_stamp(of.id, Stamp::LEFT).is_ok() {
+            changes.stamped = None;
+        }
+    }
+
+    /// No new change begins from here on.  One that is under way is waited for, unless it takes
+    /// long.
+    fn at_rest(&self) -> MutexGuard<'_, Changes> {
         self.given_up.store(true, Ordering::SeqCst);
         let begun = Instant::now();
         loop {
-            let mut changes = lock(&self.changes);
+            let changes = lock(&self.changes);
             if changes.under_way == 0 || begun.elapsed() > ENDS {
-                self.refuse(&mut changes, of);
-                return;
+                return changes;
             }
             drop(changes);
             std::thread::sleep(Duration::from_millis(1));
@@ -209,21 +255,47 @@ impl Marking {
         self.given_up.store(true, Ordering::SeqCst);
         if changes.stamped.is_some() {
             // If this fails, a recovery cannot be told.
-            let stamp = changes.last.map_or(NEVER, Stamp::Settled);
+            let stamp = changes.last.map_or(Stamp::LEFT, Stamp::Settled);
             if of.store.set_stamp(of.id, stamp).is_ok() {
                 changes.stamped = None;
             }
         }
     }
 
-    /// Undoes `give_up`, because no one else has changed the file.
-    pub fn go_on(&self) {
-        let _changes = lock(&self.changes);
+    /// Undoes `give_up` and `leave`, because no one else has the file or has changed it.
+    pub fn go_on(&self, of: Of<'_>) {
+        let changes = lock(&self.changes);
+        // If this fails, a recovery asks where it need not.
+        if let (None, Some(last)) = (changes.stamped, changes.last) {
+            let _ = of.store.set_stamp(of.id, Stamp::Settled(last));
+        }
         self.given_up.store(false, Ordering::SeqCst);
     }
 }
 
-fn now() -> (i64, u32) {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+impl Changes {
+    /// Until when nobody else can change the file, as far as a stamp may say.  The kernel holds others
+    /// up for so long, or without end.
+    fn alone_until(&mut self, backing: &dyn Backing, patience: Option<Duration>) -> Instant {
+        let now = Instant::now();
+        let (Some(seen), Some(patience)) = (self.leased, patience) else {
+            return now + MOST;
+        };
+        let seen = if backing.is_waited_for() { seen } else { now };
+        self.leased = Some(seen);
+        // The clock of the file system is coarser than this one.
+        (seen + patience / 4 * 3).min(now + MOST)
+    }
+}
+
+/// What a stamp says so that it explains changes until then.
+fn explains_until(until: Instant) -> Time {
+    let instant = Instant::now();
+    let wall = SystemTime::now() - MOST;
+    let at = match until.checked_duration_since(instant) {
+        Some(ahead) => wall + ahead,
+        None => wall - (instant - until),
+    };
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() as i64, since.subsec_nanos())
 }

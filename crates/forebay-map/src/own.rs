@@ -612,7 +612,7 @@ impl Mapped for Inner {
         content.marking.settle(content.of())?;
         std::thread::sleep(TICK);
         if !f() {
-            content.marking.give_up(content.of());
+            content.marking.leave(content.of());
         }
         Ok(())
     }
@@ -621,12 +621,16 @@ impl Mapped for Inner {
         self.content.marking.is_own(&self.content.backing)
     }
 
-    fn give_up(&self) {
-        self.content.marking.give_up(self.content.of());
+    fn leave(&self) {
+        self.content.marking.leave(self.content.of());
     }
 
     fn go_on(&self) {
-        self.content.marking.go_on();
+        self.content.marking.go_on(self.content.of());
+    }
+
+    fn leased(&self, is: bool) {
+        self.content.marking.leased(is);
     }
 
     fn write_back(&self) -> Result<usize> {
@@ -644,7 +648,11 @@ impl Mapped for Inner {
     }
 
     fn close(&self) -> Result<()> {
-        self.close_it()
+        self.close_it(false)
+    }
+
+    fn close_to_reopen(&self) -> Result<()> {
+        self.close_it(true)
     }
 }
 
@@ -729,15 +737,16 @@ impl Drop for Shows<'_> {
 }
 
 impl<T: Track> Inner<T> {
-    pub fn close_it(&self) -> Result<()> {
-        let closed = self.close_all();
+    /// Where it is opened `again` by the same open file description, its locks stay.
+    pub fn close_it(&self, again: bool) -> Result<()> {
+        let closed = self.close_all(again);
         if closed.is_err() && self.content.backing.check_ours().is_err() {
             self.content.marking.give_up(self.content.of());
         }
         closed
     }
 
-    fn close_all(&self) -> Result<()> {
+    fn close_all(&self, again: bool) -> Result<()> {
         let content = &self.content;
         let _alone = self.alone();
         if content.closed.swap(true, Ordering::SeqCst) {
@@ -772,8 +781,10 @@ impl<T: Track> Inner<T> {
         content.unmark(|| true)?;
         content.store.remove_file(content.id)?;
         // A round of write-back may hold this object for as long as another file's sync takes.
-        if !planted::is(Planted::LockKept) {
-            content.backing.free();
+        match again {
+            true => content.backing.hand_over(),
+            false if planted::is(Planted::LockKept) => {}
+            false => content.backing.free(),
         }
         Ok(())
     }

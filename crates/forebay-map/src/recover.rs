@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
-use crate::store::{FileRecord, Store};
+use crate::store::{FileRecord, Stamp, Store};
 
 pub use salvage::{salvage, Salvaged};
 
@@ -489,6 +489,13 @@ impl Recovery<'_> {
         }
         let changed = file.changed().map_err(Error::system(file.path(), "stat"))?;
         let ours = record.stamp.explains(changed) || planted::is(Planted::ChangedTaken);
+        if record.stamp == Stamp::LEFT && !accept {
+            return Err(another(
+                "its program left it to others, who had opened it and may use it still; to write \
+                 the pages to it, say so (--accept)"
+                    .into(),
+            ));
+        }
         if !ours && !accept {
             return Err(another(
                 "it was changed by others since it was synced; to write the pages over that, \

@@ -89,6 +89,8 @@ struct Disk {
     durable_mark: Option<Mark>,
     changed: Time,
     durable_changed: Time,
+    /// How often it was asked when the file was changed.
+    asked: u64,
 }
 
 impl Disk {
@@ -107,6 +109,8 @@ pub(crate) struct Machine {
     disks: Vec<Mutex<Disk>>,
     cuts: Mutex<Cuts>,
     faults: Mutex<Faults>,
+    /// Someone waits for the lease of each file.
+    pub waits: AtomicBool,
     /// The share can promise sizes.
     pub promises: AtomicBool,
     /// A sync of a file has begun and does not end.
@@ -198,6 +202,7 @@ impl Machine {
             disks: disks.into_iter().map(Mutex::new).collect(),
             cuts: Mutex::new(cuts),
             faults: Mutex::new(Faults::default()),
+            waits: AtomicBool::new(false),
             promises: AtomicBool::new(true),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
@@ -244,6 +249,11 @@ impl Machine {
     pub fn syncs_and_blocks(&self, file: usize) -> (u64, usize) {
         let disk = lock(&self.disks[file]);
         (disk.syncs, disk.has_blocks.len())
+    }
+
+    /// How often the change time of a file was read.
+    pub fn times_asked(&self, file: usize) -> u64 {
+        lock(&self.disks[file]).asked
     }
 
     /// Another program appends to a file and leaves its change time as it was.

@@ -36,6 +36,9 @@ impl Default for Stamp {
 }
 
 impl Stamp {
+    /// The file was left to others, who had opened it.  No change is explained.
+    pub const LEFT: Stamp = Stamp::Settled((i64::MIN, 0));
+
     /// Whether a change at that time was made by this process.
     pub fn explains(&self, changed: Time) -> bool {
         match *self {

@@ -119,6 +119,12 @@ pub fn lock_records(file: BorrowedFd<'_>, on: bool) -> io::Result<()> {
     }
 }
 
+/// Whether the process has a write lease of a file, and no one waits for it.
+pub fn has_lease(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: the call only queries.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
+}
+
 /// Takes a write lease of a file (fcntl(2), F_SETLEASE): others who open it must wait.
 #[cfg(test)]
 pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
@@ -133,13 +139,6 @@ pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
-}
-
-/// Whether the lease is held and no one waits for it.
-#[cfg(test)]
-pub fn has_lease(file: BorrowedFd<'_>) -> bool {
-    // SAFETY: the call only queries.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
 }
 
 impl Drop for Window {

@@ -353,7 +353,7 @@ fn perform(machine: &Machine, cache: &Cache, known: &mut Known, call: &Call) -> 
     Ok(())
 }
 
-fn options(features: &Features) -> Options {
+pub(crate) fn options(features: &Features) -> Options {
     Options {
         by_hand: true,
         quiet: 0,

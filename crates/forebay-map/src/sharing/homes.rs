@@ -196,7 +196,7 @@ impl Homes {
         if has_any || lock(&self.files).remove(&id).is_none() {
             return Ok(());
         }
-        home.close_it().inspect_err(|_| (self.given_up.0)(id))
+        home.close_it(false).inspect_err(|_| (self.given_up.0)(id))
     }
 
     fn home(&self, who: u64, file: u32) -> Result<Arc<Home>> {
@@ -342,7 +342,7 @@ impl Homes {
         let Some(home) = open()? else { return Ok(None) };
         if !is_it(&home) {
             let path = home.content.backing.path().to_owned();
-            home.close_it().inspect_err(|_| (self.given_up.0)(home.content.id))?;
+            home.close_it(false).inspect_err(|_| (self.given_up.0)(home.content.id))?;
             let why = "the server of the pool finds another file there (another mount, or it was \
                        replaced)";
             return Err(Error::Refused { path, why: why.into() });

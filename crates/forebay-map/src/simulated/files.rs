@@ -115,7 +115,13 @@ impl Backing for Disked {
     }
 
     fn changed(&self) -> io::Result<Time> {
-        Ok(self.disk().changed)
+        let mut disk = self.disk();
+        disk.asked += 1;
+        Ok(disk.changed)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.0.waits.load(Ordering::SeqCst)
     }
 
     fn marked(&self) -> io::Result<FoundMark> {

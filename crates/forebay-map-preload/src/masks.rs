@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads that block the signals of faults, when the program ends.
+//!
+//! A thread that touches a file that is closed gets SIGSEGV or SIGBUS, and waits in our handler
+//! (`ending.rs`).  If it has blocked the signal, the kernel ends the process in the middle of the
+//! other closes.  So both are unblocked before the first close, by a handler that runs in that thread:
+//! of the signal by which the C library cancels threads, which its functions do not block.
+
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+use libc::{siginfo_t, ucontext_t};
+
+use crate::real::raw;
+use crate::signals;
+
+const FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
+/// For so long, in steps of a millisecond, threads that have not run yet are waited for.
+const PATIENCE: usize = 100;
+
+/// What the kernel takes: the C library's sigaction refuses this signal.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: usize,
+    #[cfg(target_arch = "x86_64")]
+    restorer: usize,
+    mask: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text",
+    ".hidden forebay_map_run_restore",
+    ".globl forebay_map_run_restore",
+    "forebay_map_run_restore:",
+    "mov eax, 15",
+    "syscall",
+    ".popsection",
+);
+
+#[cfg(target_arch = "x86_64")]
+extern "C" {
+    /// Returns from a handler (rt_sigreturn).
+    fn forebay_map_run_restore();
+}
+
+extern "C" fn unblocks(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel gives it to a handler of this kind; its set of signals has 64.
+    unsafe {
+        let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
+        mask.write(mask.read() & !FAULTS);
+    }
+    signals::unblock_kept(FAULTS);
+}
+
+fn handle(signal: usize) -> bool {
+    type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+    let handler = unblocks as Handler as usize;
+    #[cfg(target_arch = "x86_64")]
+    let action = KernelAction {
+        handler,
+        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK | 0x0400_0000) as usize,
+        restorer: forebay_map_run_restore as unsafe extern "C" fn() as usize,
+        mask: !FAULTS,
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let action = KernelAction {
+        handler,
+        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as usize,
+        mask: !FAULTS,
+    };
+    // SAFETY: the action is there for the call, and its handler touches the thread's mask alone.
+    unsafe { raw(libc::SYS_rt_sigaction, [signal, (&raw const action).addr(), 0, 8, 0, 0]) == 0 }
+}
+
+/// Unblocks the signals of faults in each other thread of the process that has blocked them, but for
+/// one of the library's own.  Each gets `signal` for that, which nobody else handles any more.  Where
+/// threads cannot be listed (no /proc), nothing is done.  It allocates nothing and takes no lock: it
+/// may run in a handler.
+pub fn unblock_in_others(signal: usize, but_for: usize) {
+    if !blocks(but_for, |_| ()) || !handle(signal) {
+        return;
+    }
+    // SAFETY: it only asks.
+    let process = unsafe { raw(libc::SYS_getpid, [0; 6]) } as usize;
+    for _ in 0..PATIENCE {
+        // SAFETY: the signal has the handler above.
+        let send = |thread| unsafe {
+            raw(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]);
+        };
+        if !blocks(but_for, send) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Calls `f` for each other thread that blocks one of these signals; whether there is one.
+fn blocks(but_for: usize, f: impl Fn(usize)) -> bool {
+    // SAFETY: it only asks.
+    let own = unsafe { raw(libc::SYS_gettid, [0; 6]) } as usize;
+    let mut found = false;
+    for_each_thread(|thread| {
+        let others = thread != own && thread != but_for;
+        if others && mask_of(thread).is_some_and(|mask| mask & FAULTS != 0) {
+            found = true;
+            f(thread);
+        }
+    });
+    found
+}
+
+/// A file or directory of /proc, open for as long as it lives.
+struct Opened(usize);
+
+impl Opened {
+    /// The path ends with a zero byte.
+    fn of(path: &[u8]) -> Option<Opened> {
+        assert_eq!(path.last(), Some(&0));
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0];
+        // SAFETY: the path is there for the call.
+        usize::try_from(unsafe { raw(libc::SYS_openat, a) }).ok().map(Opened)
+    }
+
+    fn fill(&self, by: libc::c_long, to: &mut [u8]) -> usize {
+        // SAFETY: the buffer is there for the call (read, getdents64).
+        let n = unsafe { raw(by, [self.0, to.as_mut_ptr().addr(), to.len(), 0, 0, 0]) };
+        usize::try_from(n).unwrap_or(0)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: it was opened above, and nobody else knows its number.
+        unsafe { raw(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]) };
+    }
+}
+
+fn for_each_thread(mut f: impl FnMut(usize)) {
+    /// Of an entry (getdents64): where its length is, and its name.
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let Some(all) = Opened::of(b"/proc/self/task\0") else { return };
+    let mut bytes = [0; 4096];
+    loop {
+        let n = all.fill(libc::SYS_getdents64, &mut bytes);
+        let mut rest = &bytes[..n];
+        if rest.is_empty() {
+            return;
+        }
+        while rest.len() > NAME {
+            let length = usize::from(u16::from_ne_bytes([rest[LENGTH], rest[LENGTH + 1]]));
+            let (entry, after) = rest.split_at(length.clamp(NAME, rest.len()));
+            let name = entry[NAME..].split(|&c| c == 0).next().unwrap_or_default();
+            if let Some(thread) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
+                f(thread);
+            }
+            rest = after;
+        }
+    }
+}
+
+/// Signals that a thread blocks.
+fn mask_of(thread: usize) -> Option<u64> {
+    use std::io::Write;
+    let mut path = [0; 64];
+    write!(&mut path[..63], "/proc/self/task/{thread}/status").ok()?;
+    let status = Opened::of(&path)?;
+    let mut bytes = [0; 4096];
+    let n = status.fill(libc::SYS_read, &mut bytes);
+    let mut lines = bytes[..n].split(|&c| c == b'\n');
+    let mask = lines.find_map(|line| line.strip_prefix(b"SigBlk:\t"))?;
+    u64::from_str_radix(std::str::from_utf8(mask).ok()?, 16).ok()
+}

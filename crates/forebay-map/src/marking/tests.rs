@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Until when a stamp explains changes, what a file that was left to others says of itself, and what
+//! a write-back costs.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::recover::{recover, recover_some, Options as Recovery};
+use crate::simulated::{open, Machine, Random};
+use crate::tests::{alone, options};
+use crate::{Cache, Features, MapFile, PAGE, SEGMENT};
+
+fn begin() -> (Arc<Machine>, Cache, MapFile) {
+    let machine = Machine::new(3, &[SEGMENT as u64], []);
+    let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
+    let features = Features::detect(store.memory(), 0);
+    let cache = Cache::new(store, options(&features)).expect("a cache");
+    let file = cache.open_backing(machine.file(0), SEGMENT as u64).expect("open");
+    (machine, cache, file)
+}
+
+/// Others can change a file when the kernel has waited for so long after the first of them came.
+#[test]
+fn a_stamp_ends_before_others_can_change_the_file() {
+    let machine = Machine::new(1, &[0], []);
+    let backing = machine.file(0);
+    // Seconds: since the lease was seen whole (none: there is no lease), whether somebody waits by
+    // now, how long the kernel waits, and for how long from now on a stamp is good, in tenths.
+    let table = [
+        (None, false, Some(45), 100),
+        (None, true, Some(1), 100),
+        (Some(0), false, Some(45), 100),
+        (Some(100), false, Some(45), 100),
+        (Some(100), false, Some(2), 15),
+        (Some(0), false, Some(1), 7),
+        (Some(0), true, Some(45), 100),
+        (Some(30), true, Some(45), 37),
+        (Some(60), true, Some(45), -263),
+        (Some(1), true, Some(2), 5),
+        (Some(100), true, None, 100),
+    ];
+    for row in table {
+        let (leased, waits, patience, tenths) = row;
+        machine.waits.store(waits, Ordering::SeqCst);
+        let now = Instant::now();
+        let leased = leased.map(|ago| now - Duration::from_secs(ago));
+        let mut changes = Changes { leased, ..Changes::default() };
+        let until = changes.alone_until(&*backing, patience.map(Duration::from_secs));
+        let signed = |from: Instant, to: Instant| match to.checked_duration_since(from) {
+            Some(ahead) => ahead.as_secs_f64(),
+            None => -(from - to).as_secs_f64(),
+        };
+        let found = signed(now, until);
+        assert!((found - f64::from(tenths) / 10.0).abs() < 0.1, "{row:?}: {found}");
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+        let at = |seconds: f64| {
+            let at = wall.as_secs_f64() + found + seconds;
+            (at.floor() as i64, (at.fract() * 1e9) as u32)
+        };
+        let stamp = Stamp::Changing(explains_until(until));
+        assert!(stamp.explains(at(-0.1)) && !stamp.explains(at(0.1)), "{row:?}: {stamp:?}");
+    }
+}
+
+/// A file that was left has not changed: its pages are written to it by order alone.  If it turns out
+/// that nobody has it, no order is needed.
+#[test]
+fn what_was_left_to_others_is_brought_home_by_order() {
+    let _alone = alone();
+    for goes_on in [false, true] {
+        let (machine, _cache, file) = begin();
+        file.store(0, &[7; PAGE]);
+        file.sync(0, u64::MAX).expect("synced");
+        file.write_back().expect("written");
+        file.store(PAGE as u64, &[8; PAGE]);
+        file.sync(0, u64::MAX).expect("synced");
+        file.leave();
+        file.write_back().expect_err("it was left");
+        if goes_on {
+            file.go_on();
+        }
+        let after = machine.cut(|| ()).machine(&mut Random(1), true, &[]);
+        let report = recover(&*after, open(&after)).expect("recovered");
+        assert_eq!(report.refused.is_empty(), goes_on, "{report:?}");
+        let page = |of: &[u8]| of[PAGE..2 * PAGE].to_vec();
+        let expected = if goes_on { 8 } else { 0 };
+        assert!(page(&after.content(0)) == [expected; PAGE], "go on: {goes_on}");
+        if goes_on {
+            continue;
+        }
+        assert!(report.refused[0].why.contains("left it to others"), "{report:?}");
+        let accept = Recovery { accept: true, ..Recovery::default() };
+        let report = recover_some(&*after, &open(&after), &accept, &mut |_| {}).expect("recovered");
+        assert!(report.refused.is_empty() && after.is_empty(), "{report:?}");
+        assert!(page(&after.content(0)) == [8; PAGE]);
+    }
+}
+
+/// What a change begins and ends with costs as much as to write a page.
+#[test]
+fn a_write_back_of_many_pages_is_one_change() {
+    let _alone = alone();
+    let (machine, _cache, file) = begin();
+    for page in (0..400).step_by(2) {
+        file.store(page * PAGE as u64, &[1; PAGE]);
+    }
+    file.sync(0, u64::MAX).expect("synced");
+    let before = machine.times_asked(0);
+    assert_eq!(file.write_back().expect("written"), 200);
+    let asked = machine.times_asked(0) - before;
+    assert!(asked <= 2, "the time of the last change was asked for {asked} times");
+}
+
+/// It is given up in the middle of a write-back: no page is written after that.
+#[test]
+fn a_change_of_several_steps_ends_when_the_file_is_given_up() {
+    let machine = Machine::new(1, &[0], []);
+    let (backing, marking) = (machine.file(0), Marking::default());
+    let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
+    let record = crate::store::FileRecord {
+        identity: backing.identity().to_owned(),
+        path: "/a".into(),
+        ..Default::default()
+    };
+    let id = store.add_file(&record).expect("a record");
+    let of = Of { store: &*store, id, backing: &*backing };
+    let change = marking.change(of).expect("it may");
+    change.next().expect("it may go on");
+    std::thread::scope(|s| {
+        s.spawn(|| marking.leave(of));
+        while !marking.is_given_up() {
+            std::thread::yield_now();
+        }
+        change.next().expect_err("it was left");
+        drop(change);
+    });
+    let stamp = store.files().expect("files")[0].1.stamp;
+    assert!(stamp == Stamp::LEFT && marking.change(of).is_err(), "{stamp:?}");
+}

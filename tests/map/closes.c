@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: a close of a file keeps no other file, and loses nothing of one.
+ * Method: closes.sh runs each with and without map-run.
+ *
+ *	closes paths FILE     truncate and utimensat by the path of FILE while a thread opens and closes it
+ *	closes others FILE    mmap and munmap of FILE while a close of another file is slow
+ *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "slow.h"
+
+#define LENGTH (64l << 10)
+
+static const char *path;
+
+static char *mapped(int *fd, const char *name)
+{
+	char *p;
+
+	*fd = open(name, O_RDWR | O_CREAT, 0600);
+	CHECK(*fd >= 0 && ftruncate(*fd, LENGTH) == 0);
+	p = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static const char *other_name(void)
+{
+	static char name[512];
+
+	snprintf(name, sizeof(name), "%s.2.map", path);
+	return name;
+}
+
+static volatile int stop;
+
+static void *opens_and_closes(void *p)
+{
+	while (!stop) {
+		int fd = open(path, O_RDWR);
+
+		CHECK(fd >= 0 && close(fd) == 0);
+	}
+	return p;
+}
+
+static void paths(void)
+{
+	struct timespec times[2] = { { 1000, 0 }, { 2000, 0 } };
+	pthread_t thread;
+	struct stat st;
+	int i, fd = open(path, O_RDWR | O_CREAT, 0600);
+
+	CHECK(fd >= 0 && close(fd) == 0);
+	CHECK(pthread_create(&thread, NULL, opens_and_closes, NULL) == 0);
+	for (i = 1; i <= 20000; i++) {
+		off_t size = i % 5 * 1000;
+
+		CHECK(truncate(path, size) == 0);
+		CHECK(stat(path, &st) == 0 && st.st_size == size);
+		times[1].tv_sec = 2000 + i;
+		CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
+		CHECK(stat(path, &st) == 0 && st.st_mtim.tv_sec == 2000 + i);
+	}
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static int other;
+static volatile pid_t closer;
+static volatile int closes_now;
+
+static void *closes(void *p)
+{
+	closer = gettid();
+	while (!closes_now)
+		;
+	CHECK(close(other) == 0);
+	return p;
+}
+
+static double now(void)
+{
+	struct timespec t;
+
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &t) == 0);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static void others(void)
+{
+	pthread_t thread;
+	double begun;
+	int fd, i;
+	char *p = mapped(&fd, path), *second;
+
+	other = open(other_name(), O_RDWR | O_CREAT, 0600);
+	CHECK(other >= 0 && pwrite(other, "other", 5, 0) == 5);
+	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
+	while (!closer)
+		;
+	if (is_mapped_run())
+		slow_down(closer, 3);
+	closes_now = 1;
+	if (is_mapped_run())
+		wait_for_close();
+	begun = now();
+	for (i = 0; i < 100; i++) {
+		second = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4 * PAGE);
+		CHECK(second != MAP_FAILED);
+		second[0] = (char)i;
+		CHECK(msync(second, PAGE, MS_SYNC) == 0 && p[4 * PAGE] == (char)i);
+		CHECK(munmap(second, PAGE) == 0);
+	}
+	/* The last mapping goes, and comes again. */
+	CHECK(munmap(p, LENGTH) == 0);
+	p = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED && p[4 * PAGE] == 99);
+	if (is_mapped_run() && now() - begun > 1.5)
+		fprintf(stderr, "mmap and munmap of a file wait %.1f s for a close of another one\n", now() - begun);
+	CHECK(now() - begun <= 1.5);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void killed(void)
+{
+	int fd;
+	char *first = mapped(&fd, path), *second = mapped(&fd, other_name());
+
+	CHECK(msync(first, LENGTH, MS_SYNC) == 0 && msync(second, LENGTH, MS_SYNC) == 0);
+	strcpy(first, "last, before the end");
+	strcpy(second, "last, before the end");
+	if (is_mapped_run())
+		slow_down(gettid(), 0);
+	_exit(0);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 3);
+	path = argv[2];
+	if (strcmp(argv[1], "paths") == 0)
+		paths();
+	else if (strcmp(argv[1], "others") == 0)
+		others();
+	else if (strcmp(argv[1], "killed") == 0)
+		killed();
+	else
+		CHECK(!"such a case");
+	return 0;
+}

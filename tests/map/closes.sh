@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a close of one file keeps no other file, and what was stored in any file before the program
+# ends is kept, though the program is killed while it closes the first one.
+# Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
+compile closes
+make_map 64M 32M
+
+for what in paths others; do
+	timeout 30 "$work/closes" $what "$work/plain.dat" || fail "$what of a plain file"
+	ROOM=4M mapped timeout -s KILL 60 "$work/closes" $what "$work/$what.map" 2>"$work/says" || fail "$what: $? $(cat "$work/says")"
+	[ ! -s "$work/says" ] || fail "$what: $(cat "$work/says")"
+	say "$what: passed"
+done
+
+code=0
+ROOM=4M mapped timeout -s KILL 60 "$work/closes" killed "$work/killed.map" 2>"$work/says" || code=$?
+[ "$code" = 137 ] || fail "killed in the first close: ended with $code: $(cat "$work/says")"
+recover || fail "killed in the first close: not recovered"
+for file in "$work/killed.map" "$work/killed.map.2.map"; do
+	grep -aq 'last, before the end' "$file" || fail "killed in the first close: what was stored in ${file##*/} is lost"
+done
+say "killed in the first close of the end: passed"
+"$FOREBAY" check "$pool" >/dev/null || fail "the pool is damaged"

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* Stops a thread of the program in the middle of a close, as slow storage would. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int slow_says[2];
+
+/* What the library does of a file's close before it syncs: it has taken it out of its tables by then. */
+static int is_closing(pid_t thread)
+{
+	struct __ptrace_syscall_info info;
+
+	CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) > 0);
+	return info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == SYS_fcntl &&
+	       info.entry.args[1] == F_DUPFD_CLOEXEC;
+}
+
+static void stop_in_close(pid_t thread, unsigned seconds)
+{
+	int status;
+	char c = 0;
+
+	CHECK(ptrace(PTRACE_SEIZE, thread, 0, PTRACE_O_TRACESYSGOOD) == 0);
+	CHECK(ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0);
+	CHECK(waitpid(thread, &status, __WALL) == thread);
+	CHECK(write(slow_says[1], &c, 1) == 1);
+	do {
+		CHECK(ptrace(PTRACE_SYSCALL, thread, 0, 0) == 0);
+		CHECK(waitpid(thread, &status, __WALL) == thread);
+	} while (!WIFSTOPPED(status) || WSTOPSIG(status) != (SIGTRAP | 0x80) || !is_closing(thread));
+	if (seconds == 0)
+		CHECK(kill(getppid(), SIGKILL) == 0);
+	CHECK(write(slow_says[1], &c, 1) == 1);
+	sleep(seconds);
+	/* By then the program may have ended. */
+	ptrace(PTRACE_DETACH, thread, 0, 0);
+	_exit(0);
+}
+
+/* A child stops the thread within its next close for so many seconds; with none it kills the program
+ * then. */
+static void slow_down(pid_t thread, unsigned seconds)
+{
+	char c;
+
+	CHECK(pipe(slow_says) == 0);
+	pid_t child = fork();
+
+	CHECK(child >= 0);
+	if (child == 0)
+		stop_in_close(thread, seconds);
+	CHECK(read(slow_says[0], &c, 1) == 1);
+}
+
+static inline void wait_for_close(void)
+{
+	char c;
+
+	CHECK(read(slow_says[0], &c, 1) == 1);
+}
