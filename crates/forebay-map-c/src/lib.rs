@@ -226,7 +226,7 @@ pub extern "C" fn forebay_map_pool_close(pool: usize) -> c_int {
 }
 
 /// # Safety
-/// The same as for [`forebay_map_file_open`].
+/// The contract of [`forebay_map_file_open`] applies.
 unsafe fn open_file(
     pool: usize,
     path: *const c_char,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn forebay_map_file_open(
 /// Opens a file that other processes open with this call too.
 ///
 /// # Safety
-/// The same as for [`forebay_map_file_open`].
+/// The contract of [`forebay_map_file_open`] applies.
 #[no_mangle]
 pub unsafe extern "C" fn forebay_map_file_open_shared(
     pool: usize,

@@ -42,7 +42,7 @@ pub unsafe fn stack_of(set: *const c_void) -> Option<usize> {
 }
 
 /// # Safety
-/// The same as for `stack_of`.
+/// The contract of `stack_of` applies.
 #[cfg(target_arch = "x86_64")]
 unsafe fn read(set: *const c_void) -> Option<usize> {
     /// The index of the stack pointer in a `jmp_buf`.
@@ -58,7 +58,7 @@ unsafe fn read(set: *const c_void) -> Option<usize> {
 }
 
 /// # Safety
-/// The same as for `stack_of`.
+/// The contract of `stack_of` applies.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn read(_: *const c_void) -> Option<usize> {
     None

@@ -26,7 +26,7 @@ fn pages(len: usize) -> Option<usize> {
 /// Makes a private mapping of the present content.
 ///
 /// # Safety
-/// The same as for mmap(2).
+/// The contract of mmap(2) applies.
 unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     if !planted::is(Planted::PrivateStale) {
         desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
@@ -67,7 +67,7 @@ fn refused(desc: &Desc, what: &str, way_out: &str) -> c_int {
 }
 
 /// # Safety
-/// The same as for mmap(2).
+/// The contract of mmap(2) applies.
 unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     let [_, len, prot, flags, _, offset] = a;
     let (prot, flags) = (prot as c_int, flags as c_int);
@@ -106,7 +106,7 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
 macro_rules! maps {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// The same as for mmap(2).
+        /// The contract of mmap(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             p: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, at: off_t,
@@ -158,7 +158,7 @@ fn over(from: usize, len: usize) -> bool {
 }
 
 /// # Safety
-/// The same as for munmap(2).
+/// The contract of munmap(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
     if let Some((file, _)) = at(p.addr(), len) {
@@ -175,7 +175,7 @@ pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
 }
 
 /// # Safety
-/// The same as for mremap(2).
+/// The contract of mremap(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mremap(
     p: *mut c_void,
@@ -210,7 +210,7 @@ pub unsafe extern "C-unwind" fn mremap(
 }
 
 /// # Safety
-/// The same as for shmat(2).
+/// The contract of shmat(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn shmat(id: c_int, p: *const c_void, flags: c_int) -> *mut c_void {
     // Only the kernel knows the length.
@@ -224,7 +224,7 @@ pub unsafe extern "C-unwind" fn shmat(id: c_int, p: *const c_void, flags: c_int)
 }
 
 /// # Safety
-/// The same as for msync(2).
+/// The contract of msync(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) -> c_int {
     let Some((file, at)) = at(p.addr(), len) else {
@@ -265,7 +265,7 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
 /// are refused.
 ///
 /// # Safety
-/// The same as for madvise(2).
+/// The contract of madvise(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     let Some((file, _)) = at(p.addr(), len) else {
@@ -293,7 +293,7 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 }
 
 /// # Safety
-/// The same as for posix_madvise(3).
+/// The contract of posix_madvise(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     // POSIX's DONTNEED discards nothing.
@@ -308,7 +308,7 @@ pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice
 }
 
 /// # Safety
-/// The same as for mprotect(2).
+/// The contract of mprotect(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int) -> c_int {
     let Some((file, _)) = at(p.addr(), len) else {
@@ -343,7 +343,7 @@ fn locked(p: *const c_void, len: usize) -> Option<c_int> {
 }
 
 /// # Safety
-/// The same as for mlock(2).
+/// The contract of mlock(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mlock(p: *const c_void, len: usize) -> c_int {
     // SAFETY: the caller guarantees it.
@@ -352,7 +352,7 @@ pub unsafe extern "C-unwind" fn mlock(p: *const c_void, len: usize) -> c_int {
 }
 
 /// # Safety
-/// The same as for mlock2(2).
+/// The contract of mlock2(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_int) -> c_int {
     let arguments = [p.addr(), len, flags as usize, 0, 0, 0];
@@ -362,7 +362,7 @@ pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_in
 }
 
 /// # Safety
-/// The same as for munlock(2).
+/// The contract of munlock(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
     if let Some((file, at)) = at(p.addr(), len) {
@@ -377,7 +377,7 @@ pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
 }
 
 /// # Safety
-/// The same as for the C library's function: valid arguments of the system call.
+/// The contract of the C library's function applies, with valid arguments of the system call.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syscall(
     n: std::ffi::c_long,

@@ -31,7 +31,7 @@ impl Named<'_> {
     /// Returns a descriptor or a negative errno.
     ///
     /// # Safety
-    /// The same as for the system call.
+    /// The contract of the system call applies.
     unsafe fn open(&self, flags: c_int, mode: mode_t) -> isize {
         let at = |dir: c_int, second: usize| [dir as usize, second, flags as usize, 0, 0, 0];
         // SAFETY: the caller's promise; the path ends with a zero byte.
@@ -184,7 +184,7 @@ fn adopt(
 /// others.
 ///
 /// # Safety
-/// The same as for the system call.
+/// The contract of the system call applies.
 unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t) -> Made {
     let how = flags & !libc::O_TRUNC;
     // SAFETY: the caller guarantees it.
@@ -254,7 +254,7 @@ fn is_link(named: &Named<'_>) -> bool {
 /// Opens a file for the program.  None: the file is to be opened without the library.
 ///
 /// # Safety
-/// The same as for the system call.
+/// The contract of the system call applies.
 unsafe fn attach(
     config: &Config,
     named: &Named<'_>,
@@ -341,7 +341,7 @@ pub fn tell_inherited() {
 }
 
 /// # Safety
-/// The same as for the system call; `plain` opens the file without the library.
+/// The contract of the system call applies; `plain` opens the file without the library.
 pub unsafe fn open_named(
     named: &Named<'_>,
     flags: c_int,
@@ -379,7 +379,7 @@ pub unsafe fn open_named(
 }
 
 /// # Safety
-/// The same as for openat(2).
+/// The contract of openat(2) applies.
 pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe {
@@ -392,7 +392,7 @@ pub unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: mode_
 }
 
 /// # Safety
-/// The same as for openat2(2).
+/// The contract of openat2(2) applies.
 pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: usize) -> c_int {
     let a = [dir as usize, path.addr(), how.addr(), len, 0, 0];
     // SAFETY: the caller guarantees it.
@@ -411,7 +411,7 @@ pub unsafe fn open_how(dir: c_int, path: *const c_char, how: *const u64, len: us
 }
 
 /// # Safety
-/// The same as for open_by_handle_at(2).
+/// The contract of open_by_handle_at(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn open_by_handle_at(
     mount: c_int,
@@ -429,14 +429,14 @@ pub unsafe extern "C-unwind" fn open_by_handle_at(
 macro_rules! opens {
     ($($name:ident $at:ident;)+) => {$(
         /// # Safety
-        /// The same as for open(2); `mode` is ignored if the flags need none.
+        /// The contract of open(2); `mode` is ignored if the flags need none applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the caller guarantees it.
             unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
         }
         /// # Safety
-        /// The same as for openat(2).
+        /// The contract of openat(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
             // SAFETY: the caller guarantees it.
@@ -452,14 +452,14 @@ opens! {
 macro_rules! checked_opens {
     ($($name:ident $at:ident;)+) => {$(
         /// # Safety
-        /// The same as for open(2).  Programs with _FORTIFY_SOURCE call this function.
+        /// The contract of open(2).  Programs with _FORTIFY_SOURCE call this function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller guarantees it.
             unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
         }
         /// # Safety
-        /// The same as for openat(2), likewise.
+        /// The contract of openat(2), likewise applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $at(d: c_int, path: *const c_char, flags: c_int) -> c_int {
             // SAFETY: the caller guarantees it.
@@ -475,7 +475,7 @@ checked_opens! {
 macro_rules! creats {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// The same as for creat(2).
+        /// The contract of creat(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: mode_t) -> c_int {
             let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
@@ -508,7 +508,7 @@ unsafe fn stdio_refused(path: *const c_char) -> bool {
 macro_rules! stdio {
     ($($open:ident $reopen:ident;)+) => {$(
         /// # Safety
-        /// The same as for fopen(3).
+        /// The contract of fopen(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $open(path: *const c_char, how: *const c_char) -> *mut FILE {
             // SAFETY: the caller guarantees it.
@@ -521,7 +521,7 @@ macro_rules! stdio {
             }
         }
         /// # Safety
-        /// The same as for freopen(3).
+        /// The contract of freopen(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $reopen(path: *const c_char, how: *const c_char, file: *mut FILE) -> *mut FILE {
             // SAFETY: the caller guarantees it.
@@ -541,7 +541,7 @@ stdio! {
 }
 
 /// # Safety
-/// The same as for fdopen(3).
+/// The contract of fdopen(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fdopen(fd: c_int, how: *const c_char) -> *mut FILE {
     if let Some(desc) = state::desc(fd) {

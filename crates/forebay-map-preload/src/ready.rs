@@ -54,7 +54,7 @@ unsafe fn poll_with(
 }
 
 /// # Safety
-/// The same as for poll(2).
+/// The contract of poll(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller guarantees it.
@@ -62,7 +62,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int
 }
 
 /// # Safety
-/// The same as for ppoll(2).
+/// The contract of ppoll(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn ppoll(
     fds: *mut pollfd,
@@ -84,7 +84,7 @@ extern "C" {
 }
 
 /// # Safety
-/// The same as for poll(2), with an array of `room` bytes.
+/// The contract of poll(2), with an array of `room` bytes applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
@@ -102,7 +102,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
 }
 
 /// # Safety
-/// The same as for ppoll(2), with an array of `room` bytes.
+/// The contract of ppoll(2), with an array of `room` bytes applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
@@ -157,7 +157,7 @@ unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) ->
 }
 
 /// # Safety
-/// The same as for select(2).
+/// The contract of select(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn select(
     n: c_int,
@@ -177,7 +177,7 @@ pub unsafe extern "C-unwind" fn select(
 }
 
 /// # Safety
-/// The same as for pselect(2).
+/// The contract of pselect(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn pselect(
     n: c_int,
@@ -198,7 +198,7 @@ pub unsafe extern "C-unwind" fn pselect(
 }
 
 /// # Safety
-/// The same as for epoll_ctl(2).
+/// The contract of epoll_ctl(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn epoll_ctl(
     epoll: c_int,
@@ -219,7 +219,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
 /// the pipe is read.
 ///
 /// # Safety
-/// The same as for vmsplice(2).
+/// The contract of vmsplice(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn vmsplice(
     fd: c_int,

@@ -11,7 +11,7 @@ use libc::{iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
 /// Makes a system call.  Returns a negative errno if it fails.
 ///
 /// # Safety
-/// The same as for the system call.
+/// The contract of the system call applies.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     let result: isize;
@@ -28,7 +28,7 @@ pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
 /// Makes a system call by an instruction of the library.
 ///
 /// # Safety
-/// The same as for the system call.
+/// The contract of the system call applies.
 #[cfg(target_arch = "aarch64")]
 pub unsafe fn raw(n: c_long, a: [usize; 6]) -> isize {
     let result: isize;
@@ -81,7 +81,7 @@ macro_rules! reals {
             /// Calls the C library's function.
             ///
             /// # Safety
-            /// The same as for the C library's function.
+            /// The contract of the C library's function applies.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let p = found::$name.load(Ordering::Acquire);
                 if p.is_null() {
@@ -179,7 +179,7 @@ macro_rules! later {
             /// Calls the C library's function.
             ///
             /// # Safety
-            /// The same as for the C library's function.
+            /// The contract of the C library's function applies.
             pub unsafe fn $name($($arg: $type),*) -> Option<$ret> {
                 // SAFETY: the function has these arguments.
                 unsafe {
@@ -236,7 +236,7 @@ macro_rules! whenever {
             /// Calls the C library's function.
             ///
             /// # Safety
-            /// The same as for the C library's function.
+            /// The contract of the C library's function applies.
             pub unsafe fn $name($($arg: $type),*) -> $ret {
                 let p = late(&found_whenever::$name, concat!(stringify!($name), "\0"));
                 // SAFETY: the function has these arguments.
@@ -269,7 +269,7 @@ macro_rules! jumps {
         /// Calls the C library's function.
         ///
         /// # Safety
-        /// The same as for longjmp(3).
+        /// The contract of longjmp(3) applies.
         pub unsafe fn $name(set: *mut c_void, value: c_int) -> ! {
             let p = late(&found_jumps::$name, concat!(stringify!($name), "\0"));
             // SAFETY: the function has these arguments.

@@ -211,7 +211,7 @@ fn from_start(at: off_t) -> Result<u64, c_int> {
 }
 
 /// # Safety
-/// The same as for read(2).
+/// The contract of read(2) applies.
 unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
     let mut at = lock(&desc.at);
     // SAFETY: the caller guarantees it.
@@ -221,14 +221,14 @@ unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
 }
 
 /// # Safety
-/// The same as for write(2).
+/// The contract of write(2) applies.
 unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
     // SAFETY: the caller guarantees it.
     unsafe { write_on_as(desc, all, false, false) }
 }
 
 /// # Safety
-/// The same as for write(2).
+/// The contract of write(2) applies.
 unsafe fn write_on_as(
     desc: &Desc,
     all: Result<&[iovec], c_int>,
@@ -249,7 +249,7 @@ unsafe fn write_on_as(
 }
 
 /// # Safety
-/// The same as for read(2).
+/// The contract of read(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
@@ -263,7 +263,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> is
 }
 
 /// # Safety
-/// The same as for write(2).
+/// The contract of write(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
@@ -277,7 +277,7 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) 
 }
 
 /// # Safety
-/// The same as for readv(2).
+/// The contract of readv(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
@@ -289,7 +289,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> i
 }
 
 /// # Safety
-/// The same as for writev(2).
+/// The contract of writev(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
@@ -316,7 +316,7 @@ unsafe fn bypass(desc: &Desc, from: *const c_void, n: usize, at: off_t) -> isize
 macro_rules! positioned {
     ($($pread:ident $pwrite:ident $preadv:ident $pwritev:ident $preadv2:ident $pwritev2:ident;)+) => {$(
         /// # Safety
-        /// The same as for pread(2).
+        /// The contract of pread(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
@@ -326,7 +326,7 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// The same as for pwrite(2).
+        /// The contract of pwrite(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
@@ -342,7 +342,7 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// The same as for preadv(2).
+        /// The contract of preadv(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
@@ -352,7 +352,7 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// The same as for pwritev(2).
+        /// The contract of pwritev(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
@@ -365,7 +365,7 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// The same as for preadv2(2).
+        /// The contract of preadv2(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller guarantees it.
@@ -379,7 +379,7 @@ macro_rules! positioned {
             }
         }
         /// # Safety
-        /// The same as for pwritev2(2).
+        /// The contract of pwritev2(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller guarantees it.
@@ -466,7 +466,7 @@ fn sync_file(fd: c_int) -> Option<c_int> {
 }
 
 /// # Safety
-/// The same as for fsync(2).
+/// The contract of fsync(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the caller guarantees it.
@@ -474,7 +474,7 @@ pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// The same as for fdatasync(2).
+/// The contract of fdatasync(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the caller guarantees it.
@@ -484,7 +484,7 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
 /// More than that asks for: all is durable.
 ///
 /// # Safety
-/// The same as for sync_file_range(2).
+/// The contract of sync_file_range(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync_file_range(
     fd: c_int,
@@ -497,7 +497,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 }
 
 /// # Safety
-/// The same as for syncfs(2).
+/// The contract of syncfs(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     if state::any_files() && !state::is_child() && !state::is_inside() {
@@ -513,7 +513,7 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// The same as for sync(2).
+/// The contract of sync(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync() {
     if state::any_files() && !state::is_child() && !state::is_inside() {
@@ -539,7 +539,7 @@ fn refuse_copy(a: c_int, b: c_int) -> bool {
 macro_rules! sendfiles {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// The same as for sendfile(2).
+        /// The contract of sendfile(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize {
             match refuse_copy(to, from) {

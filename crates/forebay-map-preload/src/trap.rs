@@ -275,7 +275,7 @@ fn is_kept(signal: c_int) -> bool {
 }
 
 /// # Safety
-/// The same as for sigaction(2).
+/// The contract of sigaction(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sigaction(
     signal: c_int,
@@ -302,7 +302,7 @@ pub unsafe extern "C-unwind" fn sigaction(
 macro_rules! signal_functions {
     ($($name:ident: $flags:expr, $masks:expr;)+) => {$(
         /// # Safety
-        /// The same as for signal(2).
+        /// The contract of signal(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             signal: c_int,
