@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Times and extended attributes of files that are open.  By their names in /proc, where a
-//! descriptor is given, since the kernel does nothing with those.
+//! Times and extended attributes of open files.  A call with a descriptor uses the file's name
+//! in /proc, because the kernel does nothing with such a descriptor.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,12 +12,13 @@ use crate::real::{raw, text, told};
 use crate::say::About;
 use crate::state;
 
-/// A recovery would take times that were set without a word for a change by others.
+/// Sets times with notice to the library: otherwise a recovery would take the new times for a
+/// change by others.
 ///
 /// # Safety
-/// As utimensat(2), of a path or none.
+/// The contract of utimensat(2) applies; the path may be null.
 unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { text(path) };
     let empty = flags & libc::AT_EMPTY_PATH != 0;
     let by_descriptor = name.is_none_or(|name| name.is_empty() && empty);
@@ -26,18 +27,18 @@ unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags:
         _ if by_descriptor => state::desc(dir).map(|desc| {
             let link = link_of(dir);
             let at = [libc::AT_FDCWD as usize, link.as_ptr().addr(), to.addr(), 0, 0, 0];
-            // SAFETY: the path ends with a zero byte; the rest is the caller's promise.
+            // SAFETY: the path ends with a zero byte; the rest the caller guarantees.
             unsafe { set_times_of(&desc.file, at) }
         }),
         Some(name) => {
             let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             state::call_at(dir, name, follow, |file| unsafe { set_times_of(file, as_given) })
         }
         None => None,
     };
     match changed {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         None => told(unsafe { raw(libc::SYS_utimensat, as_given) }) as c_int,
         Some(Ok(done)) => told(done) as c_int,
         Some(Err(errno)) => crate::real::fail(errno),
@@ -45,27 +46,27 @@ unsafe fn set_times(dir: c_int, path: *const c_char, to: *const timespec, flags:
 }
 
 /// # Safety
-/// As utimensat(2).
+/// The contract of utimensat(2) applies.
 unsafe fn set_times_of(file: &Mapped, at: [usize; 6]) -> Result<isize, c_int> {
-    // What is written back later would change them again.
+    // A later write-back would change the times again.
     file.call(About::Io, |map| {
         map.sync(0, u64::MAX)?;
         map.write_back()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         map.change(|| unsafe { raw(libc::SYS_utimensat, at) })
     })
 }
 
 /// # Safety
-/// As futimens(3).
+/// The contract of futimens(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn futimens(fd: c_int, to: *const timespec) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_times(fd, std::ptr::null(), to, 0) }
 }
 
 /// # Safety
-/// As utimensat(2).
+/// The contract of utimensat(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn utimensat(
     dir: c_int,
@@ -73,79 +74,79 @@ pub unsafe extern "C-unwind" fn utimensat(
     to: *const timespec,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_times(dir, path, to, flags) }
 }
 
 /// # Safety
-/// As futimes(3).
+/// The contract of futimes(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn futimes(fd: c_int, to: *const timeval) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_in_microseconds(fd, std::ptr::null(), to, 0) }
 }
 
 /// # Safety
-/// As futimesat(2).
+/// The contract of futimesat(2) applies.
 unsafe fn set_in_microseconds(
     dir: c_int,
     path: *const c_char,
     to: *const timeval,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise: null, or two.
+    // SAFETY: the caller guarantees that it is null or points to two times.
     let given = unsafe { to.cast::<[timeval; 2]>().as_ref() };
     let of = |t: timeval| timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec.saturating_mul(1000) };
     let times = given.map(|&two| two.map(of));
     let times = times.as_ref().map_or(std::ptr::null(), |two| two.as_ptr());
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees it.
     unsafe { set_times(dir, path, times, flags) }
 }
 
 /// # Safety
-/// As utimes(2).
+/// The contract of utimes(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn utimes(path: *const c_char, to: *const timeval) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_in_microseconds(libc::AT_FDCWD, path, to, 0) }
 }
 
 /// # Safety
-/// As lutimes(3).
+/// The contract of lutimes(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn lutimes(path: *const c_char, to: *const timeval) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_in_microseconds(libc::AT_FDCWD, path, to, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// # Safety
-/// As futimesat(2).
+/// The contract of futimesat(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn futimesat(
     dir: c_int,
     path: *const c_char,
     to: *const timeval,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_in_microseconds(dir, path, to, 0) }
 }
 
 /// # Safety
-/// As utime(2).
+/// The contract of utime(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn utime(path: *const c_char, to: *const utimbuf) -> c_int {
     let of = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
-    // SAFETY: the caller's promise: null, or one.
+    // SAFETY: the caller guarantees that it is null or points to one struct.
     let times = unsafe { to.as_ref() }.map(|to| [of(to.actime), of(to.modtime)]);
     let times = times.as_ref().map_or(std::ptr::null(), |two| two.as_ptr());
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { set_times(libc::AT_FDCWD, path, times, 0) }
 }
 
 macro_rules! attributes {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $plain:ident, $by_name:ident;)+) => {$(
         /// # Safety
-        /// As the function of the C library.
+        /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> $ret {
             let mut a = [0; 6];
@@ -162,7 +163,7 @@ macro_rules! attributes {
                     libc::$plain
                 }
             };
-            // SAFETY: the caller's promise; the name ends with a zero byte.
+            // SAFETY: the caller guarantees it; the name ends with a zero byte.
             told(unsafe { raw(number, a) }) as $ret
         }
     )+};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Descriptors: closed, duplicated, positioned, locked; sizes; and what a process does as a
+//! Calls on descriptors (close, duplicate, position, lock), on sizes, and on the process as a
 //! whole.
 
 use std::ffi::{c_char, c_int};
@@ -16,10 +16,10 @@ use crate::say::{once, About};
 use crate::state::{self, lock, Desc};
 
 /// # Safety
-/// As close(2).
+/// The contract of close(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let plain = || unsafe { real::close(fd) };
     if !state::is_ours(fd) {
         return match kept::is(fd) {
@@ -37,7 +37,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 }
 
 /// # Safety
-/// As close_range(2).
+/// The contract of close_range(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
@@ -47,32 +47,32 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
         for fd in state::within(first, last) {
             let _ = state::take(fd);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         let close = |(from, to)| unsafe { real::close_range(from, to, flags) };
         return match first > last {
             true => fail(libc::EINVAL),
             false => kept::others(first, last).map(close).min().unwrap_or(0),
         };
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { real::close_range(first, last, flags) }
 }
 
 /// # Safety
-/// As closefrom(3).
+/// The contract of closefrom(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
 
-/// A descriptor of the kernel's was made from another one.
+/// Handles a descriptor of the kernel that was made from another one.
 fn duplicated(desc: Option<state::Held>, new: c_int) -> c_int {
     let Some(desc) = desc.filter(|_| new >= 0 && !planted::is(Planted::DupForgotten)) else {
         return new;
     };
     let undo = |errno| {
-        // What the number was before it was made just now is closed, by dup2(2).
+        // dup2(2) has closed what the number was before.
         let _ = state::take(new);
         // SAFETY: it was made just now.
         unsafe { real::close(new) };
@@ -100,16 +100,16 @@ fn refuse_stdio(desc: &Desc, as_fd: c_int) {
 }
 
 /// # Safety
-/// As dup(2).
+/// The contract of dup(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     let desc = state::desc(fd);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     duplicated(desc, unsafe { real::dup(fd) })
 }
 
 /// # Safety
-/// As dup3(2).
+/// The contract of dup3(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     let desc = state::desc(fd);
@@ -124,17 +124,17 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
         return fail(libc::EBUSY);
     }
     if let Some(desc) = desc.as_ref().filter(|_| fd != to && (0..3).contains(&to)) {
-        // What is there stays.
+        // The number keeps its present file.
         refuse_stdio(desc, to);
         return fail(libc::EBUSY);
     }
     let replaces = fd != to && state::is_ours(to) && !state::is_elsewhere();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let new = unsafe { real::dup3(fd, to, flags) };
     if new >= 0 && fd != to {
         state::forget_in_child(to);
         if replaces && desc.is_none() {
-            // Its error has nobody to be told, as of close(2) by dup2(2).
+            // No one can get its error, as for the close(2) within dup2(2).
             let _ = state::take(to);
         }
     }
@@ -142,10 +142,10 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
 }
 
 /// # Safety
-/// As dup2(2).
+/// The contract of dup2(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe {
         match fd == to {
             true if real::fcntl64(fd, libc::F_GETFD, 0) < 0 => -1,
@@ -156,7 +156,7 @@ pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 }
 
 /// # Safety
-/// As fcntl(2), of a descriptor of ours.
+/// The contract of fcntl(2) applies, for a descriptor of ours.
 unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
     const CHANGED: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_ASYNC;
     match what {
@@ -168,7 +168,7 @@ unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
         }
         libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => {
             let lock: *mut libc::flock = std::ptr::with_exposed_provenance_mut(arg);
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             match unsafe { lock.as_mut() } {
                 Some(lock) => locks::record(desc, what, lock),
                 None => fail(libc::EFAULT),
@@ -178,7 +178,8 @@ unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
             refuse_lock(desc);
             fail(libc::EINVAL)
         }
-        // SAFETY: the caller's promise; the kernel does of it what is harmless.
+        // SAFETY: the caller guarantees it; the kernel does only harmless things with such a
+        // descriptor.
         _ => unsafe { real::fcntl64(fd, what, arg) },
     }
 }
@@ -197,10 +198,10 @@ fn refuse_lock(desc: &Desc) {
 macro_rules! fcntls {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As fcntl(2).
+        /// The contract of fcntl(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, what: c_int, arg: usize) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc(fd) else {
                     let sets = matches!(what, libc::F_SETFD | libc::F_SETFL);
@@ -224,12 +225,12 @@ fcntls!(fcntl fcntl64);
 macro_rules! lockfs {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As lockf(3).
+        /// The contract of lockf(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, how: c_int, n: off_t) -> c_int {
             match state::desc(fd) {
                 Some(desc) => locks::section(&desc, how, n),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::lockf64(fd, how, n) }.unwrap_or(-1),
             }
         }
@@ -238,14 +239,14 @@ macro_rules! lockfs {
 lockfs!(lockf lockf64);
 
 /// # Safety
-/// As flock(2).
+/// The contract of flock(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn flock(fd: c_int, how: c_int) -> c_int {
     let Some(desc) = state::desc(fd) else {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return unsafe { real::flock(fd, how) };
     };
-    // The library has it locked against other processes, or for those that share it.
+    // The library holds a lock against other processes, or for those that share the file.
     if state::descriptions(&desc.file) == 1 && !desc.file.locks.are_shared() {
         return 0;
     }
@@ -253,31 +254,31 @@ pub unsafe extern "C-unwind" fn flock(fd: c_int, how: c_int) -> c_int {
     fail(libc::EINVAL)
 }
 
-/// By its name in /proc, since the kernel does it for no such descriptor.
+/// The file's name in /proc: the kernel does nothing with such a descriptor.
 pub fn link_of(fd: c_int) -> String {
     format!("/proc/self/fd/{fd}\0")
 }
 
 /// # Safety
-/// As fchmod(2).
+/// The contract of fchmod(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     match state::is_ours(fd) {
         // SAFETY: the name ends with a zero byte.
         true => unsafe { libc::chmod(link_of(fd).as_ptr().cast(), mode) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         false => unsafe { real::fchmod(fd, mode) },
     }
 }
 
 /// # Safety
-/// As fchown(2).
+/// The contract of fchown(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fchown(fd: c_int, user: u32, group: u32) -> c_int {
     match state::is_ours(fd) {
         // SAFETY: the name ends with a zero byte.
         true => unsafe { libc::chown(link_of(fd).as_ptr().cast(), user, group) },
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         false => unsafe { real::fchown(fd, user, group) },
     }
 }
@@ -289,7 +290,7 @@ fn seek(desc: &Desc, by: off_t, from: c_int) -> Result<off_t, c_int> {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => *at as off_t,
         libc::SEEK_END => size,
-        // All of it counts as data.
+        // The whole file counts as data.
         libc::SEEK_DATA | libc::SEEK_HOLE if by < 0 || by >= size => return Err(libc::ENXIO),
         libc::SEEK_DATA => 0,
         libc::SEEK_HOLE => size - by,
@@ -319,7 +320,7 @@ fn resize(file: &crate::mapped::Mapped, size: u64) -> Result<(), c_int> {
     file.call(About::Io, |map| map.set_size(size))
 }
 
-/// Zeroes for a range, as far as the file goes.
+/// Zeroes a range, as far as the file reaches.
 fn zero(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
     let size = desc.file.call(About::Io, |map| Ok(map.size()))?;
     let end = at.saturating_add(len).min(size);
@@ -359,7 +360,7 @@ fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int
         }
         PUNCH => zero(desc, at, len),
         _ if mode == ZERO | KEEP && end <= size => zero(desc, at, len),
-        // Blocks behind the end, and parts that move.
+        // Blocks after the end, and parts that move, are not supported.
         _ => {
             once(
                 About::Allocate,
@@ -377,30 +378,30 @@ fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int
 macro_rules! sizes {
     ($($lseek:ident $ftruncate:ident $truncate:ident $fallocate:ident $posix:ident $advise:ident;)+) => {$(
         /// # Safety
-        /// As lseek(2).
+        /// The contract of lseek(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $lseek(fd: c_int, by: off_t, from: c_int) -> off_t {
             match state::desc(fd) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::lseek64(fd, by, from) },
                 Some(desc) => seek(&desc, by, from).unwrap_or_else(fail),
             }
         }
         /// # Safety
-        /// As ftruncate(2).
+        /// The contract of ftruncate(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $ftruncate(fd: c_int, size: off_t) -> c_int {
             match state::desc(fd) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::ftruncate64(fd, size) },
                 Some(desc) => set_size(&desc, fd, size).map_or_else(fail, |()| 0),
             }
         }
         /// # Safety
-        /// As truncate(2).
+        /// The contract of truncate(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $truncate(path: *const c_char, size: off_t) -> c_int {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees it.
             let name = unsafe { real::text(path) };
             let done = match (name, u64::try_from(size)) {
                 (Some(name), Ok(size)) => {
@@ -410,32 +411,32 @@ macro_rules! sizes {
             };
             match done {
                 Some(done) => done.map_or_else(fail, |()| 0),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::truncate64(path, size) },
             }
         }
         /// # Safety
-        /// As fallocate(2).
+        /// The contract of fallocate(2) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $fallocate(fd: c_int, mode: c_int, at: off_t, n: off_t) -> c_int {
             match state::desc(fd) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::fallocate64(fd, mode, at, n) },
                 Some(desc) => allocate(&desc, mode, at, n).map_or_else(fail, |()| 0),
             }
         }
         /// # Safety
-        /// As posix_fallocate(3): the error is what it returns.
+        /// The contract of posix_fallocate(3) applies: the function returns the error.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $posix(fd: c_int, at: off_t, n: off_t) -> c_int {
             match state::desc(fd) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 None => unsafe { real::posix_fallocate64(fd, at, n) }.unwrap_or(libc::ENOSYS),
                 Some(desc) => allocate(&desc, 0, at, n).err().unwrap_or(0),
             }
         }
         /// # Safety
-        /// As posix_fadvise(3).
+        /// The contract of posix_fadvise(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $advise(fd: c_int, at: off_t, n: off_t, advice: c_int) -> c_int {
             if state::is_ours(fd) {
@@ -453,7 +454,7 @@ sizes! {
 }
 
 /// # Safety
-/// As renameat2(2).
+/// The contract of renameat2(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn renameat2(
     from: c_int,
@@ -462,7 +463,7 @@ pub unsafe extern "C-unwind" fn renameat2(
     b: *const c_char,
     flags: u32,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let name = unsafe { real::text(a) };
     if let Some(file) = name.and_then(|name| state::opened_at(from, name, false)) {
         once(
@@ -475,12 +476,12 @@ pub unsafe extern "C-unwind" fn renameat2(
         );
         return fail(libc::EBUSY);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { real::renameat2(from, a, to, b, flags) }
 }
 
 /// # Safety
-/// As renameat(2).
+/// The contract of renameat(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn renameat(
     d: c_int,
@@ -488,15 +489,15 @@ pub unsafe extern "C-unwind" fn renameat(
     e: c_int,
     b: *const c_char,
 ) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { renameat2(d, a, e, b, 0) }
 }
 
 /// # Safety
-/// As rename(2).
+/// The contract of rename(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn rename(a: *const c_char, b: *const c_char) -> c_int {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { renameat2(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0) }
 }
 
@@ -516,12 +517,12 @@ fn refuse_exec() -> bool {
 macro_rules! execs {
     ($($name:ident($($arg:ident: $type:ty),*) $real:expr;)+) => {$(
         /// # Safety
-        /// As exec(3).
+        /// The contract of exec(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             match refuse_exec() {
                 true => fail(libc::EBUSY),
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees it.
                 false => unsafe { $real },
             }
         }
@@ -536,13 +537,13 @@ execs! {
 }
 
 /// # Safety
-/// As daemon(3).
+/// The contract of daemon(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn daemon(stay: c_int, keep: c_int) -> c_int {
     if keeps_files(About::Daemon, "to become a daemon", "run it in the foreground") {
         return fail(libc::EBUSY);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     unsafe { real::daemon(stay, keep) }.unwrap_or(-1)
 }
 
@@ -555,14 +556,14 @@ fn leave(code: c_int) -> ! {
 }
 
 /// # Safety
-/// As _exit(2).
+/// The contract of _exit(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn _exit(code: c_int) -> ! {
     leave(code)
 }
 
 /// # Safety
-/// As _Exit(3).
+/// The contract of _Exit(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn _Exit(code: c_int) -> ! {
     leave(code)

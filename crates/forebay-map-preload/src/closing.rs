@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files are closed by their last user and by the end of the program, and synced together.
+//! Closes files at the end of their last use and at the end of the program, and syncs them
+//! together.
 //!
-//! A file whose close is under way is in no table any more, but its stores may not be in the file
-//! yet.  So it stays in `Places::closing` until the close is over, and whoever promises that all
-//! files are complete or durable looks there, too.
+//! A file whose close is under way is in no table any more, but its stores may not be in the
+//! file yet.  So it stays in `Places::closing` until the close is over.  Code that promises
+//! that all files are complete or durable looks there too.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +27,10 @@ use crate::state::{
     FILES, OPEN, PLACES,
 };
 
-/// Exit status of a program that cannot be followed any more.
+/// The exit status of a program that the library can no longer follow.
 const STOPPED: usize = 6;
 
-/// The pool is open.
+/// Whether the pool is open.
 pub static POOL: AtomicBool = AtomicBool::new(false);
 
 /// One user of a file less; the last one closes it, and the last file the pool.  Only the last one
@@ -54,7 +55,7 @@ pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
     closed
 }
 
-/// With `OPEN` held.
+/// Closes a file.  The caller holds `OPEN`.
 fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
     inside(|| {
         let mut places = write(&PLACES);
@@ -62,7 +63,8 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
         places.closing.push(Arc::clone(file));
     });
     let closed = close_map(file);
-    // A thread that calls with its addresses while the program ends is kept from the kernel.
+    // A thread that makes a system call with addresses of the file while the program ends is
+    // kept from the kernel.
     if !ending::has_begun() {
         inside(|| write(&PLACES).closing.retain(|f| !Arc::ptr_eq(f, file)));
     }
@@ -101,11 +103,11 @@ pub fn close_pool(open: &mut Option<Opened>) {
     POOL.store(false, Ordering::SeqCst);
 }
 
-/// All stores to all files are durable when it returns.
+/// Makes all stores to all files durable.
 pub fn sync_all() -> Result<(), c_int> {
     let mut all = Ok(());
     for file in open_or_closing() {
-        // The others are not to wait for this one.
+        // The other files must not wait for this one.
         all = all.and(sync(&file));
     }
     all
@@ -116,8 +118,9 @@ fn open_or_closing() -> Vec<Arc<Mapped>> {
     places.open.iter().chain(&places.closing).cloned().collect()
 }
 
-/// Waits for a close that is under way in a range in which no file is open.  Until the close is over
-/// the kernel would take the range for an ordinary mapping, and say that a sync of it is done.
+/// Waits for a close that is under way in a range without an open file.  Until the close is
+/// over the kernel would take the range for an ordinary mapping and report a sync of it as
+/// done.
 pub fn wait_within(from: usize, len: usize) {
     let end = from.saturating_add(len.max(1));
     if !may_be_within(from, end - 1) {
@@ -132,17 +135,17 @@ pub fn wait_within(from: usize, len: usize) {
     ending::stay_if_begun();
 }
 
-/// A close that is under way is waited for by the file's lock.
+/// Syncs a file.  The file's lock waits for a close that is under way.
 fn sync(file: &Mapped) -> Result<(), c_int> {
     match file.call(About::Sync, |map| map.sync(0, u64::MAX)) {
-        // It is closed, and complete unless that has failed.
+        // The file is closed, and complete unless the close failed.
         Err(libc::EBADF) if !file.close_failed.load(Ordering::SeqCst) => Ok(()),
         Err(libc::EBADF) => Err(libc::EIO),
         synced => synced,
     }
 }
 
-/// The program cannot go on: all goes to the files, and it ends.
+/// Ends a program that cannot go on, after everything is in the files.
 pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
     crate::say::say(why);
     end();
@@ -152,7 +155,7 @@ pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
     }
 }
 
-/// The program ends: all goes to the files.
+/// Writes everything to the files when the program ends.
 pub fn end() {
     if config().is_none() || is_inside() || is_elsewhere() {
         return;
@@ -173,8 +176,9 @@ pub fn end() {
     }
     sync_open();
     if open.is_none() {
-        // Another thread opens or closes a file, who knows for how long.  One that opens is not
-        // waited for.  One that closes its file has closed it after this, and closes the pool next.
+        // Another thread is opening or closing a file and may take any time.  A thread that
+        // opens is not waited for.  A thread that closes has closed its file after this, and
+        // closes the pool next.
         let closes = inside(|| !read(&PLACES).closing.is_empty());
         end_files();
         open = if closes { open_at_end() } else { None };
@@ -189,7 +193,8 @@ pub fn end() {
             }
             close_pool(&mut open);
         }
-        // A handler has interrupted who knows what of the C library, so the pool stays open.
+        // The signal handler may have interrupted any code of the C library, so the pool stays
+        // open.
         _ => end_files(),
     }
 }
@@ -203,8 +208,8 @@ fn sync_open() {
     }
 }
 
-/// Closes the files as far as others may still have them.  Only the threads of the program go on;
-/// one that closes a file is waited for, without limit, by the file's lock.
+/// Closes the files, as far as other threads allow it.  Only threads of the program still run.
+/// A thread that closes a file is waited for, without limit, through the file's lock.
 fn end_files() {
     for file in inside(open_or_closing) {
         let ended = || read(&file.map).as_ref().map_or(Ok(()), MapFile::end);
@@ -212,7 +217,7 @@ fn end_files() {
     }
 }
 
-/// Unless another thread opens or closes a file for long.
+/// Takes `OPEN`, unless another thread opens or closes a file for long.
 fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();

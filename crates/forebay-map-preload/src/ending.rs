@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that load and store in a mapping while the program ends: the files are closed one
-//! after the other, and the kernel would keep the mappings until there is no thread any more.
-//! Who touches what is gone already waits for that.
+//! Threads that load and store in a mapping while the program ends.  The files are closed one
+//! after another, but the kernel would keep the mappings until the last thread has ended.  A
+//! thread that touches a mapping that is already gone waits for that.
 
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -16,13 +16,13 @@ use crate::real::raw;
 
 /// The thread that ends the program; it does not wait for itself.
 static ENDS: AtomicI32 = AtomicI32::new(0);
-/// What the program does at these.
+/// The program's own actions for these signals.
 static BEFORE: [OnceLock<sigaction>; 2] = [const { OnceLock::new() }; 2];
 const FAULTS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
 
-/// The thread that has begun to end the program; zero: none.
+/// The thread that first began to end the program; zero: none.
 static FIRST: AtomicI32 = AtomicI32::new(0);
-/// It has closed the files.
+/// Whether it has closed the files.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The thread that closes the files; when this is dropped, they are closed.
@@ -35,8 +35,9 @@ impl Drop for First {
     }
 }
 
-/// None: another thread closes the files, or has closed them.  This one waits for that, however
-/// long a close takes: if it ended the program before, what was stored would be lost.
+/// Makes this thread the one that closes the files.  None: another thread does or did.  This
+/// thread waits for that, however long a close takes: ending the program earlier would lose
+/// stores.
 pub fn first() -> Option<First> {
     match FIRST.compare_exchange(0, thread(), Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => return Some(First(())),
@@ -50,7 +51,7 @@ pub fn first() -> Option<First> {
     None
 }
 
-/// In a child: the parent's threads are not there, and what they have begun does not count.
+/// In a child: the parent's threads do not exist, so what they have begun does not count.
 pub fn in_child() {
     FIRST.store(0, Ordering::SeqCst);
     CLOSED.store(false, Ordering::SeqCst);
@@ -62,47 +63,47 @@ pub fn has_begun() -> bool {
 }
 
 fn thread() -> i32 {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
-/// While the program ends another thread goes no further where it would see that a file is closed,
-/// or would open one that nobody closes.
+/// Stops a thread that would otherwise see a file closed by the end of the program, or would
+/// open a file that no one closes.
 pub fn stay_if_begun() {
     if has_begun() && thread() != ENDS.load(Ordering::SeqCst) {
         stay();
     }
 }
 
-/// Until the process ends.
+/// Waits until the process ends.
 fn stay() -> ! {
     loop {
-        // SAFETY: it waits for nothing, for ever.
+        // SAFETY: it waits for nothing, forever.
         unsafe { raw(libc::SYS_ppoll, [0; 6]) };
     }
 }
 
 extern "C" fn fault(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel's, of a fault.
+    // SAFETY: the kernel passes it for a fault.
     let address = unsafe { (*info).si_addr() }.addr();
     let ends = ENDS.load(Ordering::SeqCst);
     if ends != 0 && extent::may_have(address, 1) && thread() != ends {
         stay();
     }
-    // The next one is the program's own: the instruction is run again.
+    // The instruction is run again, and the next fault is the program's own.
     let before = FAULTS.iter().position(|&f| f == signal).and_then(|i| BEFORE[i].get());
-    // SAFETY: what was set before, or all zeroes, which is the default.
+    // SAFETY: it is the action that was set before, or all zeroes, which is the default.
     unsafe {
         let default = MaybeUninit::zeroed().assume_init();
         sigaction(signal, before.unwrap_or(&default), std::ptr::null_mut());
     }
 }
 
-/// From now on threads wait that touch what was mapped.
+/// Makes threads wait that touch a mapping that is gone.
 pub fn begin() {
     ENDS.store(thread(), Ordering::SeqCst);
     for (signal, before) in FAULTS.into_iter().zip(&BEFORE) {
-        // SAFETY: the handler only looks at atomics and waits.
+        // SAFETY: the handler only reads atomics and waits.
         unsafe {
             let mut own: sigaction = MaybeUninit::zeroed().assume_init();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = fault;

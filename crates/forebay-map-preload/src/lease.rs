@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What opens a file past the library while the library has it: a system call by an
-//! instruction, cgo, a library that is bound to the C library alone (RTLD_DEEPBIND), a file
-//! handle, io_uring, another program.
+//! Detects opens of a file that bypass the library while the library has the file: a system
+//! call by an instruction, cgo, a library that is bound to the C library alone (RTLD_DEEPBIND),
+//! a file handle, io_uring, another program.
 //!
-//! The library has a lease of each such file (fcntl(2), F_SETLEASE).  The kernel gives one only
-//! if nobody else has the file open or mapped, so a descriptor or mapping from before is found.
-//! And it holds up each later open, and truncation, until the lease is given back; a thread of
-//! ours is told by a signal:
+//! The library has a lease of each such file (fcntl(2), F_SETLEASE).  The kernel grants one
+//! only if no one else has the file open or mapped, so an earlier descriptor or mapping is
+//! found.  The kernel then blocks each later open or truncation until the lease is released,
+//! and notifies a thread of ours by a signal:
 //!
-//! | who opens | what |
+//! | who opens | what happens |
 //! |---|---|
-//! | another program, to read | all is synced and written to the file, then it goes on |
-//! | this process, to read | the same, and then the program ends by one message |
-//! | anybody, to write or to truncate | the same before it goes on |
+//! | another program, to read | everything is synced and written to the file, then the open continues |
+//! | this process, to read | the same, and then the program ends with one message |
+//! | anyone, to write or to truncate | the program ends in the same way before the open continues |
 //!
-//! A file that processes share is open in each of them, so it has no lease.
+//! A shared file is open in several processes, so it has no lease.
 
 use std::ffi::c_int;
 use std::io;
@@ -42,33 +42,33 @@ const F_GETLEASE: usize = 1025;
 /// A signal that the C library keeps for itself.
 const SETXID: usize = 33;
 
-/// Who has the file open for a moment, such as a child that is about to run another program, is
-/// waited for.
+/// How long to wait for a process that has the file open for a moment, such as a child that is
+/// about to run another program.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// After which a lease is asked for again that was given back for a reader.
+/// How long after a release for a reader a lease is requested again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// After which a lease that an open has broken which was refused is made whole again, where what was
-/// stored could not be written to the file.  Nobody is told of an open that comes meanwhile.
+/// How long after an open that was refused a broken lease is restored, if stores could not be
+/// written to the file.  No one is notified of an open that comes meanwhile.
 const LATER: Duration = Duration::from_millis(500);
-/// For how long a reader may turn out to be this process.
+/// How long a reader may take to turn out to be this process.
 const SETTLES: Duration = Duration::from_millis(50);
 
-/// The thread that is told.
+/// The thread that the kernel notifies.
 static WATCHER: AtomicI32 = AtomicI32::new(0);
-/// Files that have a lease, or had one and are to have it again.
+/// Files that have a lease, or had one and should get it again.
 static LEASED: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
 
 /// Both lists.
 pub type Lists = (MutexGuard<'static, Vec<Weak<Mapped>>>, MutexGuard<'static, Vec<(u64, u64)>>);
 
-/// For a fork: handlers of signals are held off by the caller meanwhile.
+/// For a fork: the caller holds signal handlers off meanwhile.
 pub fn unchanged() -> Lists {
     let leased = LEASED.lock().unwrap_or_else(PoisonError::into_inner);
     let given = LEASE_GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     (leased, given)
 }
 
-/// In a child that may open files: it has no thread that watches, and no lease.
+/// In a child that may open files: it has no watching thread and no lease.
 pub fn in_child() {
     WATCHER.store(0, Ordering::SeqCst);
     kept::nothing_changes();
@@ -77,7 +77,7 @@ pub fn in_child() {
 }
 
 fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
-    // SAFETY: these take numbers, or the address of a struct that is there for the call.
+    // SAFETY: these take numbers, or the address of a struct that is valid for the call.
     match unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) } {
         e @ -4095..=-1 => Err(-e as c_int),
         done => Ok(done),
@@ -85,7 +85,7 @@ fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
 }
 
 fn thread() -> i32 {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
@@ -94,7 +94,8 @@ pub fn watcher() -> usize {
     WATCHER.load(Ordering::SeqCst) as usize
 }
 
-/// Before the first lease.  Signals are blocked by the caller, in the new thread too.
+/// Starts the watching thread before the first lease.  The caller has blocked signals, so the
+/// new thread inherits that.
 pub fn start() -> io::Result<()> {
     if WATCHER.load(Ordering::SeqCst) != 0 {
         return Ok(());
@@ -106,7 +107,7 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Who is told, and by which signal.
+/// Sets the thread that is notified, and the signal.
 fn tell(fd: RawFd) -> Result<(), c_int> {
     let owner = [F_OWNER_TID, WATCHER.load(Ordering::SeqCst)];
     control(fd, F_SETOWN_EX, owner.as_ptr().addr())?;
@@ -118,7 +119,7 @@ fn set(fd: RawFd) -> Result<(), c_int> {
     control(fd, F_SETLEASE, libc::F_WRLCK as usize).map(drop)
 }
 
-/// With the lease the kernel takes away what says that the descriptor is ours.
+/// Releases a lease.  The kernel removes the mark of our descriptor together with it.
 fn unset(fd: RawFd, known_as: RawFd) {
     kept::changing(known_as, || {
         let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
@@ -157,7 +158,7 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
             }
         }
     }
-    // Between its open and the lease somebody may have come and gone.
+    // Another process may have come and gone between the open and the lease.
     match which::regular(fd) {
         Some((id, size)) if size == map.size() => {
             lock(&LEASE_GIVEN).retain(|given| *given != id);
@@ -181,19 +182,19 @@ fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
     std::ffi::OsString::from_vec(path.into_bytes()).into()
 }
 
-/// Gives the lease of a file back when it is dropped, after the file is closed: until then it is
-/// held.  By itself it would last as long as anything has the file open: a child, a private
-/// mapping, a thread that writes back.
+/// Releases the lease of a file when it is dropped, after the file is closed.  Until then the
+/// lease is held.  Without this it would last as long as anything has the file open: a child, a
+/// private mapping, a thread that writes back.
 #[derive(Debug)]
 pub struct Ending(Option<(OwnedFd, RawFd)>);
 
 impl Ending {
-    /// The file's open file description, which has the lease: for who opens it again by that.
+    /// The file's open file description, which has the lease, for opening the file again.
     pub fn file(&self) -> Option<OwnedFd> {
         self.0.as_ref().and_then(|(fd, _)| duplicate(fd.as_raw_fd()))
     }
 
-    /// It was opened again by that, and keeps the lease.
+    /// Keeps the lease, because the file was opened again by that description.
     pub fn stays(mut self) {
         if let Some((fd, _)) = self.0.take() {
             close(fd);
@@ -203,14 +204,14 @@ impl Ending {
 
 fn duplicate(fd: RawFd) -> Option<OwnedFd> {
     let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, 3).ok()?;
-    // SAFETY: a duplicate is a new descriptor, which nobody has.
+    // SAFETY: a duplicate is a new descriptor that no one else owns.
     Some(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
 }
 
-/// Past what is asked of programs.
+/// Closes a descriptor without the checks for programs.
 fn close(fd: OwnedFd) {
     let fd = fd.into_raw_fd();
-    // SAFETY: it was owned, and nobody has it any more.
+    // SAFETY: it was owned, and no one uses it any more.
     unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -235,7 +236,7 @@ pub fn ends(map: &MapFile) -> Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if let Some((fd, first)) = self.0.take() {
-            // A thread may still have it for a moment, and close it then.
+            // A thread may still use the descriptor for a moment and close it then.
             unset(fd.as_raw_fd(), first);
             // Where it was to be opened again its locks were kept for that.
             free(fd.as_raw_fd());
@@ -244,14 +245,14 @@ impl Drop for Ending {
     }
 }
 
-/// From now on it is looked after.
+/// Begins to watch a file.
 pub fn watch_over(file: &Arc<Mapped>) {
     {
         let mut all = lock(&LEASED);
         all.retain(|f| f.strong_count() > 0);
         all.push(Arc::downgrade(file));
     }
-    // Of what came before this the thread was told in vain.
+    // Notifications before this had no effect.
     let watcher = WATCHER.load(Ordering::SeqCst) as usize;
     // SAFETY: the signal is for our thread, which waits for it.
     unsafe {
@@ -260,23 +261,24 @@ pub fn watch_over(file: &Arc<Mapped>) {
     }
 }
 
-/// Waits for the kernel's signal.  Where it cannot be queued the kernel sends SIGIO instead, which
-/// is not waited for, since the program's own would be taken: the time is for that.
+/// Waits for the kernel's signal.  If the kernel cannot queue it, it sends SIGIO instead.  That
+/// is not waited for, because it would take the program's own SIGIO; the timeout covers this
+/// case.
 fn wait(most: Duration) {
     let signals = 1u64 << (kept::SIGN - 1);
     let most =
         libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
     let a = [(&raw const signals).addr(), 0, (&raw const most).addr(), 8, 0, 0];
-    // SAFETY: the set and the time are there for the call.
+    // SAFETY: the set and the time are valid for the call.
     unsafe { raw(libc::SYS_rt_sigtimedwait, a) };
 }
 
 fn watch() {
-    // But for the one by which the C library sets the identity of all threads (setuid): it waits
-    // for each of them.
+    // All signals except the one by which the C library sets the identity of all threads
+    // (setuid): it waits for each of them.
     let all = !(1u64 << (SETXID - 1));
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
-    // SAFETY: the mask is this thread's.
+    // SAFETY: the mask belongs to this thread.
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
     WATCHER.store(thread(), Ordering::SeqCst);
     let mut given_back: Vec<Weak<Mapped>> = Vec::new();
@@ -299,7 +301,7 @@ fn watch() {
                         _ => {}
                     }
                 }
-                // It was opened again, for more room, and has a new lease.
+                // The file was opened again for more room and has a new lease.
                 (Some(at), Some(State::Held)) => inside(|| drop(given_back.remove(at))),
                 (Some(at), Some(State::None)) if retake(&file) => {
                     inside(|| drop(given_back.remove(at)));
@@ -311,27 +313,27 @@ fn watch() {
 }
 
 enum State {
-    /// Nobody else has the file.
+    /// No one else has the file.
     Held,
-    /// Somebody waits to open it.
+    /// Another process waits to open it.
     Broken {
         to_write: bool,
     },
-    /// The kernel has waited for too long, and has taken it.
+    /// The kernel has waited too long and has revoked the lease.
     Taken,
     None,
 }
 
-/// None: it is closed.
+/// None: the file is closed.
 fn state_of(file: &Mapped) -> Option<State> {
-    // Nobody closes it or opens it again meanwhile.
+    // With this lock held no thread closes the file or opens it again.
     let map = file.map();
     let fd = map.as_ref()?.file()?.as_raw_fd();
     let lease = control(fd, F_GETLEASE, 0);
     let was_given = lock(&LEASE_GIVEN).contains(&file.id);
     if kept::check(fd).is_err() {
-        // The kernel has waited for too long.  It has taken the lease, and with it what says that
-        // the descriptor is ours.
+        // The kernel has waited too long.  It has revoked the lease, and with it the mark of
+        // our descriptor.
         let is_same = which::regular(fd).is_some_and(|(id, _)| id == file.id);
         if was_given || !is_same || lease != Ok(libc::F_UNLCK as isize) {
             return None;
@@ -350,10 +352,11 @@ fn leased(file: &Mapped, is: bool) {
     inside(|| file.map().as_ref().map(|map| map.leased(is)));
 }
 
-/// Files whose lease was given back.
+/// Files whose lease was released.
 static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// Somebody waits for it: what the program has stored is in the file before.
+/// Releases a lease that another process waits for.  The program's stores are written to the
+/// file before.
 fn give_back(file: &Arc<Mapped>, to_write: bool) {
     let path = file.path.display();
     let all = file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()));
@@ -362,7 +365,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         false => "",
     };
     if all.is_err() {
-        // Who waits may change the file when the program has ended.
+        // The waiting process may change the file once the program has ended.
         inside(|| file.map().as_ref().map(MapFile::leave));
         closing::stop(format_args!(
             "{path}: it is opened past the library, {who}and what the program has stored cannot be \
@@ -384,10 +387,10 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     }
 }
 
-/// The kernel has taken the lease, as after an open that was refused and a write-back that has
-/// failed since.  If nobody has the file and nobody has changed it, it is had again, and the program
-/// goes on.  The kernel lets nobody else change the file before it takes the lease; and nothing of
-/// ours is written until that is known.
+/// Tries to restore a lease that the kernel has revoked, as after a refused open and a
+/// write-back that has failed since.  If no one has the file and no one has changed it, the
+/// lease is taken again, and the program goes on.  The kernel lets no one else change the file
+/// before it revokes the lease, and nothing of ours is written until the outcome is known.
 fn is_whole_again(file: &Arc<Mapped>) {
     let held = file.map();
     let Some(map) = held.as_ref() else { return };
@@ -407,7 +410,7 @@ fn is_whole_again(file: &Arc<Mapped>) {
     give_up(file);
 }
 
-/// Others have the file, and may have changed it: nothing is written over that.
+/// Gives up a file that others have and may have changed: nothing is written over their data.
 fn give_up(file: &Arc<Mapped>) -> ! {
     file.close_failed.store(true, Ordering::SeqCst);
     let synced = file.call(About::Sync, |map| {
@@ -426,20 +429,22 @@ fn give_up(file: &Arc<Mapped>) -> ! {
     ));
 }
 
-/// Its descriptor, if it is open.  The file's lock is not held, since the program may end next.
+/// The file's descriptor, if the file is open.  The file's lock is not held, since the program
+/// may end next.
 fn descriptor(file: &Mapped) -> Option<RawFd> {
     let fd = file.map().as_ref()?.file()?.as_raw_fd();
     kept::check(fd).ok().map(|()| fd)
 }
 
-/// Whether the open that has broken the lease did not wait (O_NONBLOCK), so that the kernel has
-/// refused it: then the lease is whole again.  So opens another `map-run` that is not told in
-/// /proc/locks who has the file.
+/// Whether the open that broke the lease did not wait (O_NONBLOCK), so that the kernel refused
+/// it.  Then the lease is restored.  Another `map-run` opens so if /proc/locks does not show it
+/// who has the file.
 ///
-/// The kernel counts who has a file open, including in an open that waits, and gives no lease
-/// beside one.  To be whole, the lease has to be given back for a moment, in which anybody may open
-/// the file: he is counted, or has come and gone, and then has written to it or not.  So before that
-/// moment all is in the file, and an open that has come until then is waited with.
+/// The kernel counts the openers of a file, including those that wait, and grants no lease
+/// while there is one.  To be restored, the lease has to be released for a moment in which
+/// anyone may open the file.  Such an opener is counted, or has come and gone, with or without
+/// a write.  So before that moment everything is in the file, and an open that has come by then
+/// is waited for.
 fn was_refused(file: &Arc<Mapped>) -> bool {
     let held = file.map();
     let Some((map, fd)) = held.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
@@ -447,7 +452,7 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
     };
     let is_ours = || kept::check(fd).is_ok();
     let free = || control(fd, F_SETLEASE, libc::F_WRLCK as usize).is_ok();
-    // Without the sign the lease was taken meanwhile, and is a new one.
+    // Without the mark the lease was revoked meanwhile, and this is a new one.
     if !is_ours() || !within(SETTLES, free) || !is_ours() {
         return false;
     }
@@ -465,7 +470,8 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
             whole
         })
     });
-    // What is stored cannot be written to the file now.  While nobody waits that ends no program.
+    // The stores cannot be written to the file now.  While no one waits, that does not end the
+    // program.
     let later = exposed.is_err() && is_ours() && within(SETTLES, free) && is_ours();
     drop(held);
     match again {
@@ -475,16 +481,16 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
     }
 }
 
-/// What has become of a lease after an open that was refused.
+/// The state of a lease after an open that was refused.
 enum Again {
-    /// Somebody waits for it.
+    /// Another process waits for it.
     Waits,
     Whole,
-    /// Somebody has the file, or has changed it.
+    /// Another process has the file or has changed it.
     Lost,
 }
 
-/// Tries for so long.
+/// Tries `f` for this time.
 fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     loop {
@@ -498,7 +504,7 @@ fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Whether nobody else has it any more.
+/// Tries to take the lease again.  Whether no one else has the file any more.
 fn retake(file: &Mapped) -> bool {
     let Some(fd) = descriptor(file) else { return true };
     match set(fd) {
@@ -529,7 +535,7 @@ fn retake(file: &Mapped) -> bool {
     false
 }
 
-/// Whether nobody has it any more.
+/// Waits briefly.  Whether no one else has the file any more.
 fn settle(file: &Mapped) -> bool {
     within(SETTLES, || retake(file))
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Stands between a program and the C library (LD_PRELOAD), and maps the program's files onto
-//! a pool: those that `forebay map-run --files` chose.  docs/manual/map-run.md has what it does for
-//! which call.
+//! Interposes between a program and the C library (LD_PRELOAD), and maps the files that
+//! `forebay map-run --files` selects onto a pool.  docs/manual/map-run.md describes the effect
+//! on each call.
 //!
-//! A panic in a function here ends the program: what is not known to be right is not
-//! acknowledged.
+//! A panic in a function here ends the program: nothing is acknowledged that is not known to be
+//! right.
 #![allow(non_snake_case)]
 
 mod attributes;
@@ -52,7 +52,7 @@ extern "C" fn begin() {
     };
     if let Err(e) = started {
         say::say(format_args!("{e}"));
-        // SAFETY: it ends the process, of which nothing has run yet.
+        // SAFETY: it ends the process, which has not begun to run.
         unsafe { real::raw(libc::SYS_exit_group, [1, 0, 0, 0, 0, 0]) };
     }
 }
@@ -66,11 +66,11 @@ extern "C" {
     fn __cxa_at_quick_exit(f: extern "C" fn(*mut c_void), of: *mut c_void) -> c_int;
 }
 
-/// What is registered first is called last: this is before the C library registers the
-/// destructors of all libraries, so they find the files as they were.
+/// Handlers that are registered first are called last.  This runs before the C library
+/// registers the destructors of all libraries, so those still find the files.
 fn end_last() -> Result<(), String> {
     let none = std::ptr::null_mut();
-    // SAFETY: the function takes the argument that it is given, and is never unloaded.
+    // SAFETY: the function accepts the argument that it is given, and is never unloaded.
     match unsafe { __cxa_atexit(end, none, none) | __cxa_at_quick_exit(end, none) } {
         0 => Ok(()),
         _ => Err("no memory for what is to be done at the end".into()),

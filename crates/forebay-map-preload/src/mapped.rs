@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file that is open: its calls, its room, and the mappings that the program has of it.
+//! An open file: its calls, its room, and the program's mappings of it.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -21,30 +21,30 @@ use crate::state::{errno_of, inside, lock, quietly, read, write, Locked, CONFIG,
 use crate::views::Views;
 use crate::which::is_at;
 
-/// For how long a file is tried again that was closed to get more room.
+/// How long to retry the open of a file that was closed to get more room.
 const REOPENS: Duration = Duration::from_secs(3);
 
-/// A file that is open, whatever by how many descriptors and mappings.
+/// An open file, with any number of descriptors and mappings.
 #[derive(Debug)]
 pub struct Mapped {
     pub id: (u64, u64),
     pub path: PathBuf,
     pub map: RwLock<Option<MapFile>>,
-    /// Where that is.  Changed with `map` held for writing.
+    /// The addresses of the map.  Changed only with `map` held for writing.
     pub place: Place,
-    /// Mappings that the program has.
+    /// The program's mappings.
     pub views: Mutex<Views>,
     /// Descriptions, and one more while there are mappings.  With none left the file is closed, and gets
     /// no more.  The first one comes and the last one goes with `OPEN` held.
     pub users: AtomicUsize,
     pub locks: Locks,
-    /// Segments that stay where they are.
+    /// Segments that stay in their place.
     pub pins: Mutex<Vec<u64>>,
     /// A close has failed: stores that were not synced are lost.
     pub close_failed: AtomicBool,
 }
 
-/// Addresses.
+/// A range of addresses.
 #[derive(Debug)]
 pub struct Place([AtomicUsize; 2]);
 
@@ -63,7 +63,7 @@ impl Place {
 }
 
 impl Mapped {
-    /// Whether a part of a range is of its addresses.
+    /// Whether a range overlaps the file's addresses.
     pub fn is_within(&self, from: usize, end: usize) -> bool {
         let [start, last] = &self.place.0;
         start.load(Ordering::SeqCst) < end && from < last.load(Ordering::SeqCst)
@@ -74,12 +74,12 @@ impl Mapped {
         self.users.load(Ordering::SeqCst) == 0
     }
 
-    /// The file as the library has it; none: it is closed.
+    /// The library's map of the file.  None: it is closed.
     pub fn map(&self) -> Locked<RwLockReadGuard<'_, Option<MapFile>>> {
         read(&self.map)
     }
 
-    /// A call of the library, as the program is told of it.
+    /// Makes a call of the library.  Returns its result as an errno for the program.
     pub fn call<R>(
         &self,
         about: About,
@@ -88,18 +88,19 @@ impl Mapped {
         let held = self.map();
         let Some(map) = held.as_ref() else {
             drop(held);
-            // The program may have closed it, or its end.
+            // The program may have closed the file, or its end may have.
             ending::stay_if_begun();
             return Err(libc::EBADF);
         };
         let done = inside(|| f(map));
         drop(held);
-        // The end of the program may have closed it beside this: no result of that is told.
+        // The end of the program may have closed the file during the call: then no result is
+        // reported.
         ending::stay_if_begun();
         done.map_err(|e| {
             once(about, format_args!("{e}"));
             match (about, errno_of(&e)) {
-                // What a sync may say.
+                // The errors that a sync may report.
                 (About::Sync, libc::ENOSPC) => libc::ENOSPC,
                 (About::Sync, _) => libc::EIO,
                 (_, errno) => errno,
@@ -107,7 +108,8 @@ impl Mapped {
         })
     }
 
-    /// Sees that there is room for so many bytes: it is opened again, if it has no mappings.
+    /// Ensures that there is room for this many bytes.  For that it opens the file again, if it
+    /// has no mappings.
     pub fn make_room(&self, bytes: u64) -> Result<(), c_int> {
         if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
             return Ok(());
@@ -161,10 +163,10 @@ impl Mapped {
             errno_of(&e)
         };
         quietly(|| {
-            // By the same open file description: beside somebody who reads the file, or a mapping
-            // of it for this process alone, the kernel would give no lease to another one.
+            // The same open file description is used: while another process reads the file, or
+            // has a private mapping of it, the kernel would grant no lease to a new one.
             let ending = map.as_ref().map(lease::ends);
-            // After an error here it is closed all the same.
+            // After an error the file is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);
             if closed.is_err() {
                 self.close_failed.store(true, Ordering::SeqCst);
@@ -173,7 +175,7 @@ impl Mapped {
             let larger = closed.and_then(|()| again(bytes).map_err(refused));
             let (now, done) = match larger {
                 Ok(larger) => (Some(larger), Ok(())),
-                // It is as it was: the call fails, and not the file.
+                // The file is as before: the call fails, but not the file.
                 Err(errno) => (self.again(|| again(before), closed.is_ok()), Err(errno)),
             };
             if now.is_some() {
@@ -202,7 +204,7 @@ impl Mapped {
         Ok(())
     }
 
-    /// The segment of a byte keeps its memory until the file is closed.
+    /// Pins the segment of a byte in its memory until the file is closed.
     pub fn pin(&self, at: u64) {
         let mut pins = lock(&self.pins);
         let segment = at / forebay_map::SEGMENT as u64;
@@ -215,8 +217,8 @@ impl Mapped {
         is_at(&self.path, self.id)
     }
 
-    /// Opens it as it was before, after it was closed.  What is in the way may go: a child that
-    /// still has the descriptor, the limit of a server.
+    /// Opens the file as it was before the close.  An obstacle may be temporary: a child that
+    /// still has the descriptor, or the limit of a server.
     fn again(
         &self,
         open: impl Fn() -> forebay_map::Result<MapFile>,
@@ -246,7 +248,7 @@ impl Mapped {
         None
     }
 
-    /// Of an address in it.
+    /// The offset of an address in the file.
     pub fn offset(&self, address: usize) -> Option<u64> {
         let map = self.map();
         let map = map.as_ref()?;
@@ -281,8 +283,8 @@ impl Mapped {
         Ok(())
     }
 
-    /// A part of a mapping gets longer or shorter.  It stays where it is, since the pages that
-    /// follow in the file follow in memory.  An old length of zero makes one more mapping.
+    /// Resizes a part of a mapping.  It stays in place, because pages that are adjacent in the
+    /// file are adjacent in memory.  An old length of zero adds a mapping.
     pub fn resize_view(self: &Arc<Self>, from: usize, old: usize, new: usize) -> Result<(), c_int> {
         if new < old {
             return self.remove_views(from + new, old - new);
@@ -308,7 +310,7 @@ impl Mapped {
         self.add_view(&mut views, from + old..from + new)
     }
 
-    /// The program has one mapping less there.
+    /// Removes one of the program's mappings of a range.
     pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
         let was_last = {
             let mut views = lock(&self.views);

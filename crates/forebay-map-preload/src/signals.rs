@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Handlers of signals, and cancellation of threads: neither interrupts the library.
+//! Signal handlers and thread cancellation do not interrupt the library.
 //!
-//! A handler may call what the library stands in for, leave by siglongjmp, or end the program.
-//! So none runs while the thread has a lock or memory of the library.  The kernel calls a
-//! function of ours in place of each handler.  Where the library is at work in the thread
-//! ([`hold`]), it keeps the signal, blocks all others, and returns; when the work is over, the
-//! signal is sent again, and the mask is as it was.
+//! A handler may call functions that the library replaces, leave by siglongjmp, or end the
+//! program.  So none may run while the thread holds a lock or memory of the library.  The
+//! kernel calls a function of ours instead of each handler.  If the library is busy in the
+//! thread ([`hold`]), that function records the signal, blocks all others, and returns.
+//! Afterwards the signal is sent again and the mask is restored.
 //!
-//! Signals of faults come as ever.  A handler that is set by a system call of the program's own
-//! is not known.
+//! Signals of faults arrive as usual.  The library does not know a handler that a program sets
+//! by a system call of its own.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
@@ -24,13 +24,13 @@ const SIGNALS: usize = 65;
 const FAULTS: [c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
-/// What the program wants for a signal; never freed, as a handler may be at work.
+/// The program's action for a signal.  It is never freed, because a handler may be using it.
 struct Known {
     action: Action,
     next: *const Known,
 }
 
-/// The one that holds, and all that there were.
+/// The current action of each signal, and all earlier ones.
 static NOW: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
 static ALL: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
 
@@ -38,22 +38,23 @@ struct Kept {
     info: UnsafeCell<MaybeUninit<siginfo_t>>,
     signal: Cell<c_int>,
     mask: Cell<u64>,
-    /// The process that it came to.  A child that is forked then has a copy, but not the signal.
+    /// The process that the signal was sent to.  A child that is forked meanwhile has a copy of
+    /// this record but not the signal.
     process: Cell<c_int>,
 }
 
-/// A handler that runs, in a frame of the function that has called it.
+/// A running handler, as an address in the frame of the function that called it.
 #[derive(Clone, Copy)]
 struct Began {
     at: usize,
-    /// The alternate stack that it is on; the same twice: the thread's own.
+    /// Its alternate stack; twice the same address: the thread's own stack.
     stack: (usize, usize),
 }
 
-/// Handlers of a thread that have interrupted each other, the first one first.
+/// The handlers of a thread that have interrupted each other, the outermost first.
 struct Running {
     all: [Cell<Began>; NESTED],
-    /// How many there are; those beyond are not known one by one.
+    /// Their number.  Those beyond the table are only counted.
     depth: Cell<usize>,
 }
 const NESTED: usize = 16;
@@ -75,11 +76,11 @@ impl Running {
         compiler_fence(Ordering::SeqCst);
         self.depth.set(depth + 1);
         compiler_fence(Ordering::SeqCst);
-        // A handler that came between the two had the entry.
+        // A handler that ran between the two may have used the entry.
         set();
     }
 
-    /// All that have not the address below them on the stack were left by a jump.
+    /// Removes all handlers without this address below them on the stack: a jump has left them.
     fn keep_above(&self, address: usize) {
         while self.last().is_some_and(|last| !last.is_above(address)) {
             self.depth.set(self.depth.get() - 1);
@@ -88,9 +89,9 @@ impl Running {
 }
 
 impl Began {
-    /// Whether an address is of the stack below it, where its own calls are.
+    /// Whether an address is in the stack below it, where its own calls are.
     fn is_above(&self, address: usize) -> bool {
-        // So deep a handler's own calls may be.
+        // The greatest depth of a handler's own calls.
         const DEEP: usize = 8 << 20;
         let (from, to) = self.stack;
         match from == to {
@@ -127,15 +128,15 @@ extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A thread that is to be cancelled ends here.  Nothing of the caller's may need to be dropped.
+/// Ends a thread that is to be cancelled.  The caller must have nothing to drop.
 pub fn cancellation_point() {
     if BUSY.try_with(Cell::get).unwrap_or(1) == 0 {
-        // SAFETY: it may unwind, which the functions that the program calls let through.
+        // SAFETY: it may unwind, and the functions that the program calls allow that.
         unsafe { pthread_testcancel() };
     }
 }
 
-/// While this lives no handler runs in the thread, and it is not cancelled.
+/// While this lives, no handler runs in the thread, and the thread is not cancelled.
 #[derive(Debug)]
 pub struct Busy(std::marker::PhantomData<*const ()>);
 
@@ -143,7 +144,7 @@ pub fn hold() -> Busy {
     let _ = BUSY.try_with(|busy| {
         if busy.get() == 0 {
             let mut old = 0;
-            // SAFETY: it is told where the old one goes.
+            // SAFETY: the address for the old state is valid.
             unsafe { pthread_setcancelstate(1, &raw mut old) };
             let _ = CANCEL.try_with(|cancel| cancel.set(old));
         }
@@ -162,7 +163,7 @@ impl Drop for Busy {
                 return;
             }
             let old = CANCEL.try_with(Cell::get).unwrap_or(0);
-            // SAFETY: as it was before.
+            // SAFETY: it restores the earlier state.
             unsafe { pthread_setcancelstate(old, std::ptr::null_mut()) };
             busy.set(0);
             compiler_fence(Ordering::SeqCst);
@@ -173,13 +174,13 @@ impl Drop for Busy {
     }
 }
 
-/// What was held by a guard that was forgotten.
+/// Releases what a guard held that was forgotten.
 pub fn let_go() {
     drop(Busy(std::marker::PhantomData));
 }
 
-/// Runs what may wait for another process for as long as that likes: signals come as they would
-/// without us.  A handler that jumps away leaves what the caller has as it is.
+/// Runs a call that may wait long for another process, while signals arrive as usual.  A
+/// handler that jumps away leaves the caller's state as it is.
 pub fn let_through<R>(f: impl FnOnce() -> R) -> R {
     let depth = BUSY.try_with(Cell::get).unwrap_or(0);
     if depth > 0 {
@@ -200,14 +201,14 @@ pub fn unblock_kept(signals: u64) {
     let _ = KEPT.try_with(|kept| kept.mask.set(kept.mask.get() & !signals));
 }
 
-/// All others are blocked meanwhile.
+/// Sends recorded signals again.  All others are blocked meanwhile.
 #[cold]
 fn send_again() {
     let errno = real::errno();
     let _ = KEPT.try_with(|kept| {
         let signal = kept.signal.replace(0);
         let mask = kept.mask.get();
-        // SAFETY: what it was told with, which nobody changes now; and the mask from before.
+        // SAFETY: the record is not changed by anyone now, and the mask is the earlier one.
         unsafe {
             let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
             let info = kept.info.get().addr();
@@ -219,24 +220,24 @@ fn send_again() {
             raw(libc::SYS_rt_sigprocmask, a);
         }
     });
-    // SAFETY: it is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Whether the thread runs a handler of a signal that it has not left by a jump.  After a jump that
-/// [`jumps_to`] has not seen (of a compiler's own, to another context), deep calls may be taken for
-/// a handler's.
+/// Whether the thread runs a signal handler that it has not left by a jump.  After a jump that
+/// [`jumps_to`] has not seen (a compiler's own, or to another context), deep calls may be taken
+/// for a handler's.
 pub fn in_handler() -> bool {
     let last = RUNNING.try_with(Running::last).ok().flatten();
     let here = (&raw const last).addr();
     last.is_some_and(|last| last.is_above(here))
 }
 
-/// The thread goes to where `set` was filled by setjmp(3): handlers that it leaves by that run no
-/// more.  Where `set` cannot be read, the place of it stands for where the jump goes to: a handler
-/// that jumps within itself is known then if it has `set` on its own stack.
+/// Notes a jump to where setjmp(3) filled `set`: the handlers that the thread leaves by it run
+/// no more.  If `set` cannot be read, its own address stands for the target.  A handler that
+/// jumps within itself is then recognized if it has `set` on its own stack.
 unsafe fn jumps_to(set: *mut c_void) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let to = unsafe { jumps::stack_of(set) }.unwrap_or(set.addr());
     let _ = RUNNING.try_with(|running| running.keep_above(to));
 }
@@ -244,10 +245,10 @@ unsafe fn jumps_to(set: *mut c_void) {
 macro_rules! jumps {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As longjmp(3).
+        /// The contract of longjmp(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(set: *mut c_void, value: c_int) -> ! {
-            // SAFETY: the caller's promise.  Nothing here has to be dropped.
+            // SAFETY: the caller guarantees it.  Nothing here has to be dropped.
             unsafe {
                 jumps_to(set);
                 real::$name(set, value)
@@ -259,7 +260,8 @@ jumps!(longjmp _longjmp siglongjmp __longjmp_chk);
 
 extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if BUSY.try_with(Cell::get).unwrap_or(0) > 0 {
-        // SAFETY: the kernel gives both to a handler of this kind; its set of signals has 64.
+        // SAFETY: the kernel passes both to a handler of this kind, and its signal set has 64
+        // bits.
         unsafe {
             let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
             let _ = KEPT.try_with(|kept| {
@@ -272,7 +274,7 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         }
         return;
     }
-    // SAFETY: what was stored there is never freed.
+    // SAFETY: the stored actions are never freed.
     let Some(known) = (unsafe { NOW[signal as usize].load(Ordering::SeqCst).as_ref() }) else {
         return;
     };
@@ -294,7 +296,8 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         running.begin(Began { at: here, stack });
         depth
     });
-    // SAFETY: the program has given it for this; without SA_SIGINFO it looks at the first alone.
+    // SAFETY: the program has set it as its handler; without SA_SIGINFO it reads only the first
+    // argument.
     unsafe {
         type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
         let handler: Handler = std::mem::transmute(known.action.sa_sigaction);
@@ -306,16 +309,17 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
 }
 
 fn words(action: &Action) -> [u64; 3] {
-    // SAFETY: the kernel's set of signals has 64.
+    // SAFETY: the kernel's signal set has 64 bits.
     let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
     [action.sa_sigaction as u64, action.sa_flags as u64, mask]
 }
 
-/// One that is kept for ever: programs set few different ones, but maybe often.
+/// Returns a record of an action that is kept forever: programs set few different actions, but
+/// perhaps often.
 fn known(signal: usize, action: &Action) -> *mut Known {
     let all = &ALL[signal];
     let mut head = all.load(Ordering::SeqCst);
-    // SAFETY: what is in the list is never freed.
+    // SAFETY: records in the list are never freed.
     unsafe {
         let mut at: *const Known = head;
         while let Some(one) = at.as_ref() {
@@ -342,20 +346,20 @@ fn is_ours(action: &Action) -> bool {
     action.sa_sigaction == arrived as Handler as usize
 }
 
-/// As sigaction(2), of a signal that is no fault's.
+/// Implements sigaction(2) for signals that are not faults.
 ///
 /// # Safety
-/// As sigaction(2).
+/// The contract of sigaction(2) applies.
 pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     let index = usize::try_from(signal).unwrap_or(0);
     if !(1..SIGNALS).contains(&index) || FAULTS.contains(&signal) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees it.
         return unsafe { real::sigaction(signal, new, old) };
     }
     type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     let _busy = hold();
     let before = NOW[index].load(Ordering::SeqCst);
-    // SAFETY: the caller's promise; all zeroes is a value of an action.
+    // SAFETY: the caller guarantees it; all zeroes is a valid action.
     unsafe {
         let mut given: Option<Action> = new.as_ref().copied();
         if let Some(given) = &mut given {

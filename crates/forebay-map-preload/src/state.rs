@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Files that the program has open and that the library maps: descriptors, their positions,
-//! and the mappings that the program was given.
+//! The program's open files that the library maps: their descriptors, positions and mappings.
 //!
-//! A descriptor of such a file is one that the kernel does nothing with (O_PATH): what comes
-//! past us, by a direct system call, io_uring, a child or another program, is an error
-//! (EBADF) and never an acknowledgement.
+//! The kernel does nothing with a descriptor of such a file (O_PATH).  A use that bypasses the
+//! library, by a direct system call, io_uring, a child or another program, is an error (EBADF)
+//! and never an acknowledgement.
 //!
-//! Locks, in this order: `OPEN`; a file's `map`; then each of the others alone.  None is held
-//! while memory of the program is touched, but `map` for reading and a descriptor's position.
+//! Locks, in this order: `OPEN`; a file's `map`; then each of the others alone.  While memory
+//! of the program is touched, none is held except `map` for reading and a descriptor's
+//! position.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, CStr};
@@ -40,23 +40,23 @@ use crate::window;
 /// So often a file is opened again that was changed just then.
 const TRIES: usize = 100;
 
-/// Descriptors beyond are refused.
+/// Higher descriptors are refused.
 pub const MOST: usize = 1 << 16;
 
-/// Whether a descriptor is one of ours: all that a call for another one looks at.
+/// Whether a number is a descriptor of ours.  A call on another descriptor reads only this.
 static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
 pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
-/// Where files are mapped.
+/// The places where files are mapped.
 pub static PLACES: RwLock<Places> =
     RwLock::new(Places { open: Vec::new(), closing: Vec::new(), opening: None });
-/// How many files are open, with those that are being closed.
+/// The number of open files, including those that are being closed.
 pub static FILES: AtomicUsize = AtomicUsize::new(0);
 
 pub static CONFIG: OnceLock<Config> = OnceLock::new();
 static CHILD: AtomicBool = AtomicBool::new(false);
-/// Not zero, but in a child: the kernel makes it zero there, however that was made.
+/// Nonzero, except in a child: the kernel zeroes it there, however the child was made.
 static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
@@ -66,14 +66,15 @@ pub struct Opened {
     pub files: HashMap<(u64, u64), Arc<Mapped>>,
 }
 
-/// Files whose stores may not be in the file yet: a file is in one of the lists until they are.
+/// Files whose stores may not be in the file yet.  A file is in one of the lists until they
+/// are.
 #[derive(Debug)]
 pub struct Places {
-    /// They have an address.
+    /// Files that have an address.
     pub open: Vec<Arc<Mapped>>,
-    /// A close is under way, with `OPEN` held, or was when the program began to end.
+    /// Files whose close is under way, with `OPEN` held, or was when the program began to end.
     pub closing: Vec<Arc<Mapped>>,
-    /// An open is under way, with `OPEN` held.
+    /// The file whose open is under way, with `OPEN` held.
     opening: Option<(u64, u64)>,
 }
 
@@ -84,12 +85,12 @@ impl Places {
     }
 }
 
-/// An open is under way until this is dropped.
+/// An open that is under way until this is dropped.
 #[derive(Debug)]
 struct Opening(());
 
 impl Opening {
-    /// With `OPEN` held.
+    /// Begins an open.  The caller holds `OPEN`.
     fn of(id: (u64, u64)) -> Opening {
         write(&PLACES).opening = Some(id);
         Opening(())
@@ -121,7 +122,7 @@ impl Opened {
         }
     }
 
-    /// The same of one that was closed just now, and whose lease is not given back.
+    /// Maps a file again that was closed just now and whose lease was not released.
     pub fn map_again(
         &self,
         config: &Config,
@@ -151,17 +152,17 @@ impl Opened {
     }
 }
 
-/// What an open has made: shared by duplicates of a descriptor.
+/// An open file description, shared by duplicates of a descriptor.
 #[derive(Debug)]
 pub struct Desc {
     pub file: Arc<Mapped>,
     pub flags: AtomicI32,
     pub at: Mutex<u64>,
-    /// Entries of the table that it is.  Changed with `TABLE` held for writing.
+    /// The number of its entries in the table.  Changed only with `TABLE` held for writing.
     numbers: AtomicUsize,
 }
 
-/// A lock that is held: no handler of a signal runs in the thread meanwhile.
+/// A lock that is held.  No signal handler runs in the thread meanwhile.
 #[derive(Debug)]
 pub struct Locked<G> {
     guard: G,
@@ -196,7 +197,7 @@ pub fn write<T>(l: &RwLock<T>) -> Locked<RwLockWriteGuard<'_, T>> {
     Locked { guard: l.write().unwrap_or_else(PoisonError::into_inner), _busy }
 }
 
-/// A description that a call is about.
+/// The description that a call uses.
 #[derive(Debug)]
 pub struct Held {
     desc: Arc<Desc>,
@@ -217,7 +218,7 @@ impl Deref for Held {
 }
 
 thread_local! {
-    /// The library is at work for this thread: what it calls is not the program's.
+    /// Nonzero while the library works for this thread: its calls are not the program's.
     static INSIDE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -235,10 +236,10 @@ pub fn inside<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// The same where threads may be made: they handle none of the program's signals, whose
-/// handlers may wait for them.
+/// Runs a part of the library that may make threads.  They handle none of the program's
+/// signals, whose handlers may wait for them.
 pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are there for the calls, and the mask is this thread's.
+    // SAFETY: the sets are valid for the calls, and the mask belongs to this thread.
     let before = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before = std::mem::zeroed();
@@ -260,7 +261,7 @@ pub fn is_inside() -> bool {
     INSIDE.try_with(|n| n.get() > 0).unwrap_or(true)
 }
 
-/// The program was started by the command, and this is not a child of it.
+/// The configuration, if the command started the program and this is not a child of it.
 pub fn config() -> Option<&'static Config> {
     if is_child() {
         return None;
@@ -268,7 +269,7 @@ pub fn config() -> Option<&'static Config> {
     CONFIG.get()
 }
 
-/// The same in a child that may not open such files.
+/// The configuration, in a child that may not open such files.
 pub fn refused_config() -> Option<&'static Config> {
     CONFIG.get().filter(|_| is_child())
 }
@@ -279,17 +280,17 @@ pub fn any_files() -> bool {
 
 pub fn is_child() -> bool {
     let parent = PARENT.load(Ordering::Relaxed);
-    // SAFETY: where there is one it is never unmapped.
+    // SAFETY: if there is such a page, it is never unmapped.
     let unknown = || unsafe { !parent.is_null() && parent.read_volatile() == 0 };
     CHILD.load(Ordering::Relaxed) || unknown() && !planted::is(Planted::ChildUnseen)
 }
 
-/// A page that only the process has that makes it.
+/// Makes a page that only the process has that makes it.
 fn make_parent() -> std::io::Result<()> {
     let last_error = std::io::Error::last_os_error;
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping; a byte of it is stored to.
+    // SAFETY: a new mapping; one byte of it is written.
     unsafe {
         let p = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0);
         if p == libc::MAP_FAILED || libc::madvise(p, PAGE, libc::MADV_WIPEONFORK) != 0 {
@@ -302,17 +303,17 @@ fn make_parent() -> std::io::Result<()> {
 }
 
 fn process() -> i32 {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     unsafe { real::raw(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
-/// A child has been made by fork, or by vfork, which nobody is told of: the table is the
-/// parent's.
+/// Whether this is a child made by fork, or by vfork, of which no one is notified: the table is
+/// the parent's.
 pub fn is_elsewhere() -> bool {
     is_child() || process() != PROCESS.load(Ordering::Relaxed)
 }
 
-/// A child has everything of the table and the places, and none of the threads that use them.
+/// A child has the whole table and all places, and none of the threads that use them.
 pub type Unchanged = (
     RwLockWriteGuard<'static, Option<HashMap<c_int, Arc<Desc>>>>,
     RwLockWriteGuard<'static, Places>,
@@ -324,7 +325,7 @@ pub fn unchanged() -> Unchanged {
     (table, PLACES.write().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// In a child: one of a process that has nothing open is as good as one of its own; another one
+/// In a child.  The child of a process without open files may open its own.  Any other child
 /// has descriptors without the memory.
 pub fn in_child() {
     match OPEN.try_lock() {
@@ -332,7 +333,7 @@ pub fn in_child() {
             PROCESS.store(process(), Ordering::Relaxed);
             lease::in_child();
             let parent = PARENT.load(Ordering::Relaxed);
-            // SAFETY: as it was made at the start.
+            // SAFETY: the page was made at the start.
             unsafe { parent.write_volatile(1) };
         }
         _ => {
@@ -359,12 +360,12 @@ fn root() -> Option<(u64, u64)> {
     identity_at(libc::AT_FDCWD, c"/", 0)
 }
 
-/// Names mean what they meant at the start.
+/// Whether names mean what they meant at the start.
 pub fn has_its_root() -> bool {
     ROOT.get().is_some_and(|root| *root == self::root())
 }
 
-/// Which errno a program is told.
+/// The errno that a program gets for an error.
 pub fn errno_of(e: &Error) -> c_int {
     match e.cause() {
         Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
@@ -381,7 +382,7 @@ pub fn may_be_within(from: usize, last: usize) -> bool {
         && !is_inside()
 }
 
-/// A file that has a part of a range.
+/// A file that overlaps a range.
 pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
     let end = from.saturating_add(len.max(1));
     if !may_be_within(from, end - 1) {
@@ -390,12 +391,13 @@ pub fn over(from: usize, len: usize) -> Option<Arc<Mapped>> {
     read(&PLACES).open.iter().find(|file| file.is_within(from, end)).cloned()
 }
 
-/// The file that is mapped at an address, and where in it that is.
+/// The file that is mapped at an address, and the offset in it.
 pub fn at(address: usize) -> Option<(Arc<Mapped>, u64)> {
     if !may_be_within(address, address) {
         return None;
     }
-    // The file's own lock is not waited for with that of the places held: see `forking.rs`.
+    // The file's own lock must not be waited for while the lock of the places is held: see
+    // `forking.rs`.
     let found = read(&PLACES).open.iter().find(|f| f.is_within(address, address + 1)).cloned()?;
     let at = found.offset(address)?;
     Some((found, at))
@@ -410,7 +412,7 @@ pub fn desc(fd: c_int) -> Option<Held> {
     }
 }
 
-/// The same for a call at which a thread may be cancelled.
+/// The same, for a call that is a cancellation point.
 #[inline]
 pub fn desc_or_end(fd: c_int) -> Option<Held> {
     match is_ours(fd) {
@@ -427,7 +429,7 @@ pub fn is_ours(fd: c_int) -> bool {
     usize::try_from(fd).is_ok_and(|fd| fd < MOST && OURS[fd].load(Ordering::Relaxed) != 0)
 }
 
-/// Whether a descriptor of ours is what it was, here.
+/// Whether a descriptor of ours is still what it was, in this process.
 pub fn is_current(fd: c_int) -> bool {
     !is_child() && desc(fd).is_some()
 }
@@ -440,16 +442,16 @@ fn desc_of(fd: c_int) -> Option<Held> {
         once(About::Child, format_args!(
             "{what}; open files after the fork (no daemon mode), or run another program in the child"
         ));
-        // The kernel refuses the descriptor by itself.
+        // The kernel refuses the descriptor itself.
         return None;
     }
-    // The number may be another file's by now, if the program has closed ours past us.
-    // SAFETY: it only asks.
+    // The number may belong to another file by now, if the program has closed ours without us.
+    // SAFETY: the call only queries.
     let flags =
         unsafe { real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
     if (flags < 0 || flags & libc::O_PATH as isize == 0) && !planted::is(Planted::NumberStale) {
-        // As of a descriptor that dup2 closes, its error has nobody to be told.  A child of vfork has
-        // numbers of its own, and this table is its parent's.
+        // No one can get its error, as for a descriptor that dup2 closes.  A child of vfork has
+        // its own descriptors, and this table is its parent's.
         if !is_elsewhere() {
             let _ = take(fd);
         }
@@ -461,8 +463,8 @@ fn desc_of(fd: c_int) -> Option<Held> {
     Some(Held { desc, _busy })
 }
 
-/// A descriptor is another one of a description that has one already.  If its last one was closed
-/// meanwhile, the file may be closed, too: EBADF, as if the close had come first.
+/// Adds a descriptor to a description that has one already.  If its last one was closed
+/// meanwhile, the file may be closed too: EBADF, as if the close had come first.
 pub fn put(fd: c_int, desc: Arc<Desc>) -> Result<(), c_int> {
     put_as(fd, desc, false)
 }
@@ -489,7 +491,7 @@ fn put_as(fd: c_int, desc: Arc<Desc>, first: bool) -> Result<(), c_int> {
     before.map_or(Ok(()), forget_desc)
 }
 
-/// A descriptor is closed.
+/// Removes a descriptor that is closed.
 pub fn take(fd: c_int) -> Result<(), c_int> {
     let _busy = hold();
     let taken = {
@@ -503,8 +505,9 @@ pub fn take(fd: c_int) -> Result<(), c_int> {
     taken.map_or(Ok(()), forget_desc)
 }
 
-/// An entry of a description has left the table, which is held for writing: of several that leave
-/// at once one is the last.  Calls that are under way have the description for a moment, too.
+/// Removes one entry of a description from the table, which is held for writing: of several
+/// that leave at once exactly one is the last.  Calls that are under way hold the description
+/// for a moment too.
 fn one_less(desc: Arc<Desc>) -> (Arc<Desc>, bool) {
     let was_last = desc.numbers.fetch_sub(1, Ordering::SeqCst) == 1;
     (desc, was_last)
@@ -518,7 +521,7 @@ fn forget_desc((desc, was_last): (Arc<Desc>, bool)) -> Result<(), c_int> {
     }
 }
 
-/// In a child: the descriptor is closed there.
+/// In a child: forgets a descriptor that is closed there.
 pub fn forget_in_child(fd: c_int) {
     if is_child() {
         if let Some(ours) = usize::try_from(fd).ok().and_then(|fd| OURS.get(fd)) {
@@ -527,14 +530,14 @@ pub fn forget_in_child(fd: c_int) {
     }
 }
 
-/// Descriptors of ours in a range.
+/// The descriptors of ours in a range.
 pub fn within(first: u32, last: u32) -> Vec<c_int> {
     let table = read(&TABLE);
     let all = table.iter().flat_map(HashMap::keys).copied();
     all.filter(|&fd| (first..=last).contains(&(fd as u32))).collect()
 }
 
-/// How many descriptions a file has.
+/// The number of descriptions of a file.
 pub fn descriptions(file: &Arc<Mapped>) -> usize {
     let table = read(&TABLE);
     let mut found: Vec<*const Desc> = table
@@ -548,8 +551,8 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
     found.len()
 }
 
-/// A file that is open.  Only an open or a close of that file is waited for: `OPEN` is held for as
-/// long as a close takes, and what opens other files must not wait for that.
+/// An open file.  Waits only for an open or a close of that file: `OPEN` is held for as long as
+/// a close takes, and opens of other files must not wait for that.
 fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
     {
         let places = read(&PLACES);
@@ -568,7 +571,7 @@ pub fn is_open(id: (u64, u64)) -> bool {
     any_files() && opened(id).is_some()
 }
 
-/// A file that is open, by a path.
+/// An open file, by a path.
 pub fn opened_at(dir: c_int, path: &CStr, follow: bool) -> Option<Arc<Mapped>> {
     if !any_files() || is_inside() || is_child() {
         return None;
@@ -593,7 +596,7 @@ pub fn call_at<R>(
     }
 }
 
-/// Opens a file for the program; the descriptor is one of the kernel's for it.
+/// Opens a file for the program; `fd` is the kernel's descriptor for it.
 pub fn open(
     fd: c_int,
     id: (u64, u64),
@@ -623,7 +626,7 @@ pub fn open(
                     return Err(Refusal::Error(e));
                 }
             };
-            // The library opens it by its name.
+            // The library opens the file by its name.
             if !is_at(path, id) {
                 let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
@@ -664,9 +667,9 @@ pub fn open(
             }
             FILES.fetch_add(1, Ordering::SeqCst);
             inside(|| lease::watch_over(&file));
-            // An allocator may call us, too.
+            // An allocator may call the library too.
             inside(|| write(&PLACES).open.push(Arc::clone(&file)));
-            // The end of the program has not seen it there, or closes it.
+            // The end of the program has not seen the file there, or closes it.
             ending::stay_if_begun();
             file
         }
@@ -683,7 +686,7 @@ pub fn open(
     })
 }
 
-/// Told by a thread of the library; the program gets SIGBUS, and says nothing by itself.
+/// Called by a thread of the library.  The program gets SIGBUS and does not know the cause.
 fn unreadable(path: &Path, at: u64, why: &io::Error) {
     if ending::has_begun() {
         return;
@@ -697,7 +700,7 @@ fn unreadable(path: &Path, at: u64, why: &io::Error) {
     );
 }
 
-/// Why a file is not opened.
+/// The reason why a file is not opened.
 #[derive(Debug)]
 pub enum Refusal {
     Errno(c_int),
@@ -722,8 +725,8 @@ fn first(
     }
     match open {
         Some(opened) => match opened.map(config, path, room) {
-            // Where segments are not brought in by touching them, room is memory; and there is no
-            // more than can be mapped.  A file that is not mapped gets more when it grows.
+            // If segments are not brought in by a touch, room takes memory, and no more can be
+            // mapped.  A file that is not mapped yet gets more room when it grows.
             Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
                 opened.map(config, path, size.max(SEGMENT as u64))
             }

@@ -555,7 +555,7 @@ sendfiles!(sendfile sendfile64);
 macro_rules! copies {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As the function of the C library.
+        /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(
             from: c_int,

@@ -83,7 +83,7 @@ extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
     if !seen {
         pass_on(signal, info, context);
     }
-    // SAFETY: it is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
