@@ -21,6 +21,7 @@ shift || true
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4)
 seed=${SEED:-1}
+cut_waits_ms=3000 # so that a cut takes something away
 # Programs write as fast as they can, and etcd keeps much.
 bytes=$((2 << 30))
 kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
@@ -92,7 +93,7 @@ for system in "${systems[@]}"; do
 	need "mkfs.$system"
 	lost=0 before=0
 	prepare "$system"
-	# A cut right after a flush loses nothing: then some more cuts follow.
+	# Where the disk keeps any version of a sector, a cut may take nothing: some more then.
 	for ((round = 1; round <= cuts || (lost == 0 && round <= cuts + 8); round++)); do
 		cut_under_load
 		start_mount "$work/disk/tree"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 # A file system on a disk that loses what was not flushed when its power is cut: set seed
-# and bytes, make the file $work/platter of so many bytes, then start_disk.
+# and bytes, make the file $work/platter of so many bytes, then start_disk.  A cut waits for a
+# write that is not synced, at most cut_waits_ms.
 need gcc losetup
 compile volatile_disk "$root/tests/serve/volatile_disk.c"
 
@@ -12,7 +13,7 @@ start_disk() { # SYSTEM, or nothing: as it is
 	seed=$((seed + 1))
 	: >"$work/disk.log"
 	# ext4 does not mount where one of its superblock's two sectors is torn off.
-	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 >"$work/disk.log" 2>>"$work/disk.err" &
+	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 wait_ms="${cut_waits_ms:-0}" >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
 	for ((tries = 0; tries < 400; tries++)); do
 		[ -s "$work/drive/disk" ] && break

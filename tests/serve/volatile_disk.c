@@ -11,11 +11,11 @@
  *
  *	SIGUSR1	cuts the power: of what was not synced each sector keeps one of its
  *		versions or the one below; PLATTER is written, and each request from
- *		then on fails
+ *		then on fails.  The cut waits for a write that is not synced, at most wait_ms
  *	SIGTERM	the same, then unmounts and ends
  *
  * Keys: seed; keep (what the cut leaves of unsynced sectors: 0 nothing, 1 any
- * version of each); unit (so many sectors of a write are kept or lost together: 1);
+ * version of each); wait_ms (0); unit (so many sectors of a write are kept or lost together: 1);
  * write_us, flush_us (how long each takes, side by side); fail (each so many fsyncs fail
  * once, and what was not synced is lost as by a cut); lie (an fsync does nothing, which a
  * test must find).
@@ -60,7 +60,7 @@ static struct {
 	uint64_t writes, flushes, failed;
 	bool cut;
 	int fuse;
-	uint64_t seed, keep, unit, write_us, flush_us, fail, lie;
+	uint64_t seed, keep, unit, write_us, flush_us, fail, lie, wait_ms;
 } disk = { .last = &disk.first, .keep = 1, .unit = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -354,6 +354,21 @@ static void mount_it(void)
 		die("mounting");
 }
 
+/* A cut just after a flush takes nothing away. */
+static void wait_for_unsynced(void)
+{
+	const struct timespec ms = { .tv_nsec = 1000000 };
+	bool there = false;
+
+	for (uint64_t waited = 0; !there && waited < disk.wait_ms; waited++) {
+		pthread_mutex_lock(&lock);
+		there = disk.first != NULL || disk.cut;
+		pthread_mutex_unlock(&lock);
+		if (!there)
+			nanosleep(&ms, NULL);
+	}
+}
+
 static void power_cut(void)
 {
 	uint64_t lost = 0;
@@ -392,6 +407,7 @@ static void option(const char *text)
 	} keys[] = {
 		{ "seed=", &disk.seed }, { "keep=", &disk.keep }, { "unit=", &disk.unit }, { "write_us=", &disk.write_us },
 		{ "flush_us=", &disk.flush_us }, { "fail=", &disk.fail }, { "lie=", &disk.lie },
+		{ "wait_ms=", &disk.wait_ms },
 	};
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
@@ -433,6 +449,8 @@ int main(int argc, char **argv)
 	do {
 		if (sigwait(&signals, &got))
 			die("waiting for signals");
+		if (got == SIGUSR1)
+			wait_for_unsynced();
 		power_cut();
 	} while (got == SIGUSR1);
 	umount2(disk.directory, MNT_DETACH);
