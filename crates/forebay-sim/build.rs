@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Puts the simulator in the place of two of the port's functions, in this
 //! crate's programs only: the CPU number, so that a run depends on nothing but
-//! its seed, and failed assertions, so that they name the seed.  See hooks.rs.
+//! its seed, and failed assertions, so that they name the seed.  See wrapped.rs.
 
 fn main() {
     println!("cargo:rustc-link-arg=-Wl,--wrap=fby_cpu");

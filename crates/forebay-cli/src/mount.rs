@@ -297,7 +297,7 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     let mountpoint = whole(&a.mountpoint)
         .with_context(|| format!("{}: cannot be looked at", a.mountpoint.display()))?;
     let name = mountpoint.display().to_string();
-    let Some((client, process)) = server_of(&name)? else {
+    let Some((client, process)) = server_that_starts(&mountpoint, &name)? else {
         return Err(nobody(&mountpoint).into());
     };
     let mut bar = Bar::default();
@@ -326,6 +326,26 @@ fn wait_for_end(process: &OwnedFd) {
     // If it takes longer, the tree has all that it gets: a process that opens the pool is told
     // who has it.
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
+}
+
+/// A mount is seen a moment before its server can be asked.
+fn server_that_starts(
+    mountpoint: &Path,
+    name: &str,
+) -> anyhow::Result<Option<(Client, Option<OwnedFd>)>> {
+    let limit = Instant::now() + Duration::from_secs(2);
+    loop {
+        let found = server_of(name)?;
+        let starts = || {
+            forebay_mount::is_mounted_at(mountpoint)
+                && !forebay_mount::is_dead(mountpoint)
+                && Instant::now() < limit
+        };
+        if found.is_some() || !starts() {
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Who has a mount there, among the servers that can be asked, and its process if that ends

@@ -17,15 +17,13 @@
 //! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`maps`] | files mapped onto the pool's memory |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
-//! | `hooks`, `planted` | for the simulator: the CPU's number, failed assertions, deliberate mistakes |
+//! | `planted` | for the simulator: deliberate mistakes |
 
 mod code;
 pub mod complete;
 mod engine;
 pub mod forks;
 pub mod handle;
-#[cfg(feature = "hooks")]
-pub mod hooks;
 pub mod lasting;
 pub mod log_order;
 pub mod logs;

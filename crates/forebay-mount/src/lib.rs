@@ -46,4 +46,4 @@ pub use attach::Flags;
 pub use mount::{
     clear_dead_mount, is_dead, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT,
 };
-pub use unix::is_mounted;
+pub use unix::{is_mounted, is_mounted_at};

@@ -29,7 +29,7 @@ mod above;
 mod held;
 mod now;
 
-pub use above::is_mounted;
+pub use above::{is_mounted, is_mounted_at};
 use held::Cache;
 pub use held::Node;
 

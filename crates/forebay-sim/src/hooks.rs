@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub use forebay_engine::hooks::set_cpu;
+pub use crate::wrapped::set_cpu;
 
 /// The present work of each thread.
 static CONTEXTS: Mutex<Vec<Arc<Mutex<String>>>> = Mutex::new(Vec::new());
@@ -20,7 +20,7 @@ thread_local! {
 
 /// Sets the message for a failed assertion or a hang: how to replay the run.
 pub fn set_context(text: impl FnOnce() -> String) {
-    forebay_engine::hooks::on_failed_assertion(failed);
+    crate::wrapped::on_failed_assertion(failed);
     CONTEXT.with(|c| *c.lock().unwrap_or_else(PoisonError::into_inner) = text());
     progress();
 }

@@ -14,7 +14,7 @@
 //! * [`planted`] proves that the others would find the mistakes they look for.
 //!
 //! docs/design/testing.md has the fault model.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // Nothing here is for others to print; media and pools are megabytes.
 #![allow(missing_debug_implementations)]
 
@@ -54,3 +54,4 @@ pub mod slow_origin;
 pub mod static_cases;
 pub mod static_workloads;
 pub mod workloads;
+mod wrapped;

@@ -79,6 +79,14 @@ pub fn is_mounted(tree: &Path) -> bool {
     mounts.lines().filter_map(Place::of).any(of_tree)
 }
 
+/// A tree is mounted there, as this process's namespace shows it.  No file system is asked, so
+/// a server that does not answer is no obstacle.
+pub fn is_mounted_at(mountpoint: &Path) -> bool {
+    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let there = |place: Place| place.kind == "fuse.forebay" && place.at == mountpoint;
+    mounts.lines().filter_map(Place::of).any(there)
+}
+
 impl UnixTree {
     /// A directory above the root for which this holds, or which is a tree that is mounted
     /// over itself; as far up as the file system, the mounts of this namespace and the
