@@ -116,7 +116,7 @@ static int ask_runs(struct fby_request *r)
  * origin must not matter: if one read of several runs fails, each run is read separately. */
 static int runs_read(struct fby_request *r, int result)
 {
-	FBY_ASSERT(result != FBY_SENT || r->io.nruns == 1);
+	FBY_ASSERT(r->pool, result != FBY_SENT || r->io.nruns == 1);
 	if (result > 0 && r->io.nruns > 1 && !FBY_BUG(REQUEST_JOINED_FAILS)) {
 		r->alone = true;
 		r->run = 0;
@@ -599,7 +599,7 @@ int fby_request_begin(struct fby_request *r)
 {
 	static const u8 states[] = { STATE_READ, STATE_WRITE, STATE_RANGE, STATE_RANGE, STATE_FLUSH };
 
-	FBY_ASSERT(r->op != FBY_OP_READ || (r->max_runs && r->nsectors <= 1u << 31));
+	FBY_ASSERT(r->pool, r->op != FBY_OP_READ || (r->max_runs && r->nsectors <= 1u << 31));
 	r->wake = 0;
 	r->why = 0;
 	r->step = 0;
@@ -673,7 +673,7 @@ void fby_request_end(struct fby_request *r, u32 *wake)
 {
 	const int gone = 5; /* EIO */
 
-	FBY_ASSERT(r->step == 0);
+	FBY_ASSERT(r->pool, r->step == 0);
 	if (fby_unlikely(r->asked == FBY_NEXT_ORIGIN && r->io.op != FBY_OP_READ)) {
 		r->wake = 0;
 		(void)origin_ended(r, gone);

@@ -79,6 +79,8 @@ struct fbk_pool {
 	dev_t dev;
 
 	struct fbk_claim claim;
+	struct fby_linux_pool asserts; /* do those of the engine hold for this pool? */
+	char name[DISK_NAME_LEN + 8]; /* of the cache device */
 	struct fby_pool *engine;
 	void *mem; /* the engine's */
 	struct fby_recovery_report report;
@@ -107,7 +109,7 @@ struct fbk_pool {
 /* May the engine be called?  Looked at in an RCU read section or under the pool's lock. */
 static inline bool fbk_usable(const struct fbk_pool *p)
 {
-	return fby_asserts_hold() && likely(!READ_ONCE(p->gone));
+	return fby_asserts_hold(&p->asserts) && likely(!READ_ONCE(p->gone));
 }
 
 /* Why it may not, as an error of the engine's. */

@@ -269,7 +269,7 @@ static void read_counters(struct fbk_setup *s, struct counters *c, struct fbk_ba
 
 static const char *state_name(const struct fbk_setup *s, const struct counters *c)
 {
-	if (!fby_asserts_hold())
+	if (!fby_asserts_hold(&s->volume.pool->asserts))
 		return "broken";
 	if (READ_ONCE(s->volume.pool->gone))
 		return "media_gone";

@@ -107,7 +107,8 @@ static int destage_step(struct fbk_pool *p, u64 *next)
 	if (fbk_pool_enter(p))
 		return -FBY_E_LOST;
 	/* Under the lock, as volumes are stopped without the engine where this does not hold. */
-	rc = fby_asserts_hold() ? fby_destage_step(p->engine, ktime_get_ns(), &io, next, &wake) : -FBY_E_INVARIANT;
+	rc = fby_asserts_hold(&p->asserts) ? fby_destage_step(p->engine, ktime_get_ns(), &io, next, &wake) :
+					     -FBY_E_INVARIANT;
 	if (rc == FBY_ORIGIN)
 		v = fbk_origin_expect(p, &io);
 	mutex_unlock(&p->lock);
@@ -263,6 +264,12 @@ static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
 	return 0;
 }
 
+static void free_engine(struct fbk_pool *p)
+{
+	fby_linux_pool_memory(&p->asserts, NULL, 0);
+	vfree(p->mem);
+}
+
 static int open_engine(struct fbk_pool *p, const struct fbk_open *o, char **text)
 {
 	struct fby_pool_info *info;
@@ -278,6 +285,7 @@ static int open_engine(struct fbk_pool *p, const struct fbk_open *o, char **text
 	rc = -ENOMEM;
 	if (!p->mem || !info)
 		goto fail;
+	fby_linux_pool_memory(&p->asserts, p->mem, bytes);
 	rc = fby_pool_open(&p->engine, p->mem, bytes, &p->claim.media, &o->options);
 	if (rc < 0) {
 		rc = engine_error(rc, text);
@@ -292,12 +300,13 @@ static int open_engine(struct fbk_pool *p, const struct fbk_open *o, char **text
 	return 0;
 fail:
 	kfree(info);
-	vfree(p->mem);
+	free_engine(p);
 	return rc;
 }
 
 static void pool_free(struct fbk_pool *p)
 {
+	fby_linux_pool_remove(&p->asserts);
 	fbk_release(&p->claim);
 	mutex_destroy(&p->lock);
 	kfree(p);
@@ -308,14 +317,14 @@ static void close_engine(struct fbk_pool *p)
 	const char *why = "the device was taken away";
 
 	if (!fbk_pool_enter(p)) {
-		int rc = fby_asserts_hold() ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
+		int rc = fby_asserts_hold(&p->asserts) ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
 
 		mutex_unlock(&p->lock);
 		why = rc < 0 ? fby_error_message(rc) : NULL;
 	}
 	if (why)
 		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, why);
-	vfree(p->mem);
+	free_engine(p);
 }
 
 static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **text)
@@ -348,6 +357,10 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 		kfree(p);
 		return ERR_PTR(rc);
 	}
+	snprintf(p->name, sizeof(p->name), "%pg", p->claim.bdev);
+	p->asserts.name = p->name;
+	p->asserts.media = &p->claim.media;
+	fby_linux_pool_add(&p->asserts);
 	*text = "The cache device was taken away";
 	rc = fbk_pool_enter(p);
 	if (!rc) {
@@ -690,10 +703,10 @@ void fbk_volume_stop(struct fbk_volume *v)
 	for (;;) {
 		mutex_lock(&p->lock);
 		rc = p->gone ? 0 : fby_volume_detach(p->engine, v->index);
-		if (rc != -FBY_E_BUSY || !fby_asserts_hold())
+		if (rc != -FBY_E_BUSY || !fby_asserts_hold(&p->asserts))
 			p->volume[v->index] = NULL;
 		mutex_unlock(&p->lock);
-		if (rc != -FBY_E_BUSY || (!fby_asserts_hold() && !atomic_read(&v->in_flight)))
+		if (rc != -FBY_E_BUSY || (!fby_asserts_hold(&p->asserts) && !atomic_read(&v->in_flight)))
 			break;
 		fbk_kick_destage(p);
 		usleep_range(500, 2000);

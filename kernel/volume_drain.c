@@ -41,7 +41,7 @@ int fbk_drain_on(struct fbk_volume *v)
 
 	if (rc)
 		return rc;
-	rc = fby_asserts_hold() ? fby_volume_drain(v->pool->engine, v->index, true) : -FBY_E_INVARIANT;
+	rc = fby_asserts_hold(&v->pool->asserts) ? fby_volume_drain(v->pool->engine, v->index, true) : -FBY_E_INVARIANT;
 	mutex_unlock(&v->pool->lock);
 	fbk_kick_destage(v->pool);
 	return rc < 0 ? fbk_errno(rc) : 0;
@@ -66,7 +66,7 @@ static int drain_look(struct fbk_volume *v, struct fby_drain_wait *d, struct fby
 
 	if (rc)
 		return rc;
-	rc = fby_asserts_hold() ? fby_drained_look(d, info) : -FBY_E_INVARIANT;
+	rc = fby_asserts_hold(&v->pool->asserts) ? fby_drained_look(d, info) : -FBY_E_INVARIANT;
 	mutex_unlock(&v->pool->lock);
 	if (rc == -FBY_E_ORIGIN_IO && d->origin)
 		return -d->origin;
@@ -120,7 +120,7 @@ static int look_at_part(struct fbk_volume *v, struct fby_drain_wait *d, struct f
 
 	if (rc)
 		return rc;
-	rc = fby_asserts_hold() ? fby_drained_lost(d, info, blocks, LOST_LISTED) : -FBY_E_INVARIANT;
+	rc = fby_asserts_hold(&v->pool->asserts) ? fby_drained_lost(d, info, blocks, LOST_LISTED) : -FBY_E_INVARIANT;
 	mutex_unlock(&v->pool->lock);
 	return rc < 0 ? fbk_errno(rc) : rc;
 }

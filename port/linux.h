@@ -13,6 +13,7 @@
 #include <linux/build_bug.h>
 #include <linux/bug.h>
 #include <linux/compiler.h>
+#include <linux/list.h>
 #include <linux/preempt.h>
 #include <linux/prefetch.h>
 #include <linux/processor.h>
@@ -28,15 +29,32 @@
 
 #define FBY_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
 
-/* A warning, and no more writes are taken: the machine goes on. */
-void fby_assert_failed(const char *cond, const char *file, int line);
-extern bool fby_linux_broken;
-static inline bool fby_asserts_hold(void)
+/*
+ * An open pool, as linux_assert.c knows it.  A pool whose assertion fails is broken: a warning
+ * names it, its host no longer calls the engine for it, and the machine and all other pools go
+ * on.  If the address belongs to no pool, all pools are broken, later ones too.
+ */
+struct fby_linux_pool {
+	struct list_head list;
+	const char *name; /* for the warning */
+	const struct fby_media *media;
+	const void *mem; /* the engine's memory, [mem, mem + bytes) */
+	u64 bytes;
+	bool broken;
+};
+
+/* Before the engine is first called for its media; name and media are set, the rest is zero. */
+void fby_linux_pool_add(struct fby_linux_pool *p);
+/* The memory that fby_pool_open gets; NULL, 0: before it is freed. */
+void fby_linux_pool_memory(struct fby_linux_pool *p, const void *mem, u64 bytes);
+void fby_linux_pool_remove(struct fby_linux_pool *p);
+static inline bool fby_asserts_hold(const struct fby_linux_pool *p)
 {
-	return likely(!READ_ONCE(fby_linux_broken));
+	return likely(!READ_ONCE(p->broken));
 }
 
-#define FBY_ASSERT(cond) (likely(cond) ? (void)0 : fby_assert_failed(#cond, __FILE__, __LINE__))
+void fby_assert_failed(const void *in, const char *cond, const char *file, int line);
+#define FBY_ASSERT(in, cond) (likely(cond) ? (void)0 : fby_assert_failed((in), #cond, __FILE__, __LINE__))
 
 #define fby_likely(x) likely(x)
 #define fby_unlikely(x) unlikely(x)

@@ -22,14 +22,6 @@
 
 #define PIECE 512u
 
-bool fby_linux_broken;
-
-void fby_assert_failed(const char *cond, const char *file, int line)
-{
-	WRITE_ONCE(fby_linux_broken, true);
-	WARN(1, "forebay: assertion failed: %s, %s:%d; no more writes are accepted\n", cond, file, line);
-}
-
 #ifdef CONFIG_X86_64
 #include <asm/asm.h>
 #include <asm/cpufeature.h>

@@ -22,8 +22,11 @@ typedef uint64_t u64;
 
 #define FBY_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
 
+/* The process ends, and with it every pool that it has: in is not asked for. */
 _Noreturn void fby_assert_failed(const char *cond, const char *file, int line);
-#define FBY_ASSERT(cond) ((cond) ? (void)0 : fby_assert_failed(#cond, __FILE__, __LINE__))
+#ifndef FBY_ASSERT
+#define FBY_ASSERT(in, cond) ((cond) ? (void)sizeof(in) : fby_assert_failed(#cond, __FILE__, __LINE__))
+#endif
 
 #define fby_likely(x) __builtin_expect(!!(x), 1)
 #define fby_unlikely(x) __builtin_expect(!!(x), 0)

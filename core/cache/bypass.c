@@ -65,7 +65,7 @@ static bool range_claim(struct fby_cache *p, struct fby_cached *v, u64 first, u6
 
 static void range_release(struct fby_cached *v, u16 place)
 {
-	FBY_ASSERT(fby_load(&v->bypassing) >> place & 1);
+	FBY_ASSERT(v, fby_load(&v->bypassing) >> place & 1);
 	fby_fetch_and(&v->bypassing, ~(1u << place));
 }
 

@@ -33,7 +33,7 @@
 
 static void gate_release(struct fby_gate *g)
 {
-	FBY_ASSERT(fby_load(&g->held) & FBY_GATE_HELD);
+	FBY_ASSERT(g, fby_load(&g->held) & FBY_GATE_HELD);
 	fby_fetch_and(&g->held, ~FBY_GATE_HELD);
 }
 
@@ -120,7 +120,7 @@ enum ticket_state { TICKET_NEW = 0, TICKET_ALL, TICKET_PAST, TICKET_SENT };
 
 void fby_cache_flush_cover(struct fby_cache *p, struct fby_flush *t, const struct fby_bypass *b)
 {
-	FBY_ASSERT(t->state == TICKET_NEW || t->state == TICKET_PAST);
+	FBY_ASSERT(p, t->state == TICKET_NEW || t->state == TICKET_PAST);
 	if (t->state == TICKET_NEW)
 		t->seen = b->seen;
 	t->state = TICKET_PAST;
@@ -132,7 +132,7 @@ int fby_cache_flush_later(struct fby_cache *p, struct fby_flush *t)
 {
 	struct fby_gate *g = &p->volume[t->volume].gate;
 
-	FBY_ASSERT(t->state == TICKET_PAST);
+	FBY_ASSERT(p, t->state == TICKET_PAST);
 	if (FBY_BUG(FLUSH_TELLS_FOR_LATER))
 		return FBY_DONE;
 	/* Counted once more: a flush of everything that began before covers only parts of the
@@ -165,7 +165,7 @@ static int ticket_fails(struct fby_gate *g, struct fby_flush *t, u32 lost)
 
 u32 fby_cache_flush_told(struct fby_cache *p, u16 volume)
 {
-	FBY_ASSERT(volume < p->space->store.sb.nvolumes);
+	FBY_ASSERT(p, volume < p->space->store.sb.nvolumes);
 	return fby_load(&p->volume[volume].gate.told);
 }
 
@@ -197,7 +197,7 @@ int fby_cache_flush_begin(struct fby_cache *p, u16 volume, struct fby_flush *t)
 		return -FBY_E_VOLUME_DETACHED;
 	if (t->state == TICKET_NEW)
 		ticket_new(p, t, volume);
-	FBY_ASSERT(t->state != TICKET_SENT && t->volume == volume);
+	FBY_ASSERT(p, t->state != TICKET_SENT && t->volume == volume);
 	if (p->space->opt.read_only || FBY_BUG(FLUSH_FORGETS_BYPASS))
 		return FBY_DONE;
 	decision = ticket_look(&v->gate, t);
@@ -215,7 +215,7 @@ int fby_cache_flush_end(struct fby_cache *p, struct fby_flush *t, int error, u32
 	struct fby_gate *g = &p->volume[t->volume].gate;
 	int decision;
 
-	FBY_ASSERT(t->state == TICKET_SENT);
+	FBY_ASSERT(p, t->state == TICKET_SENT);
 	t->state = t->all ? TICKET_ALL : TICKET_PAST;
 	if (error) {
 		/* The failed flush may also have lost destage's blocks, if everything it covers

@@ -43,7 +43,7 @@ static inline void fby_index_release(struct fby_cache *p, u32 b)
 {
 	u32 head = fby_load(&p->bucket[b]);
 
-	FBY_ASSERT(head & FBY_BUCKET_LOCK);
+	FBY_ASSERT(p, head & FBY_BUCKET_LOCK);
 	fby_store_release(&p->bucket[b], head & ~FBY_BUCKET_LOCK);
 	fby_unpin();
 }
@@ -53,7 +53,7 @@ static inline u32 fby_index_get_locked(const struct fby_cache *p, u32 b, u64 key
 {
 	u32 page = fby_load(&p->bucket[b]) & ~FBY_BUCKET_LOCK;
 
-	FBY_ASSERT(fby_index_held(p, b));
+	FBY_ASSERT(p, fby_index_held(p, b));
 	while (page != FBY_NO_PAGE && p->entry[page].key != key)
 		page = p->entry[page].next;
 	return page;
@@ -65,7 +65,7 @@ static inline u32 *fby_index_place_locked(struct fby_cache *p, u32 b, u32 page)
 	u32 *at = &p->bucket[b], here;
 
 	while ((here = fby_load(at) & ~FBY_BUCKET_LOCK) != page) {
-		FBY_ASSERT(here != FBY_NO_PAGE);
+		FBY_ASSERT(p, here != FBY_NO_PAGE);
 		at = &p->entry[here].next;
 	}
 	return at;
@@ -78,8 +78,8 @@ static inline void fby_index_put_locked(struct fby_cache *p, u32 b, u64 key, u32
 	u32 *at = old == FBY_NO_PAGE ? &p->bucket[b] : fby_index_place_locked(p, b, old);
 	u32 next = old == FBY_NO_PAGE ? fby_load(at) & ~FBY_BUCKET_LOCK : p->entry[old].next;
 
-	FBY_ASSERT(fby_index_held(p, b));
-	FBY_ASSERT(!(fby_load(&e->state) & FBY_ES_LINKED));
+	FBY_ASSERT(p, fby_index_held(p, b));
+	FBY_ASSERT(p, !(fby_load(&e->state) & FBY_ES_LINKED));
 	fby_store(&e->key, key);
 	fby_store(&e->next, next);
 	fby_store_release(&e->state, state | FBY_ES_LINKED);
@@ -93,7 +93,7 @@ static inline void fby_index_del_locked(struct fby_cache *p, u32 b, u32 page)
 {
 	u32 *at = fby_index_place_locked(p, b, page);
 
-	FBY_ASSERT(fby_load(&p->entry[page].state) & FBY_ES_LINKED);
+	FBY_ASSERT(p, fby_load(&p->entry[page].state) & FBY_ES_LINKED);
 	fby_store_release(at, p->entry[page].next | (fby_load(at) & FBY_BUCKET_LOCK));
 	fby_store(&p->entry[page].state, 0u);
 }

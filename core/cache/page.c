@@ -34,8 +34,8 @@ enum fby_page_result fby_page_read(struct fby_cache *p, u32 page, u64 key, u32 s
 	bool repaired, sum;
 
 	page_prefetch(p, page);
-	FBY_ASSERT((want & ~valid) == 0);
-	FBY_ASSERT(FBY_ES_KIND(state) == FBY_KIND_DATA);
+	FBY_ASSERT(p, (want & ~valid) == 0);
+	FBY_ASSERT(p, FBY_ES_KIND(state) == FBY_KIND_DATA);
 	if (verify && (!fby_page_line(p->space, page, &l, &repaired) ||
 		       fby_key(l.volume, l.block) != key || l.valid != valid))
 		return FBY_PAGE_DAMAGED;

@@ -209,7 +209,7 @@ static void gather(u8 *to, const struct fby_vec *vec, u32 nvec, u64 skip, u32 n)
 		n -= part;
 		skip = 0;
 	}
-	FBY_ASSERT(n == 0);
+	FBY_ASSERT(to, n == 0);
 }
 
 void fby_placed_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)

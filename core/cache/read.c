@@ -48,7 +48,7 @@ static bool read_cached(struct fby_cache *p, u64 key, const struct fby_found *f,
 			fby_page_mark(p, f->page, key, FBY_ES_VERIFIED);
 		}
 	} else if (here) { /* zeroed or discarded: the whole block */
-		FBY_ASSERT(here == want);
+		FBY_ASSERT(p, here == want);
 		fby_zero(dst, fby_mask_count(want) * FBY_SECTOR);
 	}
 	return true;

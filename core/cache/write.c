@@ -122,7 +122,7 @@ FBY_INLINE struct fby_slot *begin_slot(struct fby_cache *p, struct fby_write *w,
 	}
 	w->chunk = s->volume[w->volume].open;
 	w->first_page = p->space->chunk[w->chunk].fill;
-	FBY_ASSERT(w->first_page < p->space->store.chunk_pages);
+	FBY_ASSERT(p, w->first_page < p->space->store.chunk_pages);
 	return s;
 }
 
@@ -185,7 +185,7 @@ FBY_INLINE const u8 *vec_bytes(const struct fby_vec *vec, u32 nvec, u64 at, u32 
 		got += part;
 		at = 0;
 	}
-	FBY_ASSERT(got == n);
+	FBY_ASSERT(scratch, got == n);
 	return scratch;
 }
 
@@ -532,7 +532,7 @@ static int begin_again(struct fby_cache *p, struct fby_write *w, u16 volume, u64
 		w->npages = 0;
 		return decision == FBY_ORIGIN ? FBY_DONE : decision;
 	}
-	FBY_ASSERT(w->npages == 1);
+	FBY_ASSERT(p, w->npages == 1);
 	if (w->page[0].old != page) { /* overwritten since */
 		w->npages = 0;
 		fby_index_release(p, w->page[0].bucket);
@@ -566,7 +566,7 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
 	g->lost = FBY_ES_LOST(state) | (damaged ? FBY_ES_VALID(state) : 0);
 	g->data_crc = 0;
 	w.nsectors = 0;
-	FBY_ASSERT(g->lost != 0);
+	FBY_ASSERT(p, g->lost != 0);
 	*slot = w.slot;
 	finish_again(p, &w, 0, wake);
 	return FBY_DONE;

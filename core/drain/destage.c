@@ -340,7 +340,7 @@ static bool release_page(struct fby_drain *p, u16 volume, const struct fby_round
 		fby_index_release(p->cache, b);
 		return true;
 	}
-	FBY_ASSERT(fby_index_get_locked(p->cache, b, key) == page);
+	FBY_ASSERT(p, fby_index_get_locked(p->cache, b, key) == page);
 	state = fby_load(&p->cache->entry[page].state);
 	if ((state & FBY_ES_DAMAGED) || FBY_ES_LOST(state))
 		fby_fetch_add(&cv->lost_blocks, ~0u);
@@ -523,7 +523,7 @@ static int step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 			p->retry_ns = d->retry_ns;
 		return FBY_DONE;
 	}
-	FBY_ASSERT(false);
+	FBY_ASSERT(p, false);
 	return FBY_DONE;
 }
 
@@ -548,9 +548,9 @@ void fby_drain_complete(struct fby_drain *p, u32 id, int error)
 {
 	struct fby_io_slot *io;
 
-	FBY_ASSERT(id / 64 < p->space->store.sb.nvolumes);
+	FBY_ASSERT(p, id / 64 < p->space->store.sb.nvolumes);
 	io = &p->volume[id / 64].destage.io[id % 64];
-	FBY_ASSERT(fby_load(&io->status) == FBY_IOS_BUSY);
+	FBY_ASSERT(p, fby_load(&io->status) == FBY_IOS_BUSY);
 	if (fby_load(&p->volume[id / 64].destage.phase) == FBY_PH_FLUSHING)
 		fby_gate_destage_ends(p->cache, &p->cache->volume[id / 64], error);
 	io->error = error;

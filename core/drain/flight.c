@@ -47,7 +47,7 @@ void fby_flight_take(struct fby_destage *d, u32 id, u64 nsectors)
 	struct fby_io_slot *io = &d->io[id];
 	u32 pages = (u32)((nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS);
 
-	FBY_ASSERT(id == slot_after(d, d->oldest, d->taken));
+	FBY_ASSERT(d, id == slot_after(d, d->oldest, d->taken));
 	if (pages) {
 		d->ring_head = (u32)((u64)(io->buf - d->ring) / FBY_PAGE) + pages;
 		io->pages += pages;

@@ -689,7 +689,7 @@ static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64
 	case FBY_PH_RELEASE:
 		break;
 	}
-	FBY_ASSERT(false);
+	FBY_ASSERT(p, false);
 	return FBY_DONE;
 }
 

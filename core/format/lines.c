@@ -124,7 +124,7 @@ static bool page_line_repairable(u32 c, u32 i, const u64 *epoch, const struct fb
 bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired)
 {
-	FBY_ASSERT(i >= st->first_page && i < st->chunk_pages);
+	FBY_ASSERT(st, i >= st->first_page && i < st->chunk_pages);
 	if (repaired)
 		*repaired = false;
 	if (!media_read(st->media, out, fby_line_at(st, c, i), FBY_LINE))

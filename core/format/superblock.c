@@ -37,7 +37,7 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)
 {
-	FBY_ASSERT(fby_sb_geometry_ok(sb));
+	FBY_ASSERT(m, fby_sb_geometry_ok(sb));
 	st->media = m;
 	st->sb = *sb;
 	st->chunk_pages = sb->chunk_size / FBY_PAGE;
@@ -46,8 +46,8 @@ void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby
 	st->page_lines = sb->data_offset + (FBY_CHUNK_LINES - st->first_page) * FBY_LINE;
 	st->line_seed = fby_crc32c(0, sb->uuid, 16);
 	/* The array holds the last line, and no data page has number 0, which is "none". */
-	FBY_ASSERT(fby_line_of_page(st->chunk_pages, st->chunk_pages - 1) < st->first_page * (FBY_PAGE / FBY_LINE));
-	FBY_ASSERT(st->first_page > 0 && st->first_page <= FBY_CHUNK_LINES);
+	FBY_ASSERT(m, fby_line_of_page(st->chunk_pages, st->chunk_pages - 1) < st->first_page * (FBY_PAGE / FBY_LINE));
+	FBY_ASSERT(m, st->first_page > 0 && st->first_page <= FBY_CHUNK_LINES);
 }
 
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb)

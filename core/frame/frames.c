@@ -50,7 +50,7 @@ int fby_frames_show(const struct fby_maps *p, struct fby_map *m, u32 frame)
 
 	if (f->state != FBY_FRAME_TAKEN)
 		return -FBY_E_BUSY;
-	FBY_ASSERT((f->epoch & 1) == 0);
+	FBY_ASSERT(m, (f->epoch & 1) == 0);
 	fby_zero(&l, sizeof(l));
 	l.epoch = f->epoch + 1;
 	if (FBY_BUG(MAP_EPOCH_NOT_RAISED) && l.epoch > 2)

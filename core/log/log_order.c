@@ -81,7 +81,7 @@ enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, 
 	}
 	at->id++;
 	if (!fby_log_count(&at->live, txg))
-		FBY_ASSERT(false); /* a txg above synced + 3 was counted */
+		FBY_ASSERT(at, false); /* a txg above synced + 3 was counted */
 	node->txg = txg;
 	node->gen = at->gen;
 	node->id = at->id;

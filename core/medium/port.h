@@ -7,7 +7,9 @@
  *  types and compiler
  *   1 u8 u16 u32 u64	fixed-width unsigned types; bool, size_t, NULL
  *   2 FBY_STATIC_ASSERT(cond, text)
- *   3 FBY_ASSERT(cond)	conditions of our own making, never media content
+ *   3 FBY_ASSERT(in, cond)	conditions of our own making, never media content.  in is
+ *			any address in the memory of the pool that the condition is about, or
+ *			that pool's media: where it fails, it says which pool is broken
  *   4 fby_likely(x) fby_unlikely(x)
  *   5 fby_prefetch(p) fby_prefetchw(p)
  *

@@ -380,7 +380,7 @@ static void build_lists(struct fby_recovery *p)
 			fby_chunk_to_free(p->space, c);
 			continue;
 		}
-		FBY_ASSERT(ch->owner != FBY_NO_OWNER);
+		FBY_ASSERT(p, ch->owner != FBY_NO_OWNER);
 		ch->state = FBY_CS_CLOSED;
 		ch->next = p->space->owner[ch->owner].first;
 		p->space->owner[ch->owner].first = c;

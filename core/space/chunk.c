@@ -20,7 +20,7 @@
 
 void fby_slot_retire(struct fby_slot *s)
 {
-	FBY_ASSERT(fby_load(&s->busy) == 1);
+	FBY_ASSERT(s, fby_load(&s->busy) == 1);
 	s->seq_next = s->seq_end = 0;
 	fby_store_release(&s->floor, FBY_NO_SEQ);
 }
@@ -47,7 +47,7 @@ static void chunk_list_remove(struct fby_space *p, struct fby_owner *v, u32 c)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 
-	FBY_ASSERT(v->nchunks > 0);
+	FBY_ASSERT(p, v->nchunks > 0);
 	fby_owed_count(p, v, ~0u);
 	if (ch->prev != FBY_NO_CHUNK)
 		p->chunk[ch->prev].next = ch->next;
@@ -192,7 +192,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	fby_store(&p->nfree, p->nfree - 1);
 	if (freed)
 		wake_space(p, wake);
-	FBY_ASSERT(ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
+	FBY_ASSERT(p, ch->state == FBY_CS_FREE && fby_chunk_live(p, c) == 0);
 	ch->state = FBY_CS_OPEN;
 	ch->owner = owner;
 	if (FBY_BUG(OPEN_LINE_OF_BEFORE) && ch->kind != FBY_CHUNK_FREE)
@@ -285,7 +285,7 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 	struct fby_slot *other = NULL;
 	bool busy = false;
 
-	FBY_ASSERT(s->volume[owner].open == FBY_NO_CHUNK);
+	FBY_ASSERT(p, s->volume[owner].open == FBY_NO_CHUNK);
 	if (one_by_one(p, owner))
 		other = slot_with_chunk(p, owner, &busy);
 	if (!other && !busy) {
@@ -343,7 +343,7 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 	struct fby_chunk *ch;
 	bool freed;
 
-	FBY_ASSERT(fby_load(&s->busy) == 1);
+	FBY_ASSERT(s, fby_load(&s->busy) == 1);
 	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];

@@ -37,7 +37,7 @@ static inline struct fby_slot *fby_slot_take(struct fby_space *p)
 
 static inline void fby_slot_release(struct fby_slot *s)
 {
-	FBY_ASSERT(fby_load(&s->busy) == 1);
+	FBY_ASSERT(s, fby_load(&s->busy) == 1);
 	fby_store_release(&s->busy, 0u);
 	fby_unpin();
 }
@@ -47,13 +47,13 @@ static inline u64 fby_slot_seq(struct fby_space *p, struct fby_slot *s, u32 n, b
 {
 	u64 seq;
 
-	FBY_ASSERT(n >= 1 && n <= FBY_SEQ_BLOCK);
+	FBY_ASSERT(s, n >= 1 && n <= FBY_SEQ_BLOCK);
 	if (s->seq_end - s->seq_next < n || (fresh && !FBY_BUG(SEQ_NOT_FRESH))) {
 		/* floor first: a thread that sees the counter changed sees floor, too */
 		fby_store(&s->floor, fby_load(&p->seq));
 		s->seq_next = fby_fetch_add(&p->seq, (u64)FBY_SEQ_BLOCK);
 		s->seq_end = s->seq_next + FBY_SEQ_BLOCK;
-		FBY_ASSERT(s->seq_end < FBY_NUMBER_END);
+		FBY_ASSERT(s, s->seq_end < FBY_NUMBER_END);
 	}
 	seq = s->seq_next;
 	s->seq_next += n;

@@ -250,7 +250,7 @@ bool fby_static_settle(struct fby_statics *p, u16 volume)
 	if (!v->settling) {
 		if (writes == v->settled_writes)
 			return true;
-		FBY_ASSERT(v->era < v->head.limit);
+		FBY_ASSERT(v, v->era < v->head.limit);
 		v->settled_writes = writes;
 		v->settling = true;
 		v->settling_at = 0;
@@ -282,7 +282,7 @@ static void add_window(struct fby_static *v)
 
 static void windows_to_head(struct fby_static *v)
 {
-	FBY_ASSERT(v->nwindows <= FBY_STATIC_WINDOWS);
+	FBY_ASSERT(v, v->nwindows <= FBY_STATIC_WINDOWS);
 	fby_zero(v->head.window, sizeof(v->head.window));
 	v->head.nwindows = v->nwindows;
 	for (u32 i = 0; i < v->nwindows; i++)
@@ -427,7 +427,7 @@ void fby_static_recount(struct fby_statics *p, u16 volume)
 {
 	struct fby_static *v = &p->volume[volume];
 
-	FBY_ASSERT(v->surveyed == v->slots && v->nwindows == 0 && !v->recounting);
+	FBY_ASSERT(v, v->surveyed == v->slots && v->nwindows == 0 && !v->recounting);
 	fby_fetch_add(&v->recounts, 1u);
 	fby_store(&v->surveyed, 0u);
 	v->recounting = true;

@@ -21,7 +21,7 @@ static u64 control_check(const struct fby_static *v, u32 slot, u64 bits)
 
 u64 fby_static_control(const struct fby_static *v, u32 slot, u64 bits)
 {
-	FBY_ASSERT(bits >> FBY_SC_CHECK_SHIFT == 0);
+	FBY_ASSERT(v, bits >> FBY_SC_CHECK_SHIFT == 0);
 	return bits | control_check(v, slot, bits) << FBY_SC_CHECK_SHIFT;
 }
 

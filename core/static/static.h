@@ -214,7 +214,7 @@ static inline void fby_stripe_release(u64 *stripe)
 {
 	u64 word = fby_load(stripe);
 
-	FBY_ASSERT(word & FBY_STRIPE_LOCKED);
+	FBY_ASSERT(stripe, word & FBY_STRIPE_LOCKED);
 	/* Changed even if nothing was stored, so that the next writer is seen to be another. */
 	word += word & FBY_STRIPE_STORES ? FBY_STRIPE_ONE : 0;
 	fby_store_release(stripe, word & ~(FBY_STRIPE_LOCKED | FBY_STRIPE_STORES));

@@ -205,6 +205,7 @@ int main(void)
 	test_log_lines();
 	test_log_calls();
 	test_log_periods();
+	test_asserts(); /* of all that was passed before */
 	printf("inside: %u checks, %u failures\n", checks, failures);
 	return failures != 0;
 }

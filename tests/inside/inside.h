@@ -97,5 +97,6 @@ void test_logs(void); /* inside_logs.c */
 void test_log_lines(void); /* inside_log_lines.c */
 void test_log_calls(void); /* inside_log_calls.c */
 void test_log_periods(void); /* inside_log_periods.c */
+void test_asserts(void); /* inside_asserts.c */
 
 #endif

@@ -317,12 +317,25 @@ item_pause() {
 }
 wait_for_end() { until_true $limit ended "$1"; }
 
-# An assertion of the engine's fails.
+half() { echo "0 $(($(blockdev --getsz /dev/pmem0) / 2)) linear /dev/pmem0 $(($1 * $(blockdev --getsz /dev/pmem0) / 2))"; }
+
+# An assertion of the engine's fails, about one of two pools.
 item_broken() {
+	local c n
 	load_instead neighbours-broken
+	for n in 0 1; do
+		step "half of the cache device" dmsetup create --noudevsync --noudevrules pool$n --table "$(half $n)"
+	done
+	dmsetup mknodes
+	pool=/dev/mapper/pool1
+	step "the other pool" forebay create $pool --force
+	dev_attach c /dev/ram2 c create max_age 0 idle 0 || fail "attach c: $(cat /tmp/answer)"
+	c=$device
+	pool=/dev/mapper/pool0
 	begin
 	dmsetup suspend --noflush --nolockfs oa
-	step "write" dd if=/dev/zero of="$a" bs=64k count=1 oflag=direct
+	dd if=/dev/urandom of=/tmp/data bs=64k count=1 status=none
+	step "write" dd if=/tmp/data of="$a" bs=64k count=1 oflag=direct
 	dev_command a flush >/tmp/flush.a 2>&1 &
 	drain=$!
 	expect "it destages" until_true $limit is destage writing
@@ -334,9 +347,26 @@ item_broken() {
 	expect "one more is refused" not dev_command a flush
 	expect "so is a write" not dd if=/dev/zero of="$a" bs=64k count=1 oflag=direct
 	dmsetup resume --noudevsync oa
-	expect "the kernel was told" eval 'dmesg -c | grep -q "assertion"'
+	expect "the kernel's log names the pool" eval "dmesg | grep -q 'dm-$(dmsetup info -c --noheadings -o minor pool0): assertion failed'"
+	dmesg -c >/dev/null
 	: >/tmp/dmesg.before
+	expect "the other pool is well" test "$(dev_state c)" = ok
+	expect "it takes writes" dd if=/tmp/data of="$c" bs=64k count=1 oflag=direct status=none
+	ends "it is flushed" dev_command c flush
+	expect "its origin has the write" cmp -n 65536 /tmp/data /dev/ram2
+	expect "a's neighbour in the broken pool is refused" not dd if=/dev/zero of=$b bs=64k count=1 oflag=direct
 	finish
+	dmsetup create --noudevsync --noudevrules oa --table "$(linear /dev/ram0)"
+	dmsetup mknodes oa
+	expect "the pool opens again" dev_attach a /dev/mapper/oa a
+	expect "its state is well" test "$(dev_state a)" = ok
+	expect "what was written is there" cmp -n 65536 /tmp/data "$device"
+	expect "it is flushed" dev_command a flush
+	dev_detach a
+	dev_detach c
+	dmsetup remove --noudevsync oa
+	for n in 0 1; do dmsetup remove --noudevsync pool$n; done
+	pool=/dev/pmem0
 	load_instead
 }
 not() { ! "$@"; }

@@ -3,9 +3,9 @@
 part() {
 	[ $# -gt 0 ] || set -- ranges waiting tags flush slots limits names control unbind pause broken
 	# Destage pauses before the request that it sends to an origin counts; clear_stats fails an
-	# assertion of the engine's.
+	# assertion of the engine's about the volume's pool.
 	build_planted neighbours-pause kernel/origin_io.c \
 		's/^#include <linux.mm.h>/#include <linux\/delay.h>\n&/; s/^\tatomic_inc\(&v->in_flight\);/\tmsleep(30000);\n&/' || return
-	build_planted neighbours-broken kernel/setup.c 's/c = kzalloc\(sizeof\(\*c\), GFP_KERNEL\);/FBY_ASSERT(!argv);\n\t\t&/' || return
+	build_planted neighbours-broken kernel/setup.c 's/c = kzalloc\(sizeof\(\*c\), GFP_KERNEL\);/FBY_ASSERT(s->volume.pool->engine, !argv);\n\t\t&/' || return
 	show='^FAIL|^neighbours|ok:' guest neighbours 1200 guest-neighbours.sh "$@"
 }

@@ -75,8 +75,33 @@ void stub_spin_unlock(raw_spinlock_t *l);
 #define raw_spin_lock_init(l) stub_spin_lock_init(l)
 #define raw_spin_lock(l) stub_spin_lock(l)
 #define raw_spin_unlock(l) stub_spin_unlock(l)
+#define DEFINE_RAW_SPINLOCK(l) raw_spinlock_t l
+#define raw_spin_lock_irqsave(l, flags) ((flags) = 0, stub_spin_lock(l))
+#define raw_spin_unlock_irqrestore(l, flags) ((void)(flags), stub_spin_unlock(l))
 u32 stub_processor_id(void);
 #define raw_smp_processor_id() stub_processor_id()
+
+#define container_of(p, type, member) ((type *)((char *)(p) - __builtin_offsetof(type, member)))
+struct list_head {
+	struct list_head *next, *prev;
+};
+#define LIST_HEAD(l) struct list_head l = { &(l), &(l) }
+#define list_for_each_entry(p, head, member) \
+	for (p = container_of((head)->next, __typeof__(*p), member); &p->member != (head); \
+	     p = container_of(p->member.next, __typeof__(*p), member))
+static inline void list_add(struct list_head *new, struct list_head *head)
+{
+	*new = (struct list_head){ head->next, head };
+	head->next = head->next->prev = new;
+}
+static inline void list_del(struct list_head *l)
+{
+	l->prev->next = l->next;
+	l->next->prev = l->prev;
+}
+
+__attribute__((format(printf, 1, 2))) void stub_warn(const char *text, ...);
+#define WARN(condition, ...) ((condition) ? stub_warn(__VA_ARGS__) : (void)0)
 
 void *memcpy(void *dst, const void *src, size_t n);
 void *memset(void *dst, int c, size_t n);
