@@ -188,6 +188,7 @@ struct fby_pool_info {
 	u32 chunks_free;
 	u32 chunks_open;
 	u32 chunks_used; /* includes open ones */
+	u32 chunks_reserved; /* of the free ones: writers that have a chunk get none of these */
 	u64 pages;	 /* data pages the pool can hold */
 	u64 pages_linked;
 	u64 seq; /* next */
@@ -286,6 +287,8 @@ struct fby_volume_info {
 	u32 bypassing;	  /* bypassed writes in flight */
 	u64 bypasses, bypassed_sectors; /* since attach */
 	bool flush_owed;  /* the next flush goes to the origin */
+	/* Nothing more goes to the origin: lost blocks come first, and no chunk is free for them. */
+	bool lost_stuck;
 	/* The next fields are of a static volume; others are always counted.  pages: those
 	 * counted so far; lost_blocks: those found since attach, or by the last complete
 	 * fby_lost_list. */

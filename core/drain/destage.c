@@ -158,7 +158,7 @@ static int no_room(struct fby_drain *p, u16 volume, const struct fby_round_page 
 	if (r->carry == FBY_CARRY_REFUSED)
 		d->refused.narrow = true;
 	else /* more pages are lost than the reserve holds */
-		fby_store(&p->volume[volume].last_error, fby_error_errno(-FBY_E_LOST));
+		fby_store(&d->lost_stuck, true);
 	d->failed = true;
 	go_on_to(p, volume, FBY_PH_BACKOFF);
 	return FBY_AGAIN;
@@ -368,6 +368,7 @@ static int release_step(struct fby_drain *p, u16 volume, u32 *wake)
 	release_chunks(p, volume, d->cut, wake);
 	fby_count(&v->rounds, 1);
 	fby_refused_passed(p, volume, p->space->owner[volume].rec.watermark);
+	fby_store(&d->lost_stuck, false);
 	d->backoff_ns = 0;
 	d->refused.cut_short = false;
 	d->n = 0;

@@ -136,6 +136,7 @@ struct fby_destage {
 	u32 lost; /* gate.lost when the round began */
 	u64 retry_ns, backoff_ns;
 	bool failed;
+	bool lost_stuck; /* rounds fail: no chunk is free for the lost blocks that the watermark would pass */
 	bool gate; /* the round already holds the gate */
 	bool drain;
 	bool forced; /* the whole list is to be written: a drain, or it is old, or nobody writes */

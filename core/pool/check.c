@@ -126,15 +126,16 @@ static bool check_volume_list(struct check *k, u16 volume, u32 *total)
 static bool check_lists(struct check *k)
 {
 	struct fby_pool *p = k->p;
-	u32 total = p->space.nfree, owed = 0, first = 0;
+	u32 total = p->space.nfree, owed = 0, first = 0, holders = 0;
 
 	if (!check_free_list(k))
 		return false;
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++) {
 		owed += fby_owed_to(&p->space, &p->space.owner[v]);
 		first += fby_owed_to(&p->space, &p->space.owner[v]) == p->space.entitled;
+		holders += p->space.owner[v].active && p->space.owner[v].nchunks;
 	}
-	if (owed != p->space.owed || first != p->space.owed_first)
+	if (owed != p->space.owed || first != p->space.owed_first || holders != p->space.holders)
 		return violated(k, "what volumes are entitled to is miscounted", "owed", p->space.owed, "counted",
 				owed);
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)

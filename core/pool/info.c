@@ -14,6 +14,7 @@ void fby_pool_info(struct fby_pool *p, struct fby_pool_info *out)
 	out->nslots = p->space.opt.nslots;
 	out->chunks_free = fby_load(&p->space.nfree);
 	out->chunks_used = p->space.store.sb.nchunks - out->chunks_free;
+	out->chunks_reserved = fby_reserve(&p->space);
 	out->pages = (u64)p->space.store.sb.nchunks * (p->space.store.chunk_pages - p->space.store.first_page);
 	out->seq = fby_load(&p->space.seq);
 	for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
@@ -135,6 +136,7 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	out->destage = public_state(fby_load(&dv->destage.phase));
 	out->draining = fby_load(&dv->destage.drain);
 	out->last_error = fby_load(&dv->last_error);
+	out->lost_stuck = fby_load(&dv->destage.lost_stuck);
 	out->origin_errors = fby_load(&dv->origin_errors);
 	out->origin_writes = fby_load(&dv->origin_writes);
 	out->origin_sectors_written = fby_load(&dv->origin_sectors);

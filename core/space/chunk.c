@@ -126,10 +126,8 @@ static bool free_if_empty(struct fby_space *p, u32 c)
 /* After chunks were freed. */
 static void wake_space(struct fby_space *p, u32 *wake)
 {
-	u32 nfree = fby_load(&p->nfree);
-
 	/* enough for a volume that has none; see fby_kept_free */
-	if ((nfree > 1 || (nfree && fby_last_serves(p))) &&
+	if (fby_load(&p->nfree) > fby_first_leaves(p) &&
 	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
 		*wake |= FBY_WAKE_SPACE;
 }

@@ -48,6 +48,7 @@ void fby_owed_count(struct fby_space *p, const struct fby_owner *v, u32 add)
 
 	fby_store(&p->owed, p->owed + add * owed);
 	p->owed_first += add * (owed == p->entitled);
+	fby_store(&p->holders, p->holders + add * (v->active && v->nchunks > 0));
 }
 
 static u32 half_at_most(const struct fby_space *p, u32 n)
@@ -89,25 +90,9 @@ u32 fby_spare(const struct fby_space *p)
 	return nfree > owed ? nfree - owed : 0;
 }
 
-/*
- * Free chunks that must remain after a volume opens its first one.  It may come from the chunks
- * reserved for relocation: those of detached volumes never become free, and the volume would wait
- * for ever.  A pool that reserves none for relocation has only the last chunk, which carries lost
- * blocks.  No round needs that one while no entitled volume has any chunk.
- */
-static u32 first_leaves(const struct fby_space *p)
+u32 fby_first_leaves(const struct fby_space *p)
 {
-	if (fby_reserve(p) > 1 || p->nfree != 1 || p->store.sb.nchunks == 1)
-		return 1;
-	for (u32 i = 0; i < p->store.sb.nvolumes; i++)
-		if (p->owner[i].active && fby_load(&p->owner[i].nchunks))
-			return 1;
-	return 0;
-}
-
-bool fby_last_serves(const struct fby_space *p)
-{
-	return fby_reserve(p) == 1 && fby_load(&p->owed) >= fby_load(&p->attached) * p->entitled;
+	return fby_reserve(p) > 1 || fby_load(&p->holders) > 0 ? 1 : 0;
 }
 
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
@@ -119,7 +104,7 @@ u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)
 	if (FBY_BUG(OWED_IGNORED))
 		return reserve;
 	if (owed == p->entitled)
-		return first_leaves(p);
+		return fby_first_leaves(p);
 	return reserve + (owed ? half_at_most(p, p->owed_first) : fby_owed(p));
 }
 

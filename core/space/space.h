@@ -125,11 +125,12 @@ struct fby_space {
 	u32 wake_owed; /* bits of calls that cannot reach their host; fby_destage_step passes them on */
 	u64 ready FBY_ALIGNED; /* volumes that fby_destage_step has to visit, by bit */
 
-	/* guarded by lock; nfree, owed and live are read without it */
+	/* guarded by lock; nfree, owed, holders and live are read without it */
 	struct fby_lock lock FBY_ALIGNED;
 	u32 free_first, free_last, nfree;
 	u32 owed; /* chunks that attached volumes lack of their entitlement, in total */
 	u32 owed_first; /* those of volumes that have none */
+	u32 holders; /* attached volumes and logs that have a chunk */
 	u64 live; /* dirty pages, as of the last count of each volume; of a log, those of its chunks */
 	u32 hand; /* next chunk that the sweep looks at */
 	u64 chunks_opened;
@@ -171,8 +172,14 @@ void fby_entitle(struct fby_space *p, struct fby_owner *v, bool attached);
 /* Pool lock held: free chunks that the volume must leave: the reserve and the entitlement of
  * others.  flags: of enum fby_begin_flags. */
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags);
-/* May a volume that has no chunk take the last free one?  Approximately as of the last tick. */
-bool fby_last_serves(const struct fby_space *p);
+/*
+ * Free chunks that must remain after a volume opens its first one.  It may come from the chunks
+ * reserved for relocation: those of detached volumes never become free, and the volume would wait
+ * for ever.  A pool that reserves none for relocation has only the last chunk, which carries lost
+ * blocks.  No round needs that one while no entitled volume has any chunk.  Exact with the pool
+ * lock held.
+ */
+u32 fby_first_leaves(const struct fby_space *p);
 bool fby_starved(const struct fby_space *p); /* writers get no chunk, except entitled ones */
 bool fby_short(const struct fby_space *p); /* so few chunks are free that relocation begins */
 bool fby_destage_due(const struct fby_space *p); /* has destage something to look at? */

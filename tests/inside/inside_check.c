@@ -87,6 +87,8 @@ static void lists(void)
 	SAYS("what volumes are entitled to is miscounted");
 	pool->space.owed_first++;
 	SAYS("what volumes are entitled to is miscounted");
+	pool->space.holders--;
+	SAYS("what volumes are entitled to is miscounted");
 
 	pool->space.nfree--; /* and the list is one shorter */
 	for (u32 c = spare; c != pool->space.free_last; c = pool->space.chunk[c].next)

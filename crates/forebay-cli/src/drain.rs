@@ -229,6 +229,7 @@ impl Bars {
         bar.set_message(match (&p.origin_error, &p.origin_away) {
             (Some(_), _) => "origin fails, trying again",
             (None, Some(_)) => "waits for its origin, which is away",
+            (None, None) if p.stuck.is_some() => "waits for room for lost blocks",
             (None, None) => "",
         });
         let before = self.last.get(volume);
@@ -245,6 +246,9 @@ impl Bars {
             self.warn(&format!(
                 "forebay: volume {volume}: the drain waits for its origin, which is away {away}; what is cached stays in the pool"
             ));
+        }
+        if let (Some(stuck), true) = (&p.stuck, before.is_none_or(|b| b.stuck.is_none())) {
+            self.warn(&format!("forebay: volume {volume}: the drain waits: {stuck}"));
         }
         self.last.insert(volume.to_string(), p.clone());
         self.timed_out = self.end.is_some_and(|end| Instant::now() >= end);

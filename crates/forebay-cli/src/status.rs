@@ -219,6 +219,7 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         ),
     ];
     lines.retain(|line| !line.is_empty());
+    lines.extend(s.held_by_detached.as_ref().map(|held| format!("full      {held}")));
     if let Some(r) = rates {
         lines.push(format!(
             "now       {} writes/s ({}/s), reads {}/s, origins {} writes/s ({}/s)",

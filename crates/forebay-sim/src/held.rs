@@ -59,13 +59,23 @@ impl Run {
 
     /// Flips a bit in the data of each page of the first volume.
     fn damage(&mut self, chunks: u64) {
+        for page in 1..16 {
+            self.damage_pages(0, page, chunks);
+        }
+    }
+
+    /// Flips a bit in the data of that page of each of the volume's chunks.
+    pub fn damage_page(&mut self, volume: u16, page: u32) {
+        let chunks = self.engine.info().sb.nchunks;
+        self.damage_pages(volume, page, chunks.into());
+    }
+
+    fn damage_pages(&mut self, volume: u16, page: u32, chunks: u64) {
         for chunk in 0..chunks {
-            for page in 1..16 {
-                let entry = self.engine.entry_info(chunk as u32, page, true).unwrap();
-                if entry.linked && entry.line.volume == 0 {
-                    let at = ((chunk + 1) << 16) + u64::from(page) * 4096;
-                    self.engine.media.flip(at * 8);
-                }
+            let entry = self.engine.entry_info(chunk as u32, page, true).unwrap();
+            if entry.linked && entry.line.volume == volume {
+                let at = ((chunk + 1) << 16) + u64::from(page) * 4096;
+                self.engine.media.flip(at * 8);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! (docs/manual/isolation.md).
 
 use forebay_sim::beyond::lost_before_torn;
+use forebay_sim::engine::{Decision, Wait};
 use forebay_sim::held::{carried_are_not_torn, packing_comes_to_rest, Run};
 
 /// Pages of data in a chunk.
@@ -115,4 +116,72 @@ fn removed_it_gives_them_back() {
     assert!(run.engine.volume_remove(0, false).is_err(), "it holds data");
     run.engine.volume_remove(0, true).unwrap();
     run.write(1, 63);
+}
+
+/// A pool that a volume filled before it was detached, and how many chunks it holds.
+fn filled_by_a_detached_one(chunks: u64) -> (Run, u32) {
+    let mut run = Run::new(chunks);
+    run.attach(0, 64);
+    let blocks = 256;
+    // Every block once, so that all pages are live; then none is left to be overwritten.
+    assert!((0..blocks).any(|block| !run.try_write(0, block)), "the pool is not full");
+    run.engine.volume_detach(0).unwrap();
+    let held = run.engine.volume_info(0).unwrap().chunks;
+    (run, held)
+}
+
+/// In any pool a log gets one chunk, whatever detached volumes hold: it goes on for as long as its
+/// owner syncs, and waits when that chunk is full.  A second one would be the last for lost blocks.
+#[test]
+fn a_log_has_a_chunk_beside_detached_volumes() {
+    for (chunks, held) in [(4, 3), (6, 5), (15, 14), (16, 14)] {
+        let (run, holds) = filled_by_a_detached_one(chunks);
+        assert_eq!(holds, held, "{chunks} chunks");
+        let engine = &run.engine;
+        engine.volume_remove(1, false).unwrap();
+        let log = engine.log_add("log", 0).unwrap();
+        engine.log_create(log, &[9; 16], 0, &mut 0).unwrap();
+        let body = [7; 4000];
+        let append = |txg| engine.log_append(log, txg, false, &[&body], &mut 0).unwrap().0;
+        for txg in 1..20 {
+            let appended = (0..100).take_while(|_| append(txg) == Decision::Done).count();
+            assert_eq!(appended, 15, "{chunks} chunks, txg {txg}");
+            assert_eq!(engine.log_info(log).unwrap().chunks, 1, "{chunks} chunks");
+            assert_eq!(append(txg), Decision::Wait(Wait::Space));
+            engine.log_sync(log, txg, &mut 0).unwrap();
+        }
+        engine.check(true).unwrap();
+    }
+}
+
+/// The one chunk that the attached volume got is full, and a block in it is lost.  Its mark needs
+/// a page in another chunk before the watermark can pass it: the volume says that, and not that
+/// its origin fails, until a chunk is free.
+#[test]
+fn a_block_lost_in_the_only_chunk_is_told_and_waits_for_room() {
+    for damaged in [1, 8, 15] {
+        let (mut run, _) = filled_by_a_detached_one(6);
+        run.attach(1, 64);
+        let got = (0..).take_while(|&block| run.try_write(1, block)).count() as u64;
+        assert_eq!(got, ROOM);
+        run.damage_page(1, damaged);
+        run.engine.volume_drain(1, true).unwrap();
+        run.destage(1000);
+        let info = run.engine.volume_info(1).unwrap();
+        assert_eq!((info.lost_blocks, info.origin_errors), (1, 0), "page {damaged}");
+        assert_eq!(info.pages, ROOM + 1 - u64::from(damaged), "what is older is on the origin");
+        assert!(info.lost_stuck, "page {damaged}: nothing says what it waits for");
+        assert_eq!(info.last_error, 0, "page {damaged}: the origin took all that it was sent");
+        // The first one's chunks become free, and the round ends.
+        run.attach(0, 64);
+        run.engine.volume_drain(0, true).unwrap();
+        run.destage(4000);
+        let info = run.engine.volume_info(1).unwrap();
+        assert_eq!(
+            (info.pages, info.lost_blocks, info.lost_stuck),
+            (1, 1, false),
+            "page {damaged}"
+        );
+        run.engine.check(true).unwrap();
+    }
 }

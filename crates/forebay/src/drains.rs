@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::mark::mark_at;
 use crate::origin;
 use crate::report::{
-    origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, VolumeInfo, LOST_LISTED,
+    origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, VolumeInfo,
+    LOST_LISTED, LOST_STUCK_WAY_OUT,
 };
 
 /// Between two looks at a drain.
@@ -302,6 +303,12 @@ fn drain_progress(first: &VolumeInfo, now: &VolumeInfo, started: Instant) -> Dra
         seconds: started.elapsed().as_secs_f64(),
         origin_error: now.last_error.clone(),
         origin_way_out: now.last_error.is_some().then(|| origin_way_out(now.last_errno).into()),
+        stuck: now.lost_stuck.then(|| {
+            format!(
+                "{} blocks are lost, and the pool has no free chunk for their marks; {LOST_STUCK_WAY_OUT}",
+                now.lost_blocks
+            )
+        }),
         origin_away: now.origin_away.clone(),
         state: now.destage,
     }

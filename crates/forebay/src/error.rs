@@ -14,7 +14,7 @@ use forebay_engine::Code;
 use rustix::io::Errno;
 
 use crate::errno::errno_of;
-use crate::report::{blocks_text, ParseError};
+use crate::report::{blocks_text, HeldByDetached, ParseError};
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
@@ -159,8 +159,9 @@ pub enum Error {
     },
 
     /// The pool stayed full for an append, for longer than the caller wanted to wait.
-    #[error("log {name}: no space for an append in {waited_ms} ms; sync the log, drain volumes, or use a larger pool")]
-    LogFull { name: String, waited_ms: u64 },
+    #[error("log {name}: no space for an append in {waited_ms} ms{}; sync the log, drain volumes, or use a larger pool",
+            held_text(held))]
+    LogFull { name: String, waited_ms: u64, held: Option<Box<HeldByDetached>> },
 
     /// A replay that ended, and not all that was appended is replayed.
     #[error("log {name}: replay {report}; read it again when the media is, or give up what is left, and restore its consumer from a backup")]
@@ -223,9 +224,14 @@ pub enum Error {
     ReadOnlySystem { path: PathBuf, doing: &'static str },
 
     /// The cache stayed full for longer than the caller wanted to wait.
-    #[error("volume {name}: the cache stayed full for {waited_ms} ms{}; see that its origin works and is fast enough, or use a larger pool",
-            last_error.as_ref().map(|e| format!(" (origin: {e})")).unwrap_or_default())]
-    Full { name: String, waited_ms: u64, last_error: Option<String> },
+    #[error("volume {name}: the cache stayed full for {waited_ms} ms{}{}; see that its origin works and is fast enough, or use a larger pool",
+            last_error.as_ref().map(|e| format!(" (origin: {e})")).unwrap_or_default(), held_text(held))]
+    Full {
+        name: String,
+        waited_ms: u64,
+        last_error: Option<String>,
+        held: Option<Box<HeldByDetached>>,
+    },
 
     /// I/O on the origin of a volume failed in the foreground.
     #[error("volume {name}: {doing} of {len} bytes at offset {offset} on its origin failed: {source}; see the log of its device or server, then try again")]
@@ -256,6 +262,10 @@ fn way_out(errno: Option<Errno>) -> &'static str {
         Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
         _ => "see the system log for its cause",
     }
+}
+
+fn held_text(held: &Option<Box<HeldByDetached>>) -> String {
+    held.as_ref().map(|held| format!("; {held}")).unwrap_or_default()
 }
 
 /// The way out if a mark cannot be set or read.

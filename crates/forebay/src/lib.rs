@@ -124,11 +124,11 @@ pub use pool::{
 pub use printable::printable;
 pub use report::{
     BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,
-    DrainProgress, Drained, EntryDump, EntryKind, EntryName, LogCheck, LogEntryDump, LogHome,
-    LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind, Mode, OptionsInfo,
-    OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport, ReplayEnd,
-    ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify, VolumeInfo,
-    WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
+    DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder, LogCheck,
+    LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind,
+    Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport,
+    ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify,
+    VolumeInfo, WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_socket, runtime_dir};

@@ -185,6 +185,7 @@ impl Log {
             waited.map_err(|gave_up| Error::LogFull {
                 name: self.0.name.clone(),
                 waited_ms: gave_up.waited.as_millis() as u64,
+                held: core.held_by_detached(&core.volumes()).map(Box::new),
             })?;
         }
     }

@@ -4,6 +4,7 @@
 
 mod completeness;
 mod dump;
+mod held;
 mod log;
 mod map;
 mod media;
@@ -13,11 +14,13 @@ mod status;
 mod uuid;
 mod words;
 
-pub(crate) use completeness::{blocks_text, origin_way_out, LOST_LISTED};
+pub(crate) use completeness::{blocks_text, origin_way_out, LOST_LISTED, LOST_STUCK_WAY_OUT};
 pub use completeness::{Completeness, Drained, LogLeft, Verdict};
 pub use dump::{
     BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
 };
+pub(crate) use held::Chunks;
+pub use held::{HeldByDetached, Holder};
 pub use log::{
     EntryName, LogCheck, LogEntryDump, LogHome, LogInfo, LogState, ReplayEnd, ReplayReport, Witness,
 };

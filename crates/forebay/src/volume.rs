@@ -138,6 +138,7 @@ impl Inner {
             name: self.name.clone(),
             waited_ms: gave_up.waited.as_millis() as u64,
             last_error: self.attached.last_error(),
+            held: self.core().held_by_detached(&self.core().volumes()).map(Box::new),
         })
     }
 }

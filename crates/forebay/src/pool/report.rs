@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::origin::split_identity;
 use crate::printable::printable;
 use crate::report::{
-    Counters, DestageState, OptionsInfo, OriginUse, PoolStatus, ReportBlock, Uuid, Verdict, Verify,
-    VolumeInfo,
+    Chunks, Counters, DestageState, HeldByDetached, OptionsInfo, OriginUse, PoolStatus,
+    ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
 };
 
 /// Damaged blocks that status lists.
@@ -87,6 +87,7 @@ impl Core {
             conflicts: info.conflicts,
             eras_percent: info.eras_percent,
             lost_blocks: info.lost_blocks,
+            lost_stuck: info.lost_stuck,
             holes: info.holes,
             holes_unknown: info.holes_unknown,
             destage: match info.destage {
@@ -153,6 +154,14 @@ impl Core {
 
     // --- status and options ----------------------------------------------
 
+    /// `None`, unless writers get no chunk because of volumes that are not attached.
+    pub(crate) fn held_by_detached(&self, volumes: &[VolumeInfo]) -> Option<HeldByDetached> {
+        let info = self.engine.info();
+        let chunks =
+            Chunks { all: info.sb.nchunks, free: info.chunks_free, reserved: info.chunks_reserved };
+        HeldByDetached::of(chunks, volumes)
+    }
+
     pub(crate) fn status(&self) -> PoolStatus {
         let engine = &self.engine;
         let info = engine.info();
@@ -208,6 +217,7 @@ impl Core {
                 waits_space: info.waits_space,
                 damaged_pages: info.damaged_pages,
             },
+            held_by_detached: self.held_by_detached(&volumes),
             volumes,
             logs: self.logs(),
             map_bytes: info.sb.map_bytes,

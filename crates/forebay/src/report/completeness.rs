@@ -289,6 +289,9 @@ pub(crate) fn blocks_text(blocks: &[u64]) -> String {
     }
 }
 
+/// The way out for a volume whose lost blocks find no room.
+pub(crate) const LOST_STUCK_WAY_OUT: &str = "make room in the pool: attach and drain other volumes, or give up what one holds (forebay volume remove --discard)";
+
 /// The way out if an origin fails with this error.
 pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
     match errno.map(Errno::from_raw_os_error) {

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::completeness::{Completeness, Verdict};
+use super::held::HeldByDetached;
 use super::log::{LogCheck, LogInfo};
 use super::map::{MapCheck, MapInfo};
 use super::media::{human_bytes, MediaInfo};
@@ -235,7 +236,11 @@ pub struct VolumeInfo {
     pub origin_away: Option<String>,
     pub destage: DestageState,
     pub draining: bool,
-    /// The last error of the origin or the engine; `None` when well.
+    /// Nothing more goes to its origin: the lost blocks come first, and the pool has no free chunk
+    /// for their marks.
+    #[serde(default)]
+    pub lost_stuck: bool,
+    /// The last error of the origin; `None` when well.
     pub last_error: Option<String>,
     /// Its number, as the system has it.
     #[serde(default)]
@@ -329,6 +334,9 @@ impl fmt::Display for VolumeInfo {
         if self.lost_blocks > 0 {
             write!(f, ", {} blocks lost", self.lost_blocks)?;
         }
+        if self.lost_stuck {
+            f.write_str(", which hold back the rest as the pool has no free chunk")?;
+        }
         if self.eras_percent >= ERAS_WARN_PERCENT {
             write!(f, ", {} % of its eras used", self.eras_percent)?;
         }
@@ -402,6 +410,9 @@ pub struct PoolStatus {
     pub uptime_seconds: f64,
     pub counters: Counters,
     pub volumes: Vec<VolumeInfo>,
+    /// Volumes that are not attached, where they leave writers no chunk.
+    #[serde(default)]
+    pub held_by_detached: Option<HeldByDetached>,
     #[serde(default)]
     pub logs: Vec<LogInfo>,
     /// Room for maps, and those that have a share of it.
@@ -432,6 +443,9 @@ pub struct DrainProgress {
     /// The way out.
     #[serde(default)]
     pub origin_way_out: Option<String>,
+    /// Why the rest waits although the origin works, with the way out.
+    #[serde(default)]
+    pub stuck: Option<String>,
     /// The reason for the drain's wait: for how long the origin is away, and why.
     #[serde(default)]
     pub origin_away: Option<String>,

@@ -177,3 +177,51 @@ fn writers_are_held_back_before_it_is_full() {
     // It is counted in nanoseconds, of which one is a thousand million times as much.
     assert!(volume.info().unwrap().throttled_seconds < 1e6);
 }
+
+/// Volumes that are not attached have filled the pool.  A volume and a log that write beside them
+/// get a chunk each or wait, and the errors, status and its JSON name who holds the pool.
+#[test]
+fn who_holds_the_pool_is_named() {
+    let dir = Dir::new("held");
+    let path = dir.pool(8);
+    let pool = Pool::open(&path, &unthrottled()).unwrap();
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let options =
+        AttachOptions { full_timeout: Some(Duration::from_millis(50)), ..Default::default() };
+    let status = |pool: &Pool| pool.status().held_by_detached;
+    let broken = || {
+        let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+        faults.break_writes();
+        Box::new(origin)
+    };
+    pool.volume_add_origin("gone", &memory, 0).unwrap();
+    let gone = pool.attach_origin("gone", broken(), &options).unwrap();
+    let e = fill(&gone);
+    assert!(matches!(&e, Error::Full { held: None, .. }), "it holds the pool itself: {e}");
+    assert_eq!(status(&pool), None, "all is attached");
+    gone.detach().unwrap();
+    let held = status(&pool).expect("status says who holds the pool");
+    assert_eq!((held.holders[0].volume.as_str(), held.chunks(), held.of), ("gone", 7, 8));
+
+    let other = MemOrigin::new(2 << 20).unwrap();
+    pool.volume_add_origin("other", &other, 0).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(other.clone()));
+    faults.break_writes();
+    let volume = pool.attach_origin("other", Box::new(origin), &options).unwrap();
+    let e = fill(&volume);
+    let text = e.to_string();
+    assert!(text.contains("hold 7 of the pool's 8 chunks: gone (7); attach"), "{text}");
+
+    pool.log_add("l", LogHome::Embedded).unwrap();
+    let log = pool.log("l", &LogOptions { full_timeout: Some(Duration::ZERO) }).unwrap();
+    log.create(0).unwrap();
+    let e = log.append(1, Generation::Same, &[&[1; 100]]).unwrap_err();
+    assert!(matches!(&e, Error::LogFull { held: Some(_), .. }), "{e}");
+    assert!(e.to_string().contains("gone (7)"), "{e}");
+
+    // The way out that they name.
+    pool.volume_remove("gone", true).unwrap();
+    assert_eq!(status(&pool), None);
+    log.append(1, Generation::Same, &[&[1; 100]]).unwrap();
+    volume.write_at(&[7; 4096], 0).unwrap();
+}
