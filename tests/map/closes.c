@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: a close of a file keeps no other file, and loses nothing of one.
+ * Goal: a close of a file holds up no other file and loses no data.
  * Method: closes.sh runs each with and without map-run.
  *
  *	closes paths FILE     truncate and utimensat by the path of FILE while a thread opens and closes it
@@ -121,7 +121,7 @@ static void others(void)
 		CHECK(msync(second, PAGE, MS_SYNC) == 0 && p[4 * PAGE] == (char)i);
 		CHECK(munmap(second, PAGE) == 0);
 	}
-	/* The last mapping goes, and comes again. */
+	/* The last mapping is removed and made again. */
 	CHECK(munmap(p, LENGTH) == 0);
 	p = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	CHECK(p != MAP_FAILED && p[4 * PAGE] == 99);

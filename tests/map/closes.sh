@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a close of one file keeps no other file, and what was stored in any file before the program
-# ends is kept, though the program is killed while it closes the first one.
+# Goal: a close of one file holds up no other file.  Stores to any file before the end of
+# the program are kept, even if the program is killed while it closes the first one.
 # Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"

@@ -171,7 +171,7 @@ static void *copies(void *p)
 	return p;
 }
 
-/* SIGSEGV is blocked in it: where access to the mapping is taken away, it ends the program. */
+/* The thread has blocked SIGSEGV: a touch of a withdrawn mapping would end the program. */
 static void *touches_blocked(void *p)
 {
 	volatile char *at = memory + 2 * MIB;
@@ -366,7 +366,7 @@ static void jumps_away(int signal)
 	siglongjmp(back, 1);
 }
 
-/* What POSIX lets a handler call. */
+/* Makes the calls that POSIX allows in a handler. */
 static void calls(int signal)
 {
 	char c = 'h';

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: nothing reaches a mapped file past the library without being seen: the program ends by
-# one message, with all that it has stored in the file; what has the file already keeps it from
-# being mapped; another program that reads waits until all is in the file.
+# Goal: no access to a mapped file bypasses the library unseen.  The program ends with one
+# message, and everything that it has stored is in the file.  An earlier user of the file
+# keeps it from being mapped.  Another program that reads waits until everything is in the
+# file.
 # Method: the table of past.c, each way after and before the library's open; older mappings;
-# readers and writers beside the program, a child of it, a file that grows, and a program that is stopped;
-# another root directory.
+# concurrent readers and writers, a child of the program, a file that grows, and a program
+# that is stopped; another root directory.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -26,7 +27,7 @@ while read -r way leaves; do
 	[ "$code" = 6 ] || fail "$way after: ended with $code: $(cat "$work/said" "$work/says")"
 	[ "$(grep -c 'past the library' "$work/says")" = 1 ] || fail "$way after: not told once: $(cat "$work/says")"
 	case $way in
-	creat | *trunc*) ;; # what was stored may be cut off by then, as without us
+	creat | *trunc*) ;; # the stores may be cut off by then, as without the library
 	*) stored_there || fail "$way after: what was stored is not in the file" ;;
 	esac
 	if [ "$leaves" = 1 ]; then
@@ -43,14 +44,14 @@ run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "an older mappi
 grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
 say "$ways ways past it: passed"
 
-# Programs beside it: one that reads sees all, and the program goes on; one that writes ends it.
+# Concurrent programs: a reader sees everything and the program goes on; a writer ends it.
 says() { # WORD: waits until the program has said it
 	for _ in $(seq 400); do grep -q "$1" "$work/said" && return; sleep 0.02; done
 	fail "the program does not say '$1': $(cat "$work/said" "$work/says")"
 }
 beside() { # WHAT COMMAND...: while past.c's WHAT has the file
 	fresh
-	# What the one before has said is not taken for its word.
+	# Clears the words of the program before.
 	: >"$work/said"
 	rm -f "$work/in"
 	mkfifo "$work/in"
@@ -133,7 +134,8 @@ if [ -w $patience ]; then
 	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	stored_there || fail "what was stored before a writer by force is lost: $(cat "$work/recovered")"
 	tail -c 5 "$file" | grep -q other || fail "the bytes of a writer by force are lost"
-	# The same beside syncs and writes: no recovery by itself writes over what others have written.
+	# The same during syncs and writes: no recovery overwrites others' data unless told
+	# to.
 	for ((try = 0; try < 8; try++)); do
 		how=stays
 		[ $((try % 2)) = 0 ] || how=grows
@@ -157,7 +159,7 @@ if [ -w $patience ]; then
 		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: what a writer by force has written is written over: $(cat "$work/says" "$work/recovered")"
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
-	# The same of a program that is killed before it goes on.
+	# The same for a program that is killed before it goes on.
 	for how in stays grows; do
 		fresh
 		: >"$work/said"

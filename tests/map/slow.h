@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Stops a thread of the program in the middle of a close, as slow storage would. */
+/* Stops a thread of the program in the middle of a close, like slow storage. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -9,7 +9,8 @@
 
 static int slow_says[2];
 
-/* What the library does of a file's close before it syncs: it has taken it out of its tables by then. */
+/* Whether the library is in a file's close before the sync: it has removed the file from its
+ * tables by then. */
 static int is_closing(pid_t thread)
 {
 	struct __ptrace_syscall_info info;
@@ -36,13 +37,13 @@ static void stop_in_close(pid_t thread, unsigned seconds)
 		CHECK(kill(getppid(), SIGKILL) == 0);
 	CHECK(write(slow_says[1], &c, 1) == 1);
 	sleep(seconds);
-	/* By then the program may have ended. */
+	/* The program may have ended by then. */
 	ptrace(PTRACE_DETACH, thread, 0, 0);
 	_exit(0);
 }
 
-/* A child stops the thread within its next close for so many seconds; with none it kills the program
- * then. */
+/* A child stops the thread within its next close for so many seconds; with zero it kills the
+ * program then. */
 static void slow_down(pid_t thread, unsigned seconds)
 {
 	char c;

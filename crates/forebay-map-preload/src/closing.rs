@@ -199,8 +199,8 @@ pub fn end() {
     }
 }
 
-/// All that is stored is durable before the first file is closed: a close may take long, and the
-/// program may be killed meanwhile.  What fails here fails again at the close, which reports it.
+/// Makes all stores durable before the first file is closed: a close may take long, and the
+/// program may be killed meanwhile.  A failure here is repeated by the close, which reports it.
 fn sync_open() {
     for file in inside(|| read(&PLACES).open.clone()) {
         let sync = || read(&file.map).as_ref().map_or(Ok(()), |map| map.sync(0, u64::MAX));

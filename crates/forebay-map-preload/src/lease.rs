@@ -169,7 +169,8 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
     }
 }
 
-/// The same of a file that was opened again by an open file description which may have one.
+/// Notes the lease of a file that was opened again by an open file description that may have
+/// one.
 pub fn inherit(map: &MapFile) {
     let id = map.file().and_then(|file| which::regular(file.as_raw_fd()));
     let given = id.is_some_and(|(id, _)| lock(&LEASE_GIVEN).contains(&id));
@@ -238,7 +239,7 @@ impl Drop for Ending {
         if let Some((fd, first)) = self.0.take() {
             // A thread may still use the descriptor for a moment and close it then.
             unset(fd.as_raw_fd(), first);
-            // Where it was to be opened again its locks were kept for that.
+            // Its locks were kept in case the file would be opened again.
             free(fd.as_raw_fd());
             close(fd);
         }

@@ -34,8 +34,9 @@ pub struct Mapped {
     pub place: Place,
     /// The program's mappings.
     pub views: Mutex<Views>,
-    /// Descriptions, and one more while there are mappings.  With none left the file is closed, and gets
-    /// no more.  The first one comes and the last one goes with `OPEN` held.
+    /// The number of descriptions, and one more while there are mappings.  At zero the file is
+    /// closed and gets no new ones.  The first one is added and the last one removed with
+    /// `OPEN` held.
     pub users: AtomicUsize,
     pub locks: Locks,
     /// Segments that stay in their place.
@@ -256,7 +257,8 @@ impl Mapped {
         (at < map.room()).then_some(at)
     }
 
-    /// The program gets a mapping: where it is.  A close of another file is not waited for.
+    /// Adds a mapping of the program and returns its address.  Does not wait for a close of
+    /// another file.
     pub fn view(&self, offset: u64, len: usize) -> Result<usize, c_int> {
         let end = offset.checked_add(len as u64).ok_or(libc::EOVERFLOW)?;
         loop {
@@ -271,12 +273,13 @@ impl Mapped {
         }
     }
 
-    /// With `map` held, so that the file stays where it is until it has the view.
+    /// Adds a mapping.  The caller holds `map`, so that the file stays where it is until it has
+    /// the view.
     fn add_view(&self, views: &mut Views, range: Range<usize>) -> Result<(), c_int> {
         if views.is_empty() {
             let one_more = |users: usize| (users > 0).then(|| users + 1);
             let added = self.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more);
-            // Its last descriptor was closed meanwhile.
+            // The last descriptor of the file was closed meanwhile.
             added.map_err(|_| libc::EBADF)?;
         }
         views.add(range);

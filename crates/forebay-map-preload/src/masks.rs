@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads that block the signals of faults, when the program ends.
+//! Unblocks the signals of faults in all threads when the program ends.
 //!
-//! A thread that touches a file that is closed gets SIGSEGV or SIGBUS, and waits in our handler
-//! (`ending.rs`).  If it has blocked the signal, the kernel ends the process in the middle of the
-//! other closes.  So both are unblocked before the first close, by a handler that runs in that thread:
-//! of the signal by which the C library cancels threads, which its functions do not block.
+//! A thread that touches a closed file gets SIGSEGV or SIGBUS and waits in our handler
+//! (`ending.rs`).  If the thread has blocked the signal, the kernel ends the process in the
+//! middle of the other closes.  So both signals are unblocked before the first close, by a
+//! handler that runs in each such thread.  It handles the signal by which the C library cancels
+//! threads, which the library's functions do not block.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -15,10 +16,10 @@ use crate::real::raw;
 use crate::signals;
 
 const FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
-/// For so long, in steps of a millisecond, threads that have not run yet are waited for.
+/// How many milliseconds to wait for threads that have not run yet.
 const PATIENCE: usize = 100;
 
-/// What the kernel takes: the C library's sigaction refuses this signal.
+/// The kernel's struct: the C library's sigaction refuses this signal.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -46,7 +47,7 @@ extern "C" {
 }
 
 extern "C" fn unblocks(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives it to a handler of this kind; its set of signals has 64.
+    // SAFETY: the kernel passes it to a handler of this kind, and its signal set has 64 bits.
     unsafe {
         let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
         mask.write(mask.read() & !FAULTS);
@@ -70,19 +71,19 @@ fn handle(signal: usize) -> bool {
         flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as usize,
         mask: !FAULTS,
     };
-    // SAFETY: the action is there for the call, and its handler touches the thread's mask alone.
+    // SAFETY: the action is valid for the call, and its handler changes only the thread's mask.
     unsafe { raw(libc::SYS_rt_sigaction, [signal, (&raw const action).addr(), 0, 8, 0, 0]) == 0 }
 }
 
-/// Unblocks the signals of faults in each other thread of the process that has blocked them, but for
-/// one of the library's own.  Each gets `signal` for that, which nobody else handles any more.  Where
-/// threads cannot be listed (no /proc), nothing is done.  It allocates nothing and takes no lock: it
-/// may run in a handler.
+/// Unblocks the signals of faults in every other thread of the process that has blocked them,
+/// except one of the library's own.  Each gets `signal` for that, which no one else handles any
+/// more.  Does nothing if threads cannot be listed (no /proc).  It allocates nothing and takes
+/// no lock, so it may run in a handler.
 pub fn unblock_in_others(signal: usize, but_for: usize) {
     if !blocks(but_for, |_| ()) || !handle(signal) {
         return;
     }
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     let process = unsafe { raw(libc::SYS_getpid, [0; 6]) } as usize;
     for _ in 0..PATIENCE {
         // SAFETY: the signal has the handler above.
@@ -96,9 +97,10 @@ pub fn unblock_in_others(signal: usize, but_for: usize) {
     }
 }
 
-/// Calls `f` for each other thread that blocks one of these signals; whether there is one.
+/// Calls `f` for each other thread that blocks one of these signals.  Returns whether there is
+/// one.
 fn blocks(but_for: usize, f: impl Fn(usize)) -> bool {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     let own = unsafe { raw(libc::SYS_gettid, [0; 6]) } as usize;
     let mut found = false;
     for_each_thread(|thread| {
@@ -111,21 +113,21 @@ fn blocks(but_for: usize, f: impl Fn(usize)) -> bool {
     found
 }
 
-/// A file or directory of /proc, open for as long as it lives.
+/// An open file or directory of /proc.
 struct Opened(usize);
 
 impl Opened {
-    /// The path ends with a zero byte.
+    /// Opens a path that ends with a zero byte.
     fn of(path: &[u8]) -> Option<Opened> {
         assert_eq!(path.last(), Some(&0));
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0];
-        // SAFETY: the path is there for the call.
+        // SAFETY: the path is valid for the call.
         usize::try_from(unsafe { raw(libc::SYS_openat, a) }).ok().map(Opened)
     }
 
     fn fill(&self, by: libc::c_long, to: &mut [u8]) -> usize {
-        // SAFETY: the buffer is there for the call (read, getdents64).
+        // SAFETY: the buffer is valid for the call (read, getdents64).
         let n = unsafe { raw(by, [self.0, to.as_mut_ptr().addr(), to.len(), 0, 0, 0]) };
         usize::try_from(n).unwrap_or(0)
     }
@@ -133,13 +135,13 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: it was opened above, and nobody else knows its number.
+        // SAFETY: it was opened above, and no one else knows its number.
         unsafe { raw(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]) };
     }
 }
 
 fn for_each_thread(mut f: impl FnMut(usize)) {
-    /// Of an entry (getdents64): where its length is, and its name.
+    /// The offsets of the length and the name in a directory entry (getdents64).
     const LENGTH: usize = 16;
     const NAME: usize = 19;
     let Some(all) = Opened::of(b"/proc/self/task\0") else { return };
@@ -162,7 +164,7 @@ fn for_each_thread(mut f: impl FnMut(usize)) {
     }
 }
 
-/// Signals that a thread blocks.
+/// The signals that a thread blocks.
 fn mask_of(thread: usize) -> Option<u64> {
     use std::io::Write;
     let mut path = [0; 64];

@@ -301,7 +301,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> 
 }
 
 /// # Safety
-/// As pwrite(2), to the file by another descriptor.
+/// The contract of pwrite(2) applies; it writes to the file by another descriptor.
 unsafe fn bypass(desc: &Desc, from: *const c_void, n: usize, at: off_t) -> isize {
     let path = format!("{}\0", desc.file.path.display());
     // SAFETY: the path ends with a zero byte; the caller's promise.
@@ -418,7 +418,7 @@ extern "C" {
 /// Programs with _FORTIFY_SOURCE call these.
 ///
 /// # Safety
-/// As read(2), into a buffer of `room` bytes.
+/// The contract of read(2) applies, with a buffer of `room` bytes.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn __read_chk(
     fd: c_int,
@@ -438,7 +438,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
 macro_rules! checked_preads {
     ($($name:ident)+) => {$(
         /// # Safety
-        /// As pread(2), into a buffer of `room` bytes.
+        /// The contract of pread(2) applies, with a buffer of `room` bytes.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, to: *mut c_void, n: usize, at: off_t, room: usize) -> isize {
             // SAFETY: the caller guarantees it.

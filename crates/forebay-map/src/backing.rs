@@ -68,12 +68,12 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn check_ours(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Whether someone who opened the file waits for this process to answer (a lease).
+    /// Whether another process that opened the file waits for this process to answer (a lease).
     fn is_waited_for(&self) -> bool {
         false
     }
-    /// This object does nothing with the file from now on.  Its locks stay with the open file
-    /// description, for whoever opens the file by that next.
+    /// Ends the use of the file by this object.  Its locks stay with the open file description,
+    /// for the next user of that.
     fn hand_over(&self) {}
     /// Releases the locks, so that others may use the file, although this object still exists:
     /// a thread may hold it for a while.  Nothing is done with the file afterwards.
@@ -309,7 +309,7 @@ impl Backing for RegularFile {
     }
 }
 
-/// How long the kernel holds up an open of a file of which another process has a lease.  None:
+/// How long the kernel delays an open of a file of which another process has a lease.  None:
 /// without end.
 pub(crate) fn lease_patience() -> Option<Duration> {
     let told = std::fs::read_to_string("/proc/sys/fs/lease-break-time");

@@ -235,7 +235,7 @@ impl MapFile {
         self.it().go_on();
     }
 
-    /// Says whether this process has a lease of the file (fcntl(2), F_SETLEASE), by which the
+    /// Sets whether this process has a lease of the file (fcntl(2), F_SETLEASE), by which the
     /// kernel keeps others from it for a time.  A recovery takes no later change for this
     /// process's.
     pub fn leased(&self, is: bool) {
@@ -265,8 +265,8 @@ impl MapFile {
         self.last()?.0.close()
     }
 
-    /// The same of a file that is opened again at once by its open file description
-    /// ([`Session::map_again`](crate::Session::map_again)): its locks stay that description's.
+    /// Closes a file that is opened again at once by its open file description
+    /// ([`Session::map_again`](crate::Session::map_again)): the description keeps its locks.
     pub fn close_to_reopen(self) -> Result<()> {
         self.last()?.0.close_to_reopen()
     }

@@ -10,9 +10,10 @@
 //! The stamp is in the file's record.  It says that we change the file, before we do so.  Later
 //! it holds the time of the last change, once that change is durable in the file system.
 //!
-//! A stamp that says that we change the file explains every change until a moment that it names.
-//! That moment must come before others can change the file.  Where a lease keeps others out, the
-//! kernel holds up whoever opens the file for a time (fs.lease-break-time), and then takes the lease.
+//! A stamp that says that we change the file explains every change until a moment that it
+//! names.  That moment must come before others can change the file.  While a lease keeps others
+//! out, the kernel delays their opens for a time (fs.lease-break-time) and then revokes the
+//! lease.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -49,9 +50,11 @@ struct Changes {
     under_way: usize,
     /// The number of changes so far.
     count: u64,
-    /// Until when more changes need no new stamp, if the last one says that we change the file.
+    /// The time until which changes need no new stamp, if the last stamp says that we change
+    /// the file.
     stamped: Option<Instant>,
-    /// When the lease was last seen with no one waiting for it.  None: no lease keeps others out.
+    /// The time when the lease was last seen with no one waiting for it.  None: no lease keeps
+    /// others out.
     leased: Option<Instant>,
     /// The file's change time after this process's last change, read while no one else could
     /// change the file.
@@ -66,7 +69,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Before another step: meanwhile the file may have been given up, or the stamp may be old.
+    /// Prepares another step: meanwhile the file may have been given up, or the stamp may be
+    /// old.
     pub fn next(&self) -> Result<()> {
         self.marking.may_change(&mut lock(&self.marking.changes), self.of)
     }
@@ -180,7 +184,8 @@ impl Marking {
         Ok(())
     }
 
-    /// Whether the kernel holds up who opens the file until we have answered (a lease).
+    /// Sets whether a lease keeps others out: the kernel then delays opens of the file until we
+    /// have answered.
     pub fn leased(&self, is: bool) {
         lock(&self.changes).leased = is.then(Instant::now);
     }
@@ -226,8 +231,9 @@ impl Marking {
         self.refuse(&mut self.at_rest(), of);
     }
 
-    /// The same where others have opened the file and use it from now on.  A recovery then writes
-    /// to the file only if it is told to, although the others may not have changed it yet.
+    /// Like `give_up`, for a file that others have opened and use from now on.  A recovery then
+    /// writes to the file only if it is told to, although the others may not have changed it
+    /// yet.
     pub fn leave(&self, of: Of<'_>) {
         let mut changes = self.at_rest();
         // If this fails, a recovery cannot be told.
@@ -236,8 +242,7 @@ impl Marking {
         }
     }
 
-    /// No new change begins from here on.  One that is under way is waited for, unless it takes
-    /// long.
+    /// Lets no new change begin.  Waits for one that is under way, unless it takes long.
     fn at_rest(&self) -> MutexGuard<'_, Changes> {
         self.given_up.store(true, Ordering::SeqCst);
         let begun = Instant::now();
@@ -265,7 +270,7 @@ impl Marking {
     /// Undoes `give_up` and `leave`, because no one else has the file or has changed it.
     pub fn go_on(&self, of: Of<'_>) {
         let changes = lock(&self.changes);
-        // If this fails, a recovery asks where it need not.
+        // If this fails, a recovery asks without need.
         if let (None, Some(last)) = (changes.stamped, changes.last) {
             let _ = of.store.set_stamp(of.id, Stamp::Settled(last));
         }
@@ -274,8 +279,8 @@ impl Marking {
 }
 
 impl Changes {
-    /// Until when nobody else can change the file, as far as a stamp may say.  The kernel holds others
-    /// up for so long, or without end.
+    /// The time until which no one else can change the file, for use in a stamp.  The kernel
+    /// delays others for `patience`, or without end.
     fn alone_until(&mut self, backing: &dyn Backing, patience: Option<Duration>) -> Instant {
         let now = Instant::now();
         let (Some(seen), Some(patience)) = (self.leased, patience) else {
@@ -288,7 +293,7 @@ impl Changes {
     }
 }
 
-/// What a stamp says so that it explains changes until then.
+/// The content of a stamp that explains changes until then.
 fn explains_until(until: Instant) -> Time {
     let instant = Instant::now();
     let wall = SystemTime::now() - MOST;

@@ -737,7 +737,8 @@ impl Drop for Shows<'_> {
 }
 
 impl<T: Track> Inner<T> {
-    /// Where it is opened `again` by the same open file description, its locks stay.
+    /// Closes the file.  If it is opened `again` by the same open file description, its locks
+    /// stay.
     pub fn close_it(&self, again: bool) -> Result<()> {
         let closed = self.close_all(again);
         if closed.is_err() && self.content.backing.check_ours().is_err() {

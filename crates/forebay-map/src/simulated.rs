@@ -89,7 +89,7 @@ struct Disk {
     durable_mark: Option<Mark>,
     changed: Time,
     durable_changed: Time,
-    /// How often it was asked when the file was changed.
+    /// How often the change time was read.
     asked: u64,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Machine {
     disks: Vec<Mutex<Disk>>,
     cuts: Mutex<Cuts>,
     faults: Mutex<Faults>,
-    /// Someone waits for the lease of each file.
+    /// Another process waits for the lease of each file.
     pub waits: AtomicBool,
     /// The share can promise sizes.
     pub promises: AtomicBool,

@@ -187,7 +187,10 @@ fn a_truncation_into_unreadable_memory_is_reported() {
         assert_eq!(report.refused.len(), 1, "{report:?}");
         assert_eq!(report.pages, if again { 0 } else { 512 + 509 });
         let said = &report.refused[0].why;
-        assert!(said.contains("the page in which it ends") && said.contains("2 pages"), "{said}");
+        assert!(
+            said.contains("the page in which the file ends") && said.contains("2 pages"),
+            "{said}"
+        );
         assert_eq!(
             (pages_with(path, last as u8 + 1), std::fs::metadata(path).expect("it").len()),
             (509, size)

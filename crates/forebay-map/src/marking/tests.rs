@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Until when a stamp explains changes, what a file that was left to others says of itself, and what
-//! a write-back costs.
+//! Tests of how long a stamp explains changes, of the record of a file that was left to others,
+//! and of the cost of a write-back.
 
 use std::sync::Arc;
 
@@ -19,13 +19,14 @@ fn begin() -> (Arc<Machine>, Cache, MapFile) {
     (machine, cache, file)
 }
 
-/// Others can change a file when the kernel has waited for so long after the first of them came.
+/// Others can change a file once the kernel has waited for this time after the first of them.
 #[test]
 fn a_stamp_ends_before_others_can_change_the_file() {
     let machine = Machine::new(1, &[0], []);
     let backing = machine.file(0);
-    // Seconds: since the lease was seen whole (none: there is no lease), whether somebody waits by
-    // now, how long the kernel waits, and for how long from now on a stamp is good, in tenths.
+    // In seconds: the time since the lease was seen whole (None: there is no lease), whether
+    // another process waits by now, and how long the kernel waits.  In tenths of a second: how
+    // long a stamp is valid from now on.
     let table = [
         (None, false, Some(45), 100),
         (None, true, Some(1), 100),
@@ -62,10 +63,10 @@ fn a_stamp_ends_before_others_can_change_the_file() {
     }
 }
 
-/// A file that was left has not changed: its pages are written to it by order alone.  If it turns out
-/// that nobody has it, no order is needed.
+/// A file that was left has not changed: its pages are written to it only by order.  If it
+/// turns out that no one has it, no order is needed.
 #[test]
-fn what_was_left_to_others_is_brought_home_by_order() {
+fn pages_of_a_file_left_to_others_are_written_by_order() {
     let _alone = alone();
     for goes_on in [false, true] {
         let (machine, _cache, file) = begin();
@@ -96,7 +97,7 @@ fn what_was_left_to_others_is_brought_home_by_order() {
     }
 }
 
-/// What a change begins and ends with costs as much as to write a page.
+/// The begin and the end of a change cost as much as the write of a page.
 #[test]
 fn a_write_back_of_many_pages_is_one_change() {
     let _alone = alone();
@@ -111,7 +112,7 @@ fn a_write_back_of_many_pages_is_one_change() {
     assert!(asked <= 2, "the time of the last change was asked for {asked} times");
 }
 
-/// It is given up in the middle of a write-back: no page is written after that.
+/// The file is given up in the middle of a write-back: no page is written after that.
 #[test]
 fn a_change_of_several_steps_ends_when_the_file_is_given_up() {
     let machine = Machine::new(1, &[0], []);

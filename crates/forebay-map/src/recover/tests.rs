@@ -275,7 +275,7 @@ fn a_gone_file_keeps_its_pages() -> std::result::Result<(), String> {
     std::fs::remove_file(&a).expect("it was there");
     let report = home(&machine);
     match &report.refused[..] {
-        [r] if r.why.contains("not there") => way_out(&machine, &place, 1),
+        [r] if r.why.contains("does not exist") => way_out(&machine, &place, 1),
         other => return Err(format!("a gone file: {other:?}")),
     }
     // A record without data is freed.
@@ -320,7 +320,7 @@ fn a_file_is_found_whose_directory_was_renamed() -> std::result::Result<(), Stri
     std::fs::create_dir_all(place.0.join("elsewhere/b")).expect("directories");
     std::fs::rename(&moved, place.0.join("elsewhere/b/c")).expect("renamed");
     let report = home(&machine);
-    assert!(report.refused.len() == 1 && report.refused[0].why.contains("not there"));
+    assert!(report.refused.len() == 1 && report.refused[0].why.contains("does not exist"));
     Ok(())
 }
 
