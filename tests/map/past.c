@@ -13,6 +13,8 @@
  *	past grows FILE                as "reader", but at a byte of its input FILE gets more room first
  *	past busy FILE GROWS           says "stored", and stores and syncs until that fails; if GROWS is
  *				       "grows" FILE gets longer too
+ *	past becomes HOW FILE          opens FILE and stores, then changes its user to nobody by HOW, writes,
+ *				       says "stored", and waits for its input to end
  *	past chroot FILE DIR           opens FILE, then again below DIR, as a bind mount
  */
 #define _GNU_SOURCE
@@ -263,6 +265,31 @@ static void busy(const char *path, int longer)
 	}
 }
 
+#define NOBODY 65534
+
+static void becomes(const char *how, const char *path)
+{
+	int fd = open(path, O_RDWR);
+	char c;
+
+	CHECK(fd >= 0 && pwrite(fd, "stored", 6, 2 * PAGE) == 6);
+	if (strcmp(how, "setuid") == 0)
+		CHECK(setuid(NOBODY) == 0);
+	else if (strcmp(how, "setreuid") == 0)
+		CHECK(setreuid(NOBODY, NOBODY) == 0);
+	else if (strcmp(how, "setresuid") == 0)
+		CHECK(setresuid(NOBODY, NOBODY, NOBODY) == 0);
+	else if (strcmp(how, "seteuid") == 0)
+		CHECK(seteuid(NOBODY) == 0 && seteuid(0) == 0);
+	else
+		CHECK(!"such a way");
+	CHECK(getuid() == (strcmp(how, "seteuid") == 0 ? 0 : NOBODY));
+	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7 && fsync(fd) == 0);
+	puts("stored");
+	CHECK(read(0, &c, 1) == 0);
+	puts("done");
+}
+
 static void chrooted(const char *path, const char *dir)
 {
 	int fd, again, plain;
@@ -306,6 +333,8 @@ int main(int argc, char **argv)
 		grows(argv[2]);
 	else if (argc == 4 && strcmp(argv[1], "busy") == 0)
 		busy(argv[2], strcmp(argv[3], "grows") == 0);
+	else if (argc == 4 && strcmp(argv[1], "becomes") == 0)
+		becomes(argv[2], argv[3]);
 	else if (argc == 4 && strcmp(argv[1], "chroot") == 0)
 		chrooted(argv[2], argv[3]);
 	else

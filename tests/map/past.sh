@@ -202,6 +202,40 @@ else
 fi
 say "programs beside it: passed"
 
+# A program that changes its user.  It ends before that if the new user could not keep the file.
+for how in setuid setreuid setresuid seteuid; do
+	for owner in root nobody; do
+		fresh
+		chown $owner "$file"
+		rm -f "$work/in"
+		mkfifo "$work/in"
+		: >"$work/said"
+		run "$past" becomes $how "$file" <"$work/in" >"$work/said" 2>"$work/says" &
+		pid=$!
+		exec 9>"$work/in"
+		code=0
+		if [ $how.$owner = setuid.root ] || [ $how.$owner = setreuid.root ] || [ $how.$owner = setresuid.root ]; then
+			wait "$pid" || code=$?
+			[ "$code" = 6 ] && [ ! -s "$work/said" ] || fail "$how, a file of $owner: $code $(cat "$work/said" "$work/says")"
+			grep -q 'changes its user' "$work/says" || fail "$how, a file of $owner: not told: $(cat "$work/says")"
+			grep -aq stored "$file" || fail "$how: what was stored before is not in the file"
+		else
+			says stored
+			# An open that does not wait is refused, and the program goes on.
+			if [ $how.$owner != seteuid.nobody ] && dd if=/dev/zero of="$file" oflag=nonblock conv=notrunc count=1 status=none 2>/dev/null; then
+				fail "$how, a file of $owner: it is opened to write next to the program"
+			fi
+			exec 9>&-
+			wait "$pid" || code=$?
+			[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "$how, a file of $owner: $code $(cat "$work/said" "$work/says")"
+			stored_there || fail "$how, a file of $owner: what was written is lost"
+		fi
+		exec 9>&-
+	done
+done
+"$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || fail "the pool has pages: $("$FOREBAY" map list "$pool")"
+say "programs that change their user: passed"
+
 # Below another root there is no /proc, and names mean other files.
 mkdir "$work/root"
 fresh

@@ -31,6 +31,7 @@ mod signals;
 mod state;
 mod transfer;
 mod trap;
+mod users;
 mod views;
 mod which;
 mod window;

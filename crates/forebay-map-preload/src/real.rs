@@ -206,6 +206,10 @@ later! {
     daemon(stay: c_int, keep: c_int) -> c_int;
     posix_fallocate64(fd: c_int, at: off_t, n: off_t) -> c_int;
     sync() -> ();
+    setuid(user: u32) -> c_int;
+    seteuid(user: u32) -> c_int;
+    setreuid(real_user: u32, user: u32) -> c_int;
+    setresuid(real_user: u32, user: u32, saved: u32) -> c_int;
 }
 
 /// Finds a function of the C library that may be called before our constructor.  The name ends
