@@ -26,11 +26,14 @@ done
 say "calls: passed"
 
 # Several mappings of a file, and sizes that cannot be had.
-for what in mappings random sizes; do
+for what in mappings random sizes appends; do
 	"$work/twice" $what "$work/plain.dat" || fail "twice $what of a plain file"
 	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "twice $what"; }
+	case $what in
+	sizes) grep -q 'vm.max_map_count' "$work/says" || fail "no message about a size: $(cat "$work/says")" ;;
+	appends) grep -q 'append in smaller pieces' "$work/says" || fail "no message about an append: $(cat "$work/says")" ;;
+	esac
 done
-grep -q 'vm.max_map_count' "$work/says" || fail "no message about a size: $(cat "$work/says")"
 rm "$work/twice.map"
 say "mappings and sizes: passed"
 

@@ -7,12 +7,14 @@
  *	twice mappings FILE    mmap twice, munmap once, in each order; parts; mremap; another file
  *	twice random FILE      random mmap, munmap and mremap of two files, against a model
  *	twice sizes FILE       sizes and mappings that are not possible
+ *	twice appends FILE     an append from a mapping of the file, with memory for a copy of it and without
  *	twice child FILE       more room while a child lives
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -267,6 +269,43 @@ static void child(const char *path)
 	CHECK(close(fd) == 0);
 }
 
+/* Without memory for a copy an append fails, and the file is as it was. */
+static void appends(const char *path)
+{
+	const long len = 24 * MIB;
+	struct rlimit old, low;
+	unsigned long pages;
+	struct stat st;
+	FILE *statm;
+	long i, n;
+	char *p;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+
+	CHECK(fd >= 0 && ftruncate(fd, len) == 0);
+	p = mmap(NULL, (size_t)len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	for (i = 0; i < len; i += PAGE)
+		p[i] = (char)(i / PAGE % 100 + 1);
+	statm = fopen("/proc/self/statm", "r");
+	CHECK(statm && fscanf(statm, "%lu", &pages) == 1 && fclose(statm) == 0);
+	CHECK(getrlimit(RLIMIT_AS, &old) == 0);
+	low = old;
+	low.rlim_cur = pages * PAGE + 16 * MIB;
+	CHECK(setrlimit(RLIMIT_AS, &low) == 0);
+	n = write(fd, p, (size_t)len);
+	CHECK(n == len || (is_mapped_run() && n == -1 && errno == ENOMEM));
+	CHECK(setrlimit(RLIMIT_AS, &old) == 0);
+	CHECK(fstat(fd, &st) == 0 && st.st_size == (n < 0 ? len : 2 * len));
+	CHECK(n == len || write(fd, p, (size_t)len) == len);
+	CHECK(fstat(fd, &st) == 0 && st.st_size == 2 * len);
+	for (i = 0; i < len; i += PAGE) {
+		char c;
+
+		CHECK(pread(fd, &c, 1, len + i) == 1 && c == p[i]);
+	}
+	CHECK(close(fd) == 0 && munmap(p, (size_t)len) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3);
@@ -276,6 +315,8 @@ int main(int argc, char **argv)
 		at_random(argv[2]);
 	else if (strcmp(argv[1], "sizes") == 0)
 		sizes(argv[2]);
+	else if (strcmp(argv[1], "appends") == 0)
+		appends(argv[2]);
 	else if (strcmp(argv[1], "child") == 0)
 		child(argv[2]);
 	else

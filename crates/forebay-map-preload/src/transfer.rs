@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use libc::{iovec, off_t};
@@ -103,6 +104,25 @@ fn read_into(desc: &Desc, at: u64, to: &mut [u8]) -> Result<usize, c_int> {
     Ok(done)
 }
 
+/// An append is one piece, so a buffer of a mapping is copied as a whole.
+fn copied(to: &Path, part: &[u8]) -> Result<Vec<u8>, c_int> {
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(part.len()).is_err() {
+        once(
+            About::Io,
+            format_args!(
+                "{}: no memory for an append of {} bytes from a mapping, which is copied before: append \
+                 in smaller pieces",
+                to.display(),
+                part.len()
+            ),
+        );
+        return Err(libc::ENOMEM);
+    }
+    copy.extend_from_slice(part);
+    Ok(copy)
+}
+
 fn write_from(desc: &Desc, at: u64, from: &[u8]) -> Result<usize, c_int> {
     if !is_mapped(from) {
         return desc.file.call(About::Io, |map| map.write(at, from)).map(|()| from.len());
@@ -164,10 +184,10 @@ unsafe fn write_at(
                 .map(|b| unsafe { std::slice::from_raw_parts(b.iov_base.cast::<u8>(), b.iov_len) });
             let parts: Vec<Cow<'_, [u8]>> = parts
                 .map(|part| match is_mapped(part) {
-                    true => Cow::Owned(part.to_vec()),
-                    false => Cow::Borrowed(part),
+                    true => copied(&desc.file.path, part).map(Cow::Owned),
+                    false => Ok(Cow::Borrowed(part)),
                 })
-                .collect();
+                .collect::<Result<_, _>>()?;
             let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
             let appended = desc.file.call(About::Io, |map| {
                 let fits = map.size().saturating_add(total as u64) <= map.room();
