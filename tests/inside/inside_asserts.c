@@ -79,7 +79,8 @@ static void judge(struct assert_site *const *at)
 	EXPECT(astray == 0);
 }
 
-/* What no other test here does: a host's request, and a write to the second block of a bucket. */
+/* What no other test here does: a host's requests, those that may not wait among them, and a write
+ * to the second block of a bucket. */
 static void host_calls(void)
 {
 	struct fby_policy policy = {};
@@ -96,6 +97,17 @@ static void host_calls(void)
 	EXPECT(fby_request_begin(&r) == FBY_NEXT_ORIGIN);
 	EXPECT(fby_request_resume(&r, 0) == FBY_NEXT_DONE);
 	fby_request_end(&r, &wake);
+	r.op = FBY_OP_WRITE;
+	r.flags = FBY_REQ_NOWAIT;
+	for (policy.mode = FBY_MODE_WRITE_BACK; policy.mode <= FBY_MODE_CLEANER; policy.mode++) {
+		/* Past the cache it would wait for the origin. */
+		bool waits = policy.mode != FBY_MODE_WRITE_BACK;
+
+		fby_request_data(&r, &vec, 1);
+		EXPECT(fby_request_begin(&r) == (waits ? FBY_NEXT_WAIT : FBY_NEXT_DONE));
+		EXPECT(!waits || r.why == FBY_WAIT_SPACE);
+		fby_request_end(&r, &wake);
+	}
 	EXPECT(fby_flush_told(pool, 0) == 0);
 	while (fby_index_bucket(&pool->cache, fby_key(1, other)) != fby_index_bucket(&pool->cache, fby_key(1, 0)))
 		other++;

@@ -717,8 +717,28 @@ static void kinds_to_come(void)
 	pool_restore();
 }
 
+/* A cut between the two copies of a volume's record: the newer one counts, whichever it is, and
+ * the next write begins with the older. */
+static void record_cut(u32 newer)
+{
+	u64 at = FBY_VT_OFFSET + (1 - newer) * sizeof(struct fby_volume_record);
+	struct fby_volume_record older;
+	struct fby_recovery_report report;
+
+	pool_restore();
+	memcpy(&older, memory_at(at), sizeof(older));
+	pool->space.owner[0].rec.marks += 2;
+	fby_owner_write(&pool->space, 0);
+	memcpy(memory_at(at), &older, sizeof(older));
+	pool_recover(&report);
+	EXPECT(pool->space.owner[0].rec.marks == older.marks + 2);
+	pool_restore();
+}
+
 void test_recovery(void)
 {
+	record_cut(0);
+	record_cut(1);
 	log_that_lies();
 	torn();
 	repaired();
