@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::mark::mark_at;
 use crate::origin;
 use crate::report::{
-    origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, VolumeInfo,
+    origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, Uuid, VolumeInfo,
     LOST_LISTED, LOST_STUCK_WAY_OUT,
 };
 
@@ -28,6 +28,17 @@ const DRAIN_PROGRESS: Duration = Duration::from_millis(100);
 /// So often a drain begins anew for what it passed over as damaged, and what reads well after.
 const PASSED_OVER_TIMES: u32 = 3;
 
+/// A volume that is to be drained.  Its index alone is not enough: it is another volume's once this
+/// one is removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub index: u16,
+    pub uuid: Uuid,
+    pub name: String,
+    /// One of all volumes of the pool: if it is removed meanwhile, nobody misses it.
+    pub one_of_all: bool,
+}
+
 /// A drain of one volume.
 struct Drain<'e> {
     name: String,
@@ -38,67 +49,84 @@ struct Drain<'e> {
 
 impl Core {
     /// The volumes to drain: the named one, or all.
-    pub(crate) fn named(&self, name: Option<&str>) -> Result<Vec<u16>> {
+    pub(crate) fn asked(&self, name: Option<&str>) -> Result<Vec<Asked>> {
+        let asked = |v: VolumeInfo| Asked {
+            index: v.index,
+            uuid: v.uuid,
+            name: v.name,
+            one_of_all: name.is_none(),
+        };
         match name {
-            Some(name) => self.find(name).map(|index| vec![index]),
-            None => Ok(self.volumes().iter().map(|v| v.index).collect()),
+            Some(name) => Ok(vec![asked(self.volume_info(self.find(name)?)?)]),
+            None => Ok(self.volumes().into_iter().map(asked).collect()),
         }
     }
 
     /// Until all that was written to the volumes before is on their origins, as
     /// far as it is not lost.  Returns what is known then of each, attached or
-    /// not, and the last progress of the last one.
+    /// not, and the last progress of the last one.  A volume that is removed meanwhile is left
+    /// out where all were asked for.
     pub(crate) fn drain(
         self: &Arc<Self>,
-        volumes: &[u16],
+        volumes: &[Asked],
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<(Vec<Completeness>, DrainProgress)> {
         self.check_writable()?;
         let started = Instant::now();
         let mut drains = Vec::new();
-        for &index in volumes {
-            let first = self.volume_info(index)?;
-            if !first.attached {
+        for asked in volumes {
+            let first = self.volume_info(asked.index)?;
+            if first.uuid != asked.uuid || !first.attached {
                 continue;
             }
-            let draining = self.drains.begin(&self.engine, index);
-            let draining = draining.map_err(|e| self.drain_error(index, e))?;
+            let draining = self.drains.begin(&self.engine, asked.index);
+            let draining = draining.map_err(|e| self.drain_error(&asked.name, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
         }
+        let drained = |drains: &[Drain<'_>], uuid| drains.iter().any(|d| d.first.uuid == uuid);
         let mut times = 0;
         let (mut judged, last) = loop {
             let last = self.drain_until_clean(&mut drains, started, progress)?;
             self.flush_all(&drains, started, progress)?;
-            let drained = |index| drains.iter().any(|d| d.draining.index == index);
-            let judged = volumes.iter().map(|&index| self.judge(index, drained(index)));
-            let judged: Vec<Completeness> = judged.collect::<Result<_>>()?;
-            let left =
-                |index| volumes.iter().zip(&judged).any(|(&v, j)| v == index && j.pages_left > 0);
+            let mut judged = Vec::new();
+            for asked in volumes {
+                match self.judge_as(asked.index, asked.uuid, drained(&drains, asked.uuid))? {
+                    Some(now) => judged.push((asked.uuid, now)),
+                    None if asked.one_of_all => {}
+                    None => {
+                        let why = "removed it";
+                        return Err(Error::Stopped { name: asked.name.clone(), why });
+                    }
+                }
+            }
+            let left = |uuid| judged.iter().any(|(of, j)| *of == uuid && j.pages_left > 0);
             times += 1;
-            if times == PASSED_OVER_TIMES || !drains.iter().any(|d| left(d.draining.index)) {
+            if times == PASSED_OVER_TIMES || !drains.iter().any(|d| left(d.first.uuid)) {
                 break (judged, last);
             }
-            for d in drains.iter_mut().filter(|d| left(d.draining.index)) {
-                let index = d.draining.index;
-                let again = self.drains.begin(&self.engine, index);
-                d.draining = again.map_err(|e| self.drain_error(index, e))?;
+            for d in drains.iter_mut().filter(|d| left(d.first.uuid)) {
+                let again = self.drains.begin(&self.engine, d.draining.index);
+                d.draining = again.map_err(|e| self.drain_error(&d.name, e))?;
                 d.ended = false;
             }
         };
         for d in &drains {
-            let index = d.draining.index;
-            let cleared =
-                self.attached(index).map_or(Ok(true), |a| self.clear_mark(&a, index, true))?;
+            let (index, uuid) = (d.draining.index, d.first.uuid);
+            let attached = self.attached(index).filter(|attached| attached.uuid == uuid);
+            // It is not detached meanwhile: the mark is judged by what the index holds.
+            let held = attached.and_then(Flushing::begin);
+            let cleared = held.map_or(Ok(true), |held| self.clear_mark(&held.0, index, true))?;
             // As it is now, and as the origin itself says it is.
-            let now = self.judge(index, true)?;
-            let Some(of_it) = volumes.iter().position(|v| *v == index) else { continue };
-            judged[of_it] = now;
+            let Some(mut now) = self.judge_as(index, uuid, true)? else { continue };
             if !cleared {
-                let pages = judged[of_it].pages_since;
-                judged[of_it].written_since(pages);
+                let pages = now.pages_since;
+                now.written_since(pages);
+            }
+            if let Some((_, of_it)) = judged.iter_mut().find(|(of, _)| *of == uuid) {
+                *of_it = now;
             }
         }
-        Ok((judged, last))
+        Ok((judged.into_iter().map(|(_, judged)| judged).collect(), last))
     }
 
     /// Takes the mark of an origin away that has everything by now.  False: it has not, and
@@ -116,8 +144,21 @@ impl Core {
     /// is about was written and flushed; pages that are there now are newer, but for those of
     /// a static volume that it passed over.
     pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
+        loop {
+            let uuid = self.volume_info(index)?.uuid;
+            if let Some(judged) = self.judge_as(index, uuid, drained)? {
+                return Ok(judged);
+            }
+        }
+    }
+
+    /// The same of the volume of this UUID; None: the index is another's by now.
+    fn judge_as(&self, index: u16, uuid: Uuid, drained: bool) -> Result<Option<Completeness>> {
         let (mut v, (lost, passed_over)) = loop {
             let v = self.volume_info(index)?;
+            if v.uuid != uuid {
+                return Ok(None);
+            }
             let lost = match v.lost_blocks {
                 0 => (Vec::new(), 0),
                 _ => self.engine.lost_and_passed_over(index, LOST_LISTED),
@@ -145,7 +186,7 @@ impl Core {
         if pages_since > 0 {
             judged.written_since(pages_since);
         }
-        Ok(judged)
+        Ok(Some(judged))
     }
 
     /// Looks at the origin before its completeness is judged: the origin in use, or the file or
@@ -197,12 +238,14 @@ impl Core {
         let mut flushes = Vec::new();
         for d in drains {
             let index = d.draining.index;
-            let flushing = self.attached(index).and_then(Flushing::begin);
-            let detached = || self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED));
+            let attached = self.attached(index).filter(|attached| attached.uuid == d.first.uuid);
+            let flushing = attached.and_then(Flushing::begin);
+            let detached = || self.drain_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED));
             let (core, flushing) = (self.clone(), flushing.ok_or_else(detached)?);
+            let name = d.name.clone();
             let thread = std::thread::Builder::new()
                 .name("fby-drain".into())
-                .spawn(move || core.flush_owed(index, &flushing.0))
+                .spawn(move || core.flush_owed(&name, index, &flushing.0))
                 .map_err(|e| self.system("starting a thread", e))?;
             flushes.push((d, thread));
         }
@@ -226,25 +269,25 @@ impl Core {
     }
 
     /// The origin alone is to be all of it: with what went past the cache.
-    fn flush_owed(&self, index: u16, attached: &Attached) -> Result<()> {
+    fn flush_owed(&self, name: &str, index: u16, attached: &Attached) -> Result<()> {
         let flushed = attached.flush(self, index);
         let flushed = flushed.map_err(|source| Error::OriginIo {
-            name: self.volume_name(index).unwrap_or_default(),
+            name: name.into(),
             doing: "flush",
             offset: 0,
             len: 0,
             source,
         })?;
-        flushed.map_err(|e| self.drain_error(index, e))
+        flushed.map_err(|e| self.drain_error(name, e))
     }
 
     /// It was attached when the drain began.
-    fn drain_error(&self, index: u16, e: Code) -> Error {
-        match (e.0, self.volume_name(index)) {
-            (sys::FBY_E_VOLUME_DETACHED, Some(name)) => {
-                Error::Stopped { name, why: "detached it, or stops" }
+    fn drain_error(&self, name: &str, e: Code) -> Error {
+        match e.0 {
+            sys::FBY_E_VOLUME_DETACHED => {
+                Error::Stopped { name: name.into(), why: "detached it, or stops" }
             }
-            _ => self.volume_error(index, e),
+            _ => self.named_error(name, e),
         }
     }
 
@@ -264,10 +307,11 @@ impl Core {
             }
             for d in drains.iter_mut().filter(|d| !d.ended) {
                 let Draining { index, upto, .. } = d.draining;
-                let raw = self.engine.volume_info(index).map_err(|e| self.drain_error(index, e))?;
+                let raw =
+                    self.engine.volume_info(index).map_err(|e| self.drain_error(&d.name, e))?;
                 let now = self.volume_info(index)?;
-                if !now.attached {
-                    return Err(self.drain_error(index, Code(sys::FBY_E_VOLUME_DETACHED)));
+                if !now.attached || now.uuid != d.first.uuid || raw.spec.uuid != now.uuid.0 {
+                    return Err(self.drain_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED)));
                 }
                 // Only after its pages are released, so that they are counted.
                 let passed = raw.home >= upto && now.destage != DestageState::Committing;

@@ -39,6 +39,7 @@ use crate::report::{
     Uuid, Verify, VolumeInfo,
 };
 use crate::volume::{self, Volume};
+use attaching::Attaching;
 
 /// How to open a pool.  Fill in what matters and take the rest from
 /// `..Default::default()`.
@@ -369,11 +370,10 @@ impl Pool {
     /// Attaches a volume to its file or block device: the one recorded, or
     /// where [`AttachOptions::origin`] says it is now.
     pub fn attach(&self, name: &str, o: &AttachOptions) -> Result<Volume> {
-        let info = self.volume_info(name)?;
-        if info.damaged {
-            return Err(self.0.core().named_error(name, Code(sys::FBY_E_VOLUME_DAMAGED)));
-        }
-        let path = match (&o.origin, &info.origin_path) {
+        // Reserved before its origin is opened, which may take long: nobody else attaches it, or
+        // removes it and gives its name to another volume.
+        let reserved = self.begin_attach(name)?;
+        let path = match (&o.origin, &reserved.0.origin_path) {
             (Some(path), _) => path.clone(),
             (None, Some(path)) => PathBuf::from(path),
             (None, None) => {
@@ -383,10 +383,6 @@ impl Pool {
                 })
             }
         };
-        // Before its origin is opened, which may take long.
-        if let Some(e) = attaching::taken(self.0.core(), &self.0.volumes(), &info) {
-            return Err(e);
-        }
         self.check_not_the_pool(&path)?;
         let origin = origin::open(&path, self.read_only(), o.away).map_err(|e| match e {
             Error::NotFound { path, .. } => Error::WrongOrigin {
@@ -397,7 +393,7 @@ impl Pool {
             },
             e => e,
         })?;
-        self.attach_origin(name, origin, o)
+        self.attach_reserved(reserved, origin, o)
     }
 
     /// Attaches a volume to its origin, given by the caller.
@@ -407,8 +403,16 @@ impl Pool {
         origin: Box<dyn Origin>,
         o: &AttachOptions,
     ) -> Result<Volume> {
+        self.attach_reserved(self.begin_attach(name)?, origin, o)
+    }
+
+    fn attach_reserved(
+        &self,
+        (info, attaching): (VolumeInfo, Attaching<'_>),
+        origin: Box<dyn Origin>,
+        o: &AttachOptions,
+    ) -> Result<Volume> {
         let core = self.0.core();
-        let (info, attaching) = self.begin_attach(name)?;
         let index = info.index;
         // From here on the origin is asked, which may hang.
         let (state, accept) = (o.state.as_deref(), o.accept_mark);
@@ -515,7 +519,7 @@ impl Pool {
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<Vec<Completeness>> {
         let core = self.0.core();
-        core.drain(&core.named(volume)?, progress).map(|(judged, _)| judged)
+        core.drain(&core.asked(volume)?, progress).map(|(judged, _)| judged)
     }
 
     /// Is its origin, alone, all of the volume?

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use forebay_engine::request::{Runs, NO_RUNS};
 use forebay_engine::sys;
 
+use crate::drains::Asked;
 use crate::error::{Error, Result};
 use crate::latency::{sampled, Phase};
 use crate::report::DrainProgress;
@@ -93,7 +94,10 @@ impl Volume {
         progress: &mut dyn FnMut(&DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
         let core = self.inner().core();
-        let (judged, last) = core.drain(&[self.inner().index()], &mut |_, p| progress(p))?;
+        let info = self.info()?;
+        let asked =
+            Asked { index: info.index, uuid: info.uuid, name: info.name, one_of_all: false };
+        let (judged, last) = core.drain(&[asked], &mut |_, p| progress(p))?;
         match judged.into_iter().find(|c| c.exit_code() != 0) {
             None => Ok(last),
             Some(incomplete) => Err(Error::Incomplete(Box::new(incomplete))),

@@ -234,3 +234,57 @@ fn a_volume_that_is_detached_meanwhile_is_not_called_complete() {
     assert_eq!(faults.calls(FaultOp::Flush), 0);
     assert!(matches!(drained, Err(Error::Stopped { .. })), "{drained:?}");
 }
+
+/// While a drain runs, a volume is removed and another one gets its index.  The drain reports the
+/// volumes that it was asked for, and calls no other one complete.
+#[test]
+fn a_drain_is_of_the_volumes_that_there_were() {
+    let dir = Dir::new("drain-other");
+    let pool = open(&dir.pool(64));
+    let first = attach(&pool, "first", &MemOrigin::new(1 << 20).unwrap());
+    first.write_at(&[1; 4096], 0).unwrap();
+    let gone = pool.volume_add_origin("gone", &MemOrigin::new(1 << 20).unwrap(), 0).unwrap();
+    let mut other = None;
+    let judged = pool.drain(None, &mut |_, _| {
+        if other.is_none() {
+            pool.volume_remove("gone", false).unwrap();
+            let volume = attach(&pool, "other", &MemOrigin::new(1 << 20).unwrap());
+            assert_eq!(volume.info().unwrap().index, gone.index, "the test needs the same index");
+            volume.write_at(&[2; 4096], 0).unwrap();
+            other = Some(volume);
+        }
+        ControlFlow::Continue(())
+    });
+    let judged = judged.unwrap();
+    let names: Vec<_> = judged.iter().map(|c| (&c.volume[..], c.complete)).collect();
+    assert_eq!(names, [("first", true)], "{judged:?}");
+}
+
+/// The same of a volume that is being drained.
+#[test]
+fn another_volume_at_the_same_index_ends_no_drain() {
+    let dir = Dir::new("drain-replaced");
+    let pool = open(&dir.pool(64));
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+    let info = pool.volume_add_origin("first", &memory, 0).unwrap();
+    let volume = pool.attach_origin("first", Box::new(origin), &AttachOptions::default()).unwrap();
+    faults.break_writes();
+    volume.write_at(&[1; 4096], 0).unwrap();
+    let (mut first, mut other) = (Some(volume), None);
+    let drained = pool.drain(None, &mut |_, p| {
+        if p.origin_error.is_some() && other.is_none() {
+            first = None;
+            pool.volume_remove("first", true).unwrap();
+            let volume = attach(&pool, "other", &MemOrigin::new(1 << 20).unwrap());
+            assert_eq!(volume.info().unwrap().index, info.index, "the test needs the same index");
+            other = Some(volume);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(first.is_none() && other.is_some());
+    match drained {
+        Err(e @ Error::Stopped { .. }) => assert!(e.to_string().contains("volume first"), "{e}"),
+        drained => panic!("{drained:?}"),
+    }
+}

@@ -161,6 +161,38 @@ fn an_attach_that_hangs_holds_up_no_other_volume() {
     pool.volume_remove("silent", true).unwrap();
 }
 
+/// The same of one whose origin is still being opened.
+#[test]
+fn an_open_that_hangs_keeps_its_volume() {
+    let dir = Dir::new("open-hangs");
+    let pool = Arc::new(Pool::open(&dir.pool(64), &unthrottled()).unwrap());
+    let memory = MemOrigin::new(1 << 20).unwrap();
+    pool.volume_add_origin("v", &memory, 0).unwrap();
+    let socket = dir.path("socket");
+    // It takes a connection, and says nothing.
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let options = AttachOptions {
+        origin: Some(format!("nbd+unix:///?socket={}", socket.display()).into()),
+        ..AttachOptions::default()
+    };
+    let opening = pool.clone();
+    let opened = std::thread::spawn(move || opening.attach("v", &options).map(drop));
+    let (taken, _) = listener.accept().unwrap();
+    let (one, origin) = (pool.clone(), Box::new(memory.clone()));
+    answers("a second attach", move || {
+        let attached = one.attach_origin("v", origin, &AttachOptions::default()).map(drop);
+        for done in [attached, one.volume_remove("v", true)] {
+            let e = done.expect_err("its first attach has not ended");
+            let text = e.to_string();
+            assert_eq!(e.exit_code(), 4, "{text}");
+            assert!(text.contains("is being attached") && text.contains("try again"), "{text}");
+        }
+    });
+    drop((taken, listener));
+    opened.join().unwrap().expect_err("nobody serves its origin");
+    pool.attach_origin("v", Box::new(memory), &AttachOptions::default()).unwrap().detach().unwrap();
+}
+
 /// What it says of itself waits, or is that it is gone.
 #[derive(Debug)]
 struct Changed {
