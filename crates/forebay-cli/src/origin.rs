@@ -4,14 +4,28 @@
 use forebay::{OriginMarks, OriginState, OriginStatus};
 use serde_json::json;
 
-use crate::args::origin::{AcceptLoss, Origin, OriginStatus as Asked};
+use crate::args::origin::{AcceptHost, AcceptLoss, Origin, OriginStatus as Asked};
 use crate::{out, units};
 
 pub fn run(a: &Origin) -> anyhow::Result<u8> {
     match a {
         Origin::Status(a) => status(a),
         Origin::AcceptLoss(a) => accept_loss(a),
+        Origin::AcceptHost(a) => accept_host(a),
     }
+}
+
+fn accept_host(a: &AcceptHost) -> anyhow::Result<u8> {
+    forebay::accept_host(&a.host)?;
+    match a.json.json {
+        true => out::json(&json!({ "accepted": a.host }))?,
+        false => out::line(format_args!(
+            "the marks of host {} are this host's now; servers that run already look at that when \
+             they meet one",
+            a.host
+        ))?,
+    }
+    Ok(0)
 }
 
 fn status(a: &Asked) -> anyhow::Result<u8> {

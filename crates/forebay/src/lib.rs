@@ -106,8 +106,9 @@ pub use log::{
     Claimed, Effect, Generation, Log, LogEntry, LogHeader, LogOptions, LOG_HEADER_BYTES,
 };
 pub use mark::{
-    file_identity, state_dir, Attaching, Bears, Completed, FileMark, Found as FoundMark, MapClaim,
-    Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState, OriginStatus,
+    accept_host, file_identity, state_dir, Attaching, Bears, Completed, FileMark,
+    Found as FoundMark, MapClaim, Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState,
+    OriginStatus,
 };
 pub use media::{
     file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,

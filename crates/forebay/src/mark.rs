@@ -60,6 +60,7 @@ use crate::report::{Uuid, VolumeInfo};
 pub use content::Mark;
 pub(crate) use content::{now, MOST_BYTES as MARK_MOST};
 pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
+pub use host::accept_host;
 pub(crate) use host::host;
 pub(crate) use keep::Keep;
 pub use keep::{state_dir, Found};
@@ -202,7 +203,7 @@ impl Owner<'_> {
             {
                 refuse(
                     format!("{mark}, and this is host {}", self.host),
-                    format!("{there} there; if that host does not use it any more, and this is the pool as it was there, say so ({accept})"),
+                    format!("{there} there; if that host does not use it any more, and this is the pool as it was there, say so ({accept}){}", host::accept_once(&mark.host)),
                 )
             }
             Found::Marked(mark) => Ok(Some(mark)),

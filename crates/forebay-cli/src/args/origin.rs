@@ -21,6 +21,25 @@ pub enum Origin {
     /// systems and databases on the origin are as after a disk that lost writes.  If the pool
     /// reappears, it is not attached to the origin any more.
     AcceptLoss(AcceptLoss),
+    /// Accept the marks of a number that this host had before its product UUID changed
+    ///
+    /// A virtual machine that is moved or restored, and a machine with another mainboard, may get
+    /// another product UUID.  It looks like a clone then, gets a number of its own, and is refused at
+    /// the marks of the old one.  This accepts all of these at once.  Never do it on a clone of a
+    /// machine that goes on: both would use the same origins.
+    AcceptHost(AcceptHost),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay origin accept-host 0123456789abcdef0123456789abcdef     the number is in the refusal",
+))]
+pub struct AcceptHost {
+    /// The number of the host that the marks name
+    #[arg(value_name = "HOST")]
+    pub host: String,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 /// The directory of marks that are files: of devices and exports.

@@ -6,7 +6,8 @@
 //! An image is cloned with its machine-id, and several machines may share a directory of state.
 //! So each number, machine-ids included, has a record of the machine that uses it.  A machine
 //! that surely is another one ([`Traits::differ`]) makes a number of its own, and marks of the
-//! first number are not its own.  Without such evidence a number counts.
+//! first number are not its own.  Without such evidence a number counts.  A machine whose product
+//! alone is another one may be the same, or a clone: that is an operator's word ([`accept`]).
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -16,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::content::short;
 use super::keep::{make_dir, state_dir, SYSTEM};
+use crate::error::Error;
 
 /// In a directory of state; any user may read it.  A record has this name with a point and its
 /// number.  The name alone is a number that was kept without a record.
@@ -87,10 +89,6 @@ impl Record {
         }
         if !dir.is_dir() {
             make_dir(dir).ok()?;
-            // Whatever the umask, as that of a unit: other users read what root knows.
-            if dir == Path::new(SYSTEM) {
-                std::fs::set_permissions(dir, PermissionsExt::from_mode(0o755)).ok()?;
-            }
         }
         let temporary = dir.join(format!(".{FILE}.{}", random_number()?));
         let file =
@@ -235,6 +233,73 @@ impl Places {
             own.insert(self.name());
         }
         Known { host, own }
+    }
+}
+
+/// Why a number is not accepted as one of this machine's, and the way out.
+type Refused = (String, &'static str);
+
+impl Places {
+    /// The directory and the record of a number whose machine may be this one: its product alone is
+    /// another.
+    fn moved(&self, number: &str) -> Option<(&Path, Record)> {
+        let seen = self.traits();
+        let other_product = |of: &Traits| of.product.is_some() && of.product != seen.product;
+        let alone = |of: &Traits| !Traits { product: None, ..of.clone() }.differ(&seen);
+        let mut records = self.records().into_iter();
+        let moved = |r: &Record| r.number == number && other_product(&r.of) && alone(&r.of);
+        records.find(|(_, r)| moved(r)).filter(|_| seen.product.is_some())
+    }
+
+    fn accept(&self, number: &str) -> Result<(), Refused> {
+        if self.known().own.contains(number) {
+            return Err(("it is this host's already".into(), "nothing is to be done"));
+        }
+        let seen = self.traits();
+        if seen.product.is_none() {
+            let cause = "the product UUID of this machine cannot be read".into();
+            return Err((
+                cause,
+                "do this as root; a machine without one is known by its machine-id",
+            ));
+        }
+        let (dir, record) = self.moved(number).ok_or_else(|| {
+            let theirs = self.records().into_iter().find(|(_, r)| r.number == number);
+            let cause = match theirs {
+                Some(_) => "it has another machine-id, and so is another machine's".into(),
+                None => format!("no file {FILE}.{number} is in the directories of marks here"),
+            };
+            (cause, "accept the mark of each origin (--accept-mark), if that host does not use it")
+        })?;
+        let turn = self.records().iter().map(|(_, r)| r.turn).max().unwrap_or(0) + 1;
+        let boot = std::fs::read_to_string(&self.boot).ok().map(|boot| boot.trim().to_string());
+        let of = Traits { product: seen.product.clone(), ..record.of.filled(&seen) };
+        let new = Record { turn, of, boot, ..record };
+        new.write(dir, !new.path(dir).exists()).ok_or_else(|| {
+            let cause = format!("{} cannot be written", new.path(dir).display());
+            (cause, "make its file system writable, or make room there")
+        })
+    }
+}
+
+/// By order: the machine that used this number is this one, whose product alone has changed, and does
+/// not go on elsewhere.  Marks of that number are this host's then, on all origins.
+pub fn accept_host(number: &str) -> Result<(), Error> {
+    Places::of_system().accept(number).map_err(|(cause, way_out)| Error::Usage {
+        what: format!("host {number}: {cause}"),
+        way_out: way_out.into(),
+    })
+}
+
+/// The way out of a refusal, where one consent for all origins is enough.
+pub(super) fn accept_once(host: &str) -> String {
+    match Places::of_system().moved(host) {
+        Some(_) => format!(
+            "; if this is the same machine with another product UUID (a moved or restored virtual \
+             machine, another mainboard), and not a clone of it, say so once for all origins: \
+             forebay origin accept-host {host}"
+        ),
+        None => String::new(),
     }
 }
 
@@ -483,6 +548,36 @@ mod tests {
                 others.for_each(|(_, n)| assert!(!places.is_this(n, &host), "{what}, step {step}"));
             }
         }
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// A virtual machine that was moved has another product UUID and is the same host, if an operator
+    /// says so: once, for all marks.  What surely is another machine is not accepted by that.
+    #[test]
+    fn a_moved_machine_is_the_same_by_one_word() {
+        let dir = new_dir("moved");
+        let at = |product, id| machine(&dir, "machine", [product, id, "1", "a"], &["state"]);
+        let before = at("p", ID).host();
+        let between = at("q", ID).host();
+        assert!(before == ID && between != ID && !at("q", ID).is_this(ID, &between));
+        let refused = |places: &Places, number: &str, why: &str| {
+            let (cause, _) = places.accept(number).expect_err(why);
+            assert!(cause.contains(why), "{cause}");
+        };
+        refused(&at("", ID), ID, "cannot be read");
+        refused(&at("q", OTHER), ID, "another machine-id");
+        refused(&at("q", ID), OTHER, "another machine-id");
+        refused(&at("q", ID), &ID.replace('f', "0"), "no file host-id");
+        refused(&at("q", ID), &between, "already");
+        assert!(at("q", ID).moved(ID).is_some() && at("q", OTHER).moved(ID).is_none());
+        at("q", ID).accept(ID).unwrap();
+        let moved = at("q", ID);
+        assert_eq!(moved.host(), ID);
+        // The marks of both numbers are its own, for other users, too; the first machine is another.
+        assert!(moved.is_this(&between, ID) && moved.is_this(ID, ID) && moved.moved(ID).is_none());
+        assert!(at("", ID).host() == ID && at("", ID).is_this(&between, ID));
+        let back = at("p", ID);
+        assert!(back.host() != ID && !back.is_this(ID, &back.host()));
         std::fs::remove_dir_all(dir).unwrap();
     }
 

@@ -417,29 +417,44 @@ fn open_dir(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// With what is above it, each durable in the one above.
+/// A directory of state, or the one of marks in it, with what is above it, each durable in the
+/// one above.  All may read it, whatever the umask, as that of a unit; the umask counts for what
+/// is above.
 pub(super) fn make_dir(path: &Path) -> io::Result<()> {
+    let own = if path.ends_with(MARKS) { 2 } else { 1 };
+    make_dirs(path, own)
+}
+
+/// The last `own` parts of the path are Forebay's.
+fn make_dirs(path: &Path, own: u32) -> io::Result<()> {
     if path.as_os_str().is_empty() || rustix::fs::stat(path).is_ok() {
         return Ok(());
     }
     let parent = path.parent().unwrap_or(Path::new("/"));
-    make_dir(parent)?;
-    match rustix::fs::mkdirat(CWD, path, Mode::from_raw_mode(0o755)) {
+    make_dirs(parent, own.saturating_sub(1))?;
+    let all_read = Mode::from_raw_mode(0o755);
+    match rustix::fs::mkdirat(CWD, path, all_read) {
         Err(Errno::EXIST) => {}
+        Ok(()) if own > 0 => {
+            rustix::fs::chmod(path, all_read).map_err(|e| at_path(path, e.into()))?;
+        }
         done => done.map_err(|e| at_path(path, e.into()))?,
     }
     let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
     std::fs::File::open(parent).and_then(|dir| dir.sync_all()).map_err(|e| at_path(parent, e))
 }
 
-/// In place of one that is there.
+/// In place of one that is there.  All may read it, whatever the umask.
 fn new_file(dir: &OwnedFd, name: &str) -> io::Result<std::fs::File> {
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::NOENT) => {}
         done => done?,
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644))?.into())
+    let all_read = Mode::from_raw_mode(0o644);
+    let file = rustix::fs::openat(dir, name, flags, all_read)?;
+    rustix::fs::fchmod(&file, all_read)?;
+    Ok(file.into())
 }
 
 /// Durable when it returns.
@@ -563,6 +578,42 @@ mod tests {
             origin: origin.into(),
             ..Mark::default()
         }
+    }
+
+    /// A unit's umask is 0077, say, and other users look at an origin's mark.
+    #[test]
+    fn all_may_read_a_mark_whatever_the_umask() {
+        const DIR: &str = "FOREBAY_TEST_KEEP_DIR";
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        if let Some(above) = std::env::var_os(DIR).map(PathBuf::from) {
+            let (state, name) = (above.join("state"), "wwid:1");
+            let by = MarkedBy { name: name.into(), on: MarkedOn::Host };
+            let kept = Kept::open(&by, &state, false).unwrap();
+            let file = state.join(MARKS).join(file_name(name));
+            // The room for a first mark, what a removed one leaves, and a mark without room.
+            for round in 0..3 {
+                if round == 2 {
+                    std::fs::remove_file(state.join(MARKS).join(kept.new_name())).unwrap();
+                }
+                kept.put(&mark_of(name)).unwrap();
+                assert_eq!(mode(&file), 0o644, "{round}");
+                kept.take_away().unwrap();
+            }
+            assert_eq!([mode(&state), mode(&state.join(MARKS))], [0o755; 2]);
+            assert_eq!(mode(&above), 0o700, "it is not Forebay's");
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("fby-keep-umask-{}", std::process::id()));
+        let ran = std::process::Command::new("sh")
+            .args(["-c", "umask 0077 && exec \"$0\" --exact \"$1\""])
+            .arg(std::env::current_exe().unwrap())
+            .arg("mark::keep::tests::all_may_read_a_mark_whatever_the_umask")
+            .env(DIR, dir.join("above"))
+            .output()
+            .unwrap();
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+        assert!(dir.exists(), "{}", String::from_utf8_lossy(&ran.stdout));
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     /// A mark that was set or removed stays so after a cut: its file and directory are synced
