@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: usize = 1024;
 const DESCRIPTORS: usize = 2;
 /// Descriptors left for what else the process does.
 const DESCRIPTORS_LEFT: usize = 96;
-/// Memory of large requests.
+/// Memory of large requests, where there is enough.
 const MEMORY: Bounds = Bounds {
     all: 256 << 20,
     export: 192 << 20,
@@ -49,6 +49,8 @@ const MEMORY: Bounds = Bounds {
     client: 64 << 20,
     watch: Duration::from_secs(5),
 };
+/// Two requests of any size: a connection has one of them.
+const MEMORY_LEAST: usize = 2 * REQUEST_MAX_BYTES as usize;
 /// How soon it is seen that the server is to stop.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -117,7 +119,7 @@ pub(crate) fn serve(
     door: &Door,
 ) {
     let (most, mut full) = (connections_max(), false);
-    let memory = Memory::new(MEMORY);
+    let memory = Memory::new(MEMORY.within(forebay::memory_share(MEMORY_LEAST, MEMORY.all)));
     let cut = |number| {
         if let Some(stream) = door.connections().get(&number) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -269,6 +271,20 @@ mod common;
 mod tests {
     use super::common::*;
     use super::*;
+
+    /// However little memory there is, each request has room, and what is granted together stays
+    /// within it.
+    #[test]
+    fn bounds_fit_into_the_memory_that_there_is() {
+        const REQUEST: usize = REQUEST_MAX_BYTES as usize;
+        for all in [MEMORY_LEAST, MEMORY_LEAST + 1, 100 << 20, 200 << 20, MEMORY.all] {
+            let bounds = MEMORY.within(all);
+            assert!(bounds.all == all && bounds.export < all && bounds.client <= bounds.export);
+            assert!(bounds.client >= REQUEST && bounds.export >= bounds.export_least, "{bounds:?}");
+        }
+        let bounds = MEMORY.within(MEMORY.all);
+        assert_eq!((bounds.export, bounds.client), (MEMORY.export, MEMORY.client));
+    }
     use forebay::*;
 
     const MIB: usize = 1 << 20;

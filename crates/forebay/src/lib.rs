@@ -83,6 +83,7 @@ mod latency;
 mod log;
 mod mark;
 mod media;
+mod memory;
 mod opened;
 mod origin;
 mod pages;
@@ -114,6 +115,7 @@ pub use media::{
     file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
     MediaOptions, PoolSummary,
 };
+pub use memory::{memory_limit, memory_share};
 pub use origin::{
     open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
     Origin,

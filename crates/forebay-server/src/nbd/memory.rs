@@ -49,6 +49,14 @@ pub(crate) struct Bounds {
     pub watch: Duration,
 }
 
+impl Bounds {
+    /// Where all have so much together.
+    pub fn within(self, all: usize) -> Bounds {
+        let (export, client) = (self.export.min(all / 4 * 3), self.client.min(all / 2));
+        Bounds { all, export, client, ..self }
+    }
+}
+
 /// Who asks, and for which volume.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much memory this process may have: the machine's, or less by a limit of its cgroup or of one
+//! above that.
+
+use std::fs;
+use std::path::{Component, Path};
+
+/// In bytes.  A server that takes more is ended by the kernel, and every client with it.
+pub fn memory_limit() -> u64 {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let machine = machine(&read("/proc/meminfo")).unwrap_or(u64::MAX);
+    machine.min(of_cgroups(&read("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")))
+}
+
+/// A part of it, for what clients make the server hold: a quarter, between these bounds.
+pub fn memory_share(least: usize, most: usize) -> usize {
+    share_of(memory_limit(), least, most)
+}
+
+fn share_of(limit: u64, least: usize, most: usize) -> usize {
+    usize::try_from(limit / 4).unwrap_or(usize::MAX).clamp(least, most)
+}
+
+/// By /proc/meminfo.
+fn machine(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// The least limit of the process's cgroups, by /proc/self/cgroup, where cgroups are mounted at
+/// `root`.
+fn of_cgroups(cgroups: &str, root: &Path) -> u64 {
+    const UNIFIED: [&str; 2] = ["memory.max", "memory.high"];
+    const FIRST: [&str; 1] = ["memory.limit_in_bytes"];
+    let mut least = u64::MAX;
+    for line in cgroups.lines() {
+        // hierarchy:controllers:path
+        let mut fields = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let (mount, files) = match controllers {
+            "" => (root.to_path_buf(), &UNIFIED[..]),
+            _ if controllers.split(',').any(|c| c == "memory") => (root.join("memory"), &FIRST[..]),
+            _ => continue,
+        };
+        let names =
+            Path::new(path).components().filter(|part| matches!(part, Component::Normal(_)));
+        // With a namespace of its own, or in a container, a process sees its cgroup as the root.
+        let mut at = mount;
+        let mut places = vec![at.clone()];
+        for name in names {
+            at.push(name);
+            places.push(at.clone());
+        }
+        for place in places {
+            for file in files {
+                let text = fs::read_to_string(place.join(file)).unwrap_or_default();
+                // "max" is none, and the first version writes a number that no machine has.
+                least = text.trim().parse().map_or(least, |limit: u64| limit.min(least));
+            }
+        }
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Path and content.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
+    #[test]
+    fn the_least_limit_counts() {
+        const MIB: u64 = 1 << 20;
+        let root = std::env::temp_dir().join(format!("fby-memory-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        #[rustfmt::skip]
+        let table: [(&str, &str, Files<'_>, u64); 9] = [
+            ("no cgroups", "", &[], u64::MAX),
+            ("without a limit", "0::/a", &[("a/memory.max", "max")], u64::MAX),
+            ("its own", "0::/a/b", &[("a/b/memory.max", "134217728")], 128 * MIB),
+            ("one above it", "0::/a/b", &[("a/memory.max", "67108864"), ("a/b/memory.max", "134217728")], 64 * MIB),
+            ("throttled from there on", "0::/a", &[("a/memory.high", "33554432"), ("a/memory.max", "67108864")], 32 * MIB),
+            ("a container", "0::/", &[("memory.max", "67108864")], 64 * MIB),
+            ("above its namespace", "0::/../x", &[("memory.max", "67108864"), ("x/memory.max", "max")], 64 * MIB),
+            ("the first version", "5:cpu:/c\n4:memory,hugetlb:/a\n0::/", &[("memory/a/memory.limit_in_bytes", "67108864")], 64 * MIB),
+            ("the first version, of another place", "4:memory:/host/a", &[("memory/memory.limit_in_bytes", "67108864")], 64 * MIB),
+        ];
+        for (at, (what, cgroups, files, limit)) in table.into_iter().enumerate() {
+            let root = root.join(at.to_string());
+            for (file, text) in files {
+                let path = root.join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, format!("{text}\n")).unwrap();
+            }
+            assert_eq!(of_cgroups(cgroups, &root), limit, "{what}");
+        }
+        let _ = fs::remove_dir_all(&root);
+        assert_eq!(machine("MemTotal:        2048 kB\nMemFree: 7 kB\n"), Some(2 * MIB));
+        assert_eq!(machine("MemFree: 7 kB\n"), None);
+        assert!(memory_limit() > 0 && memory_limit() < u64::MAX, "this machine has some");
+    }
+
+    #[test]
+    fn a_share_has_bounds() {
+        let share = |limit| share_of(limit, 64, 256);
+        assert_eq!([0, 256, 260, 1024, u64::MAX].map(share), [64, 64, 65, 256, 256]);
+    }
+}
