@@ -107,6 +107,11 @@ pub enum Found {
     Unknown,
 }
 
+/// The way out where the number may be forged.
+const DOUBTFUL: &str =
+    ". Others may have written that number (.forebay-group in the tree): if this \
+    is the newest copy of the pool, remove that file and accept that (--accept=no-group)";
+
 #[derive(Debug, thiserror::Error)]
 pub enum MarkError {
     #[error(transparent)]
@@ -146,9 +151,10 @@ pub enum MarkError {
     #[error(
         "this is an older copy of the pool: the tree has what was synced up to group {tree}, \
          and the log says {log}. Use the pool as it was; forebay unmark TREE --accept-loss gives \
-         up what it held"
+         up what it held{}",
+        if *.doubtful { DOUBTFUL } else { "" }
     )]
-    OlderPool { tree: u64, log: u64 },
+    OlderPool { tree: u64, log: u64, doubtful: bool },
     #[error(
         ".forebay-group in it is gone, or is not of the mark's period, so that an older copy of \
          the tree cannot be told from the tree. Replay onto the tree as it was, or accept that \
@@ -386,6 +392,8 @@ struct Numbered<N> {
     done: bool,
     /// Others may write to it.
     open: bool,
+    /// It belongs neither to root nor to this user.
+    foreign: bool,
 }
 
 /// It was made by one who is trusted.  Its mode may have been changed since then.
@@ -419,7 +427,9 @@ fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
     let Some((period, group)) = words else { return Ok(None) };
     let (Ok(period), Ok(group)) = (period.parse(), group.parse()) else { return Ok(None) };
     let (end, done) = (line.len() as u64, text[line.len()..read].starts_with(ALL));
-    Ok(Some(Numbered { node, period, group, end, done, open: attr.mode & 0o022 != 0 }))
+    let (open, us) = (attr.mode & 0o022 != 0, New::plain(Kind::File, 0).uid);
+    let foreign = attr.uid != 0 && attr.uid != us;
+    Ok(Some(Numbered { node, period, group, end, done, open, foreign }))
 }
 
 /// What the tree bears of the period of its mark; `None`: the mark is of a version of Forebay
@@ -443,7 +453,10 @@ pub fn objections<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<Vec<M
     match group_of(tree, mark) {
         _ if planted(Bug::GroupIgnored) => {}
         Ok(Some(tree)) if tree < synced => all.push(MarkError::OlderTree { tree, log: synced }),
-        Ok(Some(tree)) if tree > synced + 1 => all.push(MarkError::OlderPool { tree, log: synced }),
+        Ok(Some(group)) if group > synced + 1 => {
+            let doubtful = numbered(tree)?.is_some_and(|n| n.open || n.foreign);
+            all.push(MarkError::OlderPool { tree: group, log: synced, doubtful });
+        }
         Ok(_) => {}
         Err(no_group @ MarkError::NoGroup) => all.push(no_group),
         Err(e) => return Err(e),

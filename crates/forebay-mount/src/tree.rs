@@ -78,6 +78,13 @@ pub struct Seals {
     pub verity: bool,
 }
 
+impl Seals {
+    /// Of a directory: names are not removed from it, or not made in it either.
+    pub fn keeps_names(&self) -> bool {
+        self.immutable || self.append_only
+    }
+}
+
 /// What a new inode is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
@@ -166,6 +173,12 @@ pub trait Tree: Send + Sync {
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     fn attr(&self, node: &Self::Node) -> Result<Attr>;
+    /// Gives it the project, which has a quota, that it would have if it had been made in this
+    /// directory.
+    fn join_project(&self, node: &Self::Node, dir: &Self::Node) -> Result<()> {
+        let _ = (node, dir);
+        Err(Errno::XDEV)
+    }
     /// The seals of an inode, as far as the file system shows them.
     fn seals(&self, node: &Self::Node) -> Result<Seals> {
         let _ = node;

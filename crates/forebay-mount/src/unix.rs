@@ -522,6 +522,16 @@ impl Tree for UnixTree {
         Ok(attr_of_stat(node.kind(), &fs::fstat(node.fd()?)?))
     }
 
+    fn join_project(&self, node: &Node, dir: &Node) -> Result<()> {
+        match node.kind() {
+            Kind::File | Kind::Directory => {
+                forebay::join_project(node.reading()?.as_fd(), dir.reading()?.as_fd())
+            }
+            // No system call gives one to the others.
+            _ => Err(Errno::XDEV),
+        }
+    }
+
     fn seals(&self, node: &Node) -> Result<Seals> {
         let s = fs::statx(node.fd()?, "", AtFlags::EMPTY_PATH, StatxFlags::empty())?;
         let has = |attribute| s.stx_attributes.contains(attribute);

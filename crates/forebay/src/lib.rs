@@ -117,8 +117,8 @@ pub use media::{
 };
 pub use memory::{memory_limit, memory_share};
 pub use origin::{
-    open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
-    Origin,
+    join_project, open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin,
+    MemOrigin, NbdOrigin, Origin,
 };
 pub use pages::Pages;
 pub use pool::{

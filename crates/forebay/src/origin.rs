@@ -29,6 +29,7 @@ use crate::report::OriginInfo;
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;
 pub(crate) use identity::of_file as identity_of_file;
+pub use ioctl::join_project;
 pub use mem::MemOrigin;
 pub use nbd::NbdOrigin;
 pub use open::open;

@@ -142,8 +142,9 @@ pub struct Replay {
     /// path), older-tree (it is an older copy, and what came in between is lost), no-group
     /// (.forebay-group is gone or no proof), unmarked (the tree lacks the log's mark), under-way
     /// (leave out the last change, which the tree refuses), lost-entries (leave out what depends
-    /// on entries that are lost); by commas. Without a kind: moved, by which nothing is lost. What
-    /// is accepted is told in the report
+    /// on entries that are lost), sealed (leave as it is what the tree refuses to change, as for
+    /// chattr +i, where no seal shows); by commas. Without a kind: moved, by which nothing is lost.
+    /// What is accepted is told in the report
     #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
     pub accept: Accept,
     /// Directory for the data that the log has of missing files; default: .forebay-found in the

@@ -517,6 +517,51 @@ fn a_mark_that_somebody_renamed() -> std::result::Result<(), String> {
     Ok(())
 }
 
+/// A number that somebody may have forged refuses the replay as an older pool's, and the message has
+/// the way out; one that nobody else can write has none.
+#[test]
+fn a_forged_number_has_a_way_out() {
+    let us = New::plain(Kind::File, 0).uid;
+    for renamed in [false, true] {
+        for (mode, uid, forgeable) in
+            [(0o644, us, false), (0o666, us, true), (0o664, us, true), (0o644, 5, true)]
+        {
+            let row = format!("renamed: {renamed}, {mode:o} of {uid}");
+            let tree = SimTree::new(base());
+            // A directory of another user, who may replace everything in it.
+            let owned = SetAttr { uid: Some(5), ..SetAttr::default() };
+            tree.set_attr(&ROOT_INO, &owned).unwrap();
+            mount(&tree, 1, 1);
+            if renamed {
+                tree.rename((&ROOT_INO, MARK), (&ROOT_INO, DONE), RenameHow::Replace).unwrap();
+            }
+            let found = find(&tree).unwrap();
+            let period = match &found {
+                Found::Marked(mark) | Found::Unproved(mark) => mark.period,
+                found => panic!("{row}: {found:?}"),
+            };
+            tree.unlink(&ROOT_INO, GROUP, false).unwrap();
+            let new = New { uid, ..New::plain(Kind::File, mode) };
+            let node = tree.create(&ROOT_INO, GROUP, &new).unwrap();
+            tree.write(&node, 0, format!("{period} {:020}\n", 999).as_bytes()).unwrap();
+            let refused = judge_group(&tree, &found, 0).unwrap_err();
+            assert!(matches!(refused, MarkError::OlderPool { .. }), "{row}: {refused}");
+            let all = Accept::all();
+            let said = objections(&tree, &found, 0).unwrap();
+            crate::recover::accepted_of(said, &all).expect_err(&row);
+            let words = refused.to_string();
+            assert_eq!(words.contains("remove that file"), forgeable, "{row}: {words}");
+            if forgeable {
+                // As the message says.
+                tree.unlink(&ROOT_INO, GROUP, false).unwrap();
+                let only: Accept = "no-group".parse().unwrap();
+                let said = objections(&tree, &found, 0).unwrap();
+                crate::recover::accepted_of(said, &only).unwrap_or_else(|e| panic!("{row}: {e}"));
+            }
+        }
+    }
+}
+
 /// In a directory like /tmp anybody can make one, there and above a tree.
 fn a_mark_of_anybody() -> std::result::Result<(), String> {
     let target = serde_json::to_vec(&mark_of(2, Uuid([0x82; 16]))).unwrap();

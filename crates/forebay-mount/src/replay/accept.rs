@@ -22,18 +22,22 @@ pub struct Accept {
     pub under_way: bool,
     /// Entries of the log are lost: what depends on them is left out.
     pub lost_entries: bool,
+    /// The tree refuses a change as not permitted, and shows no seal: one that does not show, as on
+    /// NFS, is taken for the reason.
+    pub sealed: bool,
 }
 
 /// A kind's name and its place.
 type Kind = (&'static str, fn(&mut Accept) -> &mut bool);
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     ("moved", |a| &mut a.moved),
     ("older-tree", |a| &mut a.older_tree),
     ("no-group", |a| &mut a.no_group),
     ("unmarked", |a| &mut a.unmarked),
     ("under-way", |a| &mut a.under_way),
     ("lost-entries", |a| &mut a.lost_entries),
+    ("sealed", |a| &mut a.sealed),
 ];
 
 impl Accept {

@@ -95,6 +95,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         if !is_ours(&failed(tree.attr(&found), "look at", shown)?) {
             return Ok(());
         }
+        let sealed = failed(tree.seals(&found), "look at", shown)?.keeps_names();
         let Some(report) = look(&found, name)? else { return Ok(()) };
         let attr = failed(tree.attr(&report), "look at", shown)?;
         if attr.kind != Kind::File || attr.size > MOST {
@@ -105,6 +106,9 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         let end = text[..read].iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
         let text = String::from_utf8_lossy(&text[..end]).into_owned();
         self.earlier = text.lines().map(String::from).collect();
+        if sealed {
+            return Ok(());
+        }
         self.lines = self.earlier.iter().cloned().collect();
         // Later than all that it names.
         self.number = self.earlier.len() as u64 + 1;
@@ -172,7 +176,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
     }
 
     /// Another may have made something of that name before: nothing goes where he can read
-    /// it, or take it away.
+    /// it, or take it away.  Nothing goes into a sealed one, either.
     fn directory<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<N> {
         if let Some(node) = &self.node {
             return Ok(node.clone());
@@ -190,7 +194,8 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
                     failed(tree.create(&root, name.as_bytes(), &new), "make", shown)?
                 }
             };
-            if is_ours(&failed(tree.attr(&node), "look at", shown)?) {
+            let seals = failed(tree.seals(&node), "look at", shown)?;
+            if is_ours(&failed(tree.attr(&node), "look at", shown)?) && !seals.keeps_names() {
                 self.node = Some(node.clone());
                 return Ok(node);
             }

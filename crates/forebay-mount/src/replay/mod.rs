@@ -177,6 +177,11 @@ fn refusal(report: &Report) -> String {
     format!("the tree was at {from}: this may be a copy")
 }
 
+/// The ways out of a change that is not permitted.
+const SEALED: &str = " with the right that it lacks. If somebody sealed the file or its directory \
+    where that does not show (chattr +i on the server of an NFS tree), end that, or accept that what \
+    is sealed stays as it is (--accept=sealed)";
+
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     #[error("entry {number} of the log cannot be understood: {cause}; nothing was changed")]
@@ -191,7 +196,10 @@ pub enum ReplayError {
         refusal(.0)
     )]
     Refused(Box<Report>),
-    #[error("{path}: cannot {what}: {cause}; the log keeps everything, replay again")]
+    #[error(
+        "{path}: cannot {what}: {cause}; the log keeps everything, replay again{}",
+        if *.cause == Errno::PERM { SEALED } else { "" }
+    )]
     Tree { path: String, what: &'static str, cause: Errno },
     #[error(
         "{path}: cannot {what}: {cause}; the log keeps everything: mend that and replay again. \

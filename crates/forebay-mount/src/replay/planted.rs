@@ -54,6 +54,7 @@ pub enum Bug {
     LeaseNotAwaited,
     AnyRefusalIsASeal,
     PromisesUnkept,
+    ProjectForgotten,
 }
 
 /// Bugs of the replay, and of what is logged for it.

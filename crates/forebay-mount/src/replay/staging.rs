@@ -10,8 +10,9 @@
 //!
 //! Whoever may write to the root can make a directory of that name, or move one of ours there.
 //! So a directory is used only if it is this user's, nobody else has rights to it, and nothing is
-//! in it but what a replay puts there.  Anything else stays as it is, and the replay uses
-//! `.forebay-replay.1` and so on.
+//! in it but what a replay puts there.  One that somebody sealed (chattr +i) is used only if it is
+//! of the same replay.  Anything else stays as it is, and the replay uses `.forebay-replay.1` and
+//! so on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -144,7 +145,10 @@ fn look<T: Tree>(tree: &T, name: &[u8], key: Option<&str>) -> Result<Option<Cand
         }
     }
     let of_a_replay = list.as_ref().is_some_and(|(l, _)| l.starts_with(BEGINNING.as_bytes()));
-    if !inner.is_empty() && !of_a_replay {
+    let begun = |(l, _): &(Vec<u8>, _)| key.is_some_and(|key| l.starts_with(key.as_bytes()));
+    let of_this = !inner.is_empty() || list.as_ref().is_some_and(begun);
+    let sealed = failed(tree.seals(&node), "look", shown)?.keeps_names();
+    if (sealed && !of_this) || (!inner.is_empty() && !of_a_replay) {
         return Ok(Some(Candidate::Other));
     }
     Ok(Some(Candidate::Ours { node, list, inner }))

@@ -335,6 +335,9 @@ pub struct SimTree {
     lease: Arc<Mutex<(u64, u32)>>,
     /// Nobody may change them, or we may not.
     refused: Option<(Range<u64>, bool)>,
+    /// Of another project: nothing is moved or linked into it that is not of the project, too.
+    project: Option<u64>,
+    of_project: Arc<Mutex<Vec<u64>>>,
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
 }
@@ -352,6 +355,8 @@ impl SimTree {
             busy: 0..0,
             lease: Arc::default(),
             refused: None,
+            project: None,
+            of_project: Arc::default(),
             listed: Arc::default(),
         }
     }
@@ -392,6 +397,25 @@ impl SimTree {
     /// Changes of these fail with EPERM: they are immutable, or a right is lacking.
     pub fn refusing(self, inodes: Range<u64>, immutable: bool) -> SimTree {
         SimTree { refused: Some((inodes, immutable)), ..self }
+    }
+
+    /// A directory with a project, and so with a quota, of its own, and all that is made in it.
+    pub fn of_another_project(self, dir: u64) -> SimTree {
+        let of_project = self.with(dir, |i| i.names.values().copied().collect());
+        SimTree {
+            project: Some(dir),
+            of_project: Arc::new(Mutex::new(of_project.unwrap_or_default())),
+            ..self
+        }
+    }
+
+    /// As ext4 and xfs have it for `chattr +P`.
+    fn enters(&self, node: u64, dir: u64) -> Result<()> {
+        let is_of_it = || self.of_project.lock().unwrap().contains(&node);
+        match self.project == Some(dir) && !is_of_it() {
+            true => Err(Errno::XDEV),
+            false => Ok(()),
+        }
     }
 
     fn is_changed(&self, ino: u64) -> bool {
@@ -579,6 +603,11 @@ impl Tree for SimTree {
             ctime: if self.is_changed(ino) { self.changed } else { Time::default() },
         })
     }
+    fn join_project(&self, node: &u64, dir: &u64) -> Result<()> {
+        assert_eq!(self.project, Some(*dir));
+        self.of_project.lock().unwrap().push(*node);
+        Ok(())
+    }
     fn seals(&self, node: &u64) -> Result<Seals> {
         let refused = self.refused.as_ref().filter(|(inodes, _)| inodes.contains(node));
         let immutable = refused.is_some_and(|(_, immutable)| *immutable);
@@ -610,6 +639,7 @@ impl Tree for SimTree {
             _ => refused(name)?,
         }
         self.writable(*dir)?;
+        self.enters(*node, *dir)?;
         self.op(Op::Link { ino: *node, dir: *dir, name: name.to_vec() })
     }
     fn unlink(&self, dir: &u64, name: &[u8], directory: bool) -> Result<()> {
@@ -648,6 +678,7 @@ impl Tree for SimTree {
         if kind == Kind::Directory && from.0 != to.0 {
             self.writable(moved)?;
         }
+        self.enters(moved, *to.0)?;
         let exchange = how == RenameHow::Exchange;
         let (from, to) = ((*from.0, from.1.to_vec()), (*to.0, to.1.to_vec()));
         self.op(Op::Rename { from, to, exchange })
