@@ -3,17 +3,25 @@
 # Goal: a server tells an unmount from the end of its session, whichever way either comes: an unmount
 # is exit code 0, a session that ended under its users is 7 and names the cause.  It never ends the
 # connection of a mount that is not its own, whatever numbers the kernel gives that one.
-# Method: a table of ways to unmount and to abort, with root's mounts and with an ordinary user's;
+# Method: a table of ways to unmount and to abort, with root's mounts and with an ordinary user's, with
+# and without fusectl mounted where the server looks for it;
 # for one of them another FUSE mount gets the device number before the server looks.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
-need python3 setpriv
+need python3 setpriv flock
 
 tree=$work/tree top=$work/top at=$work/top/at control=/sys/fs/fuse/connections
 mkdir "$tree" "$top"
+# "without-fusectl", in a mount namespace of its own: only this script has fusectl, at another place.
+alone=${1:-}
 "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
 at_end 'umount -l "$at" "$top" 2>/dev/null || true'
+if [ -n "$alone" ]; then
+	umount -l "$control" 2>/dev/null || true
+	control=$work/control
+	mkdir "$control"
+fi
 # Without fusectl no process can abort a connection.
 mountpoint -q "$control" || {
 	mount -t fusectl none "$control" || skip "fusectl cannot be mounted"
@@ -27,7 +35,7 @@ begin() {
 	"$FOREBAY" mount "$pool" "$tree" "$at" --foreground >"$work/mount.log" 2>&1 &
 	server=$!
 	for ((tries = 0; tries < 1200; tries++)); do
-		[ "$(stat -f -c %T "$at" 2>/dev/null)" = fuseblk ] && break
+		grep -qs '^mounted' "$work/mount.log" && break
 		kill -0 "$server" 2>/dev/null || fail "the mount ended before it was there: $(cat "$work/mount.log")"
 		sleep 0.05
 	done
@@ -58,6 +66,7 @@ apart() { # a process of another mount namespace holds it
 		sleep 0.05
 	done
 }
+holder=''
 at_end '[ -z "${holder:-}" ] || kill "$holder" 2>/dev/null || true'
 
 while read -r code name; do
@@ -90,24 +99,28 @@ T
 
 # The server is stopped while its mount goes, and the kernel gives the device number to a mount of
 # another FUSE server, which is to be there when the first one has ended.
-second=$shm/second
-mkdir "$work/other" "$work/other-at"
-"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
-at_end 'umount -l "$work/other-at" 2>/dev/null || true'
-begin
-number=$(connection "$at")
-first=$server
-kill -STOP "$first"
-umount -l "$at"
-rmdir "$at"
-FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" mount "$second" "$work/other" "$work/other-at" >/dev/null || fail "another mount"
-reused=no
-[ "$(connection "$work/other-at")" != "$number" ] || reused=yes
-kill -CONT "$first"
-ended "a number that is used again" 0
-echo there >"$work/other-at/file" || fail "the server ended the connection of another mount"
-FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" umount "$work/other-at" >/dev/null || fail "umount of the other"
-say "10 ways to end a session are told apart; device number used again: $reused"
+reused='not tried'
+other_number() {
+	local second=$shm/second number first
+	mkdir "$work/other" "$work/other-at"
+	"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
+	at_end 'umount -l "$work/other-at" 2>/dev/null || true'
+	begin
+	number=$(connection "$at")
+	first=$server
+	kill -STOP "$first"
+	umount -l "$at"
+	rmdir "$at"
+	FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" mount "$second" "$work/other" "$work/other-at" >/dev/null || fail "another mount"
+	reused=no
+	[ "$(connection "$work/other-at")" != "$number" ] || reused=yes
+	kill -CONT "$first"
+	ended "a number that is used again" 0
+	echo there >"$work/other-at/file" || fail "the server ended the connection of another mount"
+	FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" umount "$work/other-at" >/dev/null || fail "umount of the other"
+}
+[ -n "$alone" ] || other_number
+say "10 ways to end a session are told apart${alone:+ where the server has no fusectl}; device number used again: $reused"
 
 # A mount that fusermount3 made for an ordinary user is unmounted when the session ends.
 if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'exec 3<>/dev/fuse' 2>/dev/null; then
@@ -116,7 +129,7 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 	mkdir "$work/own" && mkdir -m 700 "$work/user"
 	cp --sparse=always "$pool" "$shm/own"
 	chown 1000:1000 "$work/own" "$work/user" "$shm/own"
-	for way in 0:umount 7:abort; do
+	for way in 0:umount 7:abort 7:abort-lazily-unmounted; do
 		as_user "$FOREBAY" mount "$shm/own" "$work/own" --foreground >"$work/mount.log" 2>&1 &
 		server=$!
 		for ((tries = 0; tries < 1200; tries++)); do
@@ -129,10 +142,19 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 		case $way in
 		*umount) as_user fusermount3 -u "$work/own" ;;
 		*abort) echo 1 >"$control/$minor/abort" ;;
+		*)
+			# shellcheck disable=SC2016 # the user's shell expands it
+			as_user bash -c 'exec 8>"$1/held"; exec sleep 600' _ "$work/own" &
+			holder=$!
+			until as_user test -e "$work/own/held"; do sleep 0.05; done
+			as_user fusermount3 -u -z "$work/own"
+			echo 1 >"$control/$minor/abort"
+			;;
 		esac
 		code=0
 		wait "$server" || code=$?
 		server=''
+		[ -z "$holder" ] || { kill "$holder" 2>/dev/null; wait "$holder" 2>/dev/null; holder=''; } || true
 		[ $code = "${way%%:*}" ] || fail "a user's mount, ${way#*:}: exit code $code: $(tail -n 2 "$work/mount.log")"
 		grep -q " $work/own " /proc/mounts && fail "a user's mount, ${way#*:}: a mount is left"
 	done
@@ -140,3 +162,26 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 else
 	say "no fusermount3 for an ordinary user: not tested"
 fi
+# Who starts a mount is asked to end while the server waits for the tree, which somebody has locked:
+# nothing is mounted, then or later.
+if [ -z "$alone" ]; then
+	place=$work/interrupted
+	mkdir "$place"
+	exec 7<"$tree"
+	flock 7
+	"$FOREBAY" mount "$pool" "$tree" "$place" >"$work/mount.log" 2>&1 7<&- &
+	starting=$!
+	sleep 2
+	kill -TERM "$starting"
+	sleep 0.5
+	exec 7<&-
+	code=0
+	wait "$starting" || code=$?
+	[ $code = 13 ] || fail "a start that is interrupted: exit code $code: $(cat "$work/mount.log")"
+	sleep 1
+	! mountpoint -q "$place" || fail "a start that is interrupted: it is mounted all the same"
+	[ ! -L "$tree/.forebay-mount" ] || fail "a start that is interrupted: the mark is left"
+	say "a start that is interrupted mounts nothing"
+fi
+[ -n "$alone" ] || "$root/tests/apart" "$work" --propagation=private "$root/tests/mount/ends.sh" without-fusectl ||
+	fail "without fusectl"

@@ -19,7 +19,7 @@ use forebay_server::{
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{pidfd_open, Pid, PidfdFlags};
+use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -229,9 +229,24 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
     // Nothing of this terminal and directory is held.
     child.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     std::os::unix::process::CommandExt::process_group(&mut child, 0);
+    let interrupt = Interrupt::watch()?;
     let mut child = child.spawn().context("cannot start the server")?;
+    let server = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let forwarded = interrupt.clone();
+    // A signal that ends this command is one for the server, until it has mounted.
+    std::thread::Builder::new().name("fby-forward".into()).spawn(move || {
+        while !forwarded.came() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let _ = pidfd_send_signal(&server, Signal::TERM);
+    })?;
     match mounted_by(&mut child)? {
-        Some(status) => announce(a, &status).map(|()| 0),
+        Some(status) if !interrupt.came() => announce(a, &status).map(|()| 0),
+        Some(status) => {
+            child.wait()?;
+            let what = format!("interrupted: mounting {}", status.name);
+            Err(ServerError::service(13, what, "nothing is mounted there any more").into())
+        }
         None => {
             let code = failed(a, child);
             // One that was killed, or that had no memory left, could not do that itself.

@@ -21,18 +21,23 @@ pub(crate) fn answer<T: Send + 'static>(
     })
 }
 
-/// Waits for what a session answers as long as the session runs: its tree's disk may be slow.
+/// Waits for what a session answers as long as the session runs and nobody interrupts that: its
+/// tree's disk may be slow.  `None`: it was interrupted.
 pub(crate) fn answered<T>(
     told: &mpsc::Receiver<io::Result<T>>,
     ended: impl Fn() -> Option<io::Error>,
+    interrupted: &mut dyn FnMut() -> bool,
     patience: Duration,
     slow: impl FnOnce(),
-) -> io::Result<T> {
+) -> io::Result<Option<T>> {
     const LOOK: Duration = Duration::from_millis(50);
     let (begun, mut slow) = (Instant::now(), Some(slow));
     loop {
+        if interrupted() {
+            return Ok(None);
+        }
         match told.recv_timeout(LOOK) {
-            Ok(answer) => return ended().map_or(answer, Err),
+            Ok(answer) => return ended().map_or(answer.map(Some), Err),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(e) => return Err(io::Error::other(e)),
         }
@@ -62,11 +67,20 @@ mod tests {
             thread::sleep(5 * Duration::from_millis(60));
             tell.send(Ok(7))
         });
-        let answer = answered(&told, || None, patience, || slow += 1);
-        assert_eq!((answer.ok(), slow), (Some(7), 1));
+        let mut goes_on = || false;
+        let answer = answered(&told, || None, &mut goes_on, patience, || slow += 1);
+        assert_eq!((answer.ok(), slow), (Some(Some(7)), 1));
         let (_tell, told) = mpsc::channel::<io::Result<()>>();
         let ended = || Some(io::Error::other("the session has failed"));
-        let answer = answered(&told, ended, patience, || ());
+        let answer = answered(&told, ended, &mut goes_on, patience, || ());
         assert_eq!(answer.expect_err("no session").to_string(), "the session has failed");
+        // Who is asked to end does not wait for a disk that never answers.
+        let mut asked = 0;
+        let mut interrupted = || {
+            asked += 1;
+            asked > 3
+        };
+        let answer = answered(&told, || None, &mut interrupted, patience, || ());
+        assert!(matches!(answer, Ok(None)), "{answer:?}");
     }
 }

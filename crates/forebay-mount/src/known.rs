@@ -5,18 +5,24 @@
 //! away, and the kernel gives both numbers to the next file system once the superblock is gone.  So
 //! a mount is known by its unique number (Linux 6.8), or by number, device, type and source together.
 //! Its connection is known by files of fusectl that were opened while it was there: once the
-//! superblock is gone the kernel lets them do nothing, whoever has the number then.
+//! superblock is gone the kernel lets them do nothing, whoever has the number then.  Where fusectl
+//! is not mounted, root opens it without a place in any namespace, and others look for it until it
+//! is mounted.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{major, makedev, minor, statx, AtFlags, StatxFlags, CWD};
+use rustix::fs::{
+    major, makedev, minor, open, openat, statx, AtFlags, Mode, OFlags, StatxFlags, CWD,
+};
 use rustix::io::Errno;
+use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::namespaces::{self, Listed};
 
@@ -68,9 +74,17 @@ impl Control {
         if major(device) != 0 {
             return Err(Errno::NODEV.into());
         }
-        let of = format!("/sys/fs/fuse/connections/{}", minor(device));
-        let abort = File::options().write(true).open(format!("{of}/abort"))?;
-        Ok(Control { waiting: File::open(format!("{of}/waiting"))?, abort })
+        Control::open_in(&fusectl_mounted()?, device)
+            .or_else(|_| Control::open_in(&fusectl_of_root()?, device))
+    }
+
+    fn open_in(fusectl: &OwnedFd, device: u64) -> io::Result<Control> {
+        let file = |name, flags| {
+            let path = format!("{}/{name}", minor(device));
+            Ok::<_, Errno>(openat(fusectl, path, flags | OFlags::CLOEXEC, Mode::empty())?.into())
+        };
+        let abort = file("abort", OFlags::WRONLY)?;
+        Ok(Control { waiting: file("waiting", OFlags::RDONLY)?, abort })
     }
 
     /// How many requests wait; `None`: the superblock is gone.  The file is opened anew, since it
@@ -81,12 +95,24 @@ impl Control {
     }
 }
 
+/// Its directory, whatever is there.
+fn fusectl_mounted() -> rustix::io::Result<OwnedFd> {
+    open("/sys/fs/fuse/connections", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The same file system, mounted nowhere.
+fn fusectl_of_root() -> rustix::io::Result<OwnedFd> {
+    let system = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&system)?;
+    fsmount(&system, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
 #[derive(Debug)]
 pub(crate) struct Known {
     numbers: Numbers,
     listed: Listed,
-    /// `None`: fusectl is not mounted, or not for this user.
-    control: Option<Control>,
+    /// Unset: fusectl is not mounted, or not for this user.
+    control: OnceLock<Control>,
 }
 
 impl Known {
@@ -94,11 +120,21 @@ impl Known {
     pub fn shown(path: &Path) -> rustix::io::Result<Known> {
         let numbers = numbers(path)?;
         let listed = Listed::find(numbers.device, numbers.id);
-        let mut known = Known { numbers, listed, control: None };
-        let control = Control::open(numbers.device).ok();
-        // The number was ours while the files were opened.
-        known.control = control.filter(|_| known.place(path) == Place::Ours);
+        let known = Known { numbers, listed, control: OnceLock::new() };
+        known.find_control(path);
         Ok(known)
+    }
+
+    /// Looks for fusectl, unless it was found.
+    pub fn find_control(&self, mountpoint: &Path) {
+        if self.control.get().is_some() {
+            return;
+        }
+        let Ok(control) = Control::open(self.numbers.device) else { return };
+        // The number was ours while the files were opened.
+        if self.place(mountpoint) == Place::Ours {
+            let _ = self.control.set(control);
+        }
     }
 
     pub fn place(&self, mountpoint: &Path) -> Place {
@@ -121,7 +157,7 @@ impl Known {
     /// No namespace has it, and no program has a file of it open.  Without fusectl only the
     /// namespaces are seen.
     pub fn is_gone(&self, mountpoint: &Path) -> bool {
-        match self.control.as_ref().map(Control::waiting) {
+        match self.control.get().map(Control::waiting) {
             Some(Ok(waiting)) => waiting.is_none(),
             _ => self.place(mountpoint) == Place::Other && self.seen_by().is_empty(),
         }
@@ -129,14 +165,14 @@ impl Known {
 
     /// The kernel refuses all that waits for the session's answers, and what comes.
     pub fn abort(&self) {
-        if let Some(control) = &self.control {
+        if let Some(control) = self.control.get() {
             let _ = (&control.abort).write(b"1");
         }
     }
 
     /// No request waits, as far as can be seen.
     pub fn is_idle(&self) -> bool {
-        let waiting = self.control.as_ref().map(Control::waiting);
+        let waiting = self.control.get().map(Control::waiting);
         !matches!(waiting, Some(Ok(Some(1..))))
     }
 
@@ -157,7 +193,8 @@ pub(crate) const ABORT_WAIT: Duration = Duration::from_secs(1);
 const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
 
 /// The session was ended, and not by an unmount: the kernel ends the connection of a mount that is
-/// gone, and then its superblock.
+/// gone, and then its superblock.  An abort by fusectl the kernel reports itself
+/// ([`was_aborted`]).
 pub(crate) fn is_aborted(known: Option<&Known>, cuts_off: &AtomicBool, mountpoint: &Path) -> bool {
     let begun = Instant::now();
     loop {
@@ -179,6 +216,13 @@ pub(crate) fn is_aborted(known: Option<&Known>, cuts_off: &AtomicBool, mountpoin
     }
 }
 
+/// The kernel says of an abort by fusectl that it was one (Linux 4.20), and of an `umount -f` it does
+/// not.
+pub(crate) fn was_aborted(ran: &io::Result<()>) -> bool {
+    let aborted = Some(Errno::CONNABORTED.raw_os_error());
+    ran.as_ref().is_err_and(|e| e.raw_os_error() == aborted)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,7 +232,7 @@ mod tests {
     fn a_mount_whose_path_is_gone_is_unmounted() {
         let numbers = numbers("/proc".as_ref()).expect("of /proc");
         let listed = Listed::find(numbers.device, numbers.id);
-        let here = Known { numbers, listed, control: None };
+        let here = Known { numbers, listed, control: OnceLock::new() };
         assert_eq!(here.place("/proc".as_ref()), Place::Ours);
         assert_eq!(here.place("/".as_ref()), Place::Covered);
         assert_eq!(here.place("/proc/there-is-none".as_ref()), Place::Ours, "it is listed");

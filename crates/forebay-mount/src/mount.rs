@@ -105,6 +105,11 @@ pub enum MountError {
          errors, and what was logged is in the tree"
     )]
     Session { mountpoint: String, cause: String },
+    #[error(
+        "interrupted: {mountpoint} had not answered yet, and nothing is mounted there; what its \
+         log holds is replayed by the next mount"
+    )]
+    Interrupted { mountpoint: String },
     #[error("{mountpoint} is in use: {cause}; end what uses it (fuser -vm {mountpoint})")]
     Busy { mountpoint: String, cause: io::Error },
 }
@@ -305,7 +310,9 @@ fn clear_failed(ran: io::Result<()>, known: Option<&Known>, mountpoint: &Path) -
         Place::Covered => "; it is left below what is mounted over it: unmount both",
         Place::Other => "",
     };
-    ran.map_or_else(|e| e.to_string(), |()| ABORTED.into()) + left
+    let aborted = ran.is_ok() || known::was_aborted(&ran);
+    let cause = ran.err().filter(|_| !aborted).map(|e| e.to_string());
+    cause.unwrap_or_else(|| ABORTED.into()) + left
 }
 
 fn session_error(mountpoint: &Path, cause: &str) -> MountError {
@@ -320,12 +327,14 @@ fn end_period(live: &TreeLive) -> Result<(), MountError> {
 
 impl Mount {
     /// Mounts a tree whose log holds nothing (see [`crate::recover`]), over itself if the
-    /// mountpoint is the tree.
+    /// mountpoint is the tree.  While it waits for the first answer it asks whether it is
+    /// interrupted.
     pub fn start(
         pool: &Pool,
         tree: &Path,
         mountpoint: &Path,
         options: &MountOptions,
+        interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Mount, MountError> {
         let tree_error = |cause| MountError::Tree { path: name(tree), cause };
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
@@ -379,22 +388,33 @@ impl Mount {
                 return Err(e);
             }
         };
-        let begun = mount.spawn(shown, pool.pages()).and_then(|()| mount.answers());
-        if let Err(e) = begun {
-            // Nobody has written anything.
-            let mut end = mount.end.lock().unwrap_or_else(PoisonError::into_inner);
-            mount.force_end();
-            let _ = mount.finish(false, &mut end);
-            drop(end);
-            return Err(mount_error(e));
+        let begun = mount.spawn(shown, pool.pages()).and_then(|()| mount.answers(interrupted));
+        let failed = match begun {
+            Ok(Some(())) => None,
+            Ok(None) => Some(MountError::Interrupted { mountpoint: name(mountpoint) }),
+            Err(e) => Some(mount_error(e)),
+        };
+        if let Some(e) = failed {
+            mount.give_up();
+            return Err(e);
         }
         mount.begun.store(true, Ordering::Relaxed);
         mount.register();
         Ok(mount)
     }
 
-    /// The session answers.
-    fn answers(&self) -> io::Result<()> {
+    /// Nobody has written anything.
+    fn give_up(&self) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        self.force_end();
+        // A disk that has not answered would not take the end of the period either: the next mount
+        // finds a log without entries.
+        let keep = !self.ended();
+        let _ = self.finish(keep, &mut end);
+    }
+
+    /// The session answers; `None`: that was interrupted.
+    fn answers(&self, interrupted: &mut dyn FnMut() -> bool) -> io::Result<Option<()>> {
         const PATIENCE: Duration = Duration::from_secs(10);
         let (tell, told) = mpsc::channel();
         let at = self.mountpoint.clone();
@@ -411,7 +431,7 @@ impl Mount {
                  {tree} is slow or hangs; waiting"
             ));
         };
-        answered(&told, ended, PATIENCE, slow)
+        answered(&told, ended, interrupted, PATIENCE, slow)
     }
 
     fn register(&self) {
@@ -499,14 +519,16 @@ impl Mount {
             drop(live);
             let aborted = Arc::new(OnceLock::new());
             let (of, at) = (known.clone(), mountpoint.clone());
-            let look = move || known::is_aborted(of.as_deref(), &cuts_off, &at);
+            let own = cuts_off.clone();
+            let look = move || known::is_aborted(of.as_deref(), &own, &at);
             let seen = aborted.clone();
             // When the threads have ended: the session then unmounts what fusermount3 has mounted.
             let _ = shown.at_end.set(Box::new(move || {
                 let _ = seen.set(look());
             }));
             let ran = shown.session.run();
-            if aborted.get().copied().unwrap_or(ran.is_err()) {
+            let reported = known::was_aborted(&ran) && !cuts_off.load(Ordering::Relaxed);
+            if reported || aborted.get().copied().unwrap_or(ran.is_err()) {
                 let cause = clear_failed(ran, known.as_deref(), &mountpoint);
                 if begun.load(Ordering::Relaxed) {
                     let told = session_error(&mountpoint, &cause);
@@ -524,13 +546,16 @@ impl Mount {
             thread::Builder::new().name("mount-sync".into()).spawn(move || live.background())?,
         );
         let (live, ended) = (self.live.clone(), self.ended.clone());
+        let (known, mountpoint) = (self.known.clone(), self.mountpoint.clone());
         threads.push(thread::Builder::new().name("mount-beat".into()).spawn(move || {
-            let mut over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let second = Duration::from_secs(1);
+            let over = || ended.0.lock().unwrap_or_else(PoisonError::into_inner);
             // A mount that is abandoned may be in use for longer than it is served.
-            while !*over && live.beat() {
-                let second = Duration::from_secs(1);
-                let waited = ended.1.wait_timeout(over, second);
-                over = waited.unwrap_or_else(PoisonError::into_inner).0;
+            while !*over() && live.beat() {
+                drop(ended.1.wait_timeout_while(over(), second, |over| !*over));
+                if let Some(known) = &known {
+                    known.find_control(&mountpoint);
+                }
             }
         })?);
         let finishing = self.finishing.clone();

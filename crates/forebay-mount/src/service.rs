@@ -95,6 +95,7 @@ fn told(e: MountError) -> Error {
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
         MountError::Failed { .. } | MountError::Lost { .. } | MountError::Session { .. } => 7,
+        MountError::Interrupted { .. } => 13,
         MountError::Busy { .. } | MountError::Held { .. } | MountError::Waits { .. } => 4,
     };
     match e {
@@ -209,8 +210,11 @@ impl Mounts {
         });
         let now = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
         self.told().entry(request.tree.clone()).or_default().extend(now);
+        let waiting = Work { what, ..Work::default() };
+        let mut interrupted = || progress(&waiting).is_break();
         let mount =
-            Mount::start(pool, &request.tree, &request.mountpoint, &options).map_err(told)?;
+            Mount::start(pool, &request.tree, &request.mountpoint, &options, &mut interrupted);
+        let mount = mount.map_err(told)?;
         let in_dispute = self.told().remove(&request.tree).unwrap_or_default();
         let name = request.mountpoint.display().to_string();
         Ok(Arc::new(MountService { mount, name, in_dispute }))

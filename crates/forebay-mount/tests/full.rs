@@ -45,7 +45,7 @@ impl Bed {
     fn start(&self) -> Mount {
         let options =
             MountOptions { sync_interval: Duration::from_millis(300), ..Default::default() };
-        Mount::start(&self.pool, &self.tree(), &self.tree(), &options).unwrap()
+        Mount::start(&self.pool, &self.tree(), &self.tree(), &options, &mut || false).unwrap()
     }
 
     /// A volume that has written until there was no space for it.

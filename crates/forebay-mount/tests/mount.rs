@@ -76,7 +76,7 @@ impl Bed {
     }
 
     fn start(&self, at: &Path, options: &MountOptions) -> Mount {
-        Mount::start(self.pool(), &self.tree(), at, options).unwrap()
+        Mount::start(self.pool(), &self.tree(), at, options, &mut || false).unwrap()
     }
 }
 
@@ -176,7 +176,8 @@ fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
     drop(mount);
     let info = bed.pool().log_info("mount").unwrap();
     assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
-    let refused = Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options).unwrap_err();
+    let refused =
+        Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options, &mut || false).unwrap_err();
     assert!(refused.to_string().contains("replay"), "{refused}");
     bed.reopen();
     replayed(&bed);
@@ -391,7 +392,8 @@ fn what_cannot_be_mounted_leaves_no_log_behind() {
     fs::write(bed.dir.join("file"), b"precious").unwrap();
     for name in ["nowhere", "file"] {
         let at = bed.dir.join(name);
-        let started = Mount::start(bed.pool(), &bed.tree(), &at, &MountOptions::default());
+        let started =
+            Mount::start(bed.pool(), &bed.tree(), &at, &MountOptions::default(), &mut || false);
         assert!(matches!(started, Err(MountError::Mount { .. })), "{name}: {started:?}");
         assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None, "{name}");
     }
@@ -410,7 +412,7 @@ fn a_mount_that_is_refused_leaves_the_replays_list() {
     let list = bed.tree().join(".forebay-replay/gone");
     fs::create_dir(list.parent().unwrap()).unwrap();
     fs::write(&list, "of the replay").unwrap();
-    Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options).unwrap_err();
+    Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options, &mut || false).unwrap_err();
     assert_eq!(fs::read(&list).unwrap(), b"of the replay");
 }
 
@@ -453,11 +455,11 @@ fn a_tree_is_mounted_once_at_a_time() {
     let elsewhere = bed.dir.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     let other = MountOptions { log: "other".into(), ..Default::default() };
-    let second = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other);
+    let second = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other, &mut || false);
     let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("mounted already"), "{told}");
     mount.unmount(false).unwrap();
-    let again = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other).unwrap();
+    let again = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other, &mut || false).unwrap();
     again.unmount(false).unwrap();
 }
 
@@ -470,7 +472,7 @@ fn a_tree_on_a_mount_is_refused() {
     fs::create_dir(&inner).unwrap();
     fs::create_dir(&there).unwrap();
     let other = MountOptions { log: "other".into(), ..Default::default() };
-    let second = Mount::start(bed.pool(), &inner, &there, &other);
+    let second = Mount::start(bed.pool(), &inner, &there, &other, &mut || false);
     let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("FUSE"), "{told}");
     mount.unmount(false).unwrap();
@@ -491,7 +493,54 @@ fn a_directory_that_is_marked_is_not_entered() {
     let inner = bed.tree().join("d/e");
     fs::create_dir(&inner).unwrap();
     mount.unmount(false).unwrap();
-    let refused = Mount::start(bed.pool(), &inner, &bed.at(), &MountOptions::default());
+    let refused =
+        Mount::start(bed.pool(), &inner, &bed.at(), &MountOptions::default(), &mut || false);
     let told = refused.map(|mount| mount.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("is marked"), "{told}");
+}
+
+/// Who is asked to end before the first answer leaves nothing: no mount, no mark, and a log that the
+/// next mount begins with.
+#[test]
+fn an_interrupted_start_leaves_nothing() {
+    let Some(bed) = Bed::new("interrupted") else { return };
+    let mut asked = 0;
+    let mut interrupted = || {
+        asked += 1;
+        true
+    };
+    let options = nothing_synced();
+    let started =
+        Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options, &mut interrupted).map(drop);
+    let e = started.expect_err("it is interrupted");
+    assert!(matches!(e, MountError::Interrupted { .. }), "{e}");
+    assert_eq!(asked, 1);
+    assert!(!forebay_mount::is_mounted(&bed.at()));
+    let left: Vec<_> = fs::read_dir(bed.tree()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    fs::write(bed.at().join("file"), b"there").unwrap();
+    mount.unmount(false).unwrap();
+    assert_eq!(fs::read(bed.tree().join("file")).unwrap(), b"there");
+}
+
+/// Programs go on with a mount that somebody has unmounted lazily: who unmounts it is told why it has
+/// not ended, and it ends by itself when they do.
+#[test]
+fn a_mount_that_is_unmounted_and_in_use_is_waited_for() {
+    let Some(bed) = Bed::alone("waits") else { return };
+    let mount = bed.start(&bed.at(), &nothing_synced());
+    let mut file = File::create_new(bed.at().join("file")).unwrap();
+    let lazily = std::process::Command::new("umount").arg("-l").arg(bed.at()).status().unwrap();
+    assert!(lazily.success());
+    let waits = mount.unmount(false).expect_err("a program has a file of it open");
+    assert!(matches!(waits, MountError::Waits { .. }), "{waits}");
+    let words = waits.to_string();
+    assert!(words.contains("has not ended it: programs have files of it open"), "{words}");
+    // They may still write.
+    file.write_all(b"since").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    mount.unmount(false).unwrap();
+    assert_eq!(fs::read(bed.tree().join("file")).unwrap(), b"since");
 }
