@@ -106,18 +106,46 @@ P
 stop_mount
 rm "$tree/asynchronous"
 
-# Large writes that wait are held in the server: so many bytes at most, and all are written at the end.
+# Large writes that wait are held in the server: so many bytes at most.  Beyond that a write is taken in
+# part, its program is told so and writes the rest, and whoever needs no disk is answered all the same.
 start_mount "$tree" --sync-interval 600s
-python3 - "$tree" "$server" "$work/disk" <<'P' || fail "writes that wait take the server's memory"
+python3 - "$tree" "$server" "$work/disk" "$FOREBAY" "$pool" <<'P' || fail "writes that wait take the server's memory, or keep readers"
 import os, subprocess, sys, threading, time
-tree, server, disk = sys.argv[1:]
-COUNT, SIZE, MOST = 300, 1 << 20, 288 << 20  # 256 MiB, and what else a server takes
+tree, server, disk, forebay, pool = sys.argv[1:]
+COUNT, SIZE, MOST, SOON = 300, 1 << 20, 288 << 20, 20  # 256 MiB, and what else a server takes
 def anonymous():
     lines = open(f"/proc/{server}/status").read().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+# Bytes of the file before, which the kernel has in its cache; a write begins within a page.
+AT, OLD = 100, b"O" * 4096
+content = lambda i: bytes([65 + i % 26]) * SIZE
 files = [os.open(f"{tree}/large-{i}", os.O_RDWR | os.O_CREAT) for i in range(COUNT)]
-before, written = anonymous(), []
-threads = [threading.Thread(target=lambda fd=fd: written.append(os.pwrite(fd, b"L" * SIZE, 0))) for fd in files]
+for fd in files:
+    os.pwrite(fd, OLD * (SIZE // 4096 + 1), 0)
+    os.pread(fd, SIZE + 4096, 0)
+before, counts = anonymous(), []
+def write(fd, bytes):
+    told, at = [], 0
+    while at < SIZE:
+        told.append(os.pwrite(fd, bytes[at:], AT + at))
+        at += told[-1]
+    counts.append(told)
+warm = os.open(f"{tree}/warm/2", os.O_RDONLY)
+def again():
+    os.posix_fadvise(warm, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert os.pread(warm, 4096, 0) == b"D" * 4096
+asked = {
+    "a read": again,
+    "a name that is not there": lambda: os.path.exists(f"{tree}/warm/no-such-name"),
+    "attributes": lambda: os.stat(f"{tree}/warm/0"),
+    "the space of the file system": lambda: os.statvfs(tree),
+    "a list": lambda: os.listdir(f"{tree}/warm"),
+    "forebay status": lambda: subprocess.run([forebay, "status", pool], check=True, stdout=subprocess.DEVNULL),
+}
+for ask in asked.values():
+    ask()
+threads = [threading.Thread(target=write, args=(fd, content(i))) for i, fd in enumerate(files)]
+late = []
 subprocess.run(["fsfreeze", "-f", disk], check=True)
 try:
     for thread in threads:
@@ -128,12 +156,26 @@ try:
         if anonymous() > most + (1 << 20):
             most, last = anonymous(), time.monotonic()
         time.sleep(0.05)
+    for what, ask in asked.items():
+        reader = threading.Thread(target=ask, daemon=True)
+        reader.start()
+        reader.join(SOON)
+        if reader.is_alive():
+            late.append(what)
+            break
 finally:
     subprocess.run(["fsfreeze", "-u", disk], check=True)
 for thread in threads:
     thread.join()
-assert written == [SIZE] * COUNT, f"{len(written)} of {COUNT} are written"
-print(f"{COUNT} MiB of writes wait, {most - before >> 20} MiB of them in the server")
+assert not late, f"no answer within {SOON} s beside {COUNT} writes that wait: {late}"
+assert len(counts) == COUNT, f"{len(counts)} of {COUNT} are written"
+parts = sum(len(told) > 1 for told in counts)
+assert parts > 0 and all((AT + told[0]) % 4096 == 0 for told in counts if len(told) > 1), counts
+for i, fd in enumerate(files):
+    wanted = OLD[:AT] + content(i) + OLD[AT:]
+    assert os.pread(fd, SIZE + 4096, 0) == wanted, f"large-{i} is not what was written"
+print(f"{COUNT} MiB of writes wait, {most - before >> 20} MiB of them in the server, {parts} were taken in part; "
+      f"{len(asked)} kinds of answers come")
 assert most - before < MOST, f"{most - before} bytes are held"
 P
 stop_mount

@@ -14,7 +14,8 @@
 //! or for space in the pool, and the next one is read.
 //!
 //! A request that is given to a helper is copied.  The copies are bounded by their bytes
-//! ([`Memory`]): beyond that the last thread waits, and the kernel keeps the requests.
+//! ([`Memory`]): beyond that a write(2) is taken in part, and its program is told how much was
+//! written.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -67,12 +68,6 @@ thread_local! {
 /// request to a helper, which costs a copy of what is written.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Requests that the kernel makes by itself (it reads ahead and writes back, also for asynchronous
-/// reads and writes of O_DIRECT) and that may wait.  While so many do it makes no others.  Their bytes,
-/// 1 MiB each, fit into what is held of requests that wait ([`Memory`]), and leave a quarter of it.
-const MOST_BACKGROUND: u16 = 192;
-const _: () = assert!((MOST_BACKGROUND as usize) << 20 <= helpers::MOST_HELD / 4 * 3);
-
 /// How many threads read requests where so many may wait at once.
 pub(crate) const fn threads(waiting: usize) -> usize {
     waiting + 1
@@ -117,15 +112,9 @@ enum Room {
 impl Front {
     /// For a request with so many bytes.
     fn room(&self, bytes: usize) -> Room {
-        // A thread may come back, which needs no copy.
-        const LOOK: Duration = Duration::from_millis(10);
-        loop {
-            if let Some(slot) = self.slots.take_soon(MOMENT) {
-                return Room::Here(slot);
-            }
-            if let Some(held) = self.memory.take(bytes, LOOK) {
-                return Room::Later(held);
-            }
+        match self.slots.take_soon(MOMENT) {
+            Some(slot) => Room::Here(slot),
+            None => Room::Later(self.memory.take(bytes)),
         }
     }
 
@@ -138,7 +127,7 @@ impl Front {
     ) -> Front {
         let served = Arc::new(Served::new(live, latency, options));
         let slots = Slots::new(waiting);
-        Front { served, memory: Memory::default(), slots, at_end: AtEnd::default() }
+        Front { served, memory: Memory::new(), slots, at_end: AtEnd::default() }
     }
 
     /// To be set when there is one, before the first request.
@@ -201,6 +190,8 @@ impl Filesystem for Front {
             // A handle cannot be opened once the kernel has forgotten its inode, so it gives
             // none (Linux 6.10).
             InitFlags::FUSE_NO_EXPORT_SUPPORT,
+            // An abort of the connection is told from an unmount.
+            InitFlags::FUSE_ABORT_ERROR,
         ] {
             // Better with it, right without.
             let _ = config.add_capabilities(flag);
@@ -208,7 +199,10 @@ impl Filesystem for Front {
         if self.served.write_back {
             let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
         }
-        let _ = config.set_max_background(MOST_BACKGROUND);
+        // Requests that the kernel makes by itself (it reads ahead and writes back, also for
+        // asynchronous reads and writes of O_DIRECT) and that may wait.  While so many do it makes
+        // no others.  They are taken whole.
+        let _ = config.set_max_background(self.memory.most_background());
         Ok(())
     }
 
@@ -457,10 +451,21 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (caller, flags) = (caller(req), (write_flags, flags));
-        answer!(self, Changes, [data], |served| {
-            served.write(caller, (ino, offset), data, flags, reply);
-        });
+        let (caller, place, how) = (caller(req), (ino, offset), (write_flags, flags));
+        match self.slots.take_soon(MOMENT) {
+            Some(_slot) => self.served.write(caller, place, data, how, reply),
+            None => {
+                let held = match asked::write_is_whole(write_flags, flags) {
+                    true => self.memory.take(data.len()),
+                    false => self.memory.take_part(data.len(), offset),
+                };
+                let data = data[..held.bytes()].to_owned();
+                self.later(Class::Changes, move |served| {
+                    let _held = held;
+                    served.write(caller, place, &data, how, reply);
+                });
+            }
+        }
         affinity::follow(req.pid());
     }
 

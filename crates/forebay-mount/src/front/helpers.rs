@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -194,38 +195,71 @@ impl Helpers {
 }
 
 /// Bytes of requests that wait for helpers: copies in this process's memory, while a disk that hangs
-/// takes none.
-pub(super) const MOST_HELD: usize = 256 << 20;
+/// takes none.  Beyond it a write(2) is taken in part.  It is less where the process may have little
+/// memory.
+const MOST_HELD: usize = 256 << 20;
+const LEAST_HELD: usize = 32 << 20;
 
-/// How many bytes are held, and a bound for them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Memory(Arc<(Mutex<usize>, Condvar)>);
+/// So much of a write is taken beyond the bound, until such parts have this share of it together.
+const PART: usize = 64 << 10;
+const PARTS: usize = 4;
+/// So much of each that comes later: less than a thread that waits costs the kernel.
+const PAGE: usize = 4 << 10;
+
+/// How many bytes are held.  Nobody waits for them: whoever reads requests has to go on, and the
+/// kernel gives them in their order.  A program has one write(2) in each of its threads.  What has
+/// to be whole is bounded elsewhere: the kernel bounds what it makes by itself, and names and
+/// attributes are short.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    held: Arc<AtomicUsize>,
+    most: usize,
+}
 
 /// Some of them, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held(Memory, usize);
 
 impl Memory {
-    /// Waits for that long, and no longer, until there is room for so many bytes.  One request has
-    /// room where nothing else is held, however long it is.
-    pub fn take(&self, bytes: usize, limit: Duration) -> Option<Held> {
-        let held = self.0 .0.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |held: &mut usize| *held > 0 && *held + bytes > MOST_HELD;
-        let waited = self.0 .1.wait_timeout_while(held, limit, full);
-        let mut held = waited.unwrap_or_else(PoisonError::into_inner).0;
-        if full(&mut held) {
-            return None;
-        }
-        *held += bytes;
-        Some(Held(self.clone(), bytes))
+    pub fn new() -> Memory {
+        Memory { held: Arc::default(), most: forebay::memory_share(LEAST_HELD, MOST_HELD) }
+    }
+
+    /// So many requests of 1 MiB that the kernel makes by itself leave a quarter of it.
+    pub fn most_background(&self) -> u16 {
+        ((self.most / 4 * 3) >> 20) as u16
+    }
+
+    /// For all of a request.
+    pub fn take(&self, bytes: usize) -> Held {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+        Held(self.clone(), bytes)
+    }
+
+    /// For as much of a write at this offset as is taken; the part ends where a page does.
+    pub fn take_part(&self, bytes: usize, offset: u64) -> Held {
+        let held = self.held.load(Ordering::Relaxed);
+        let most = if held.saturating_add(bytes) <= self.most {
+            bytes
+        } else if held.saturating_add(PART) <= self.most + self.most / PARTS {
+            PART
+        } else {
+            PAGE
+        };
+        let into_page = (offset % PAGE as u64) as usize;
+        self.take(if bytes <= most { bytes } else { most - into_page })
+    }
+}
+
+impl Held {
+    pub fn bytes(&self) -> usize {
+        self.1
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let Memory(shared) = &self.0;
-        *shared.0.lock().unwrap_or_else(PoisonError::into_inner) -= self.1;
-        shared.1.notify_all();
+        self.0.held.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
@@ -401,22 +435,35 @@ mod tests {
         leader.join().expect("the leader");
     }
 
-    /// What is held stays below the bound, and who waits goes on when something is given back.
+    /// Each length of a write, by how much is held already: whole, or a part that ends with a page,
+    /// and never nothing.  However many threads wait, each one more has little memory.
     #[test]
     fn held_bytes_are_bounded() {
         const MIB: usize = 1 << 20;
-        let memory = Memory::default();
-        let all: Vec<_> =
-            std::iter::from_fn(|| memory.take(MIB, Duration::ZERO)).take(10_000).collect();
-        assert_eq!(all.len(), MOST_HELD / MIB);
-        assert!(memory.take(1, Duration::from_millis(1)).is_none(), "it is full");
-        assert!(memory.take(0, Duration::ZERO).is_some(), "no bytes have room");
-        let waits = memory.clone();
-        let waiter = thread::spawn(move || waits.take(MIB, SOON).is_some());
-        drop(all);
-        assert!(waiter.join().expect("one who waits"));
-        assert!(memory.take(2 * MOST_HELD, Duration::ZERO).is_some(), "a long one alone");
-        assert_eq!(*memory.0 .0.lock().expect("the count"), 0);
+        let memory = Memory { most: MOST_HELD, ..Memory::new() };
+        let full = memory.take(MOST_HELD - MIB);
+        let taken = |bytes, offset| memory.take_part(bytes, offset).bytes();
+        assert_eq!([taken(MIB, 0), taken(MIB + 1, 0), taken(2 * MIB, 5)], [MIB, PART, PART - 5]);
+        let full = (full, memory.take_part(MIB, 0));
+        assert_eq!(full.1.bytes(), MIB);
+        for offset in [0, 1, 4095, 4096, (1 << 40) + 511] {
+            for bytes in [1, 4096, PART - 1, PART] {
+                assert_eq!(taken(bytes, offset), bytes, "a short one is whole");
+            }
+            for bytes in [PART + 1, MIB, 16 * MIB] {
+                let part = taken(bytes, offset);
+                assert!(part > 0 && part <= PART);
+                assert!((offset + part as u64).is_multiple_of(4096));
+            }
+        }
+        let parts: Vec<Held> = (0..10_000).map(|_| memory.take_part(MIB, 0)).collect();
+        let of_parts: usize = parts.iter().map(Held::bytes).sum();
+        assert!(of_parts <= MOST_HELD / PARTS + parts.len() * PAGE, "{of_parts}");
+        assert_eq!([taken(MIB, 100), taken(8192, 0), taken(PAGE, 7)], [PAGE - 100, PAGE, PAGE]);
+        drop((full, parts));
+        assert_eq!((memory.held.load(Ordering::Relaxed), taken(MIB, 9)), (0, MIB));
+        let background = |most| Memory { most, ..Memory::new() }.most_background();
+        assert_eq!([LEAST_HELD, MOST_HELD].map(background), [24, 192]);
     }
 
     #[test]
