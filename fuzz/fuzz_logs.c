@@ -107,7 +107,7 @@ static void patch_entry(struct fuzz_input *in)
 {
 	u32 chunk = fuzz_take(in, 1) % FUZZ_CHUNKS, line = fuzz_take(in, 2) % 256, place = fuzz_take(in, 1) % 192;
 	u32 how = fuzz_take(in, 1), n = 1 + (how & 7), seed;
-	u64 value = fuzz_take(in, 4), at = (u64)(chunk + 1) * FUZZ_CHUNK + (FBY_LOG_FIRST_LINE + line) * FBY_LINE;
+	u64 value = fuzz_take(in, 4), at = (u64)(chunk + 1) * FUZZ_CHUNK + (FBY_CHUNK_LINES + line) * FBY_LINE;
 	struct fby_log_entry e;
 
 	if (at + 4 * FBY_LINE > fuzz_media.size)

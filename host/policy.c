@@ -187,6 +187,7 @@ u32 fby_error_exit(int error)
 	case FBY_E_ORIGIN_IDENTITY:
 		return EXIT_WRONG_ORIGIN;
 	case FBY_E_ORIGIN_IO:
+	case FBY_E_MEDIUM:
 		return EXIT_IO;
 	case FBY_E_VOLUME_TABLE_FULL:
 	case FBY_E_STATIC_FULL:

@@ -112,10 +112,12 @@ u32 fby_crc32c(u32 crc, const void *p, size_t n);
 struct fby_media {
 	u8 *base; /* mapped for as long as a pool is open on it */
 	u64 size;
+	struct fby_device *device; /* NULL: the module opens pools in memory only */
 };
 
 #define fby_media_direct(m, at, n) ((m)->base + (at))
 #define fby_media_size(m) ((m)->size)
+#define fby_media_device(m) ((m)->device)
 
 void fby_port_write(struct fby_media *m, u64 at, const void *src, size_t n);
 u32 fby_port_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc);

@@ -99,6 +99,7 @@ u32 fby_crc32c(u32 crc, const void *p, size_t n);
 
 /* The implementation of the port's names for one kind of media; see core/medium/port.h. */
 struct fby_media;
+struct fby_device;
 struct fby_media_ops {
 	void (*write)(struct fby_media *m, u64 at, const void *src, size_t n);
 	u32 (*write_crc)(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc);
@@ -112,10 +113,12 @@ struct fby_media {
 	u64 size;
 	const struct fby_media_ops *ops;
 	void *host; /* for the ops */
+	struct fby_device *device; /* core/medium/device.h; NULL: the media is memory */
 };
 
 #define fby_media_direct(m, at, n) ((m)->base ? (m)->base + (at) : NULL)
 #define fby_media_size(m) ((m)->size)
+#define fby_media_device(m) ((m)->device)
 #define fby_port_write(m, at, src, n) ((m)->ops->write((m), (at), (src), (n)))
 #define fby_port_write_crc(m, at, src, n, crc) ((m)->ops->write_crc((m), (at), (src), (n), (crc)))
 #define fby_port_fence(m, at, n) ((m)->ops->fence((m), (at), (n)))

@@ -60,7 +60,12 @@
 	X(MAP_DIRTY, 16, "pages are mapped whose file lacks what they have, or may lack it") \
 	X(MAP_DAMAGED, 74, "what the map says of its files or pages is damaged there") \
 	X(MAP_MEDIA, 95, "files can be mapped only where the media is memory") \
-	X(ERAS, 28, "the static volume's eras are used up")
+	X(ERAS, 28, "the static volume's eras are used up") \
+	X(GROUPED, 95, "the pool is grouped: it lies on a block device, and this host opens pools in memory only") \
+	X(NOT_GROUPED, 22, "the pool is not grouped: it is to be opened as memory, not as a block device") \
+	X(UNIT, 22, "the device writes larger blocks than those that the pool was made for") \
+	X(MEDIUM, 5, "the pool's device has failed: nothing more becomes durable in the pool") \
+	X(LOGS_ONLY, 95, "a pool on a block device holds logs only: volumes and maps need one in memory or a plain pool file")
 
 enum fby_error {
 	FBY_E_NONE = 0,

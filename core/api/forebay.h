@@ -15,10 +15,12 @@
  *	AGAIN		progress was made or a lock was busy: call again
  *	CACHED		of fby_bypass_begin: write that part through the cache
  *	WAIT_FLUSH	a flush of the origin is in flight: try again when it ended
+ *	WAIT_TICKET	of a grouped pool (groups.h): requests to its device have to end first
  *
  * A WAIT decision holds nothing; the caller starts over.  A host that wants to sleep calls
  * fby_wait_prepare(), tries once more, sleeps, and is woken by whoever gets the matching bit in a
- * wake mask (enum fby_wake).  WAIT_FLUSH needs no announcement: whoever ends a flush has its bit.
+ * wake mask (enum fby_wake).  WAIT_FLUSH and WAIT_TICKET need no announcement: whoever ends a flush
+ * or a request to the device has the bit.
  *
  * Threads: fby_write*, fby_read_block, fby_range, fby_bypass_*, fby_flush_*, the info calls and
  * fby_destage_complete may run in any number of threads; fby_bypass_end, fby_flush_end and
@@ -49,6 +51,7 @@ enum fby_decision {
 	FBY_AGAIN,
 	FBY_CACHED,
 	FBY_WAIT_FLUSH,
+	FBY_WAIT_TICKET,
 };
 
 /* Bits of a wake mask: whom the host should wake. */
@@ -58,6 +61,7 @@ enum fby_wake {
 	FBY_WAKE_SPACE = 1u << FBY_WAIT_SPACE,
 	FBY_WAKE_DESTAGE = 1u << 7, /* call fby_destage_step */
 	FBY_WAKE_FLUSH = 1u << 8,   /* callers that fby_flush_begin told to wait */
+	FBY_WAKE_TICKET = 1u << 9,  /* of a grouped pool: tickets may have changed; see groups.h */
 };
 
 int fby_error_errno(int error); /* error: a (negative) return value; a positive errno number */
@@ -72,10 +76,14 @@ struct fby_format {
 	u32 nvolumes;	/* 1 to 64; 0: 64 */
 	u64 static_bytes; /* bytes at the end of the media for shares of static volumes; multiple of 64 KiB */
 	u64 map_bytes; /* bytes after those, for shares of maps; multiple of 2 MiB */
+	/* of a grouped pool (groups.h), which holds logs only: bytes of a block, a power of two
+	 * from 4096 to 65536, at least the device's; 0: the pool is in memory */
+	u32 unit;
 };
 
 /* Formats [0, size) of the media.  The host decides whether that is allowed, see fby_probe.
- * Superblocks are written last: an interrupted format leaves no pool. */
+ * Superblocks are written last: an interrupted format leaves no pool.  On a device: -FBY_E_UNIT,
+ * -FBY_E_MEDIUM. */
 int fby_format(struct fby_media *m, const struct fby_format *f);
 
 enum fby_probe_state {
@@ -88,7 +96,7 @@ struct fby_probe {
 	enum fby_probe_state state;
 	int error;	    /* why it cannot be opened, -FBY_E_x, or 0 */
 	bool primary_valid; /* superblock at 0 */
-	bool copy_valid;    /* superblock at 4096 */
+	bool copy_valid;    /* the superblock's copy */
 	struct fby_superblock sb; /* the one that counts, if state is POOL */
 };
 
@@ -173,7 +181,8 @@ int fby_recover_chunks(struct fby_pool *p, u32 first, u32 n);
 int fby_recover_finish(struct fby_pool *p, struct fby_recovery_report *report);
 
 /* Closes every chunk and, if all went well, marks the pool clean.  No request
- * may be in flight.  Does not drain. */
+ * may be in flight.  Does not drain.  A grouped pool: WAIT_TICKET until all that was appended is
+ * durable and all chunks are closed on the device; -FBY_E_MEDIUM. */
 int fby_pool_close(struct fby_pool *p);
 
 void fby_pool_options(struct fby_pool *p, struct fby_options *out);

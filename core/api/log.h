@@ -61,12 +61,14 @@ int fby_log_create(struct fby_pool *p, u16 log, const u8 guid[16], u64 synced, s
 
 struct fby_log_name {
 	u64 gen, id;
+	u64 ticket; /* 0: the entry is durable; else see groups.h */
 };
 
 /*
  * Appends an entry of txg.  The entry depends on all entries of earlier generations and on none
  * of its own; new_generation: it begins a new one.  The entry is durable when the call returns
- * DONE.  WAIT_SLOT: slots or earlier generations are busy; WAIT_SPACE: the pool is full for this
+ * DONE; in a grouped pool, when its ticket is.  There, WAIT_TICKET: groups of the log have to be
+ * written first; -FBY_E_MEDIUM.  WAIT_SLOT: slots or earlier generations are busy; WAIT_SPACE: the pool is full for this
  * log.  Nothing is held then, and the caller may call again or not.  If a generation was to
  * begin, the next entry begins it, whoever appends it.  So a caller that tries again does so
  * without new_generation; otherwise others that append all the time may overtake it for ever.
@@ -79,7 +81,7 @@ int fby_log_append(struct fby_pool *p, u16 log, u64 txg, bool new_generation, co
 		   struct fby_log_name *name, u32 *wake);
 
 /* Does the same in two steps.  begin: the body is stored, and the entry has its place in the log.
- * commit: the entry is durable when it returns; it must follow each begin that returned DONE.
+ * commit: the entry is durable when it returns, or has a ticket; it must follow each begin that returned DONE.
  * Between the two a slot is held, and appends that begin a generation, and destroy, return
  * WAIT_SLOT.  So the thread may not wait for another append in between. */
 struct fby_append { /* the caller provides the memory, the engine owns the fields */

@@ -88,7 +88,9 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 /* Bit of features_incompat: records of mapped files may promise a size that the file does not
  * have yet. */
 #define FBY_FEATURE_MAP_GROWS 16ull
-#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS)
+/* Bit of features_incompat: the pool is grouped, on a block device (group_format.h). */
+#define FBY_FEATURE_GROUPED 32ull
+#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS | FBY_FEATURE_GROUPED)
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */
@@ -111,7 +113,9 @@ struct fby_superblock {
 	u32 chunk_size; /* bytes */
 	u32 nchunks;
 	u32 nvolumes; /* records in the volume table */
-	u32 group_pages; /* most pages that one cut tears at a chunk's end: FBY_BATCH_PAGES */
+	/* most pages that one cut tears at a chunk's end: FBY_BATCH_PAGES; of a grouped pool
+	 * FBY_GROUP_PAGES */
+	u32 group_pages;
 	u64 clean_entries; /* with CLEAN: linked pages at close */
 	u64 clean_digest;  /* with CLEAN: sum of a hash of each, independent of the order */
 	u64 clean_seq;	   /* with CLEAN: the next sequence number */
@@ -120,7 +124,10 @@ struct fby_superblock {
 	/* size of the area after that, at a multiple of 2 MiB, for shares of maps; with
 	 * FBY_FEATURE_MAP */
 	u64 map_bytes;
-	u8 reserved[372];
+	/* with FBY_FEATURE_GROUPED: bytes of a block of the device, a power of two, at least
+	 * 4096; else 0 */
+	u32 unit;
+	u8 reserved[368];
 	u32 crc; /* of all before it */
 };
 

@@ -168,3 +168,21 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 	       (out->counter & 1) == (which & 1) && out->counter < FBY_NUMBER_END && out->epoch < FBY_NUMBER_END &&
 	       (out->kind >= FBY_CHUNK_KINDS || seal_line_sane(st, out));
 }
+
+static bool group_line_sane(const struct fby_store *st, const struct fby_group_line *l)
+{
+	u32 start = st->first_page * (FBY_PAGE / FBY_LINE), end = st->sb.chunk_size / FBY_LINE;
+
+	return l->records >= 1 && l->records <= FBY_GROUP_RECORDS && l->lines > l->records &&
+	       (u32)l->line + l->lines <= end && (l->previous == 0 || (l->previous >= start && l->previous < l->line)) &&
+	       l->epoch < FBY_NUMBER_END && l->seq_max < FBY_NUMBER_END && l->owner < st->sb.nvolumes &&
+	       all_zero(l->reserved, sizeof(l->reserved));
+}
+
+bool fby_group_line_read(const struct fby_store *st, u32 c, u32 line, struct fby_group_line *out)
+{
+	if (!media_read(st->media, out, fby_chunk_at(st, c) + (u64)line * FBY_LINE, FBY_LINE))
+		return false;
+	return out->magic == FBY_GROUP_MAGIC && out->chunk == c && out->line == line && fby_line_crc_ok(st, out) &&
+	       group_line_sane(st, out);
+}

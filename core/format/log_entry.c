@@ -36,12 +36,12 @@ static bool entry_sane(const struct fby_store *st, u32 c, u32 line, const struct
 	       line + fby_entry_lines(e->length) <= fby_log_lines(st) && e->epoch < FBY_NUMBER_END &&
 	       e->txg > 0 && e->txg < FBY_NUMBER_START && e->gen > 0 && e->gen < FBY_NUMBER_START && e->id > 0 &&
 	       e->id < FBY_NUMBER_START && counters_sane(&e->before, FBY_NUMBER_START) && e->log < st->sb.nvolumes &&
-	       (e->previous == 0 || (e->previous >= FBY_LOG_FIRST_LINE && e->previous < line)) && any == 0;
+	       (e->previous == 0 || (e->previous >= st->log_first && e->previous < line)) && any == 0;
 }
 
 bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_log_entry *e)
 {
-	if (line < FBY_LOG_FIRST_LINE || line + FBY_ENTRY_LINES > fby_log_lines(st))
+	if (line < st->log_first || line + FBY_ENTRY_LINES > fby_log_lines(st))
 		return false;
 	if (!media_read(st->media, e, fby_log_line_at(st, c, line), FBY_ENTRY_BYTES))
 		return false;
@@ -50,11 +50,44 @@ bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_
 	       entry_sane(st, c, line, e);
 }
 
+/* Of a grouped chunk, any group says which epoch the chunk has: the first may be damaged. */
+static bool group_newest(const struct fby_store *st, u32 c, struct fby_open_line *out)
+{
+	struct fby_group_line g;
+	bool any = false;
+
+	for (u32 line = st->log_first; line < fby_log_lines(st); line = fby_group_start(st, line + 1)) {
+		if (!fby_group_line_read(st, c, line, &g) || (any && g.epoch <= out->epoch))
+			continue;
+		*out = (struct fby_open_line){ .kind = FBY_CHUNK_LOG, .owner = g.owner, .epoch = g.epoch, .seq_min = 1 };
+		any = true;
+	}
+	return any;
+}
+
+bool fby_log_group_whole(const struct fby_store *st, const struct fby_group_line *g)
+{
+	u32 line = g->line + 1, previous = 0;
+
+	for (u32 i = 0; i < g->records; i++) {
+		struct fby_log_entry e;
+
+		if (!fby_log_entry_read(st, g->chunk, line, &e) || e.epoch != g->epoch || e.log != g->owner ||
+		    (i && e.previous != previous) || !fby_log_body_read(st, &e, NULL))
+			return false;
+		previous = line;
+		line += fby_entry_lines(e.length);
+	}
+	return line == (u32)g->line + g->lines;
+}
+
 bool fby_log_first(const struct fby_store *st, u32 c, struct fby_open_line *out)
 {
 	struct fby_log_entry e;
 
-	if (!fby_log_entry_read(st, c, FBY_LOG_FIRST_LINE, &e))
+	if (st->unit)
+		return group_newest(st, c, out);
+	if (!fby_log_entry_read(st, c, st->log_first, &e))
 		return false;
 	*out = (struct fby_open_line){ .kind = FBY_CHUNK_LOG, .owner = e.log, .epoch = e.epoch, .seq_min = 1 };
 	return true;

@@ -7,8 +7,10 @@
 #include "format/log_entry.h"
 #include "format/static_format.h"
 
-static u64 record_at(u32 volume, u32 copy)
+u64 fby_record_at(const struct fby_store *st, u32 volume, u32 copy)
 {
+	if (st->unit)
+		return copy * st->copy_at + fby_group_gap(&st->sb) + (u64)volume * st->unit;
 	return FBY_VT_OFFSET + (volume * 2u + copy) * sizeof(struct fby_volume_record);
 }
 
@@ -88,7 +90,7 @@ bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fb
 {
 	u32 unused = 0;
 
-	return media_read_crc(st->media, out, record_at(volume, copy), sizeof(*out), &unused) &&
+	return media_read_crc(st->media, out, fby_record_at(st, volume, copy), sizeof(*out), &unused) &&
 	       record_crc(st, out) == out->crc && fby_record_sane(volume, out) && has_room(st, out);
 }
 
@@ -107,9 +109,9 @@ void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_
 	for (u32 i = 0; i < 2; i++) {
 		u32 copy = first ^ i;
 
-		media_lines(st->media, record_at(volume, copy), r, sizeof(*r));
+		media_lines(st->media, fby_record_at(st, volume, copy), r, sizeof(*r));
 		if (!FBY_BUG(WATERMARK_NO_FENCE))
-			media_fence(st->media, record_at(volume, copy), sizeof(*r));
+			fby_settle(st, fby_record_at(st, volume, copy), sizeof(*r));
 	}
 }
 

@@ -9,6 +9,7 @@
 #ifndef FBY_STORE_H
 #define FBY_STORE_H
 
+#include "format/group_format.h"
 #include "format/map_format.h"
 #include "medium/medium.h"
 
@@ -28,12 +29,19 @@ struct fby_store {
 	u32 first_page; /* data begins there in each chunk */
 	u32 line_seed;
 	u64 page_lines; /* offset of the line of page 0 of chunk 0, if it had one */
+	u32 unit; /* bytes of a block of the device; 0: the pool is in memory */
+	u32 open_step; /* from an open line to the other */
+	u32 array_at; /* where a chunk's header array begins, in the chunk */
+	u32 log_first; /* line of a chunk at which a log's entries, or its groups, begin */
+	u64 copy_at; /* of the superblock's copy */
 };
 
 /* --- lines.c: build and validate lines; copies only ----------------------- */
 enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE_CLASSES };
 
 void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
+/* Copies the line of a chunk and checks that it is a group line of that place, of any epoch. */
+bool fby_group_line_read(const struct fby_store *st, u32 c, u32 line, struct fby_group_line *out);
 bool fby_line_crc_ok(const struct fby_store *st, const void *line);
 /* Copies page line (c, i) and checks it.  repair: single-bit errors are corrected in the copy, if
  * the line is of the chunk's epoch.  Another thread may be changing the epoch. */
@@ -52,7 +60,13 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb);
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
 /* Copies the superblock at offset; true if its checksum holds. */
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);
-void fby_sb_store(struct fby_media *m, u64 at, const struct fby_superblock *sb);
+/* Stores it at offset; durable. */
+void fby_sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *sb);
+/* Where the copy is, by what the other says. */
+u64 fby_sb_copy_at(const struct fby_superblock *sb);
+/* A superblock that lies where a grouped pool of this chunk size has its copy, and is one.
+ * Without such a pool's first superblock the copy has to be searched for: for each size. */
+bool fby_sb_grouped_copy(struct fby_media *m, u32 chunk_size, struct fby_superblock *sb);
 /* Writes st->sb with the next generation to both places.  clean: the caller has set sb.clean_*. */
 void fby_sb_write(struct fby_store *st, bool clean);
 
@@ -66,6 +80,13 @@ bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_static_record_sane(const struct fby_volume_record *r);
 bool fby_map_record_sane(const struct fby_volume_record *r);
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
+/* Where a copy of a record is. */
+u64 fby_record_at(const struct fby_store *st, u32 volume, u32 copy);
+/* The gap before the records of a grouped pool, in each quarter of a chunk that has a copy. */
+static inline u32 fby_group_gap(const struct fby_superblock *sb)
+{
+	return sb->chunk_size / 32 > sb->unit ? sb->chunk_size / 32 : sb->unit;
+}
 /* Increments r's counter and writes both copies; durable. */
 void fby_record_write(const struct fby_store *st, u16 volume, struct fby_volume_record *r);
 
@@ -95,12 +116,13 @@ static inline u32 fby_group_pages(const struct fby_store *st)
 
 static inline u64 fby_open_at(const struct fby_store *st, u32 c, u32 which)
 {
-	return fby_chunk_at(st, c) + (FBY_LINE_OPEN + which) * FBY_LINE;
+	return fby_chunk_at(st, c) + FBY_LINE_OPEN * FBY_LINE + (u64)which * st->open_step;
 }
 
 static inline u64 fby_seal_at(const struct fby_store *st, u32 c, u32 which)
 {
-	return fby_chunk_at(st, c) + (FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY) * FBY_LINE;
+	return fby_chunk_at(st, c) + st->array_at +
+	       (FBY_LINE_SEAL + (which & 1) + (which >> 1) * FBY_LINE_SEAL_COPY) * FBY_LINE;
 }
 
 /* The line of a data page. */
@@ -127,6 +149,24 @@ static inline u32 fby_page_place(const struct fby_store *st, u32 page)
 static inline void fby_fence_chunk(const struct fby_store *st, u32 c)
 {
 	media_fence(st->media, fby_chunk_at(st, c), st->sb.chunk_size);
+}
+
+/* Outside of the hot paths: makes durable what was stored to [at, at + bytes). */
+static inline void fby_settle(const struct fby_store *st, u64 at, u64 bytes)
+{
+	if (st->unit)
+		media_persist(st->media, st->unit, at, bytes, false);
+	else
+		media_fence(st->media, at, bytes);
+}
+
+/* Likewise of a line of the chunk, of which in memory the fence names all. */
+static inline void fby_settle_line(const struct fby_store *st, u32 c, u64 at)
+{
+	if (st->unit)
+		media_persist(st->media, st->unit, at, FBY_LINE, false);
+	else
+		fby_fence_chunk(st, c);
 }
 
 #endif

@@ -61,8 +61,13 @@ static u32 free_line(const struct fby_logs *p, u32 c)
 	return fby_log_line_of(&p->space->store, p->space->chunk[c].fill);
 }
 
-/* Slot held: the counts of a chunk without entries begin at zero. */
-static void chunk_begin(struct fby_logs *p, u32 c)
+/* Where the next entry of the log begins, in its open chunk. */
+FBY_INLINE u32 next_line(const struct fby_logs *p, u16 log, u32 c)
+{
+	return fby_unlikely(p->space->store.unit) ? fby_stream_line(p->space, log) : free_line(p, c);
+}
+
+void fby_logs_chunk_begin(struct fby_logs *p, u32 c)
 {
 	struct fby_chunk *ch = &p->space->chunk[c];
 
@@ -87,11 +92,36 @@ static void refuse(struct fby_logs *p, struct fby_slot *s, u16 log, u32 *wake)
 	append_release(p, s, wake);
 }
 
+/* The same of a grouped pool, where a log has one slot. */
+static struct fby_slot *slot_of_stream(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
+{
+	struct fby_slot *s = fby_stream_slot(p->space, log);
+
+	*decision = FBY_WAIT_SLOT;
+	if (!fby_slot_try(s))
+		return NULL;
+	*decision = fby_stream_room(p->space, s, log, lines, wake);
+	if (*decision != FBY_DONE) {
+		append_release(p, s, wake);
+		return NULL;
+	}
+	if (fby_unlikely(p->space->chunk[s->volume[log].open].kind != FBY_CHUNK_LOG)) {
+		refuse(p, s, log, wake);
+		*decision = -FBY_E_NO_LOG; /* it was removed meanwhile */
+		return NULL;
+	}
+	fby_logs_chunk_begin(p, s->volume[log].open);
+	return s;
+}
+
 /* Returns a slot with so many lines free in its open chunk of the log.  NULL: *decision. */
 static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
 {
-	struct fby_slot *s = fby_slot_take(p->space);
+	struct fby_slot *s;
 
+	if (fby_unlikely(p->space->store.unit))
+		return slot_of_stream(p, log, lines, wake, decision);
+	s = fby_slot_take(p->space);
 	if (!s) {
 		*decision = FBY_WAIT_SLOT;
 		return NULL;
@@ -109,7 +139,7 @@ static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u
 			*decision = -FBY_E_NO_LOG; /* it was removed meanwhile */
 			return NULL;
 		}
-		chunk_begin(p, s->volume[log].open);
+		fby_logs_chunk_begin(p, s->volume[log].open);
 		if (free_line(p, s->volume[log].open) + lines <= fby_log_lines(&p->space->store))
 			return s;
 		fby_slot_close(p->space, s, log, wake);
@@ -255,7 +285,7 @@ FBY_INLINE void append_header(const struct fby_logs *p, struct fby_append *a, u3
 	*e = (struct fby_log_entry){
 		.magic = FBY_ENTRY_MAGIC,
 		.chunk = a->chunk,
-		.line = free_line(p, a->chunk),
+		.line = next_line(p, a->log, a->chunk),
 		.length = length,
 		.epoch = p->space->chunk[a->chunk].epoch,
 		.log = a->log,
@@ -326,10 +356,12 @@ FBY_INLINE void append_commit(struct fby_logs *p, struct fby_append *a, struct f
 
 	fby_log_entry_finish(st, &a->entry);
 	media_lines(st->media, at, &a->entry, FBY_ENTRY_BYTES);
+	*name = (struct fby_log_name){ a->entry.gen, a->entry.id, 0 };
+	if (fby_unlikely(st->unit))
+		name->ticket = fby_stream_join(p->space, a->log, a->chunk, a->entry.line, lines, a->entry.txg);
 	append_count(p, s, a, lines);
-	*name = (struct fby_log_name){ a->entry.gen, a->entry.id };
-	/* The commit point. */
-	if (!FBY_BUG(APPEND_NO_FENCE))
+	/* The commit point, unless the entry has a ticket. */
+	if (!FBY_BUG(APPEND_NO_FENCE) && fby_likely(!st->unit))
 		media_fence(st->media, at, (u64)lines * FBY_LINE);
 	/* A thread that finds the slot without an entry of the log knows that the entry is
 	 * durable. */

@@ -21,7 +21,7 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	u64 n = 0;
 
 	for (u32 c = space->owner[log].first; c != FBY_NO_CHUNK; c = space->chunk[c].next) {
-		struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&space->store, space->chunk[c].fill));
+		struct fby_log_walk w = fby_log_walk(&space->store, c, fby_log_line_of(&space->store, space->chunk[c].fill));
 		struct fby_log_entry e;
 
 		while (fby_log_next(space, &w, &e)) {

@@ -81,6 +81,14 @@ int fby_logs_append_begin(struct fby_logs *p, struct fby_append *a, u16 log, u64
 			  const struct fby_vec *vec, u32 nvec, u32 *wake);
 void fby_logs_append_commit(struct fby_logs *p, struct fby_append *a, struct fby_log_name *name, u32 *wake);
 
+/* Slot held: the counts of a chunk without entries begin at zero. */
+void fby_logs_chunk_begin(struct fby_logs *p, u32 c);
+
+/* --- again.c ---------------------------------------------------------------------- */
+/* After fby_streams_next said AGAIN: appends the log's entries that are not durable again, in
+ * another chunk.  DONE, WAIT_SLOT, WAIT_TICKET, -FBY_E_MEDIUM. */
+int fby_logs_again(struct fby_logs *p, u16 log, u32 *wake);
+
 /* Is an entry of the log in flight? */
 bool fby_logs_in_flight(const struct fby_logs *p, u16 log);
 
@@ -93,9 +101,9 @@ struct fby_log_walk {
 	bool gap; /* lines before the last entry found were skipped */
 };
 
-static inline struct fby_log_walk fby_log_walk(u32 c, u32 end)
+static inline struct fby_log_walk fby_log_walk(const struct fby_store *st, u32 c, u32 end)
 {
-	return (struct fby_log_walk){ .c = c, .end = end, .line = FBY_LOG_FIRST_LINE };
+	return (struct fby_log_walk){ .c = c, .end = end, .line = st->log_first };
 }
 
 /* Recovery: reads the chunk's entries.  seal: the newest of its epoch, if there is one. */

@@ -127,14 +127,15 @@ static bool close_open(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 		struct fby_slot *s = &p->space->slot[i];
 		u32 c;
 
-		if (fby_load(&s->volume[log].open) == FBY_NO_CHUNK)
+		/* A stream may have a chunk that was opened ahead. */
+		if (fby_load(&s->volume[log].open) == FBY_NO_CHUNK && !p->space->store.unit)
 			continue;
 		if (!fby_slot_try(s)) {
 			all = false;
 			continue;
 		}
 		c = s->volume[log].open;
-		if (c != FBY_NO_CHUNK && p->space->chunk[c].seq_last <= txg)
+		if (c == FBY_NO_CHUNK || p->space->chunk[c].seq_last <= txg)
 			fby_slot_close(p->space, s, log, wake);
 		fby_slot_release(s);
 	}
@@ -166,8 +167,12 @@ int fby_logs_release(struct fby_logs *p, u16 log, u32 *wake)
 		return -FBY_E_LOG_STATE;
 	if (!p->log[log].claimed && (p->space->owner[log].log.home & FBY_LOG_CONSUMER))
 		return -FBY_E_LOG_UNCLAIMED; /* its consumer may know it in another state */
+	if (media_failed(p->space->store.media))
+		return -FBY_E_MEDIUM;
 	if (!close_open(p, log, FBY_NUMBER_END, wake))
 		return FBY_WAIT_SLOT;
+	if (p->space->store.unit && !fby_stream_quiet(p->space, log))
+		return FBY_WAIT_TICKET;
 	if ((r->home & FBY_LOG_CONSUMER) && r->state != FBY_LOG_NONE) { /* the consumer has stored its end */
 		r->state = FBY_LOG_NONE;
 		if (!FBY_BUG(END_NOT_RECORDED))

@@ -9,14 +9,20 @@
  * The next entry follows the last one, and says so.  If that place has none, the walk searches
  * line by line.  A header found there may be part of the body of an unreadable entry, if the
  * consumer wrote such bytes; but a real header names a previous entry that lies in the gap.
+ *
+ * In a grouped pool the last entry may be the last one of its group.  Then the next one is at the
+ * beginning of the group that follows.
  */
 static bool fits(const struct fby_space *p, const struct fby_log_walk *w, u32 line, const struct fby_log_entry *e)
 {
 	const struct fby_chunk *ch = &p->chunk[w->c];
-	bool next = line == (w->last ? w->line : FBY_LOG_FIRST_LINE);
+	u32 place = w->last ? w->line : p->store.log_first;
+	bool next = line == place || (p->store.unit && line == fby_group_start(&p->store, place) + 1);
 
-	return (e->epoch == ch->epoch || FBY_BUG(ENTRY_EPOCH_IGNORED)) && e->log == ch->owner &&
-	       line + fby_entry_lines(e->length) <= w->end && (next ? e->previous == w->last : e->previous >= w->line);
+	if ((e->epoch != ch->epoch && !FBY_BUG(ENTRY_EPOCH_IGNORED)) || e->log != ch->owner ||
+	    line + fby_entry_lines(e->length) > w->end)
+		return false;
+	return (next && e->previous == w->last) || (line != place && e->previous >= w->line);
 }
 
 bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_log_entry *e)
@@ -27,7 +33,7 @@ bool fby_log_next(const struct fby_space *p, struct fby_log_walk *w, struct fby_
 				return false;
 			continue;
 		}
-		w->gap = line != w->line;
+		w->gap = e->previous != w->last;
 		w->last = line;
 		w->line = line + fby_entry_lines(e->length);
 		return true;
@@ -53,8 +59,8 @@ void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
 {
 	const struct fby_store *st = &p->space->store;
 	struct fby_chunk *ch = &p->space->chunk[c];
-	u32 sealed = seal ? fby_log_line_of(st, seal->fill) : FBY_LOG_FIRST_LINE;
-	struct fby_log_walk w = fby_log_walk(c, seal && seal->closed ? sealed : fby_log_lines(st));
+	u32 sealed = seal ? fby_log_line_of(st, seal->fill) : st->log_first;
+	struct fby_log_walk w = fby_log_walk(st, c, seal && seal->closed ? sealed : fby_log_lines(st));
 	struct fby_log_entry e;
 	u32 found = 0, settled = 0, gaps = 0, end = sealed;
 	u64 txg = seal ? seal->seq_max : 0;
@@ -90,7 +96,7 @@ void fby_logs_scan(struct fby_logs *p, u32 c, const struct fby_seal_line *seal)
 bool fby_logs_earlier(const struct fby_logs *p, u32 c)
 {
 	const struct fby_chunk *ch = &p->space->chunk[c];
-	struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&p->space->store, ch->fill));
+	struct fby_log_walk w = fby_log_walk(&p->space->store, c, fby_log_line_of(&p->space->store, ch->fill));
 	struct fby_log_entry e;
 
 	return fby_log_next(p->space, &w, &e) && !fby_equal(e.guid, p->log[ch->owner].header.guid, sizeof(e.guid)) &&
@@ -119,7 +125,7 @@ bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation 
 	const struct fby_space *space = p->space;
 	const struct fby_chunk *ch = &space->chunk[c];
 	u32 live = fby_chunk_live(space, c), used = ch->fill - space->store.first_page;
-	struct fby_log_walk w = fby_log_walk(c, fby_log_line_of(&space->store, ch->fill));
+	struct fby_log_walk w = fby_log_walk(&space->store, c, fby_log_line_of(&space->store, ch->fill));
 	struct fby_log_entry e;
 	u64 n = 0;
 
@@ -135,5 +141,5 @@ bool fby_logs_check_chunk(const struct fby_logs *p, u32 c, struct fby_violation 
 		return false;
 	}
 	*v = (struct fby_violation){ "a log's chunk is neither held nor free", "chunk", "live", c, live };
-	return live == used;
+	return live == used || (live == 0 && (ch->pinned & FBY_PIN_GROUP)); /* free once it is closed on the device */
 }

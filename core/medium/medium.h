@@ -7,6 +7,7 @@
 #ifndef FBY_MEDIUM_H
 #define FBY_MEDIUM_H
 
+#include "medium/device.h"
 #include "medium/small.h"
 
 /* Stores data of one page: sectors at offset at; returns their CRC, continued. */
@@ -28,6 +29,27 @@ static inline void media_lines(struct fby_media *m, u64 at, const void *src, u32
 static inline void media_fence(struct fby_media *m, u64 at, u64 bytes)
 {
 	fby_port_fence(m, at, bytes);
+}
+
+/* Has the device failed?  Then nothing that is stored becomes durable. */
+static inline bool media_failed(struct fby_media *m)
+{
+	const struct fby_device *device = fby_media_device(m);
+
+	return fby_unlikely(device != NULL) && fby_load(&device->failed) != 0;
+}
+
+/* Writes blocks of the image to the device: those of the unit that contain [at, at + bytes).
+ * more: another such call follows, and makes them durable. */
+static inline void media_persist(struct fby_media *m, u32 unit, u64 at, u64 bytes, bool more)
+{
+	struct fby_device *device = fby_media_device(m);
+	u64 first = at & ~(u64)(unit - 1), end = fby_round_up(at + bytes, unit);
+
+	for (u32 i = 0; i < FBY_DEVICE_TRIES && !fby_load(&device->failed); i++)
+		if (device->persist(m, first, end - first, more) == 0 || FBY_BUG(GROUP_PERSIST_IGNORED))
+			return;
+	fby_store(&device->failed, 1u);
 }
 
 /* Reads whole lines to dst; NULL: checks that they are readable.  False: the media reported an

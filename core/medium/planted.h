@@ -138,6 +138,21 @@
 	X(STATIC_ANEW_DIRTY, "a share that holds pages begins its eras anew") \
 	X(STATIC_STARVED, "static volumes have their turn when no other has a request") \
 	X(STATIC_CLEAN_IN_ROUND, "a static volume is clean while a round has what was dirty") \
+	X(GROUP_ACK_SENT, "a group counts as durable when it is sent") \
+	X(GROUP_NO_FUA, "a group is sent without FUA to a device that needs it") \
+	X(GROUP_FLUSH_COVERS_SENT, "a flush counts for a write that had not ended when it was sent") \
+	X(GROUP_FLUSH_ERROR_FORGOTTEN, "after a flush that failed, the next one stands for it") \
+	X(GROUP_LOST_ELSEWHERE, "a flush that failed in a write of a record is nothing to the groups") \
+	X(GROUP_BEFORE_OPEN, "a group is sent before the open line of its chunk is durable") \
+	X(GROUP_BLOCK_SHARED, "a group begins in the block in which the one before ended") \
+	X(GROUP_OVER_APPEND, "a group is closed between the two steps of an append to it") \
+	X(GROUP_HALF_TAKEN, "recovery takes what has arrived of a torn group") \
+	X(GROUP_GAP_ENDS_WALK, "a group that cannot be read hides those behind it in the chunk") \
+	X(GROUP_ARRAY_OF_BEFORE, "the array of an earlier use of the chunk counts") \
+	X(GROUP_CLOSED_EARLY, "a chunk's array is written before its last group is durable") \
+	X(GROUP_ERROR_IGNORED, "a group whose write failed counts as durable") \
+	X(GROUP_AGAIN_TWICE, "a group is appended again while the first one may count, too") \
+	X(GROUP_PERSIST_IGNORED, "a record that could not be written counts as written") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \
 	X(MAP_SYNC_ONE_FENCE, "a page is dirty before its stores are durable") \
 	X(MAP_BIT_AFTER_ACK, "a sync is acknowledged before it is durable that the pages are dirty") \

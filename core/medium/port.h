@@ -58,9 +58,11 @@
  *  26 fby_mb_after_atomic()	behind one of 8 to 10: stores before it are seen before
  *			loads after it are done
  *  27 fby_uninitialized	of a variable: spare clearing it where the compiler would
+ *  28 fby_media_device(m)	struct fby_device of device.h, whose image the media is; NULL
+ *			where the media is memory
  *
  *  long work
- *  28 fby_breathe()	in a loop over all of the media or of the index, of open, close and
+ *  29 fby_breathe()	in a loop over all of the media or of the index, of open, close and
  *			calls of volumes, each few thousand steps: others may have the CPU, where
  *			nobody takes it away.  Nothing is held that other threads spin for
  */

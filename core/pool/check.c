@@ -155,6 +155,8 @@ static u32 owners(const struct fby_pool *p, u32 c)
 	for (u32 i = 0; i < p->space.opt.nslots; i++)
 		for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
 			n += p->space.slot[i].volume[v].open == c;
+	if (p->space.store.unit && p->space.chunk[c].owner < p->space.store.sb.nvolumes)
+		n += fby_stream_ahead(&p->space, p->space.chunk[c].owner, c);
 	return n;
 }
 

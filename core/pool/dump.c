@@ -84,7 +84,7 @@ int fby_log_entry_info(struct fby_pool *p, u32 chunk, struct fby_log_cursor *at,
 	ch = &p->space.chunk[chunk];
 	if (ch->owner == FBY_NO_OWNER || ch->kind != FBY_CHUNK_LOG)
 		return -FBY_E_NO_LOG;
-	w = fby_log_walk(chunk, fby_log_line_of(st, fby_load(&ch->fill)));
+	w = fby_log_walk(st, chunk, fby_log_line_of(st, fby_load(&ch->fill)));
 	if (at->line > w.end) /* the cursor is not one that this call returned */
 		return FBY_DONE;
 	if (at->line > w.line) {

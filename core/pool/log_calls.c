@@ -4,6 +4,12 @@
  */
 #include "pool/parts.h"
 
+/* A change that did not reach the device has not been made. */
+static int changed(const struct fby_pool *p, int rc)
+{
+	return rc >= 0 && media_failed(p->space.store.media) ? -FBY_E_MEDIUM : rc;
+}
+
 int fby_log_find(struct fby_pool *p, const char *name, u16 *log)
 {
 	return fby_table_find(p, FBY_OWNER_LOG, name, log) ? FBY_DONE : -FBY_E_NO_LOG;
@@ -62,7 +68,7 @@ int fby_log_add(struct fby_pool *p, const char *name, u32 flags, u16 *log)
 	count_anew(p, i);
 	fby_entitle(&p->space, owner, true);
 	*log = (u16)i;
-	return FBY_DONE;
+	return changed(p, FBY_DONE);
 }
 
 int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
@@ -91,7 +97,7 @@ int fby_log_remove(struct fby_pool *p, u16 log, bool discard)
 	owner->log = (struct fby_log_record){ .counter = owner->log.counter, .index = log };
 	fby_owner_write(&p->space, log);
 	fby_entitle(&p->space, owner, false);
-	return FBY_DONE;
+	return changed(p, FBY_DONE);
 }
 
 int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
@@ -137,7 +143,7 @@ int fby_log_info(struct fby_pool *p, u16 log, struct fby_log_info *out)
 
 int fby_log_create(struct fby_pool *p, u16 log, const u8 guid[16], u64 synced, struct fby_log_header *header, u32 *wake)
 {
-	return fby_logs_create(&p->logs, log, guid, synced, header, wake);
+	return changed(p, fby_logs_create(&p->logs, log, guid, synced, header, wake));
 }
 
 int fby_log_append(struct fby_pool *p, u16 log, u64 txg, bool new_generation, const struct fby_vec *vec, u32 nvec,
@@ -159,19 +165,19 @@ void fby_log_append_commit(struct fby_pool *p, struct fby_append *a, struct fby_
 
 int fby_log_sync(struct fby_pool *p, u16 log, u64 txg, struct fby_log_header *header, u32 *wake)
 {
-	return fby_logs_sync(&p->logs, log, txg, header, wake);
+	return changed(p, fby_logs_sync(&p->logs, log, txg, header, wake));
 }
 
 int fby_log_claim(struct fby_pool *p, u16 log, u64 synced, struct fby_log_header *header, struct fby_log_node *node,
 		  u64 *n, struct fby_log_result *result)
 {
-	return fby_logs_claim(&p->logs, log, synced, header, node, n, result);
+	return changed(p, fby_logs_claim(&p->logs, log, synced, header, node, n, result));
 }
 
 int fby_log_replay(struct fby_pool *p, u16 log, struct fby_log_node *node, u64 n, fby_log_replay_fn *replay, void *arg,
 		   struct fby_log_result *result)
 {
-	return fby_logs_replay(&p->logs, log, node, n, replay, arg, result);
+	return changed(p, fby_logs_replay(&p->logs, log, node, n, replay, arg, result));
 }
 
 int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, void *dst, u32 room, u32 *length)
@@ -181,10 +187,10 @@ int fby_log_read(struct fby_pool *p, u16 log, const struct fby_log_node *node, v
 
 int fby_log_destroy(struct fby_pool *p, u16 log, struct fby_log_header *header, u32 *wake)
 {
-	return fby_logs_destroy(&p->logs, log, header, wake);
+	return changed(p, fby_logs_destroy(&p->logs, log, header, wake));
 }
 
 int fby_log_release(struct fby_pool *p, u16 log, u32 *wake)
 {
-	return fby_logs_release(&p->logs, log, wake);
+	return changed(p, fby_logs_release(&p->logs, log, wake));
 }

@@ -64,6 +64,8 @@ int fby_map_add(struct fby_pool *p, const struct fby_map_spec *s, u16 *map)
 	int rc = fby_table_writable(p);
 	u32 i;
 
+	if (!rc && p->space.store.unit)
+		rc = -FBY_E_LOGS_ONLY;
 	if (!rc)
 		rc = record_of(s, &r);
 	if (rc)

@@ -22,7 +22,7 @@ static u32 buckets_of(const struct fby_superblock *sb)
 /* Places in mem, in order; sizes are multiples of 64. */
 struct layout {
 	u64 slots, chunks, owners, logs, log_parts, log_chunks, cached, drained, recovered, scanned, dead, buckets,
-		entries, statics, stripes, dirty, maps, total;
+		entries, statics, stripes, dirty, maps, streams, total;
 };
 
 /* Stripes of static volumes: a power of two, as many as slots up to a limit. */
@@ -58,7 +58,8 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.stripes = l.statics + (sb->static_bytes ? sb->nvolumes * sizeof(struct fby_static) : 0);
 	l.dirty = l.stripes + fby_round_up(stripes_of(sb) * sizeof(u64), 64);
 	l.maps = l.dirty + fby_round_up(sb->static_bytes / FBY_STATIC_UNIT / 8 + (sb->static_bytes ? 8 : 0), 64);
-	l.total = l.maps + (sb->map_bytes ? fby_round_up(sb->nvolumes * sizeof(struct fby_map), 64) : 0);
+	l.streams = l.maps + (sb->map_bytes ? fby_round_up(sb->nvolumes * sizeof(struct fby_map), 64) : 0);
+	l.total = l.streams + (sb->unit ? fby_round_up(sb->nvolumes * sizeof(struct fby_stream), 64) : 0);
 	return l;
 }
 
@@ -84,7 +85,9 @@ static int options_normalize(struct fby_options *o)
 /* Features that the host knows. */
 static u64 known_features(const struct fby_options *o)
 {
-	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0);
+	/* Whoever has opened a device knows that its pool is grouped: fby_probe. */
+	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0) |
+	       FBY_FEATURE_GROUPED;
 }
 
 /* Not inlined, to save stack: its caller holds a superblock. */
@@ -106,6 +109,8 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 			fby_recovery_unknown(&p->recovery, -FBY_E_OWNER_KIND, i, owner->rec.kind);
 			continue;
 		}
+		if (p->space.store.unit && owner->rec.kind != FBY_OWNER_FREE && owner->rec.kind != FBY_OWNER_LOG)
+			fby_recovery_unknown(&p->recovery, -FBY_E_LOGS_ONLY, i, owner->rec.kind);
 		owner->chunk_kind = fby_owner_kinds[owner->rec.kind].chunk;
 		fby_owner_kinds[owner->rec.kind].open(p, (u16)i);
 	}
@@ -171,6 +176,8 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	p->maps.store = &p->space.store;
 	p->maps.map = probe.sb.map_bytes ? (void *)((u8 *)mem + l.maps) : NULL;
 	p->maps.read_only = opt.read_only;
+	p->space.streams.stream = probe.sb.unit ? (void *)((u8 *)mem + l.streams) : NULL;
+	fby_lock_init(&p->space.streams.lock);
 	p->cache.nbuckets = buckets_of(&p->space.store.sb);
 	p->recovery.report.clean = p->space.store.sb.flags & FBY_SB_CLEAN;
 	p->recovery.report.chunk_headers_lost = !probe.primary_valid + !probe.copy_valid;
@@ -184,6 +191,14 @@ int fby_pool_open(struct fby_pool **out, void *mem, u64 bytes, struct fby_media 
 	open_slots(p);
 	*out = p;
 	return FBY_DONE;
+}
+
+static bool streams_quiet(struct fby_pool *p)
+{
+	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++)
+		if (!fby_stream_quiet(&p->space, (u16)i))
+			return false;
+	return true;
 }
 
 int fby_pool_close(struct fby_pool *p)
@@ -206,6 +221,10 @@ int fby_pool_close(struct fby_pool *p)
 			fby_slot_close(&p->space, s, (u16)v, &wake);
 		fby_slot_release(s);
 	}
+	if (p->space.store.unit && !streams_quiet(p)) {
+		fby_fetch_or(&p->space.wake_owed, wake);
+		return media_failed(p->space.store.media) ? -FBY_E_MEDIUM : FBY_WAIT_TICKET;
+	}
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
 		if (fby_is_placed(&p->cache, (u16)i))
 			fby_static_detach(&p->statics, (u16)i);
@@ -216,7 +235,7 @@ int fby_pool_close(struct fby_pool *p)
 	p->space.store.sb.clean_seq = p->space.seq;
 	p->space.store.sb.clean_digest = fby_digest(&p->cache, &p->space.store.sb.clean_entries);
 	fby_sb_write(&p->space.store, true);
-	return FBY_DONE;
+	return media_failed(p->space.store.media) ? -FBY_E_MEDIUM : FBY_DONE;
 }
 
 void fby_pool_options(struct fby_pool *p, struct fby_options *out)

@@ -51,6 +51,8 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 
 	if (rc)
 		return rc;
+	if (p->space.store.unit)
+		return -FBY_E_LOGS_ONLY;
 	if (!fby_text_ends(s->name, sizeof(s->name)) || !fby_name_ok(s->name) ||
 	    !fby_text_ends(s->identity, sizeof(s->identity)))
 		return -FBY_E_NAME;

@@ -213,7 +213,7 @@ static void write_open(struct fby_recovery *p, u32 c)
 		}
 		fby_line_finish(p->space->store.line_seed, &l);
 		media_lines(p->space->store.media, fby_open_at(&p->space->store, c, which), &l, FBY_LINE);
-		fby_fence_chunk(&p->space->store, c);
+		fby_settle_line(&p->space->store, c, fby_open_at(&p->space->store, c, which));
 	}
 }
 
@@ -232,7 +232,7 @@ static void copy_seal(struct fby_recovery *p, u32 c, u32 parity)
 	if ((!ok[0] && !ok[1]) || (ok[0] && ok[1] && l[0].counter == l[1].counter) || FBY_BUG(SEAL_COPY_NOT_HEALED))
 		return;
 	media_lines(p->space->store.media, fby_seal_at(&p->space->store, c, which[!from]), &l[from], FBY_LINE);
-	fby_fence_chunk(&p->space->store, c);
+	fby_settle_line(&p->space->store, c, fby_seal_at(&p->space->store, c, which[!from]));
 }
 
 static bool seals_whole(struct fby_recovery *p, u32 c)
@@ -435,6 +435,8 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 	p->space->seq = FBY_BUG(NEXT_SEQ_REUSED) ? 1 : p->max_seq + 1;
 	if (!p->space->opt.read_only)
 		finish_media(p);
+	if (media_failed(p->space->store.media))
+		return -FBY_E_MEDIUM;
 	p->space->free_first = p->space->free_last = FBY_NO_CHUNK;
 	build_lists(p);
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {

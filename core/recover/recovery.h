@@ -7,6 +7,7 @@
 
 #include "cache/cache.h"
 #include "format/kind.h"
+#include "format/log_entry.h"
 
 /* fby_scanned.found */
 enum {
@@ -45,6 +46,11 @@ struct fby_recovery {
 /* --- what hosts call; forebay.h says what each does ------------------------------- */
 int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n);
 int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *report);
+
+/* --- gather.c: of a grouped pool ------------------------------------------------- */
+/* Makes the seal that a chunk of a log would have, from its groups.  The chunk's epoch and kind are
+ * known. */
+void fby_gather(const struct fby_space *p, u32 c, u16 owner, struct fby_seal_line *seal);
 
 /* Upper bound of the seq that the unreadable line of page (c, i) may have had. */
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i);

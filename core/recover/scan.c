@@ -64,9 +64,11 @@ static void max_u64(u64 *to, u64 value)
 
 static bool unknown(struct fby_recovery *p, u32 c, u32 kind)
 {
-	if (kind < FBY_CHUNK_KINDS)
+	bool known = kind < FBY_CHUNK_KINDS, pages = known && kind != FBY_CHUNK_FREE && !fby_chunk_kinds[kind].whole;
+
+	if (known && !(p->space->store.unit && pages))
 		return false;
-	fby_recovery_unknown(p, -FBY_E_CHUNK_KIND, c, kind);
+	fby_recovery_unknown(p, known ? -FBY_E_LOGS_ONLY : -FBY_E_CHUNK_KIND, c, kind);
 	return true;
 }
 
@@ -217,6 +219,9 @@ static void scan_doubt(struct fby_recovery *p, struct scan *s, u64 opened)
 
 	if (ch->epoch != opened)
 		p->scanned[s->c].found |= ch->epoch & 1 ? CR_OPEN1 : CR_OPEN0; /* lost, or stale: a cut kept it from arriving */
+	/* In a grouped pool the seals are one block, which a cut may take; the groups remain. */
+	if (p->space->store.unit && (s->opens || s->seals))
+		return;
 	if (s->seals >= 2 || FBY_BUG(HEADERS_LOST_SILENT))
 		return;
 	if (s->opens == 2 || (s->opens == 1 && ch->epoch > opened))
@@ -231,7 +236,7 @@ static const struct fby_seal_line *own_seal(const struct fby_recovery *p, const 
 {
 	const struct fby_chunk *ch = &p->space->chunk[s->c];
 
-	if (!s->seals || s->seal.epoch != ch->epoch ||
+	if (!s->seals || (s->seal.epoch != ch->epoch && !FBY_BUG(GROUP_ARRAY_OF_BEFORE)) ||
 	    fby_chunk_kinds[s->seal.kind].whole != fby_chunk_kinds[ch->kind].whole)
 		return NULL;
 	return &s->seal;
@@ -530,8 +535,12 @@ static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 
 	scan_doubt(p, s, opened);
 	ch->owner = s->volume;
-	if (seal && seal->closed)
+	if (seal && seal->closed) {
 		p->scanned[s->c].found |= CR_CLOSED;
+	} else if (p->space->store.unit) {
+		fby_gather(p->space, s->c, s->volume, &s->seal);
+		seal = &s->seal;
+	}
 	used = fby_chunk_kinds[ch->kind].scan(p->pool, s->c, seal);
 	max_u64(&p->max_epoch, ch->epoch);
 	max_u64(&p->max_seq, ch->seq_min);

@@ -162,7 +162,7 @@ void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
-static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake)
+static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, bool ahead, u32 *wake)
 {
 	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = p->owner[owner].chunk_kind, .owner = owner };
 	struct fby_chunk *ch;
@@ -199,6 +199,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->stays = false;
+	if (p->store.unit)
+		ch->pinned = FBY_PIN_GROUP; /* until its array is durable */
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);
 	fby_store(&ch->opened_ns, fby_load(&p->now_ns)); /* read without the lock */
@@ -214,7 +216,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->seq_last = ch->seq_min;
 	fby_chunk_list_append(p, &p->owner[owner], c);
 	fby_count(&p->chunks_opened, 1);
-	fby_store(&s->volume[owner].open, c); /* a thread that finds the old chunk missing finds this one */
+	if (!ahead)
+		fby_store(&s->volume[owner].open, c); /* a thread that finds the old chunk missing finds this one */
 	fby_unlock(&p->lock);
 	/* readers see the new epoch before any new byte, new entries after opens */
 	fby_wmb();
@@ -224,6 +227,8 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	l.seq_min = ch->seq_min;
 	fby_line_finish(p->store.line_seed, &l);
 	media_lines(p->store.media, fby_open_at(&p->store, c, l.epoch & 1), &l, FBY_LINE);
+	if (fby_unlikely(p->store.unit))
+		return c; /* its stream writes the line before the first group */
 	/* Fenced before any page line: otherwise a crash could leave torn lines of the previous
 	 * epoch under an open line that still states that epoch. */
 	if (!FBY_BUG(OPEN_NO_FENCE))
@@ -252,18 +257,18 @@ static struct fby_slot *slot_with_chunk(struct fby_space *p, u16 owner, bool *bu
 	return NULL;
 }
 
-static bool slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake)
+u32 fby_slot_open_chunk(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, bool ahead, u32 *wake)
 {
-	u32 c = chunk_open(p, s, owner, flags, wake);
+	u32 c = chunk_open(p, s, owner, flags, ahead, wake);
 
 	fby_destage_look(p, owner);
 	if (c == FBY_NO_CHUNK)
-		return false;
+		return c;
 	if (fby_destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
 	fby_owner_count(p, owner);
 	fby_level_update(p, owner);
-	return true;
+	return c;
 }
 
 /* Should the volume fill one chunk after the other, whatever slots its writers use?  Of its
@@ -287,7 +292,7 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 	if (one_by_one(p, owner))
 		other = slot_with_chunk(p, owner, &busy);
 	if (!other && !busy) {
-		if (slot_open(p, s, owner, flags, wake))
+		if (fby_slot_open_chunk(p, s, owner, flags, false, wake) != FBY_NO_CHUNK)
 			return s;
 		/* The previous holder may have opened one since. */
 		other = slot_with_chunk(p, owner, &busy);
@@ -297,7 +302,7 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 	return other;
 }
 
-void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
+void fby_chunk_seal_store(struct fby_space *p, u32 c, bool closed)
 {
 	struct fby_chunk *ch = &p->chunk[c];
 	struct fby_seal_line l = { .magic = FBY_SEAL_MAGIC, .chunk = c };
@@ -314,9 +319,16 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 	media_lines(p->store.media, fby_seal_at(&p->store, c, l.counter & 1), &l, FBY_LINE);
 	if (!FBY_BUG(SEAL_ONE_COPY))
 		media_lines(p->store.media, fby_seal_at(&p->store, c, (l.counter & 1) + FBY_SEALS / 2), &l, FBY_LINE);
+}
+
+void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
+{
+	struct fby_chunk *ch = &p->chunk[c];
+
+	fby_chunk_seal_store(p, c, closed);
 	/* Ordered before the chunk can be freed and sealed again by another CPU, whose store this
 	 * one must not overtake. */
-	fby_fence_chunk(&p->store, c);
+	fby_settle_line(&p->store, c, fby_seal_at(&p->store, c, 0));
 	fby_store(&ch->sealed, ch->fill);
 }
 
@@ -325,7 +337,7 @@ void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool befo
 	u32 c = s->volume[owner].open, fill;
 	struct fby_chunk *ch;
 
-	if (c == FBY_NO_CHUNK)
+	if (c == FBY_NO_CHUNK || p->store.unit) /* each group settles those before it */
 		return;
 	ch = &p->chunk[c];
 	fill = fby_load(&ch->fill);
@@ -342,6 +354,11 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 	bool freed;
 
 	FBY_ASSERT(s, fby_load(&s->busy) == 1);
+	if (fby_unlikely(p->store.unit)) {
+		if (fby_stream_slot(p, owner) == s)
+			(void)fby_stream_leave(p, s, owner, wake);
+		return;
+	}
 	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];

@@ -20,11 +20,12 @@
 #include "format/log_format.h"
 #include "format/static_format.h"
 #include "format/store.h"
+#include "space/group.h"
 
 #define FBY_SEQ_BLOCK 64u     /* sequence numbers a slot takes at once */
 
 enum fby_chunk_state { FBY_CS_FREE = 0, FBY_CS_OPEN, FBY_CS_CLOSED };
-enum fby_pin { FBY_PIN_WALK = 1, FBY_PIN_MOVED = 2 };
+enum fby_pin { FBY_PIN_WALK = 1, FBY_PIN_MOVED = 2, FBY_PIN_GROUP = 4 };
 
 struct fby_chunk {
 	/* written by the slot that has it open, and under the pool lock */
@@ -115,6 +116,7 @@ struct fby_space {
 	struct fby_chunk *chunk;
 	struct fby_slot *slot;
 	struct fby_owner *owner;
+	struct fby_streams streams; /* of a grouped pool */
 	u16 *dead; /* dead counts: a row of nchunks for each slot, and one for destage */
 	bool usable; /* recovered */
 	u32 entitled; /* chunks that each attached volume can have; fby_entitled */
@@ -207,9 +209,14 @@ void fby_level_update(struct fby_space *p, u16 owner);
  * fby_begin_flags, for the reserve. */
 struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *wake,
 			       int *decision);
+/* Slot held: opens a chunk; ahead: it is not the one that the slot has open.  FBY_NO_CHUNK: the
+ * pool has none for this owner. */
+u32 fby_slot_open_chunk(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, bool ahead, u32 *wake);
 /* Drops unused sequence numbers.  Slot held. */
 void fby_slot_retire(struct fby_slot *s);
-/* Stores a seal twice, with one fence: the pages below fill are complete. */
+/* Stores a seal twice: the pages below fill are complete. */
+void fby_chunk_seal_store(struct fby_space *p, u32 c, bool closed);
+/* The same, durable. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
 /* Slot held: seals its open chunk of the volume, if any, unless everything is sealed that it has,
  * or (before) that it had at the previous such call. */
@@ -219,7 +226,8 @@ void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool befo
  * pages.  If the volume has a newer chunk, the chunk is closed instead: max_age reads the first
  * chunk, and no later one may be older. */
 void fby_slot_age(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
-/* Slot held: closes its open chunk of the volume, if any. */
+/* Slot held: closes its open chunk of the volume, if any.  In a grouped pool it begins to, or does
+ * nothing if requests have to end first: fby_stream_quiet says when it is closed. */
 void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
 /* Linked pages of the chunk.  Exact when it is closed and has none; otherwise the present number
  * or that of a moment ago.  Pool lock held, or all is quiet. */

@@ -641,12 +641,12 @@ static void read_again(void)
 
 	enter(REPLAYING, 0);
 	c = pool->space.owner[LOG].first;
-	EXPECT(log_found == 1 && log_node[0].place == fby_log_place(st, c, FBY_LOG_FIRST_LINE));
+	EXPECT(log_found == 1 && log_node[0].place == fby_log_place(st, c, FBY_CHUNK_LINES));
 	READ(FBY_DONE, (void)at);
 	EXPECT(memcmp(body, "an entry", 8) == 0);
-	READ(-FBY_E_NO_LOG, at.place = fby_log_place(st, NCHUNKS, FBY_LOG_FIRST_LINE));
+	READ(-FBY_E_NO_LOG, at.place = fby_log_place(st, NCHUNKS, FBY_CHUNK_LINES));
 	READ(-FBY_E_LOG_ENTRY, at.place++);
-	READ(-FBY_E_LOG_ENTRY, at.place = fby_log_place(st, NCHUNKS - 1, FBY_LOG_FIRST_LINE));
+	READ(-FBY_E_LOG_ENTRY, at.place = fby_log_place(st, NCHUNKS - 1, FBY_CHUNK_LINES));
 	READ(-FBY_E_LOG_ENTRY, at.txg++);
 	READ(-FBY_E_LOG_ENTRY, at.gen++);
 	READ(-FBY_E_LOG_ENTRY, at.id++);
@@ -657,7 +657,7 @@ static void read_again(void)
 	pool->logs.log[LOG].header.guid[15]++;
 	READ(-FBY_E_LOG_ENTRY, (void)at);
 	pool->logs.log[LOG].header.guid[15]--;
-	*memory_at(fby_log_line_at(st, c, FBY_LOG_FIRST_LINE + FBY_ENTRY_LINES)) ^= 1;
+	*memory_at(fby_log_line_at(st, c, FBY_CHUNK_LINES + FBY_ENTRY_LINES)) ^= 1;
 	READ(-FBY_E_LOG_ENTRY, (void)at);
 	pool_restore();
 }

@@ -34,7 +34,7 @@ static void entry(void)
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE);
 	chunk = pool->space.owner[LOG].first;
-	line = FBY_LOG_FIRST_LINE + fby_entry_lines(8);
+	line = FBY_CHUNK_LINES + fby_entry_lines(8);
 	first = *at_entry();
 	first.previous = 0;
 	ENTRY(true, (void)e);
@@ -62,8 +62,8 @@ static void entry(void)
 	ENTRY(true, e.log = (u16)(st->sb.nvolumes - 1));
 	ENTRY(false, e.log = (u16)st->sb.nvolumes);
 	ENTRY(true, e.previous = 0);
-	ENTRY(true, e.previous = FBY_LOG_FIRST_LINE);
-	ENTRY(false, e.previous = FBY_LOG_FIRST_LINE - 1);
+	ENTRY(true, e.previous = FBY_CHUNK_LINES);
+	ENTRY(false, e.previous = FBY_CHUNK_LINES - 1);
 	ENTRY(true, e.previous = line - 1);
 	ENTRY(false, e.previous = line);
 	for (u32 i = 0; i < sizeof(out.reserved); i++)
@@ -79,7 +79,7 @@ static void entry(void)
 	EXPECT(fby_log_first(st, chunk, &open) && open.kind == FBY_CHUNK_LOG && open.owner == LOG);
 	EXPECT(open.epoch == pool->space.chunk[chunk].epoch && open.seq_min == 1);
 	/* No header is searched for where none can be: before the first line, and after the last. */
-	line = FBY_LOG_FIRST_LINE - 1;
+	line = FBY_CHUNK_LINES - 1;
 	out = *at_entry();
 	*at_entry() = (struct fby_log_entry){ 0 };
 	ENTRY(false, e = first; e.line = line);
@@ -99,10 +99,10 @@ static void longest(void)
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE);
 	chunk = pool->space.owner[LOG].first;
-	line = FBY_LOG_FIRST_LINE;
+	line = FBY_CHUNK_LINES;
 	ENTRY(true, e.length = fby_entry_most(st));
 	ENTRY(false, e.length = fby_entry_most(st) + 1);
-	EXPECT(fby_entry_most(st) == (lines - FBY_LOG_FIRST_LINE - FBY_ENTRY_LINES) * FBY_LINE);
+	EXPECT(fby_entry_most(st) == (lines - FBY_CHUNK_LINES - FBY_ENTRY_LINES) * FBY_LINE);
 	e = *at_entry();
 	line = lines - FBY_ENTRY_LINES;
 	e.line = line;
@@ -143,7 +143,7 @@ static void highest(void)
 		log_make(0);
 		EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 		chunk = pool->space.owner[LOG].first;
-		line = FBY_LOG_FIRST_LINE + fby_entry_lines(8);
+		line = FBY_CHUNK_LINES + fby_entry_lines(8);
 		e = *at_entry();
 		*(what == 0 ? &e.gen : what == 1 ? &e.id : &e.before.n[0]) = FBY_NUMBER_END - 1;
 		if (what == 3) {
@@ -226,7 +226,7 @@ static void unreadable(void)
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE);
 	chunk = pool->space.owner[LOG].first;
-	line = FBY_LOG_FIRST_LINE;
+	line = FBY_CHUNK_LINES;
 	empty = line + fby_entry_lines(8);
 	EXPECT(fby_log_append(pool, LOG, 1, false, NULL, 0, &name, &wake) == FBY_DONE);
 	sound = media.ops;
@@ -234,14 +234,14 @@ static void unreadable(void)
 	media.ops = &failing;
 	for (bad_first = fby_log_line_at(st, chunk, line); line < empty; line++, bad_first += FBY_LINE) {
 		bad_end = bad_first + FBY_LINE;
-		EXPECT(fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE, &e) == (line == empty - 1));
+		EXPECT(fby_log_entry_read(st, chunk, FBY_CHUNK_LINES, &e) == (line == empty - 1));
 		EXPECT(line < empty - 1 || !fby_log_body_read(st, &e, NULL)); /* its line is the last of these */
 	}
 	EXPECT(fby_log_entry_read(st, chunk, empty, &e) && e.length == 0 && fby_log_body_read(st, &e, NULL));
 	e.body_crc++;
 	EXPECT(!fby_log_body_read(st, &e, NULL));
 	media.ops = sound;
-	EXPECT(fby_log_entry_read(st, chunk, FBY_LOG_FIRST_LINE, &e) && fby_log_body_read(st, &e, NULL));
+	EXPECT(fby_log_entry_read(st, chunk, FBY_CHUNK_LINES, &e) && fby_log_body_read(st, &e, NULL));
 	pool_restore();
 }
 
@@ -262,7 +262,7 @@ static void pieces(void)
 
 		log_make(0);
 		EXPECT(fby_log_append(pool, LOG, 1, false, body, 3, &name, &wake) == FBY_DONE);
-		EXPECT(fby_log_entry_read(&pool->space.store, pool->space.owner[LOG].first, FBY_LOG_FIRST_LINE, &e));
+		EXPECT(fby_log_entry_read(&pool->space.store, pool->space.owner[LOG].first, FBY_CHUNK_LINES, &e));
 		EXPECT(e.length == most && fby_log_body_read(&pool->space.store, &e, back));
 		EXPECT(memcmp(back, data, most) == 0 && back[most] == 0 && back[most + 2] == 0);
 		pool_restore();
@@ -282,7 +282,7 @@ static void torn(void)
 		fby_chunk_seal(&pool->space, chunk, false);
 		for (u32 i = 0; i <= behind; i++)
 			EXPECT(log_append(1) == FBY_DONE);
-		line = FBY_LOG_FIRST_LINE + (1 + behind) * fby_entry_lines(8);
+		line = FBY_CHUNK_LINES + (1 + behind) * fby_entry_lines(8);
 		memory_at(fby_log_line_at(&pool->space.store, chunk, line + FBY_ENTRY_LINES))[3] ^= 1;
 		pool_recover(&report);
 		EXPECT(log_info().found == 1 + behind && log_info().missing == 0);
@@ -293,13 +293,13 @@ static void torn(void)
 /* The lines of the three entries in a walk that goes to end, as digits; a small letter: after a gap. */
 static const char *walked(u32 end)
 {
-	struct fby_log_walk w = fby_log_walk(chunk, end);
+	struct fby_log_walk w = fby_log_walk(&pool->space.store, chunk, end);
 	static char text[8];
 	struct fby_log_entry e;
 	u32 n = 0;
 
 	while (fby_log_next(&pool->space, &w, &e) && n < sizeof(text) - 1) {
-		text[n++] = (char)((w.gap ? 'a' : 'A') + (w.last - FBY_LOG_FIRST_LINE) / fby_entry_lines(8));
+		text[n++] = (char)((w.gap ? 'a' : 'A') + (w.last - FBY_CHUNK_LINES) / fby_entry_lines(8));
 		EXPECT(w.line == w.last + fby_entry_lines(8));
 	}
 	text[n] = 0;
@@ -333,9 +333,9 @@ static void walks(void)
 	for (u32 end = 0; end <= 3 * lines; end++) {
 		static const char *const want[] = { "", "A", "AB", "ABC" };
 
-		EXPECT(strcmp(walked(FBY_LOG_FIRST_LINE + end), want[end / lines]) == 0);
+		EXPECT(strcmp(walked(FBY_CHUNK_LINES + end), want[end / lines]) == 0);
 	}
-	line = FBY_LOG_FIRST_LINE;
+	line = FBY_CHUNK_LINES;
 	WALK("ABC", (void)e);
 	WALK("bC", e.epoch -= 2);
 	WALK("bC", e.log = SECOND_LOG);
@@ -344,15 +344,15 @@ static void walks(void)
 	WALK("ABC", e.length = FBY_LINE); /* as long */
 	WALK("Ac", e.epoch += 2);
 	WALK("Ac", e.previous = 0);
-	WALK("Ac", e.previous = FBY_LOG_FIRST_LINE + 1);
+	WALK("Ac", e.previous = FBY_CHUNK_LINES + 1);
 	line += lines;
-	WALK("AB", e.previous = FBY_LOG_FIRST_LINE);
+	WALK("AB", e.previous = FBY_CHUNK_LINES);
 	WALK("AB", e.epoch++);
 	/* After a gap: the entry before lies in it, or is the one that cannot be read. */
-	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, FBY_LOG_FIRST_LINE + lines)), 0, FBY_LINE);
+	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, FBY_CHUNK_LINES + lines)), 0, FBY_LINE);
 	WALK("Ac", (void)e);
 	WALK("Ac", e.previous = line - 1);
-	WALK("A", e.previous = FBY_LOG_FIRST_LINE);
+	WALK("A", e.previous = FBY_CHUNK_LINES);
 	WALK("A", e.previous = 0);
 	EXPECT(fby_log_entry_info(pool, chunk, &at, false, &e) == FBY_DONE && e.found && !e.gap && !e.data_ok);
 	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, line + FBY_ENTRY_LINES)), 0x55, FBY_LINE);

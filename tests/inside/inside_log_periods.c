@@ -81,7 +81,7 @@ static void traces(void)
 		if (lost == 1)
 			pool->space.owner[LOG].log.flags = FBY_VF_HOLES_UNKNOWN;
 		if (lost < 2)
-			memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE)), 0x55, FBY_LINE);
+			memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_CHUNK_LINES)), 0x55, FBY_LINE);
 		EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == (lost < 2 ? -FBY_E_LOG_PERIOD : FBY_DONE));
 		pool_restore();
 	}

@@ -402,7 +402,7 @@ static void period_unknown(void)
 	EXPECT(log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	fby_chunk_seal(&pool->space, c, true);
-	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE)), 0x55, FBY_LINE);
+	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_CHUNK_LINES)), 0x55, FBY_LINE);
 	recover();
 	EXPECT(log_info().chunks == 1 && log_info().found == 0 && log_info().missing == 1);
 	EXPECT(fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE && log_info().chunks == 0);
@@ -472,7 +472,7 @@ static void gap_unsealed(void)
 	EXPECT(log_append(1) == FBY_DONE && log_append(2) == FBY_DONE && log_append(3) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	EXPECT(pool->space.chunk[c].sealed == pool->space.store.first_page);
-	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE + fby_entry_lines(8))), 0x55, FBY_LINE);
+	memset(memory_at(fby_log_line_at(&pool->space.store, c, FBY_CHUNK_LINES + fby_entry_lines(8))), 0x55, FBY_LINE);
 	recover();
 	EXPECT(log_info().found == 2 && log_info().missing == 1);
 	recover();

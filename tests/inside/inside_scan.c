@@ -58,7 +58,7 @@ static void open_lines_are_believed(void)
 	EXPECT(log_append(1) == FBY_DONE);
 	c = pool->space.owner[LOG].first;
 	epoch = pool->space.chunk[c].epoch;
-	e = (struct fby_log_entry *)memory_at(fby_log_line_at(&pool->space.store, c, FBY_LOG_FIRST_LINE));
+	e = (struct fby_log_entry *)memory_at(fby_log_line_at(&pool->space.store, c, FBY_CHUNK_LINES));
 	e->epoch += 2;
 	fby_log_entry_finish(&pool->space.store, e);
 	pool_recover(&report);

@@ -140,7 +140,13 @@ impl Media {
     ) -> Option<Media> {
         assert!(size <= memory.len() as u64);
         let ops = sys::posix_media_ops(persist.number(), kernel)?;
-        let raw = sys::fby_media { base: memory.as_ptr(), size, ops, host: std::ptr::null_mut() };
+        let raw = sys::fby_media {
+            base: memory.as_ptr(),
+            size,
+            ops,
+            host: std::ptr::null_mut(),
+            device: std::ptr::null_mut(),
+        };
         let raw = Box::new(UnsafeCell::new(raw));
         Some(Media { _watch: None, memory, raw, persist, paced: None })
     }

@@ -54,7 +54,13 @@ impl<S: Store> Soft<S> {
         let (size, store) = (store.size(), Box::into_raw(Box::new(store)));
         // No memory for the engine to look at.
         let base = std::ptr::null_mut();
-        let raw = sys::fby_media { base, size, ops: Self::OPS, host: store.cast() };
+        let raw = sys::fby_media {
+            base,
+            size,
+            ops: Self::OPS,
+            host: store.cast(),
+            device: std::ptr::null_mut(),
+        };
         let store = NonNull::new(store).expect("a box is somewhere");
         Soft { raw: Box::new(UnsafeCell::new(raw)), store }
     }

@@ -27,6 +27,7 @@ pub const FBY_ORIGIN: c_int = 4;
 pub const FBY_AGAIN: c_int = 5;
 pub const FBY_CACHED: c_int = 6;
 pub const FBY_WAIT_FLUSH: c_int = 7;
+pub const FBY_WAIT_TICKET: c_int = 8;
 
 /// `enum fby_wake`: bits of a wake mask.
 pub const FBY_WAKE_BLOCK: u32 = 1 << FBY_WAIT_BLOCK;
@@ -34,6 +35,7 @@ pub const FBY_WAKE_SLOT: u32 = 1 << FBY_WAIT_SLOT;
 pub const FBY_WAKE_SPACE: u32 = 1 << FBY_WAIT_SPACE;
 pub const FBY_WAKE_DESTAGE: u32 = 1 << 7;
 pub const FBY_WAKE_FLUSH: u32 = 1 << 8;
+pub const FBY_WAKE_TICKET: u32 = 1 << 9;
 
 /// `enum fby_probe_state`
 pub const FBY_PROBE_BLANK: u32 = 0;
@@ -83,6 +85,7 @@ pub struct fby_format {
     pub nvolumes: u32,
     pub static_bytes: u64,
     pub map_bytes: u64,
+    pub unit: u32,
 }
 
 #[repr(C)]

@@ -71,6 +71,11 @@ errors! {
     FBY_E_MAP_DAMAGED = 49,
     FBY_E_MAP_MEDIA = 50,
     FBY_E_ERAS = 51,
+    FBY_E_GROUPED = 52,
+    FBY_E_NOT_GROUPED = 53,
+    FBY_E_UNIT = 54,
+    FBY_E_MEDIUM = 55,
+    FBY_E_LOGS_ONLY = 56,
 }
 
 /// The engine's sentence for an error it returned.

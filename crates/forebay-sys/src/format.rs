@@ -47,6 +47,8 @@ pub const FBY_FEATURE_STATIC: u64 = 8;
 pub const FBY_FEATURE_MAP: u64 = 4;
 /// Likewise: a size may be promised before the file has it.
 pub const FBY_FEATURE_MAP_GROWS: u64 = 16;
+/// The pool is grouped, on a block device.
+pub const FBY_FEATURE_GROUPED: u64 = 32;
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;
@@ -104,7 +106,8 @@ pub struct fby_superblock {
     pub clean_seq: u64,
     pub static_bytes: u64,
     pub map_bytes: u64,
-    pub reserved: [u8; 372],
+    pub unit: u32,
+    pub reserved: [u8; 368],
     pub crc: u32,
 }
 

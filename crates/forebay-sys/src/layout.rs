@@ -61,12 +61,12 @@ fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
 fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
-        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, map_bytes, reserved, crc }
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, map_bytes, unit, reserved, crc }
         fby_volume_record { counter, index, kind, watermark, origin_sectors, uuid, name, identity, block_size, flags, marks, crc }
         fby_open_line { magic, kind, owner, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, owner, kind, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
-        fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes }
+        fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes, unit }
         fby_probe { state, error, primary_valid, copy_valid, sb }
         fby_options { nslots, read_only, no_checksums, statics, maps, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
@@ -90,7 +90,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_log_node { txg, gen, id, before, place }
         fby_log_position { synced, gen, id, live, last, seal_gen, seal }
         fby_log_header { guid, state, reserved, at }
-        fby_log_name { gen, id }
+        fby_log_name { gen, id, ticket }
         fby_log_cursor { line, last }
         fby_log_entry_info { found, gap, data_ok, node, entry }
         fby_frame_port { flush, fence }
@@ -108,7 +108,11 @@ fn structs_and_constants_are_as_in_c() {
         fby_append { log, slot, chunk, entry }
         fby_log_result { end, replayed, obsolete, earlier, twins, damaged, left, witness, first_damaged }
         fby_media_ops { write, write_crc, fence, read_crc }
-        fby_media { base, size, ops, host }
+        fby_media { base, size, ops, host, device }
+        fby_device { unit, durable, persist, lost, failed }
+        fby_medium_io { kind, flags, at, n, id, reserved }
+        fby_medium_load { in_flight, waiting, last }
+        fby_medium_info { grouped, failed, unit, groups, records, writes, written_bytes, flushes, write_errors, flush_errors, again }
         fby_policy { bypass_sectors, mode, full_bypasses, metadata_only, durable }
         fby_origin_found { id, sectors, logical_block, accept_changed, by_name, cannot_see_ids, same_path }
         fby_mark_found { marked, names, exact, least, uuid }
@@ -118,6 +122,15 @@ fn structs_and_constants_are_as_in_c() {
         fby_request { pool, policy, sector, nsectors, runs, max_runs, volume, op, flags, steps, data, ndata, skip, wake, why, step, foreground, io, lost, done, told, past_sectors, state, asked, covered, watching, gave_up, any_lost, alone, missing, base, nruns, run, least, looks, through, settled, failures, past, ticket }
     }
     values! { map;
+        FBY_DURABLE_THROUGH,
+        FBY_DURABLE_FUA,
+        FBY_DURABLE_FLUSH,
+        FBY_MEDIUM_WRITE,
+        FBY_MEDIUM_FLUSH,
+        FBY_MEDIUM_FUA,
+        FBY_TICKET_DURABLE,
+        FBY_TICKET_PENDING,
+        FBY_TICKET_FAILED,
         FBY_LOG_TXGS,
         FBY_LOG_OK,
         FBY_LOG_OBSOLETE,
@@ -172,6 +185,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_FEATURE_STATIC,
         FBY_FEATURE_MAP,
         FBY_FEATURE_MAP_GROWS,
+        FBY_FEATURE_GROUPED,
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,
@@ -201,11 +215,13 @@ fn structs_and_constants_are_as_in_c() {
         FBY_AGAIN,
         FBY_CACHED,
         FBY_WAIT_FLUSH,
+        FBY_WAIT_TICKET,
         FBY_WAKE_BLOCK,
         FBY_WAKE_SLOT,
         FBY_WAKE_SPACE,
         FBY_WAKE_DESTAGE,
         FBY_WAKE_FLUSH,
+        FBY_WAKE_TICKET,
         FBY_PROBE_BLANK,
         FBY_PROBE_POOL,
         FBY_PROBE_DAMAGED,

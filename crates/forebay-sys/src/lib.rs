@@ -11,6 +11,7 @@
 mod api;
 mod errors;
 mod format;
+mod groups;
 mod host;
 mod log;
 mod map;
@@ -21,6 +22,7 @@ mod port;
 pub use api::*;
 pub use errors::*;
 pub use format::*;
+pub use groups::*;
 pub use host::*;
 pub use log::*;
 pub use map::*;

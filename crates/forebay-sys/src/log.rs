@@ -90,6 +90,7 @@ pub struct fby_log_header {
 pub struct fby_log_name {
     pub gen: u64,
     pub id: u64,
+    pub ticket: u64,
 }
 
 #[repr(C)]

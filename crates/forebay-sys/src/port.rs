@@ -22,6 +22,8 @@ pub struct fby_media {
     pub size: u64,
     pub ops: *const fby_media_ops,
     pub host: *mut c_void,
+    /// `fby_device`; NULL: the media is memory
+    pub device: *mut crate::groups::fby_device,
 }
 
 /// `enum fby_persist`

@@ -70,7 +70,8 @@ fn each(memory: *mut u8, size: usize, mut test: impl FnMut(&str, *mut fby_media)
         for (persist, method) in METHODS {
             let Some(ops) = posix_media_ops(persist, Some(kernel)) else { continue };
             let size = size as u64;
-            let mut media = fby_media { base: memory, size, ops, host: ptr::null_mut() };
+            let device = ptr::null_mut();
+            let mut media = fby_media { base: memory, size, ops, host: ptr::null_mut(), device };
             test(&format!("{kernel} {method}"), &raw mut media);
         }
     }

@@ -18,7 +18,7 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             cause,
             way_out: "nothing was written; keep the media as it is and restore the first 8 KiB from a copy if there is one".into(),
         },
-        sys::FBY_E_VERSION | sys::FBY_E_FEATURE | sys::FBY_E_GROUP => Error::Unsupported {
+        sys::FBY_E_VERSION | sys::FBY_E_FEATURE | sys::FBY_E_GROUP | sys::FBY_E_GROUPED => Error::Unsupported {
             path,
             cause,
             way_out: "nothing was written; open it with the version of Forebay that made it".into(),
@@ -197,6 +197,7 @@ mod tests {
             (sys::FBY_E_VERSION, "the version of Forebay that made it"),
             (sys::FBY_E_FEATURE, "the version of Forebay that made it"),
             (sys::FBY_E_GROUP, "the version of Forebay that made it"),
+            (sys::FBY_E_GROUPED, "the version of Forebay that made it"),
             (sys::FBY_E_FEATURE_RO, "open it read-only"),
             (sys::FBY_E_MEDIA_SIZE, "Restore its size"),
             (sys::FBY_E_READ_ONLY, "opened read-only"),

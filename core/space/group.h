@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
+/*
+ * group.h - streams of groups: how entries of a grouped pool become durable.
+ *
+ * An owner has one stream.  Its entries are appended, under one slot, to the group that fills.
+ * When that group is closed, it becomes the one in flight: there is one at most.  It is sent when
+ * the open line of its chunk is durable.  So groups become durable in the order of their numbers,
+ * and a ticket names the owner and the number.
+ *
+ *	fills --close--> WAITS --sent--> SENT --ended--> ENDED --flush--> durable
+ *			   ^						(without ENDED where a write
+ *			   `-- appended again in another chunk		 that has ended is durable)
+ *
+ * A stream also has single blocks to write, its parts: the open line of the chunk that fills, that
+ * of the next chunk, which is opened ahead, and the header array of the chunk that it left.  The
+ * latter is written when all groups of that chunk are durable; until it is durable itself the
+ * chunk is pinned.
+ *
+ * fby_streams.lock guards all of this, except the group that fills, which the slot guards.  Its
+ * rank is between slot and pool.
+ */
+#ifndef FBY_GROUP_H
+#define FBY_GROUP_H
+
+#include "api/groups.h"
+#include "format/log_entry.h"
+
+struct fby_space;
+struct fby_slot;
+
+enum fby_sending {
+	FBY_SEND_NONE = 0,
+	FBY_SEND_WAITS, /* to be sent */
+	FBY_SEND_SENT,
+	FBY_SEND_ENDED, /* written, not flushed */
+	FBY_SEND_COVERED, /* likewise, and a flush was sent since */
+	FBY_SEND_FAILED, /* of a group: to be appended again */
+	FBY_SEND_READY, /* of an open line: durable */
+};
+
+struct fby_group {
+	u32 chunk;
+	u32 line; /* of its group line */
+	u32 end; /* the first line after its entries */
+	u32 previous; /* line of the group before in its chunk; 0: it is the first */
+	u32 fill; /* the chunk's fill before it */
+	u32 records, before; /* its own, and those of the groups before in its chunk */
+	u64 txg, txg_before; /* highest of the chunk with it, and without */
+	u32 state; /* enum fby_sending */
+};
+
+enum { FBY_PART_OPEN = 0, /* and 1: of two chunks in turn */ FBY_PART_ARRAY = 2, FBY_PARTS = 3 };
+
+struct fby_part {
+	u32 chunk;
+	u32 state; /* enum fby_sending */
+	u32 tries; /* that failed */
+	/* of an array: the group that was to follow is appended elsewhere, once this says that it
+	 * is not here */
+	bool barrier;
+};
+
+struct fby_stream {
+	struct fby_group fills; /* records 0: it is not begun */
+	struct fby_group flight; /* state NONE: there is none */
+	struct fby_part part[FBY_PARTS];
+	u32 open; /* which part is the open line of the chunk that fills */
+	bool ahead; /* the other open part is of a chunk that is opened ahead */
+	bool hurry; /* somebody waits for parts to be durable */
+	bool again; /* what is not durable is to be appended again in another chunk */
+	u32 failures; /* in a row */
+	u32 last; /* records of the last group that became durable */
+	u32 last_line; /* line of the group last closed in the chunk that fills; 0: none */
+	struct fby_witness at; /* the last durable group */
+	u64 filling; /* number of the group that fills, from 1; 0: the stream was never used */
+	u64 durable; /* number of the last durable group */
+};
+
+struct fby_streams {
+	struct fby_stream *stream; /* by owner; NULL: the pool is in memory */
+	struct fby_lock lock;
+	bool flushing; /* a flush is in flight */
+	u32 lost_before; /* fby_device.lost when that was sent */
+	u32 lost; /* fby_device.lost as far as its effects are known here */
+	u32 turn; /* owner that is looked at first */
+	struct fby_medium_info info;
+};
+
+#define FBY_TICKET_BITS 48
+
+static inline u64 fby_ticket(u16 owner, u64 number)
+{
+	return ((u64)owner + 1) << FBY_TICKET_BITS | number;
+}
+
+/* The slot whose holder may append for the owner. */
+struct fby_slot *fby_stream_slot(const struct fby_space *p, u16 owner);
+/*
+ * Slot held.  Makes room for a record of so many lines in the group that fills, closing it and
+ * opening chunks as needed.  DONE: it begins at fby_stream_line.  WAIT_TICKET, WAIT_SPACE,
+ * -FBY_E_MEDIUM.
+ */
+int fby_stream_room(struct fby_space *p, struct fby_slot *s, u16 owner, u32 lines, u32 *wake);
+/* Slot held: the line at which the next record of the chunk that fills begins. */
+u32 fby_stream_line(const struct fby_space *p, u16 owner);
+/* Slot held: the record that begins there was stored.  The chunk's fill and counts do not include
+ * it yet.  Returns its ticket. */
+u64 fby_stream_join(struct fby_space *p, u16 owner, u32 chunk, u32 line, u32 lines, u64 txg);
+/* Slot held: closes the group that fills, and leaves the chunks that are open.  False: requests
+ * have to end first. */
+bool fby_stream_leave(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
+/* Is everything of the owner durable, and all its chunks closed? */
+bool fby_stream_quiet(struct fby_space *p, u16 owner);
+/* Is the chunk opened ahead, by no slot yet? */
+bool fby_stream_ahead(const struct fby_space *p, u16 owner, u32 chunk);
+
+/* What is to be sent.  AGAIN: the owner's groups are to be appended again: call
+ * fby_stream_move, under its slot. */
+int fby_streams_next(struct fby_space *p, struct fby_medium_io *io, u16 *owner, u32 *wake);
+void fby_streams_end(struct fby_space *p, const struct fby_medium_io *io, int error, u32 *wake);
+enum fby_ticket_state fby_stream_ticket(const struct fby_space *p, u64 ticket);
+void fby_stream_load(struct fby_space *p, u64 ticket, struct fby_medium_load *out);
+
+/*
+ * Slot held: begins to append again what is not durable.  Opens another chunk; the one that has
+ * durable groups ends after them.  moved[0..n): the groups, whose records the caller appends in
+ * order by fby_stream_join, closing the first of two by fby_stream_close.  Then it calls
+ * fby_stream_moved.  FBY_DONE; WAIT_TICKET: requests have to end first; -FBY_E_MEDIUM.
+ */
+int fby_stream_move(struct fby_space *p, struct fby_slot *s, u16 owner, struct fby_group moved[2], u32 *n, u32 *wake);
+void fby_stream_moved(struct fby_space *p, u16 owner, bool all); /* all: it could append all of them */
+/* Slot held, no group in flight: the group that fills, which has records, becomes that one. */
+void fby_stream_close(struct fby_space *p, u16 owner);
+
+#endif

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * group_device.c - the device: what is durable, what is pending, and the engine's operations on
+ * the image.
+ */
+#include "group_device.h"
+
+u64 seed = 1;
+
+u32 chance(u32 below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (u32)((seed * 0x2545f4914f6cdd1dull >> 33) % below);
+}
+
+/* --- the image --------------------------------------------------------------------- */
+
+/* A store to an unreadable block makes it readable; the rest of it is zeroes. */
+static void image_write(struct fby_media *m, u64 at, const void *src, size_t n)
+{
+	struct world *w = m->host;
+
+	for (u64 b = at / UNIT; b <= (at + n - 1) / UNIT; b++) {
+		if (w->image_unreadable[b])
+			memset(w->image + b * UNIT, 0, UNIT);
+		w->image_unreadable[b] = 0;
+	}
+	memcpy(w->image + at, src, n);
+}
+
+static u32 image_write_crc(struct fby_media *m, u64 at, const void *src, size_t n, u32 crc)
+{
+	image_write(m, at, src, n);
+	return fby_crc32c(crc, src, n);
+}
+
+static void image_fence(struct fby_media *m, u64 at, size_t n)
+{
+	(void)m;
+	(void)at;
+	(void)n;
+	lost("a fence on a device");
+}
+
+static int image_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
+{
+	const struct world *w = m->host;
+
+	for (u64 b = at / UNIT; b <= (at + n - 1) / UNIT; b++)
+		if (w->image_unreadable[b])
+			return 5;
+	if (dst)
+		memcpy(dst, w->image + at, n);
+	*crc = fby_crc32c(*crc, w->image + at, n);
+	return 0;
+}
+
+static const struct fby_media_ops image_ops = { image_write, image_write_crc, image_fence, image_read_crc };
+
+void world_load(struct world *w)
+{
+	memcpy(w->image, w->durable, MEDIA);
+	memcpy(w->image_unreadable, w->unreadable, BLOCKS);
+	w->npending = 0;
+	w->below.lost = w->below.failed = 0;
+}
+
+/* --- the device ---------------------------------------------------------------------- */
+
+static void pend(struct world *w, u64 at, u64 n, u32 io)
+{
+	if (at % UNIT || n % UNIT || n == 0 || at + n > MEDIA)
+		lost("a request is not of whole blocks of the media");
+	for (u64 b = at / UNIT; b < (at + n) / UNIT; b++) {
+		struct pending *p = &w->pending[w->npending++];
+
+		if (w->npending > PENDING)
+			lost("too many blocks are pending");
+		*p = (struct pending){ .block = (u32)b, .io = io };
+		memcpy(p->bytes, w->image + b * UNIT, UNIT);
+	}
+}
+
+static void settle(struct world *w, const struct pending *p)
+{
+	memcpy(w->durable + (u64)p->block * UNIT, p->bytes, UNIT);
+	w->unreadable[p->block] = 0;
+}
+
+/* Nobody knows what there is of it: any of the four. */
+static void spoil(struct world *w, const struct pending *p)
+{
+	switch (chance(4)) {
+	case 0:
+		settle(w, p);
+		break;
+	case 1:
+		for (u32 s = 0; s < UNIT; s += 512)
+			if (chance(2))
+				memcpy(w->durable + (u64)p->block * UNIT + s, p->bytes + s, 512);
+		break;
+	case 2:
+		w->unreadable[p->block] = 1;
+		break;
+	}
+}
+
+static void drop(struct world *w, u32 i)
+{
+	memmove(&w->pending[i], &w->pending[i + 1], (--w->npending - i) * sizeof(struct pending));
+}
+
+void world_send(struct world *w, const struct fby_medium_io *io, u32 number)
+{
+	if (io->kind == FBY_MEDIUM_WRITE) {
+		pend(w, io->at, io->n, number);
+		return;
+	}
+	for (u32 i = 0; i < w->npending; i++)
+		w->pending[i].covered = w->pending[i].ended;
+}
+
+static void flush_end(struct world *w, int result)
+{
+	bool dropped = chance(2);
+
+	for (u32 i = 0; i < w->npending;) {
+		struct pending *p = &w->pending[i];
+
+		if (result == 0 && p->covered)
+			settle(w, p);
+		else if (result && dropped && p->ended)
+			spoil(w, p);
+		else {
+			p->covered = false;
+			i++;
+			continue;
+		}
+		drop(w, i);
+	}
+}
+
+void world_end(struct world *w, const struct fby_medium_io *io, u32 number, int result)
+{
+	bool through = w->below.durable == FBY_DURABLE_THROUGH || (io->flags & FBY_MEDIUM_FUA);
+
+	if (io->kind == FBY_MEDIUM_FLUSH) {
+		flush_end(w, result);
+		return;
+	}
+	for (u32 i = 0; i < w->npending;) {
+		struct pending *p = &w->pending[i];
+
+		if (p->io != number) {
+			i++;
+			continue;
+		}
+		if (memcmp(p->bytes, w->image + (u64)p->block * UNIT, UNIT) != 0)
+			lost("a block changed in flight");
+		if (!result && !through) {
+			p->ended = true;
+			p->io = 0;
+			i++;
+			continue;
+		}
+		if (result)
+			spoil(w, p);
+		else
+			settle(w, p);
+		drop(w, i);
+	}
+}
+
+static int persist(struct fby_media *m, u64 at, u64 n, bool more)
+{
+	struct world *w = m->host;
+	u32 first = w->npending;
+
+	/* A cut in a format is not what is tested here. */
+	if (n > 4 * UNIT || more) {
+		memcpy(w->durable + at, w->image + at, n);
+		return 0;
+	}
+	pend(w, at, n, ~0u);
+	if (w->persists)
+		w->persists(w);
+	if (w->refuse) {
+		w->refuse--;
+		if (w->below.durable == FBY_DURABLE_FLUSH) { /* its flush failed, for all that had ended */
+			w->below.lost++;
+			for (u32 i = 0; i < first;) {
+				if (!w->pending[i].ended) {
+					i++;
+					continue;
+				}
+				spoil(w, &w->pending[i]);
+				drop(w, i);
+				first--;
+			}
+		}
+		while (w->npending > first) {
+			spoil(w, &w->pending[first]);
+			drop(w, first);
+		}
+		return 5;
+	}
+	while (w->npending > first) {
+		settle(w, &w->pending[first]);
+		drop(w, first);
+	}
+	return 0;
+}
+
+void world_make(struct world *w, enum fby_durable durable)
+{
+	memset(w, 0, sizeof(*w));
+	w->below = (struct fby_device){ .unit = UNIT, .durable = durable, .persist = persist };
+	w->media = (struct fby_media){ .base = w->image, .size = MEDIA, .ops = &image_ops, .host = w, .device = &w->below };
+}
