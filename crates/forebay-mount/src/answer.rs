@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Looks at what a server of a mount answers, without a wait that nobody ends.
+//! Reads the answers of a mount's server with a limit on the wait.
 
 use std::io;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Looks at a path that may be a mount whose server is stopped: that is an error after 10 s, and no
-/// wait without end.
+/// Looks at a path that may be a mount with a stopped server.  Such a look fails after 10 s and
+/// never waits forever.
 pub(crate) fn answer<T: Send + 'static>(
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -56,8 +56,8 @@ pub(crate) fn answered<T>(
 mod tests {
     use super::*;
 
-    /// A first answer that takes longer than anybody's patience is waited for, and it is said once;
-    /// only the session's end makes it an error.
+    /// A slow first answer is waited for, with one message.  Only the end of the session makes
+    /// it an error.
     #[test]
     fn a_slow_first_answer_is_no_failure() {
         let patience = Duration::from_millis(60);

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! FUSE, above [`Live`]: what the kernel asks, answered from the tree ([`served`]).
+//! FUSE, on top of [`Live`]: answers the kernel's requests from the tree ([`served`]).
 //!
-//! The kernel checks permissions (`default_permissions`), keeps locks, and caches pages;
-//! what a mapping makes dirty it writes back before each FSYNC, so that this part sees
-//! exactly what is to be durable.  Files and directories are not opened here: requests name the inode, which
+//! The kernel checks permissions (`default_permissions`), keeps locks and caches pages.  It
+//! writes back the dirty pages of mappings before each FSYNC, so this part sees exactly what
+//! must be durable.  Files and directories are not opened here: requests name the inode, which
 //! the kernel holds by its lookups, and a file that is open elsewhere costs nothing.
 //!
 //! # Which thread answers
-//! The thread that reads a request answers it, as long as another one is left to read the next.
-//! The last one that is left waits a moment for another, and then gives its request to helpers
-//! ([`helpers`]): first to those that answer by what the kernel's caches have of the tree, where
-//! that may do, and else to those that may wait.  So any number of requests may wait, for a disk
-//! or for space in the pool, and the next one is read.
+//! The thread that reads a request answers it, as long as another thread is left to read the
+//! next.  The last one waits a moment for another and then hands its request to helpers
+//! ([`helpers`]): first to those that answer from the kernel's caches of the tree, if that may
+//! suffice, and otherwise to those that may wait.  So any number of requests may wait, for a
+//! disk or for space in the pool, and the next one is read.
 //!
-//! A request that is given to a helper is copied.  The copies are bounded by their bytes
-//! ([`Memory`]): beyond that a write(2) is taken in part, and its program is told how much was
-//! written.
+//! A request for a helper is copied.  The number of copied bytes is bounded ([`Memory`]): above
+//! the bound a write(2) is done in part, and its program gets the number of bytes written.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -55,20 +54,20 @@ use terms::time_or_now;
 
 pub type TreeLive = Live<UnixTree, PoolJournal>;
 
-/// What is done when all threads that read requests have ended.
+/// Runs when all threads that read requests have ended.
 pub(crate) type AtEnd = Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 thread_local! {
-    /// What is read goes through here: a new buffer for each request would be new pages, which
-    /// the kernel would clear first.  As long as the longest request: 1 MiB.
+    /// The buffer for reads: a new buffer for each request would be new pages, which the kernel
+    /// would clear first.  It is as long as the longest request: 1 MiB.
     static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The last thread that is left to read requests waits for another one so long before it gives its
-/// request to a helper, which costs a copy of what is written.
+/// How long the last thread that reads requests waits for another one before it hands its
+/// request to a helper, which costs a copy of the written bytes.
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// How many threads read requests where so many may wait at once.
+/// The number of threads that read requests, if this many may wait at once.
 pub(crate) const fn threads(waiting: usize) -> usize {
     waiting + 1
 }
@@ -76,13 +75,13 @@ pub(crate) const fn threads(waiting: usize) -> usize {
 pub struct Front {
     served: Arc<Served>,
     memory: Memory,
-    /// For the threads that read requests: one fewer than there are of them.
+    /// For the threads that read requests: one fewer than their number.
     slots: Slots,
     at_end: AtEnd,
 }
 
-/// Answers here, or has it answered by a helper of the class if this is the last thread that is
-/// left to read requests.  What is borrowed from the request is copied for that.
+/// Answers here, or hands the request to a helper of the class if this is the last thread that
+/// reads requests.  Borrowed parts of the request are copied for that.
 macro_rules! answer {
     ($front:ident, $class:ident, [$($borrowed:ident),*], |$served:ident| $answer:expr) => {
         match $front.room(0 $(+ $borrowed.len())*) {
@@ -102,15 +101,15 @@ macro_rules! answer {
     };
 }
 
-/// Where a request is answered.
+/// The place where a request is answered.
 enum Room {
     Here(Slot),
-    /// By a helper, for which it is copied.
+    /// By a helper, for which the request is copied.
     Later(Held),
 }
 
 impl Front {
-    /// For a request with so many bytes.
+    /// Finds the place for a request with that many bytes.
     fn room(&self, bytes: usize) -> Room {
         match self.slots.take_soon(MOMENT) {
             Some(slot) => Room::Here(slot),
@@ -118,7 +117,7 @@ impl Front {
         }
     }
 
-    /// `waiting`: so many threads that read requests may wait, of [`threads`].
+    /// `waiting`: how many threads that read requests may wait, out of [`threads`].
     pub fn new(
         live: Arc<TreeLive>,
         latency: Arc<Latency>,
@@ -130,22 +129,22 @@ impl Front {
         Front { served, memory: Memory::new(), slots, at_end: AtEnd::default() }
     }
 
-    /// To be set when there is one, before the first request.
+    /// Set this once the kernel's notifier exists, before the first request.
     pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
         self.served.kernel.clone()
     }
 
-    /// The same.
+    /// Set this at the same time.
     pub fn acts(&self) -> Arc<OnceLock<bool>> {
         self.served.acts.clone()
     }
 
-    /// To be set before the session is run.
+    /// Set this before the session is run.
     pub fn at_end(&self) -> AtEnd {
         self.at_end.clone()
     }
 
-    /// To be led by a thread of their own.
+    /// A thread of its own must run [`Helpers::lead`].
     pub fn helpers(&self) -> Helpers {
         self.served.helpers.clone()
     }
@@ -184,16 +183,16 @@ impl Filesystem for Front {
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_MAX_PAGES,
-            // The kernel leaves set-user-ID bits and capabilities to us, and does not ask
-            // for them before each write.
+            // The kernel leaves set-user-ID bits and capabilities to the server and does not
+            // ask for them before each write.
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // A handle cannot be opened once the kernel has forgotten its inode, so it gives
-            // none (Linux 6.10).
+            // A handle cannot be opened once the kernel has forgotten its inode, so the kernel
+            // gives out none (Linux 6.10).
             InitFlags::FUSE_NO_EXPORT_SUPPORT,
             // An abort of the connection is told from an unmount.
             InitFlags::FUSE_ABORT_ERROR,
         ] {
-            // Better with it, right without.
+            // These features help, but nothing depends on them.
             let _ = config.add_capabilities(flag);
         }
         if self.served.write_back {
@@ -364,7 +363,7 @@ impl Filesystem for Front {
         affinity::follow(req.pid());
     }
 
-    /// See the head of this file: ENOSYS says so for good.
+    /// See the head of this file: ENOSYS makes the kernel stop asking.
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         reply.error(fuser::Errno::ENOSYS);
     }
@@ -373,7 +372,7 @@ impl Filesystem for Front {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    /// The kernel makes it of MKNOD then.
+    /// The kernel then uses MKNOD instead.
     fn create(
         &self,
         _req: &Request,
@@ -387,7 +386,7 @@ impl Filesystem for Front {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    /// What was written back when the file was closed is here already.
+    /// Pages written back at the close of the file have arrived already.
     fn flush(
         &self,
         _req: &Request,
@@ -399,7 +398,7 @@ impl Filesystem for Front {
         reply.error(fuser::Errno::ENOSYS);
     }
 
-    /// With `default_permissions` the kernel knows.
+    /// With `default_permissions` the kernel checks access itself.
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
         reply.error(fuser::Errno::ENOSYS);
     }
@@ -478,14 +477,14 @@ impl Filesystem for Front {
         reply: ReplyEmpty,
     ) {
         if self.served.log_writes {
-            // For good.
+            // The kernel does not ask again.
             return reply.error(fuser::Errno::ENOSYS);
         }
         answer!(self, Changes, [], |served| served.fsync(ino, reply));
         affinity::follow(req.pid());
     }
 
-    /// Names are in the log since they changed: nothing is to be asked for.
+    /// Names are in the log since they changed, so there is nothing to do.
     fn fsyncdir(
         &self,
         _req: &Request,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mount as the kernel knows it, from the moment it is shown on.
+//! Identifies a mount to the kernel from the moment when it is shown.
 //!
-//! A path, a device number and a mount's number say nothing for long: a lazy unmount takes the path
-//! away, and the kernel gives both numbers to the next file system once the superblock is gone.  So
-//! a mount is known by its unique number (Linux 6.8), or by number, device, type and source together.
-//! Its connection is known by files of fusectl that were opened while it was there: once the
-//! superblock is gone the kernel lets them do nothing, whoever has the number then.  Where fusectl
-//! is not mounted, root opens it without a place in any namespace, and others look for it until it
-//! is mounted.
+//! A path, a device number and a mount's number identify a mount only for a while.  A lazy
+//! unmount removes the path, and the kernel reuses both numbers once the superblock is gone.
+//! So a mount is identified by its unique number (Linux 6.8), or by number, device, type and
+//! source together.  Its connection is identified by files of fusectl that were opened while it
+//! existed: once the superblock is gone they have no effect, whoever has the number then.  If
+//! fusectl is not mounted, root opens it without a place in any namespace, and other users look
+//! for it until it is mounted.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -26,34 +26,34 @@ use rustix::mount::{fsconfig_create, fsmount, fsopen, FsMountFlags, FsOpenFlags,
 
 use crate::namespaces::{self, Listed};
 
-/// What is at the mountpoint.
+/// The file system at the mountpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Ours,
-    /// Ours is mounted, and something else is over it.
+    /// Ours is mounted, and something else is mounted over it.
     Covered,
-    /// Somebody has unmounted ours.
+    /// Ours was unmounted.
     Other,
 }
 
-/// A mount's numbers.
+/// The numbers of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Numbers {
     device: u64,
-    /// That of /proc/self/mountinfo, which is given again (Linux 5.8).
+    /// The number in /proc/self/mountinfo, which is reused (Linux 5.8).
     id: Option<u64>,
-    /// That is given once (Linux 6.8).
+    /// The number that is never reused (Linux 6.8).
     unique: Option<u64>,
 }
 
-/// The numbers of the mount at a path, by what the kernel knows: the server of a mount there is not
-/// asked, which may wait for its disk.
+/// The numbers of the mount at a path, as the kernel knows them.  The server of a mount there
+/// is not asked, since it may wait for its disk.
 fn numbers(path: &Path) -> rustix::io::Result<Numbers> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let look = |mask| statx(CWD, path, AtFlags::STATX_DONT_SYNC, mask);
     let has = |mask: u32, flag: StatxFlags| mask & flag.bits() != 0;
     let found = look(StatxFlags::empty())?;
-    // FUSE shows no more than the device to a user whom the mount does not admit.
+    // FUSE shows only the device to a user whom the mount does not admit.
     let unique = look(MNT_ID_UNIQUE).ok().filter(|found| has(found.stx_mask, MNT_ID_UNIQUE));
     Ok(Numbers {
         device: makedev(found.stx_dev_major, found.stx_dev_minor),
@@ -87,20 +87,20 @@ impl Control {
         Ok(Control { waiting: file("waiting", OFlags::RDONLY)?, abort })
     }
 
-    /// How many requests wait; `None`: the superblock is gone.  The file is opened anew, since it
-    /// says something only at its begin, and has no seek.
+    /// The number of waiting requests; `None`: the superblock is gone.  The file is opened
+    /// again each time, because it can be read only from its begin and has no seek.
     fn waiting(&self) -> io::Result<Option<u64>> {
         let text = fs::read_to_string(format!("/proc/self/fd/{}", self.waiting.as_raw_fd()))?;
         Ok(text.trim().parse().ok())
     }
 }
 
-/// Its directory, whatever is there.
+/// The directory of fusectl, whether or not it is mounted there.
 fn fusectl_mounted() -> rustix::io::Result<OwnedFd> {
     open("/sys/fs/fuse/connections", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The same file system, mounted nowhere.
+/// The same file system, without a mountpoint.
 fn fusectl_of_root() -> rustix::io::Result<OwnedFd> {
     let system = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&system)?;
@@ -116,7 +116,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The mount that was just made at a path, before it has any users.
+    /// Identifies the mount that was just made at a path, before it has users.
     pub fn shown(path: &Path) -> rustix::io::Result<Known> {
         let numbers = numbers(path)?;
         let listed = Listed::find(numbers.device, numbers.id);
@@ -142,20 +142,20 @@ impl Known {
         let here = namespaces::is_here(&self.listed);
         match found {
             Ok(found) if found == self.numbers && here != Some(false) => Place::Ours,
-            // One that cannot be looked at is where it is listed.
+            // A mount that cannot be looked at is where it is listed.
             Err(_) if here == Some(true) => Place::Ours,
             _ if here == Some(true) => Place::Covered,
             _ => Place::Other,
         }
     }
 
-    /// A process of each mount namespace that has it, in words.
+    /// One process of each mount namespace that has the mount, in words.
     pub fn seen_by(&self) -> Vec<String> {
         namespaces::that_see(&self.listed)
     }
 
-    /// No namespace has it, and no program has a file of it open.  Without fusectl only the
-    /// namespaces are seen.
+    /// Whether no namespace has the mount and no program has one of its files open.  Without
+    /// fusectl only the namespaces are known.
     pub fn is_gone(&self, mountpoint: &Path) -> bool {
         match self.control.get().map(Control::waiting) {
             Some(Ok(waiting)) => waiting.is_none(),
@@ -163,30 +163,31 @@ impl Known {
         }
     }
 
-    /// The kernel refuses all that waits for the session's answers, and what comes.
+    /// Makes the kernel refuse all requests that wait for the session's answers, and later
+    /// ones.
     pub fn abort(&self) {
         if let Some(control) = self.control.get() {
             let _ = (&control.abort).write(b"1");
         }
     }
 
-    /// No request waits, as far as can be seen.
+    /// Whether no request waits, as far as is known.
     pub fn is_idle(&self) -> bool {
         let waiting = self.control.get().map(Control::waiting);
         !matches!(waiting, Some(Ok(Some(1..))))
     }
 
-    /// The kernel reads ahead of a program by 128 KiB in FUSE, whatever a server asks for; each
-    /// request of it costs a turn.
+    /// Raises the read-ahead.  For FUSE the kernel reads ahead 128 KiB, whatever a server asks
+    /// for, and each of its requests costs a round trip.
     pub fn read_ahead(&self) {
         const KIB: &str = "512";
         let (major, minor) = (major(self.numbers.device), minor(self.numbers.device));
-        // Slower without it, and only for root.
+        // Without it, or for other users than root, reads are only slower.
         let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KIB);
     }
 }
 
-/// How long the threads of a session may take to see that it was ended.
+/// How long the threads of a session may take to notice that it was ended.
 pub(crate) const ABORT_WAIT: Duration = Duration::from_secs(1);
 
 /// How long the kernel may take to end a superblock after it has ended the session.
@@ -227,7 +228,7 @@ pub(crate) fn was_aborted(ran: &io::Result<()>) -> bool {
 mod tests {
     use super::*;
 
-    /// The directory of a mount that a lazy unmount took along is gone, and so is the mount.
+    /// The directory of a mount that a lazy unmount removed is gone, and so is the mount.
     #[test]
     fn a_mount_whose_path_is_gone_is_unmounted() {
         let numbers = numbers("/proc".as_ref()).expect("of /proc");
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(here.place("/proc".as_ref()), Place::Ours);
         assert_eq!(here.place("/".as_ref()), Place::Covered);
         assert_eq!(here.place("/proc/there-is-none".as_ref()), Place::Ours, "it is listed");
-        // The kernel has given its numbers to another one.
+        // The kernel has given its numbers to another mount.
         let gone = Known { listed: Listed::named(numbers.device, "fuse.forebay", "/x"), ..here };
         for path in ["/proc", "/", "/proc/there-is-none"] {
             assert_eq!(gone.place(path.as_ref()), Place::Other, "{path}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The mark on a tree while a log may hold what it lacks.
+//! The mark on a tree while a log may hold data that the tree lacks.
 //!
 //! ```text
 //! .forebay-mount -> {"pool":..,"log":..,"period":..,..}   the log of this period may hold
@@ -25,13 +25,13 @@
 //! | the period is destroyed | the tree has everything |
 //! | the renamed mark and the number are removed | - |
 //!
-//! Who may write to the root can rename the mark, too.  So a renamed one counts only if the file
-//! `.forebay-group`, which nobody else may write to, says that the period is done; otherwise
-//! the period is replayed.  What has one of the names and is nothing that Forebay makes there
-//! is not lost: it goes to where a replay puts what it finds.
+//! A user who may write to the root can rename the mark too.  So a renamed one counts only if
+//! the file `.forebay-group`, which nobody else may write to, says that the period is done;
+//! otherwise the period is replayed.  An inode with one of the names that Forebay did not make
+//! is not lost: it goes to the directory of found files.
 //!
-//! While groups are synced the tree bears the number of the last one ([`GroupMark`]), by which
-//! an older state of the tree is told from the one that the log is of ([`objections`]):
+//! While groups are synced the tree has the number of the last one ([`GroupMark`]).  It shows
+//! whether the tree is older than the state that the log belongs to ([`objections`]):
 //!
 //! | step | a crash after it: the tree's number, the log's |
 //! |---|---|
@@ -51,28 +51,28 @@ use crate::tree::{self, Attr, New, RenameHow, Tree};
 use crate::unix::UnixTree;
 
 const MARK: &[u8] = NAME.as_bytes();
-/// Of the mark in a directory that is mounted.
+/// The name of the mark in a mounted directory.
 pub const NAME: &str = ".forebay-mount";
 const DONE: &[u8] = b".forebay-done";
 const GROUP: &[u8] = b".forebay-group";
 
-/// A name that nobody sees in a mount, and that no program can have.
+/// Whether a name is hidden in a mount and not available to programs.
 pub fn is_own(name: &[u8]) -> bool {
     name == MARK || is_over(name)
 }
 
-/// What a mark says: which log, and in which of its periods.
+/// The content of a mark: the log and its period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub pool: Uuid,
     pub log: String,
     /// The GUID of the log's period, which no other period has.
     pub period: Uuid,
-    /// When it was set, in seconds since 1970.
+    /// The time when it was set, in seconds since 1970.
     pub since: u64,
-    /// Where the pool was then.
+    /// The path of the pool at that time.
     pub at: String,
-    /// The tree bears the number of the last group that is synced in it.
+    /// Whether the tree has the number of the last group that is synced in it.
     #[serde(default)]
     pub groups: bool,
 }
@@ -85,7 +85,7 @@ impl std::fmt::Display for Mark {
 
 impl Mark {
     pub fn new(pool: &forebay::Pool, log: &str, period: Uuid) -> Mark {
-        // The shortest symlinks of the file systems have about 1000 bytes.
+        // The shortest limit for symlinks among file systems is about 1000 bytes.
         let at = pool.path().display().to_string().chars().take(200).collect();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let since = now.map_or(0, |d| d.as_secs());
@@ -93,17 +93,17 @@ impl Mark {
     }
 }
 
-/// What a tree's root says.
+/// The state of a tree's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     Nothing,
-    /// A log may hold what the tree lacks.
+    /// A log may hold data that the tree lacks.
     Marked(Mark),
-    /// The tree has all that the period held.
+    /// The tree has all data of the period.
     Done(Mark),
-    /// The same, by its name alone: anybody may have renamed a mark.
+    /// As `Done`, but only the name says so: anyone may have renamed a mark.
     Unproved(Mark),
-    /// Something of the mark's name that is no mark.
+    /// An inode with the mark's name that is no mark.
     Unknown,
 }
 
@@ -180,7 +180,7 @@ pub enum MarkError {
 }
 
 impl MarkError {
-    /// As what an operator may accept it: see [`crate::replay::Accept`].
+    /// The kind by which an operator may accept it: see [`crate::replay::Accept`].
     pub fn kind(&self) -> Option<&'static str> {
         match self {
             MarkError::OlderTree { .. } => Some("older-tree"),
@@ -197,7 +197,7 @@ fn failed<T>(done: tree::Result<T>, what: &'static str) -> Result<T> {
     done.map_err(|cause| MarkError::Tree { what, cause })
 }
 
-/// What Forebay makes of the name.
+/// The kind of inode that Forebay makes with the name.
 fn kind_of(name: &[u8]) -> Kind {
     match name == GROUP {
         true => Kind::File,
@@ -205,13 +205,13 @@ fn kind_of(name: &[u8]) -> Kind {
     }
 }
 
-/// Root, this user and the owner of the directory may do there what they like.
+/// Root, this user and the owner of the directory may do anything there.
 fn is_trusted<T: Tree>(tree: &T, dir: &T::Node, attr: &Attr) -> tree::Result<bool> {
     let us = New::plain(attr.kind, 0).uid;
     Ok(attr.uid == 0 || attr.uid == us || attr.uid == tree.attr(dir)?.uid)
 }
 
-/// In a sticky directory anybody can make a mark, and nobody can remove another's.
+/// In a sticky directory anyone can make a mark, and no one can remove another's.
 fn is_anybodys<T: Tree>(tree: &T, dir: &T::Node, node: &T::Node) -> tree::Result<bool> {
     const STICKY: u32 = 0o1000;
     let sticky = tree.attr(dir)?.mode & STICKY != 0;
@@ -230,13 +230,14 @@ fn read<T: Tree>(tree: &T, dir: &T::Node, name: &[u8]) -> Result<Option<Option<M
     Ok(Some(serde_json::from_slice(&target).ok()))
 }
 
-/// Nobody sees it in a mount: it counts for nothing in a directory that is to be empty.
+/// Whether a name is hidden in a mount, so that it does not count in a directory that must be
+/// empty.
 pub fn is_over(name: &[u8]) -> bool {
     name == DONE || name == GROUP
 }
 
-/// Does what needs this directory to be empty; once more without what a mount of it, whose
-/// end was cut off, has left there.
+/// Runs an operation that needs this directory to be empty.  Repeats it after removing what an
+/// interrupted end of a mount of it has left there.
 pub fn emptied<T: Tree>(
     tree: &T,
     dir: &T::Node,
@@ -260,7 +261,7 @@ pub fn emptied<T: Tree>(
     }
 }
 
-/// A directory has a mark, whatever it says.
+/// Whether a directory has a mark, of any content.
 pub fn is_marked<T: Tree>(tree: &T, dir: &T::Node) -> tree::Result<bool> {
     match tree.lookup(dir, MARK)? {
         Some(node) => Ok(!is_anybodys(tree, dir, &node)?),
@@ -292,7 +293,8 @@ pub fn find<T: Tree>(tree: &T) -> Result<Found> {
     })
 }
 
-/// The file of the group says that the period is done; a mark without has nothing that does.
+/// Whether the group's file says that the period is done.  A mark without groups has no such
+/// proof.
 fn is_proved<T: Tree>(tree: &T, mark: &Mark) -> Result<bool> {
     if !mark.groups || planted(Bug::DoneUnproved) {
         return Ok(true);
@@ -300,7 +302,7 @@ fn is_proved<T: Tree>(tree: &T, mark: &Mark) -> Result<bool> {
     Ok(numbered(tree)?.is_some_and(|n| n.period == mark.period && n.done && !n.open))
 }
 
-/// The same, of a tree that is no part of one that is marked, as far as can be seen.
+/// Like [`find`], for a tree that is not inside a marked one, as far as is known.
 pub fn find_beside(tree: &UnixTree) -> Result<Found> {
     let found = find(tree)?;
     match failed(tree.above(|dir| is_marked(tree, dir)), "look for")? {
@@ -309,18 +311,18 @@ pub fn find_beside(tree: &UnixTree) -> Result<Found> {
     }
 }
 
-/// What a log and a tree are to each other.
+/// The relation of a log and a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// What the log holds is this tree's.
+    /// The log's entries belong to this tree.
     Replay,
-    /// The tree has all of it.
+    /// The tree has all of them.
     Complete,
-    /// Entries of the log, if there are any, are not this tree's; nothing else is known.
+    /// The log's entries, if any, do not belong to this tree; nothing else is known.
     Unmarked,
 }
 
-/// `period` is that of the log, if it is in one.
+/// `period` is the log's present period, if there is one.
 pub fn judge(found: &Found, pool: Uuid, log: &str, period: Option<Uuid>) -> Result<Verdict> {
     match found {
         Found::Marked(mark) if Some(mark.period) == period || planted(Bug::MarkOfAnyPeriod) => {
@@ -344,16 +346,16 @@ pub struct GroupMark<N> {
     period: Uuid,
 }
 
-/// Bytes of the file.  Btrfs keeps shorter ones within its metadata, which it never changes in
-/// place.
+/// The size of the file.  Btrfs keeps shorter files within its metadata, which it never changes
+/// in place.
 const GROUP_BYTES: usize = 4096;
 
-/// After the number, when the tree has all of the period.
+/// Follows the number when the tree has all of the period.
 const ALL: &[u8] = b"done\n";
 
 impl<N> GroupMark<N> {
-    /// The file with its first number.  All later numbers are written in place, so that a tree
-    /// without space can still bear them.
+    /// Makes the file with its first number.  All later numbers are written in place, so that a
+    /// tree without space can still record them.
     fn create<T: Tree<Node = N>>(tree: &T, period: Uuid, group: u64) -> tree::Result<GroupMark<N>> {
         let node = tree.create(&tree.root(), GROUP, &New::plain(Kind::File, 0o644))?;
         tree.write_in_place(&node);
@@ -365,16 +367,16 @@ impl<N> GroupMark<N> {
         Ok(mark)
     }
 
-    /// Within one sector: the old number or the new one.
+    /// The text lies within one sector: a crash leaves the old number or the new one.
     fn text(&self, group: u64) -> String {
         format!("{} {group:020}\n", self.period)
     }
 
-    /// Durable when it returns.  What the group has changed in the tree is, before that.
+    /// Sets the number, durably.  The group's changes in the tree are durable before.
     pub fn set<T: Tree<Node = N>>(&self, tree: &T, group: u64) -> tree::Result<()> {
         let write = || tree.write(&self.node, 0, self.text(group).as_bytes());
         match write() {
-            // What was removed is free after a sync (a snapshot shares the file's block).
+            // Space of removed files is free after a sync (a snapshot shares the file's block).
             Err(Errno::NOSPC | Errno::DQUOT) => tree.sync_all().and_then(|()| write())?,
             written => written?,
         }
@@ -382,33 +384,33 @@ impl<N> GroupMark<N> {
     }
 }
 
-/// What the file says.
+/// The content of the file.
 struct Numbered<N> {
     node: N,
     period: Uuid,
     group: u64,
-    /// Where the file says that the period is done, and whether it does.
+    /// The offset at which the file says that the period is done, and whether it does.
     end: u64,
     done: bool,
-    /// Others may write to it.
+    /// Whether others may write to the file.
     open: bool,
     /// It belongs neither to root nor to this user.
     foreign: bool,
 }
 
-/// It was made by one who is trusted.  Its mode may have been changed since then.
+/// Whether the file was made by a trusted user.  Its mode may have been changed since then.
 fn is_group<T: Tree>(tree: &T, attr: &Attr) -> Result<bool> {
     let root = tree.root();
     if attr.kind != Kind::File {
         return Ok(false);
     }
-    // Who made the mark may not be one of those that are trusted, and then made this, too.
+    // The maker of the mark may be none of the trusted users, and then has made this file too.
     let mark = failed(tree.attr_of(&root, MARK), "look for")?;
     let by_mark = mark.is_some_and(|mark| mark.uid == attr.uid);
     Ok(by_mark || failed(is_trusted(tree, &root, attr), "look at")?)
 }
 
-/// `None`: there is no such file, or another made it.
+/// `None`: there is no such file, or another user made it.
 fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
     let root = tree.root();
     let Some(node) = failed(tree.lookup(&root, GROUP), "look for")? else { return Ok(None) };
@@ -432,8 +434,8 @@ fn numbered<T: Tree>(tree: &T) -> Result<Option<Numbered<T::Node>>> {
     Ok(Some(Numbered { node, period, group, end, done, open, foreign }))
 }
 
-/// What the tree bears of the period of its mark; `None`: the mark is of a version of Forebay
-/// that does not number groups.
+/// The tree's number for the period of its mark; `None`: the mark is of a version of Forebay
+/// without group numbers.
 pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
     if !mark.groups {
         return Ok(None);
@@ -444,9 +446,9 @@ pub fn group_of<T: Tree>(tree: &T, mark: &Mark) -> Result<Option<u64>> {
     }
 }
 
-/// The objections to a replay, the gravest first.  Each of them has to be accepted by its kind:
+/// The objections to a replay, the gravest first.  Each of them must be accepted by its kind:
 /// one does not hide another.  `synced` is the last group that the log of the mark's period has
-/// forgotten.
+/// dropped.
 pub fn objections<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<Vec<MarkError>> {
     let (Found::Marked(mark) | Found::Unproved(mark)) = found else { return Ok(Vec::new()) };
     let mut all = Vec::new();
@@ -468,9 +470,9 @@ pub fn objections<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<Vec<M
     Ok(all)
 }
 
-/// Begins a period of the log, whose last synced group is `synced`: `create` does, and says
-/// how the mark is to be.  Durable when it returns, and with it all that the tree has; from
-/// now on entries may be appended.
+/// Begins a period of the log whose last synced group is `synced`.  `create` makes it and
+/// returns the content of the mark.  The period and everything in the tree are durable when it
+/// returns; from then on entries may be appended.
 pub fn begin<T: Tree>(
     tree: &T,
     synced: u64,
@@ -485,12 +487,12 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
     let root = tree.root();
     let target = serde_json::to_vec(mark).expect("a mark is JSON");
     let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
-    // A tree with a mark has a number.
+    // A tree with a mark always has a number.
     let group = failed(GroupMark::create(tree, mark.period, synced), "set")?;
-    // One that is no mark: what is one refuses the mount.
+    // Only an inode that is no mark is removed here: a real mark refuses the mount.
     remove_name(tree, MARK)?;
     let made = failed(tree.create(&root, MARK, &new), "set")?;
-    // The mark itself, by a name that differs in case.
+    // Detects the mark itself under a name that differs in case.
     if let Some(other) = failed(tree.lookup(&root, &MARK.to_ascii_uppercase()), "look for")? {
         let number = |node| failed(tree.attr(node), "look for").map(|attr| attr.ino);
         if number(&other)? == number(&made)? {
@@ -505,7 +507,8 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
     .map(|()| group)
 }
 
-/// Ends the period: `destroy` does.  Whatever it holds is in the tree, and synced there.
+/// Ends the period by `destroy`.  Everything that the log holds is in the tree and synced
+/// there.
 pub fn end<T: Tree>(tree: &T, destroy: impl FnOnce() -> forebay::Result<()>) -> Result<()> {
     if planted(Bug::PeriodEndsFirst) {
         destroy()?;
@@ -517,7 +520,7 @@ pub fn end<T: Tree>(tree: &T, destroy: impl FnOnce() -> forebay::Result<()>) -> 
     clear(tree)
 }
 
-/// Durable when it returns: the tree has everything.
+/// Records, durably, that the tree has everything.
 fn done<T: Tree>(tree: &T) -> Result<()> {
     let root = tree.root();
     if failed(tree.lookup(&root, MARK), "look for")?.is_none() {
@@ -536,7 +539,8 @@ fn done<T: Tree>(tree: &T) -> Result<()> {
     }
 }
 
-/// All of the tree is synced.  Without it the period is only replayed once more.
+/// Records that all of the tree is synced.  Without it the period would only be replayed once
+/// more.
 fn say_done<T: Tree>(tree: &T) -> Result<()> {
     let Some(of) = numbered(tree)?.filter(|of| !of.done && !of.open) else { return Ok(()) };
     match tree.write(&of.node, of.end, ALL) {
@@ -545,13 +549,13 @@ fn say_done<T: Tree>(tree: &T) -> Result<()> {
     }
 }
 
-/// Removes what [`end`] leaves when it is cut off.
+/// Removes what an interrupted [`end`] leaves.
 pub fn clear<T: Tree>(tree: &T) -> Result<()> {
-    // The number proves the other one.
+    // The number proves the other file, so it is removed last.
     with_times_kept(tree, || remove_name(tree, DONE).and_then(|()| remove_name(tree, GROUP)))
 }
 
-/// By order: what the log holds is given up.  Durable when it returns.
+/// Gives up the data in the log, by order of the user, durably.
 pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
     let names = [MARK, DONE, GROUP];
     with_times_kept(tree, || names.iter().try_for_each(|name| remove_name(tree, name)))?;
@@ -559,7 +563,7 @@ pub fn give_up<T: Tree>(tree: &T) -> Result<()> {
 }
 
 fn remove_name<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
-    // Looked for first: a file system that is read-only refuses to remove what is not there.
+    // The lookup comes first: a read-only file system refuses to remove even a missing name.
     let Some(attr) = failed(tree.attr_of(&tree.root(), name), "look for")? else { return Ok(()) };
     if attr.kind != kind_of(name) || (name == GROUP && !is_group(tree, &attr)?) {
         return put_aside(tree, name).map_err(|e| MarkError::Tree {
@@ -576,7 +580,7 @@ fn remove_name<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
     }
 }
 
-/// To programs the root is as it was.
+/// Programs must not see a change of the root.
 pub(crate) fn with_times_kept<T: Tree, R>(tree: &T, change: impl FnOnce() -> R) -> R {
     let root = tree.root();
     let before = tree.attr(&root);

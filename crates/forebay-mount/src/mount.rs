@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mount from its start, which replays, to its end, which brings everything home.
+//! A mount from its start, which replays the log, to its end, which writes everything to the
+//! tree.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,25 +32,24 @@ use crate::rights;
 use crate::tree::Tree;
 use crate::unix::UnixTree;
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// The log of the pool that holds what the tree does not have yet; made if it is not
-    /// there.
+    /// The log of the pool for data that the tree does not have yet; made if it does not exist.
     pub log: String,
     pub read_only: bool,
-    /// Other users than the one who mounts may use it.
+    /// Users other than the one who mounts may use the mount.
     pub allow_other: bool,
-    /// The kernel keeps what is written and not synced for a while: writes are faster, a
-    /// sync takes a request more, and what is not synced is lost if the server dies.
+    /// The kernel keeps unsynced writes for a while.  Writes are faster, a sync takes one more
+    /// request, and unsynced data is lost if the server dies.
     pub write_back: bool,
-    /// What is written is durable when the write returns, and a sync asks for nothing.
+    /// A write is durable when it returns, and a sync needs no request.
     pub log_writes: bool,
-    /// Besides those that the tree's own mount has.
+    /// Flags in addition to those of the tree's own mount.
     pub flags: Flags,
-    /// How long a change may be in the log alone.
+    /// How long a change may be only in the log.
     pub sync_interval: Duration,
-    /// How many bytes may be.
+    /// How many bytes may be only in the log.
     pub sync_bytes: u64,
 }
 
@@ -123,18 +123,18 @@ impl MountError {
     }
 }
 
-/// A mount as it is, ready for JSON.
+/// The state of a mount, ready for JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
     pub tree: String,
     pub mountpoint: String,
     pub log: String,
     pub read_only: bool,
-    /// fsync, fdatasync and what the kernel makes of msync and O_SYNC.
+    /// fsync, fdatasync, and the requests that the kernel makes for msync and O_SYNC.
     pub syncs: u64,
-    /// Of these, those that were large and went the tree's own way.
+    /// Large ones among them, which took the tree's own path.
     pub real_syncs: u64,
-    /// What the server took for them; what FUSE adds is not in it.
+    /// The server's time for them, without that of FUSE.
     pub sync_p50_us: Option<f64>,
     pub sync_p99_us: Option<f64>,
     pub log_entries: u64,
@@ -143,18 +143,18 @@ pub struct MountStatus {
     pub groups_synced: u64,
     pub groups_unsynced: u64,
     pub unsynced_bytes: u64,
-    /// Of the oldest change that is in the log alone.
+    /// The age of the oldest change that is only in the log.
     pub unsynced_age_s: f64,
-    /// For how long a program has waited for space in the pool; 0: none does.
+    /// How long a program has waited for space in the pool; 0: none waits.
     pub waits_for_space_s: f64,
-    /// Why nothing is synced any more.
+    /// The reason why nothing is synced any more.
     pub failure: Option<String>,
-    /// Why the session ended, if nobody unmounted it.
+    /// The reason why the session ended without an unmount.
     #[serde(default)]
     pub session_failure: Option<String>,
 }
 
-/// A tree that is mounted.
+/// A mounted tree.
 #[derive(Debug)]
 pub struct Mount {
     live: Arc<TreeLive>,
@@ -162,26 +162,27 @@ pub struct Mount {
     options: MountOptions,
     tree: PathBuf,
     mountpoint: PathBuf,
-    /// `None`: it could not be looked at when it was shown.
+    /// `None`: the mount could not be looked at when it was shown.
     known: Option<Arc<Known>>,
     kernel: Arc<OnceLock<Notifier>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The session is over: somebody unmounted it, or it failed.
+    /// Set when the session is over, by an unmount or a failure.
     ended: Arc<(Mutex<bool>, Condvar)>,
-    /// Why it ended, if nobody unmounted it.
+    /// The reason why the session ended without an unmount.
     session_failure: Arc<OnceLock<String>>,
-    /// This server ends it, whoever uses it.
+    /// This server ends the mount, even if it is in use.
     cuts_off: Arc<AtomicBool>,
-    /// It was mounted for its users: who mounts it is told why it failed before.
+    /// The mount was ready for its users.  A failure before that is reported to the one who
+    /// mounts.
     begun: Arc<AtomicBool>,
     finishing: Arc<AtomicBool>,
-    /// umount(8) has a line of it that is ours.
+    /// umount(8) has a line about it that is ours.
     registered: AtomicBool,
     end: Mutex<End>,
 }
 
-/// A session of which no request is answered yet.
+/// A session that has not answered a request yet.
 struct Shown {
     session: Session<Front>,
     acts: Arc<OnceLock<bool>>,
@@ -189,16 +190,16 @@ struct Shown {
     helpers: Helpers,
 }
 
-/// How far its end is.  A server that sees that the mount is gone ends it, and so does who
-/// took it away.
+/// The progress of the end of a mount.  The server that notices an unmount ends the mount, and
+/// so does the one who unmounts.
 #[derive(Debug, Default)]
 struct End {
-    /// It is unmounted in this namespace.
+    /// The mount is gone from this namespace.
     unmounted: bool,
     finished: bool,
 }
 
-/// How long one who mounts or replays waits for a mount that is about to end.
+/// How long a mount or a replay waits for a mount that is about to end.
 pub const ENDING_WAIT: Duration = Duration::from_secs(10);
 
 /// How long other mount namespaces may take to follow an unmount.
@@ -208,15 +209,15 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A FUSE mount whose server died.  Its attributes the kernel may still remember, but not how
-/// much space it has.
+/// Whether the path is a FUSE mount whose server died.  The kernel may still have its
+/// attributes cached, but not its free space.
 pub fn is_dead(path: &Path) -> bool {
     let at = path.to_path_buf();
     let asked = answer(move || Ok(rustix::fs::statfs(at)?));
     asked.is_err_and(|e| e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
 }
 
-/// It is in the way of what is below it.
+/// Removes a dead mount, which hides the directory below it.
 pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
     for _ in 0..16 {
         if !is_dead(path) {
@@ -227,7 +228,8 @@ pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One who is not root mounts by fusermount3, which may unmount what is his, too.
+/// Unmounts.  A user other than root mounts by fusermount3, which may unmount that user's
+/// mounts too.
 fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
     match unmount(path, how) {
         Err(Errno::PERM) => {}
@@ -242,8 +244,9 @@ fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
     }
 }
 
-/// A descriptor an inode: as many as may be.  And files of any size: the kernel has checked the
-/// caller's limit, and a write beyond the server's own would end it.
+/// Raises the limits: each inode may take a descriptor, and files may have any size.  The
+/// kernel has checked the caller's limit, and a write above the server's own limit would end
+/// the server.
 pub(crate) fn raise_limits() {
     for what in [Resource::Nofile, Resource::Fsize] {
         let mut limit = getrlimit(what);
@@ -255,7 +258,7 @@ pub(crate) fn raise_limits() {
     }
 }
 
-/// For one who mounts or replays: by one at a time, and on a file system that can be
+/// Opens the tree for a mount or a replay, by one at a time, and on a file system that can be
 /// synced.
 pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
     let tree = UnixTree::open(path)?;
@@ -278,7 +281,7 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
     Ok(tree)
 }
 
-/// A mount that somebody unmounted holds its tree until that has everything.
+/// Locks the tree.  A mount that was unmounted holds its tree until the tree has everything.
 fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
     let begun = Instant::now();
     loop {
@@ -293,8 +296,8 @@ fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
     }
 }
 
-/// Nobody serves the mount any more: who waits for an answer is told, and the mount is taken away
-/// if it is to be seen.  Says why the session failed.
+/// Cleans up after a session without a server: waiting requests get an error, and a visible
+/// mount is removed.  Returns the reason why the session failed.
 fn clear_failed(ran: io::Result<()>, known: Option<&Known>, mountpoint: &Path) -> String {
     const ABORTED: &str =
         "the kernel ended its connection (umount -f, or an abort in /sys/fs/fuse/connections)";
@@ -319,7 +322,7 @@ fn session_error(mountpoint: &Path, cause: &str) -> MountError {
     MountError::Session { mountpoint: name(mountpoint), cause: cause.into() }
 }
 
-/// All that the log holds is in the tree, and synced there.
+/// Ends the period.  Everything that the log holds is in the tree and synced there.
 fn end_period(live: &TreeLive) -> Result<(), MountError> {
     mark::end(live.tree(), || live.journal().log().destroy().map(drop))
         .map_err(|e| MountError::of_mark(live.tree().path(), e))
@@ -355,7 +358,7 @@ impl Mount {
         if info.state != LogState::None {
             return Err(MountError::Replay { log: options.log.clone(), tree: name(tree) });
         }
-        // Of a replay that ended just before it would have done that.
+        // An earlier replay may have ended just before this step.
         crate::replay::tidy(&below).map_err(|e| tree_error(io::Error::other(e)))?;
         let live_options = LiveOptions {
             interval: options.sync_interval,
@@ -367,8 +370,8 @@ impl Mount {
             .map_err(|e| tree_error(e.into()))?;
         let live = Arc::new(live);
         let create = || Ok(log.create(info.synced_txg)?.guid());
-        // What was there before is durable when it returns: the log begins with nothing
-        // behind it.
+        // Everything that was there before is durable when it returns, so the log begins with
+        // nothing to replay.
         let begun = match options.read_only {
             true => create()
                 .map_err(MountError::Pool)
@@ -383,7 +386,7 @@ impl Mount {
         let (mount, shown) = match shown {
             Ok(shown) => shown,
             Err(e) => {
-                // It holds nothing.
+                // The log is empty.
                 let _ = end_period(&live);
                 return Err(e);
             }
@@ -403,7 +406,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// Nobody has written anything.
+    /// No program has written anything.
     fn give_up(&self) {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         self.force_end();
@@ -440,7 +443,7 @@ impl Mount {
         self.registered.store(added.unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// Unmounts it, if nobody uses it.
+    /// Unmounts, if the mount is not in use.
     fn take_away(&self) -> io::Result<()> {
         let at = self.mountpoint.clone();
         let registered = self.registered.swap(false, Ordering::Relaxed);
@@ -468,13 +471,13 @@ impl Mount {
         let front = Front::new(live.clone(), latency.clone(), options, waiting());
         let (kernel, acts, helpers) = (front.kernel(), front.acts(), front.helpers());
         let at_end = front.at_end();
-        // The kernel would mount it over a file, and show nothing.
+        // The kernel would mount over a file and then show nothing.
         if !std::fs::metadata(mountpoint).map_err(mount_error)?.is_dir() {
             return Err(mount_error(Errno::NOTDIR.into()));
         }
         let mut session = attach(front, live.tree(), mountpoint, options).map_err(mount_error)?;
         let _ = kernel.set(session.notifier());
-        // Nobody answers yet, and this asks nobody.
+        // No one answers requests yet, and this call makes none.
         let known = Known::shown(mountpoint).ok().map(Arc::new);
         if let Some(known) = &known {
             known.read_ahead();
@@ -503,7 +506,7 @@ impl Mount {
     fn spawn(&self, shown: Shown, mut pages: Pages) -> io::Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let (live, helpers) = (self.live.clone(), shown.helpers.clone());
-        // Who waits for the session waits for the helpers.
+        // A wait for the session includes the helpers.
         thread::Builder::new().name("mount-helpers".into()).spawn(move || {
             rights::prepare(live.tree());
             drop(live);
@@ -514,7 +517,7 @@ impl Mount {
         let (failure, cuts_off) = (self.session_failure.clone(), self.cuts_off.clone());
         let begun = self.begun.clone();
         threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
-            // The threads that answer requests are this one's.
+            // The threads that answer requests inherit from this one.
             let _ = shown.acts.set(rights::prepare(live.tree()));
             drop(live);
             let aborted = Arc::new(OnceLock::new());
@@ -522,7 +525,8 @@ impl Mount {
             let own = cuts_off.clone();
             let look = move || known::is_aborted(of.as_deref(), &own, &at);
             let seen = aborted.clone();
-            // When the threads have ended: the session then unmounts what fusermount3 has mounted.
+            // Runs when the threads have ended: the session then unmounts a mount made by
+            // fusermount3.
             let _ = shown.at_end.set(Box::new(move || {
                 let _ = seen.set(look());
             }));
@@ -536,7 +540,7 @@ impl Mount {
                 }
                 let _ = failure.set(cause);
             }
-            // What was asked for is done.
+            // All requested work is done.
             shown.helpers.wait();
             *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
             ended.1.notify_all();
@@ -561,7 +565,7 @@ impl Mount {
         let finishing = self.finishing.clone();
         threads.push(thread::Builder::new().name("mount-pages".into()).spawn(move || {
             while !finishing.load(Ordering::Relaxed) && pages.map_next() {
-                // A fifth of a CPU.
+                // This limits the work to a fifth of a CPU.
                 thread::sleep(Duration::from_micros(200));
             }
         })?);
@@ -576,12 +580,12 @@ impl Mount {
         &self.mountpoint
     }
 
-    /// Somebody unmounted it.
+    /// Whether the session has ended.
     pub fn ended(&self) -> bool {
         *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings home what is in the log, with the mount in use.
+    /// Writes everything in the log to the tree while the mount is in use.
     pub fn sync(&self) -> Result<(), MountError> {
         self.live.sync().map_err(|_| self.failed())
     }
@@ -592,8 +596,8 @@ impl Mount {
         MountError::Failed { mountpoint, log, cause }
     }
 
-    /// Unmounts it, if nobody uses it (or it is unmounted already), and brings home what is
-    /// in the log; with `keep` that stays there for the next mount.
+    /// Unmounts, unless the mount is in use (or it is unmounted already), and writes everything
+    /// in the log to the tree.  With `keep` the log stays for the next mount.
     pub fn unmount(&self, keep: bool) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.ended() {
@@ -615,12 +619,13 @@ impl Mount {
         self.finish(keep, &mut end)
     }
 
-    /// The same for one who ends with it: programs that use it get errors from then on.
+    /// Ends the mount together with the server: programs that use it get errors from then on.
     pub fn abandon(&self, keep: bool) -> Result<(), MountError> {
         self.abandon_within(keep, WRITE_BACK_WAIT)
     }
 
-    /// The same; the tree's disk may take so long for what the kernel holds.
+    /// Like `abandon`; `limit` is the time that the tree's disk may take for the pages that the
+    /// kernel holds.
     pub fn abandon_within(&self, keep: bool, limit: Duration) -> Result<(), MountError> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = match self.ended() {
@@ -630,7 +635,7 @@ impl Mount {
         self.finish(keep, &mut end).and(kept)
     }
 
-    /// What programs have written is here; what they ask for from now on the kernel refuses.
+    /// Takes over what programs have written.  The kernel refuses their later requests.
     fn cut_off(&self, limit: Duration) -> Result<(), MountError> {
         let mut kept = Ok(());
         if !self.options.read_only {
@@ -644,13 +649,13 @@ impl Mount {
         self.force_end();
         kept.map_err(|cause| {
             let lost = MountError::Lost { mountpoint: name(&self.mountpoint), cause };
-            // Before what may wait for the same disk.
+            // The message comes before steps that may wait for the same disk.
             forebay::diagnostics::warn(format_args!("forebay: {lost}"));
             lost
         })
     }
 
-    /// The kernel refuses what programs ask for from now on.
+    /// Makes the kernel refuse later requests of programs.
     fn force_end(&self) {
         self.cuts_off.store(true, Ordering::Relaxed);
         if self.place() == Place::Ours && !self.ended() {
@@ -658,14 +663,14 @@ impl Mount {
             let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
             let _ = unmounter.unmount();
         }
-        // While a program has a file open the session goes on, where it is not forced to end.
+        // While a program has a file open, the session goes on unless it is forced to end.
         if let (false, Some(known)) = (self.wait_for_end(ABORT_WAIT), &self.known) {
             known.abort();
             self.wait_for_end(ABORT_WAIT);
         }
     }
 
-    /// Why it goes on after an unmount.
+    /// The reason why the mount goes on after an unmount.
     fn held(&self) -> MountError {
         let mountpoint = name(&self.mountpoint);
         let by = self.known.as_ref().map_or_else(Vec::new, |known| known.seen_by());
@@ -686,19 +691,19 @@ impl Mount {
         MountError::Waits { mountpoint, cause }
     }
 
-    /// Unmounting goes by path, and must not take away what another has mounted there.
+    /// An unmount works by path and must not remove another mount there.
     fn place(&self) -> Place {
         self.known.as_ref().map_or(Place::Ours, |known| known.place(&self.mountpoint))
     }
 
-    /// `true`: somebody unmounted it everywhere.
+    /// Waits for the end; `true`: the mount is gone everywhere.
     fn wait_for_end(&self, limit: Duration) -> bool {
         let over = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.ended.1.wait_timeout_while(over, limit, |over| !*over);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Who comes first says what becomes of the log.
+    /// The first caller decides about the log.
     fn finish(&self, keep: bool, end: &mut End) -> Result<(), MountError> {
         if std::mem::replace(&mut end.finished, true) {
             return match self.live.failure() {

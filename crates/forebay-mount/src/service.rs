@@ -25,15 +25,15 @@ use crate::replay::{Accept, ReplayError, ReplayOptions};
 /// The kind of service that mounts are, for clients of the control socket.
 pub const KIND: &str = "mount";
 
-/// A wait for space in the log that is more than for the sync of a group.
+/// A longer wait for space in the log than for the sync of a group.
 const SPACE_TROUBLE_S: f64 = 5.0;
 
-/// What to mount, and how; the options of a start by the control socket.
+/// What to mount, and how: the options of a start through the control socket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountRequest {
     pub tree: PathBuf,
-    /// Whole paths, both; the same: over the tree itself.
+    /// Absolute paths, both; if they are equal, the mount is over the tree itself.
     pub mountpoint: PathBuf,
     pub log: String,
     pub read_only: bool,
@@ -44,7 +44,7 @@ pub struct MountRequest {
     pub flags: Flags,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
-    /// Of the replay before it: see [`ReplayOptions`].
+    /// Options of the replay before the mount: see [`ReplayOptions`].
     pub accept: Accept,
     pub salvage: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl MountRequest {
     }
 }
 
-/// A path without `.`, `..` and symlinks, also where the server of a mount over it has
+/// An absolute path without `.`, `..` and symlinks, also if the server of a mount over it has
 /// died.
 pub fn whole(path: &Path) -> io::Result<PathBuf> {
     let asked = path.to_path_buf();
@@ -85,7 +85,7 @@ pub fn whole(path: &Path) -> io::Result<PathBuf> {
 fn told(e: MountError) -> Error {
     let of_system = |cause: &io::Error| match forebay::io_exit_code(cause) {
         _ if cause.kind() == io::ErrorKind::ResourceBusy => 4,
-        // What the library calls an I/O error need not be one of a device here.
+        // An I/O error of the library need not come from a device here.
         7 => 1,
         code => code,
     };
@@ -116,7 +116,7 @@ fn told(e: MountError) -> Error {
     }
 }
 
-/// An exit code.
+/// The exit code.
 fn of_mark(cause: &MarkError) -> u8 {
     match cause {
         MarkError::Gone { .. }
@@ -169,7 +169,7 @@ pub fn not_replayed(e: RecoverError) -> Error {
 #[derive(Debug, Default)]
 pub struct Mounts {
     claims: Claims,
-    /// By tree: what replays have told before mounts that then failed.
+    /// For each tree the reports of replays before mounts that then failed.
     told: Mutex<HashMap<PathBuf, Vec<String>>>,
 }
 
@@ -178,7 +178,7 @@ impl Mounts {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replays what its log holds, and mounts.
+    /// Replays the tree's log, and mounts.
     pub fn mount(
         &self,
         pool: &Pool,
@@ -204,7 +204,7 @@ impl Mounts {
             dry_run: false,
         };
         let replayed = recovery.run(&mut |done_bytes, total_bytes| {
-            // Cut off it would only have to be done again.
+            // An interrupted replay would only have to be repeated.
             let _ =
                 progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
         });
@@ -240,12 +240,12 @@ impl Starter for Mounts {
     }
 }
 
-/// A mount that a server has.
+/// A mount of a server.
 #[derive(Debug)]
 pub struct MountService {
     mount: Mount,
     name: String,
-    /// What the replay before it could not make as the log says.
+    /// The log's data that the replay before the mount could not restore.
     in_dispute: Vec<String>,
 }
 

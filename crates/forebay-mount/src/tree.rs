@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The directory tree under a mount, as the live part and the replay use it: one trait,
-//! for the tree on a file system and for the simulated one of the tests.
+//! The interface to the directory tree below a mount, for the live part and the replay.  One
+//! trait serves the tree on a file system and the simulated one of the tests.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use rustix::io::Errno;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
 
-/// A directory's ACL for what is made in it, and the ACL of an inode.
+/// A directory's ACL for new inodes, and the ACL of an inode.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The identity of an inode for as long as its file system runs: the kernel's file handle,
-/// with its type in front.  It is not given to another inode then, also when the inode's
-/// number is used again.  After a crash it may be: btrfs gives an inode that it has lost, and
-/// one that is made after the crash, the same number and the same generation.  And it says
-/// nothing of where the inode lies.
+/// The identity of an inode while its file system runs: the kernel's file handle, preceded by
+/// its type.  It is not given to another inode in that time, even if the inode's number is
+/// reused.  After a crash it may be: btrfs gives an inode that it has lost, and one that is
+/// made after the crash, the same number and the same generation.  The identity says nothing
+/// about the inode's place.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub Vec<u8>);
 
 impl Handle {
-    /// Tells an inode from others that have, had or will have its number: handles with the same
-    /// number in them differ in the word of the generation alone.
+    /// Distinguishes an inode from others that have, had or will have its number: handles with
+    /// the same number differ only in the word of the generation.
     pub fn generation(&self) -> u32 {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |all, b| all << 8 | u32::from(*b));
         self.0.chunks(4).map(word).fold(0, |all, word| all ^ word)
@@ -37,13 +37,13 @@ impl fmt::Debug for Handle {
     }
 }
 
-/// Which tree it is.
+/// The identity of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeIdentity {
-    /// Of the file system: its UUID, or what statfs says.
+    /// The file system's UUID, or the id that statfs reports.
     pub file_system: [u8; 16],
     pub root: Handle,
-    /// Where it is, for messages.
+    /// The path, for messages.
     pub path: Vec<u8>,
 }
 
@@ -59,7 +59,7 @@ pub struct Attr {
     pub gid: u32,
     pub device: u64,
     pub size: u64,
-    /// Of 512 bytes.
+    /// In units of 512 bytes.
     pub blocks: u64,
     pub block_size: u32,
     pub atime: Time,
@@ -67,25 +67,26 @@ pub struct Attr {
     pub ctime: Time,
 }
 
-/// What forbids changes of an inode to everybody, root included.
+/// The seals of an inode: they forbid changes to everyone, including root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seals {
     /// `chattr +i`.
     pub immutable: bool,
     /// `chattr +a`.
     pub append_only: bool,
-    /// fs-verity: the content alone is sealed.
+    /// fs-verity: only the content is sealed.
     pub verity: bool,
 }
 
 impl Seals {
-    /// Of a directory: names are not removed from it, or not made in it either.
+    /// Whether a sealed directory keeps its names: none is removed from it, or none made in it
+    /// either.
     pub fn keeps_names(&self) -> bool {
         self.immutable || self.append_only
     }
 }
 
-/// What a new inode is to be.
+/// The properties of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct New<'a> {
     pub kind: Kind,
@@ -93,18 +94,18 @@ pub struct New<'a> {
     pub uid: u32,
     pub gid: u32,
     pub device: u64,
-    /// Of a symlink.
+    /// The target of a symlink.
     pub target: &'a [u8],
-    /// The default ACL of the directory, if it has one, is inherited and says what is left
-    /// of the mode, in which the umask of who asks must not count then.  Otherwise the mode
-    /// is as it is here, without an ACL.
+    /// Whether the directory's default ACL, if there is one, is inherited and restricts the
+    /// mode; the umask of the caller must not count then.  Otherwise the inode gets exactly
+    /// this mode and no ACL.
     pub inherit_acl: bool,
-    /// The directory is known to have none.
+    /// Whether the directory is known to have none.
     pub no_acl_above: bool,
 }
 
 impl New<'static> {
-    /// Of who we are, without an ACL; no device, and no symlink.
+    /// An inode of this process's user without an ACL; neither a device nor a symlink.
     pub fn plain(kind: Kind, mode: u32) -> New<'static> {
         New {
             kind,
@@ -119,39 +120,40 @@ impl New<'static> {
     }
 }
 
-/// A tree.  All calls may be made by several threads at once.  A name is a component, not
-/// a path; a symlink is never followed.
+/// A tree.  Several threads may make all calls at once.  A name is one component and not a
+/// path, and no symlink is ever followed.
 pub trait Tree: Send + Sync {
-    /// An inode that is held: it stays what it is until dropped, also without a name if it
-    /// was pinned before it lost it.
+    /// An inode that is held.  It stays the same until it is dropped, even without a name if it
+    /// was pinned before it lost the last one.
     type Node: Clone + Send + Sync;
 
     fn identity(&self) -> Result<TreeIdentity>;
     fn root(&self) -> Self::Node;
 
-    /// The inode of this identity, wherever it is; `None`: there is none any more.  `path`
-    /// is where it was, relative to the root, for those who may not open by handle.
+    /// The inode with this identity, wherever it is; `None`: it no longer exists.  `path` is
+    /// its earlier path relative to the root, for processes that may not open by handle.
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
     fn handle(&self, node: &Self::Node) -> Result<Handle>;
-    /// It may lose its last name, and is to stay reachable, until this says otherwise.
+    /// Pins an inode that may lose its last name, so that it stays reachable until it is
+    /// unpinned.
     fn pin(&self, node: &Self::Node, pinned: bool) -> Result<()> {
         let _ = (node, pinned);
         Ok(())
     }
-    /// Where it is now, relative to the root, as far as that is known: for [`Tree::open`],
-    /// and for a replay that looks whether the inode lies in the tree.
+    /// The present path relative to the root, if it is known: for [`Tree::open`], and for a
+    /// replay that checks whether the inode lies in the tree.
     fn path_hint(&self, node: &Self::Node) -> Vec<u8> {
         let _ = node;
         Vec::new()
     }
-    /// When the file system made the inode; `None`: it does not say.
+    /// The time when the file system made the inode; `None`: it does not say.
     fn born(&self, node: &Self::Node) -> Result<Option<Time>> {
         let _ = node;
         Ok(None)
     }
-    /// The directory above a directory; `None`: there is none that this tree's mount shows.
+    /// The parent of a directory; `None`: the mount of this tree shows none.
     fn above(&self, dir: &Self::Node) -> Result<Option<Self::Node>>;
-    /// Names that differ in case are one name in this directory.
+    /// Whether names that differ in case are one name in this directory.
     fn folds_case(&self, dir: &Self::Node) -> Result<bool> {
         let _ = dir;
         Ok(false)
@@ -166,15 +168,15 @@ pub trait Tree: Send + Sync {
         let attr = self.attr(&node)?;
         Ok(Some((node, attr)))
     }
-    /// The attributes of what has the name, which is not held.
+    /// The attributes of the inode with the name, without holding it.
     fn attr_of(&self, dir: &Self::Node, name: &[u8]) -> Result<Option<Attr>> {
         self.lookup(dir, name)?.map(|node| self.attr(&node)).transpose()
     }
     /// The names in a directory, without `.` and `..`.
     fn names(&self, dir: &Self::Node) -> Result<Vec<Vec<u8>>>;
     fn attr(&self, node: &Self::Node) -> Result<Attr>;
-    /// Gives it the project, which has a quota, that it would have if it had been made in this
-    /// directory.
+    /// Gives the inode the project, which has a quota, that it would have if it had been made
+    /// in this directory.
     fn join_project(&self, node: &Self::Node, dir: &Self::Node) -> Result<()> {
         let _ = (node, dir);
         Err(Errno::XDEV)
@@ -185,13 +187,13 @@ pub trait Tree: Send + Sync {
         Ok(Seals::default())
     }
 
-    /// Fails if the name is there.  Owner, group and mode are those of `new`, whatever the
-    /// directory's set-group-ID bit says.
+    /// Makes an inode; fails if the name exists.  Owner, group and mode are those of `new`,
+    /// whatever the directory's set-group-ID bit says.
     fn create(&self, dir: &Self::Node, name: &[u8], new: &New<'_>) -> Result<Self::Node>;
     fn link(&self, node: &Self::Node, dir: &Self::Node, name: &[u8]) -> Result<()>;
     fn unlink(&self, dir: &Self::Node, name: &[u8], directory: bool) -> Result<()>;
-    /// Replaces what has the new name; with `exchange` the two change places, with
-    /// `no_replace` it fails if there is one.
+    /// Replaces the inode with the new name; with `exchange` the two trade names, with
+    /// `no_replace` the call fails if there is one.
     fn rename(
         &self,
         from: (&Self::Node, &[u8]),
@@ -199,13 +201,14 @@ pub trait Tree: Send + Sync {
         how: RenameHow,
     ) -> Result<()>;
 
-    /// Asks the file system not to move what is written to this empty file, where it would.
+    /// Asks the file system to write this empty file in place, if it would otherwise move the
+    /// data.
     fn write_in_place(&self, node: &Self::Node) {
         let _ = node;
     }
 
     fn read_link(&self, node: &Self::Node) -> Result<Vec<u8>>;
-    /// As many bytes as there are up to the file's end.
+    /// Reads as many bytes as there are up to the file's end.
     fn read(&self, node: &Self::Node, offset: u64, bytes: &mut [u8]) -> Result<usize>;
     /// All of them, or an error, after which a part of them may be there.
     fn write(&self, node: &Self::Node, offset: u64, bytes: &[u8]) -> Result<()>;

@@ -364,7 +364,8 @@ fn with_log_writes_a_write_is_durable_when_it_returns() {
     }
 }
 
-/// What comes of it, or a failure of the test: it may take this long on a busy machine.
+/// Returns the result of `run`, or fails the test if it hangs.  The time allows for a busy
+/// machine.
 fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, result) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(run()));
@@ -416,7 +417,7 @@ fn a_mount_that_is_refused_leaves_the_replays_list() {
     assert_eq!(fs::read(&list).unwrap(), b"of the replay");
 }
 
-/// Of another user than root.
+/// Runs a program as a user other than root.
 fn as_nobody(program: &str, args: &[&str]) -> std::process::Output {
     use std::os::unix::process::CommandExt;
     let mut command = std::process::Command::new(program);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Threads for what may wait: for the tree's disk, for space in the pool, or for other requests
-//! of the kernel.
+//! Threads for requests that may wait: for the tree's disk, for space in the pool, or for other
+//! requests of the kernel.
 //!
-//! The threads that read the kernel's requests are few, and the last one that is left answers none
-//! ([`Slots`]), so that there is always one that reads the next request.
+//! Only a few threads read the kernel's requests, and the last free one answers none
+//! ([`Slots`]), so that one always reads the next request.
 //!
-//! Helpers have classes, each with its own queue and its own bound, so that what waits keeps only
-//! its like.  A class may wait for one that is listed before it, and for none after it.
+//! Helpers have classes.  Each class has its own queue and its own bound, so a wait holds up
+//! only its own class.  A class may wait for one that is listed before it, and for none after
+//! it.
 //!
-//! One thread starts all helpers.  What a thread inherits is so that of the server: neither the
-//! user nor the CPU of a client whom a session's thread has served.
+//! One thread starts all helpers.  So helpers inherit the state of the server, and neither the
+//! user nor the CPU of a client that a session's thread has served.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,29 +22,30 @@ use std::time::Duration;
 
 /// A thread without work ends after this.
 const IDLE: Duration = Duration::from_secs(10);
-/// Where the system gives no thread it is asked again after this.
+/// How often a thread is requested again if the system grants none.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// What an answer may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// It asks the kernel's caches of the tree: for nothing, or it gives the rest to another.
+    /// Reads the kernel's caches of the tree.  It waits for nothing, and hands the rest to
+    /// another class.
     Cached,
-    /// It changes the tree, or makes something durable: for space in the log, the sync of the
-    /// tree, the tree's disk.
+    /// Changes the tree or makes something durable.  It may wait for space in the log, the sync
+    /// of the tree, and the tree's disk.
     Changes,
-    /// It looks for a name or an attribute: for the tree's disk.
+    /// Looks up a name or an attribute.  It may wait for the tree's disk.
     Names,
-    /// It reads files and directories: for the tree's disk.
+    /// Reads files and directories.  It may wait for the tree's disk.
     Reads,
-    /// It asks where data is, and waits until the kernel has written back, which are changes.
+    /// Finds data and holes, and waits for write-backs of the kernel, which are changes.
     WriteBacks,
-    /// It waits for the same, and then changes names.
+    /// Waits for write-backs too, and then changes names.
     Renames,
 }
 
 const CLASSES: usize = 6;
-/// Threads of a class.
+/// The most threads of each class.
 const MOST: [usize; CLASSES] = [64, 256, 256, 256, MOST_WRITE_BACKS, 256];
 pub(crate) const MOST_WRITE_BACKS: usize = 64;
 
@@ -53,7 +55,7 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
-    /// Of these, those that have not taken their first job yet, and those that wait for one.
+    /// Threads that have not taken their first job yet, and threads that wait for one.
     starting: usize,
     idle: usize,
 }
@@ -71,12 +73,12 @@ struct State {
 }
 
 impl State {
-    /// Nothing is left, and nothing comes any more.
+    /// Whether nothing is left and nothing will come.
     fn is_over(&self) -> bool {
         self.closed && self.queues.iter().all(|q| q.jobs.is_empty() && q.threads == 0)
     }
 
-    /// A class that wants a thread more, and may have it.
+    /// A class that needs one more thread and may have it.
     fn wants(&self) -> Option<usize> {
         (0..CLASSES).find(|&i| self.queues[i].lacks_threads() && self.queues[i].threads < MOST[i])
     }
@@ -85,14 +87,14 @@ impl State {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// A queue has a job more.
+    /// A queue has one more job.
     more: [Condvar; CLASSES],
-    /// For the thread that starts the others: one is wanted, or has ended.
+    /// For the thread that starts the others: a thread is needed, or has ended.
     grow: Condvar,
     over: Condvar,
 }
 
-/// As many threads as there is work at once, up to a bound.
+/// As many threads as there is concurrent work, up to a bound.
 #[derive(Clone, Default)]
 pub(crate) struct Helpers(Arc<Shared>);
 
@@ -115,7 +117,7 @@ impl Shared {
         loop {
             if let Some(job) = state.queues[class].jobs.pop_front() {
                 drop(state);
-                // Its reply says EIO when it is dropped; the next one is to be answered.
+                // The reply of a dropped job is EIO, and the next job must run.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
                 continue;
@@ -141,7 +143,7 @@ impl Shared {
 }
 
 impl Helpers {
-    /// Runs it on another thread, and never waits.
+    /// Runs a job on another thread.  Never waits.
     pub fn run(&self, class: Class, job: impl FnOnce() + Send + 'static) {
         let class = class as usize;
         let mut state = self.0.lock();
@@ -154,7 +156,7 @@ impl Helpers {
         }
     }
 
-    /// Starts helpers where they are wanted, until [`Helpers::close`] and the last job.
+    /// Starts helpers when they are needed, until [`Helpers::close`] and the last job.
     pub fn lead(&self) {
         let mut state = self.0.lock();
         while !state.is_over() {
@@ -179,14 +181,14 @@ impl Helpers {
         self.0.over.notify_all();
     }
 
-    /// No more jobs come but from those that there are.
+    /// Accepts jobs only from present jobs from here on.
     pub fn close(&self) {
         self.0.lock().closed = true;
         self.0.grow.notify_one();
         self.0.more.iter().for_each(Condvar::notify_all);
     }
 
-    /// Waits for the last job, if they are closed.
+    /// Waits for the last job after a close.
     pub fn wait(&self) {
         let state = self.0.lock();
         let goes_on = |state: &mut State| state.closed && !state.is_over();
@@ -216,7 +218,7 @@ pub(crate) struct Memory {
     most: usize,
 }
 
-/// Some of them, until it is dropped.
+/// A part of these bytes, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Held(Memory, usize);
 
@@ -263,7 +265,7 @@ impl Drop for Held {
     }
 }
 
-/// So many may be at something at once.
+/// A limit on concurrent work.
 #[derive(Clone, Debug)]
 pub(crate) struct Slots(Arc<Counted>);
 
@@ -276,13 +278,13 @@ struct Counted {
 #[derive(Debug)]
 struct Count {
     free: usize,
-    /// Those who wait for one.
+    /// Threads that wait for a slot.
     waiting: usize,
-    /// Somebody has waited in vain, and none was freed since.
+    /// A thread has waited without success, and no slot was released since.
     stalled: bool,
 }
 
-/// One of them, until it is dropped.
+/// One slot, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Slot(Slots);
 
@@ -296,17 +298,17 @@ impl Slots {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: all are taken.
+    /// Takes a slot; `None`: all are taken.
     pub fn take(&self) -> Option<Slot> {
         let mut state = self.lock();
         state.free = state.free.checked_sub(1)?;
         Some(Slot(self.clone()))
     }
 
-    /// The same of those who do not keep theirs for long: one is waited for, for a moment.  If that
-    /// was in vain nobody waits until one is freed.
+    /// Takes a slot that others keep only briefly: waits a moment for one.  After a wait
+    /// without success no thread waits until a slot is released.
     pub fn take_soon(&self, moment: Duration) -> Option<Slot> {
-        // Who has one and was preempted runs then, and need not wake anybody.
+        // A holder that was preempted runs then, and need not wake anyone.
         const YIELDS: u32 = 16;
         let mut state = self.lock();
         for _ in 0..YIELDS {
@@ -355,8 +357,8 @@ mod tests {
         (helpers, thread::spawn(move || leads.lead()))
     }
 
-    /// All threads of a class wait, and more jobs than threads: the other classes go on, and
-    /// all is done at the end.
+    /// All threads of a class wait, with more jobs than threads.  The other classes go on, and
+    /// in the end every job is done.
     #[test]
     fn what_waits_keeps_its_like_alone() {
         const CLASSES: [Class; 4] = [Class::Changes, Class::Names, Class::Reads, Class::WriteBacks];
@@ -411,7 +413,7 @@ mod tests {
         leader.join().expect("the leader");
     }
 
-    /// The end waits for what is queued, and for what that asks for.
+    /// The end waits for queued jobs, and for the jobs that those add.
     #[test]
     fn the_end_comes_after_the_last_job() {
         let (helpers, leader) = led();
@@ -478,7 +480,7 @@ mod tests {
         assert_eq!(slots.lock().free, 1);
     }
 
-    /// One who needs a slot waits while slots come back, and not when none does.
+    /// A thread that needs a slot waits while slots are released, and not when none is.
     #[test]
     fn who_has_waited_in_vain_waits_no_more() {
         const MOMENT: Duration = Duration::from_millis(50);
@@ -491,7 +493,7 @@ mod tests {
         assert!(first.is_some());
         let (none, waited) = took(&slots, MOMENT);
         assert!(none.is_none() && waited >= MOMENT);
-        // Not before the clock would say so, either.
+        // The limit of the wait must not pass sooner, either.
         assert!(took(&slots, SOON).0.is_none() && slots.lock().stalled);
         drop(first);
         let second = slots.take();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: wherever a crash cuts a mount or its replay, the log that holds what the tree
-//! lacks is let at it and no other is.  Method: a simulated tree and the logs of two
-//! pools; the crash after each event of tree and logs, names as a prefix, data as a
-//! subset; each log is judged, and the replay is cut in its turn.
+//! Goal: wherever a crash interrupts a mount or its replay, the log with the data that the tree
+//! lacks is accepted, and no other log is.  Method: a simulated tree and the logs of two pools.
+//! A crash follows each event of tree and logs, with a prefix of the names and a subset of the
+//! data.  Each log is judged, and the replay is interrupted in turn.
 
 use super::*;
 use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
@@ -17,7 +17,7 @@ fn pool(n: u64) -> Uuid {
     Uuid([n as u8; 16])
 }
 
-/// The log of a pool as it is after these events: its period, and how many entries count.
+/// The log of a pool after these events: its period and the number of valid entries.
 fn log_of(events: &[Event], of: u64) -> (Option<Uuid>, usize) {
     let (mut period, mut entries) = (None, 0);
     for event in events {
@@ -35,12 +35,12 @@ fn log_of(events: &[Event], of: u64) -> (Option<Uuid>, usize) {
     (period, entries)
 }
 
-/// Events of the logs before a crash are events of the log after it.
+/// The events of the logs before a crash are in the log after it.
 fn logs_only(events: &[Event]) -> Vec<Event> {
     events.iter().filter(|e| matches!(e, Event::Append(..))).cloned().collect()
 }
 
-/// What an entry says; later ones say other than earlier ones.
+/// The content of an entry; later entries have other content.
 fn content(number: u8) -> Vec<u8> {
     vec![number; 600]
 }
@@ -89,7 +89,7 @@ fn judged(state: &State, of: u64, events: &[Event]) -> Result<Verdict> {
     judge(&found, pool(of), "mount", log_of(events, of).0)
 }
 
-/// `number` is what was acknowledged last, by the log of pool 1.
+/// `number` is the last acknowledged one of the log of pool 1.
 fn check(state: &State, events: &[Event], number: u8) -> std::result::Result<(), String> {
     let (_, entries) = log_of(events, 1);
     let lacks = entries > 0 && state.inodes[&FILE].data != content(number);
@@ -105,7 +105,7 @@ fn check(state: &State, events: &[Event], number: u8) -> std::result::Result<(),
     }
 }
 
-/// As [`crate::recover`] does it.
+/// Recovers as [`crate::recover`] does.
 fn recover(tree: &SimTree, events: &[Event], number: u8) {
     let (_, entries) = log_of(events, 1);
     match judge(&find(tree).unwrap(), pool(1), "mount", log_of(events, 1).0).unwrap() {
@@ -122,7 +122,7 @@ fn recover(tree: &SimTree, events: &[Event], number: u8) {
     clear(tree).unwrap();
 }
 
-/// Every state that a crash behind each of these events leaves.
+/// Every state that a crash after each of these events leaves.
 fn crashes(base: &State, trace: &[Event], mut each: impl FnMut(usize, State)) {
     let mut disk = Disk::new(base.clone());
     for at in 0..=trace.len() {
@@ -137,7 +137,7 @@ fn crashes(base: &State, trace: &[Event], mut each: impl FnMut(usize, State)) {
     }
 }
 
-/// Mounted, used, ended, and mounted again; cut anywhere, replayed, cut again.
+/// Mounted, used, ended, and mounted again; interrupted anywhere, replayed, interrupted again.
 fn explore() -> (usize, Option<String>) {
     let base = base();
     let tree = SimTree::new(base.clone());
@@ -197,7 +197,7 @@ fn planted_mistakes_are_caught() {
     }
 }
 
-/// What was given up is not replayed onto what another log did since.
+/// Data that was given up is not replayed onto later changes of another log.
 #[test]
 fn what_was_given_up_does_not_come_back() {
     let tree = SimTree::new(base());
@@ -228,7 +228,7 @@ fn what_is_no_mark_is_refused() {
     }
 }
 
-/// It says nothing of another log, nor of a later period of its own.
+/// It says nothing about another log, nor about a later period of its own log.
 #[test]
 fn a_mark_that_is_over_is_of_its_period_alone() {
     let (period, other) = (Uuid([1; 16]), Uuid([2; 16]));
@@ -244,8 +244,8 @@ fn judge_group<T: Tree>(tree: &T, found: &Found, synced: u64) -> Result<()> {
     objections(tree, found, synced)?.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// Each state of the number and of its file, with each pair of kinds that an operator may accept:
-/// the replay goes on only if every objection is accepted, and of an older pool never.
+/// Each state of the number and of its file, with each pair of kinds that an operator may
+/// accept: the replay goes on only if every objection is accepted, and never for an older pool.
 #[test]
 fn one_consent_covers_no_other_objection() {
     let all = Accept::all().to_string();
@@ -290,7 +290,7 @@ fn one_consent_covers_no_other_objection() {
     assert!(refused > 200, "{refused}");
 }
 
-/// A tree that folds case has the mark under another name, too.
+/// A case-insensitive tree has the mark under another name too.
 #[test]
 fn a_tree_that_folds_case_is_refused() {
     let tree = SimTree::new(base()).folding();
@@ -315,7 +315,7 @@ fn the_number_of_the_tree_says_whether_it_is_older() {
     assert_eq!([5, 6, 7, 8].map(says), ["an older pool", "the same", "the same", "an older tree"]);
     group.set(&tree, 8).unwrap();
     assert_eq!([6, 7, 8, 9].map(says), ["an older pool", "the same", "the same", "an older tree"]);
-    // Of a version that did not number groups.
+    // A mark of a version without group numbers.
     let old = Found::Marked(Mark { groups: false, ..mark_of(1, period) });
     judge_group(&tree, &old, 100).unwrap();
     // A chmod -R gave others the right to write to it.
@@ -333,7 +333,7 @@ fn the_number_of_the_tree_says_whether_it_is_older() {
     assert!(matches!(judge_group(&tree, &found, 8), Err(MarkError::NoGroup)));
 }
 
-/// What somebody has put at one of the names.
+/// Puts an inode of another user at one of the names.
 fn plant_there<T: Tree>(tree: &T, name: &[u8], what: &Planted) -> Vec<T::Node> {
     let new = |kind, target| New { target, ..New::plain(kind, 0o755) };
     let of = |node: &T::Node| {
@@ -382,11 +382,11 @@ enum How {
 #[derive(Clone, Copy, Debug)]
 struct Planted {
     how: How,
-    /// Of whom, if not of who mounts.
+    /// The owner, unless it is the user who mounts.
     uid: Option<u32>,
 }
 
-/// All kinds of things, of this user and, where he may give things away, of another.
+/// Inodes of all kinds, of this user and, if the user may give files away, of another.
 fn everything() -> Vec<Planted> {
     use How::*;
     let root = New::plain(Kind::File, 0).uid == 0;
@@ -445,7 +445,7 @@ fn own_names<T: Tree>(fresh: impl Fn() -> T) -> usize {
                     }
                     start().map(drop).unwrap_or_else(|e| panic!("{row}: {e}"));
                 }
-                // Of Forebay's making, as far as anybody can see.
+                // To all appearances made by Forebay.
                 let removable = match what.how {
                     How::Symlink | How::Json => name == MARK || name == DONE,
                     How::File => name == GROUP && what.uid.is_none(),
@@ -501,7 +501,7 @@ fn a_mark_that_somebody_renamed() -> std::result::Result<(), String> {
             Ok(Verdict::Replay) => {}
             other => return Err(format!("{forged:?}: {other:?}")),
         }
-        // What says who may undo the period's later groups is not believed either.
+        // The number that says who may undo later groups of the period is not believed either.
         let found = find(&tree).unwrap();
         match (forged, judge_group(&tree, &found, 0)) {
             (None, Ok(()))

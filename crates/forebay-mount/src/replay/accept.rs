@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an operator may accept, kind by kind: a consent to one danger is none to another.
+//! The dangers that an operator may accept, one by one: consent to one is not consent to
+//! another.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// The kinds that are accepted.
+/// The accepted kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Accept {
-    /// The tree is at another path than it was.  Nothing is lost by that.
+    /// The tree is at another path.  Nothing is lost by that.
     pub moved: bool,
-    /// The tree is an older copy: what came between it and the log is lost.
+    /// The tree is an older copy: changes between it and the log are lost.
     pub older_tree: bool,
-    /// The tree's number is gone, or is no proof: an older copy is not recognised.
+    /// The tree's number is missing or proves nothing, so an older copy is not recognized.
     pub no_group: bool,
-    /// The tree has no mark of the log: what came after may be undone.
+    /// The tree has no mark of the log, so later changes may be undone.
     pub unmarked: bool,
-    /// The last operation, which the tree refuses now, is left out.
+    /// The last operation, which the tree now refuses, is left out.
     pub under_way: bool,
-    /// Entries of the log are lost: what depends on them is left out.
+    /// Entries of the log are lost, and everything that depends on them is left out.
     pub lost_entries: bool,
     /// The tree refuses a change as not permitted, and shows no seal: one that does not show, as on
     /// NFS, is taken for the reason.
     pub sealed: bool,
 }
 
-/// A kind's name and its place.
+/// A kind's name and its field.
 type Kind = (&'static str, fn(&mut Accept) -> &mut bool);
 
 const KINDS: [Kind; 7] = [
@@ -41,7 +42,7 @@ const KINDS: [Kind; 7] = [
 ];
 
 impl Accept {
-    /// For tests of what nobody may accept.
+    /// For tests of dangers that no one may accept.
     pub fn all() -> Accept {
         let mut all = Accept::default();
         KINDS.iter().for_each(|(_, kind)| *kind(&mut all) = true);

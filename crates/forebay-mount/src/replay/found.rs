@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a replay puts what is in dispute: a directory in the tree's root, of the user who
-//! replays and for nobody else, with a report of what happened.
+//! The directory of found files: a directory in the tree's root for inodes in dispute, private
+//! to the user who replays, with a report of what happened.
 //!
 //! ```text
-//! .forebay-found/N-NAME    what was in the way, what has no name that is certain, and what
-//!                          the log has of files that are missing or were changed
-//! .forebay-found/N-report  why, line by line
+//! .forebay-found/N-NAME    inodes that were in the way or have no certain name, and
+//!                          the log's content of files that are missing or were changed
+//! .forebay-found/N-report  the reasons, line by line
 //! ```
 //!
-//! A line is durable before what it says is done, and the list of the staging directory has the
-//! name of the report: one that goes on where an earlier replay was cut off, or failed, goes on
-//! with its report.  Lines of many steps are made durable by one sync, before the first of the
-//! steps; a name that a line promised, and that nothing got before the replay was cut off, is used
-//! by the next one.  A promise that is not kept when the replay ends is withdrawn by another line.
+//! A line is durable before its action is done.  The list of the staging directory has the name
+//! of the report, so a replay that continues an interrupted or failed one continues its report.
+//! Lines of many steps are made durable by one sync, before the first of the steps; a promised
+//! name that was not used before the replay was interrupted is used by the next one.  A promise
+//! that is not kept when the replay ends is withdrawn by another line.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -29,37 +29,37 @@ const NAME: &str = ".forebay-found";
 pub struct Found<'p, N> {
     name: String,
     node: Option<N>,
-    /// The last number that was given out.
+    /// The last number given out.
     number: u64,
-    /// Of the log that is replayed.
+    /// The entries of the log that is replayed.
     entries: Option<&'p [Vec<u8>]>,
-    /// And its size.
+    /// The report and its size.
     report: Option<(N, u64)>,
-    /// What the report of an earlier replay of this log says.
+    /// The lines of an earlier replay of this log.
     pub earlier: Vec<String>,
-    /// What went there, in words.
+    /// The inodes that went there, in words.
     pub told: Vec<String>,
-    /// All that the report says.
+    /// All lines of the report.
     lines: HashSet<String>,
-    /// By path: names that are free, and that the report says already.
+    /// For each path: free names that the report has already.
     reserved: HashMap<String, VecDeque<Place>>,
-    /// Names that something else had got by the time that they were used.
+    /// Names that were taken by the time when they were to be used.
     taken: Vec<Place>,
     /// Promises that are not kept, and the lines that withdraw them.
     withdrawn: HashSet<String>,
 }
 
-/// Where something goes.
+/// The place of an inode.
 struct Place {
     name: String,
-    /// It promises that.
+    /// The line that promises it.
     line: String,
-    /// It withdraws the promise.
+    /// The line that withdraws the promise.
     withdrawal: String,
 }
 
 impl Place {
-    /// `shown` is the name as the report has it.
+    /// `shown` is the name in the report.
     fn of(path: &str, dir: &str, name: String, shown: &str) -> Place {
         let line = format!("{path}: now {dir}/{shown}");
         let withdrawal = format!("{path}: nothing went to {dir}/{shown}");
@@ -85,7 +85,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         }
     }
 
-    /// Goes on with the report of an earlier replay, which is at this path.
+    /// Continues the report of an earlier replay at this path.
     pub fn resume<T: Tree<Node = N>>(&mut self, tree: &T, path: Option<&str>) -> Result<()> {
         const MOST: u64 = 1 << 26;
         let Some((dir, name)) = path.and_then(|path| path.split_once('/')) else { return Ok(()) };
@@ -110,7 +110,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             return Ok(());
         }
         self.lines = self.earlier.iter().cloned().collect();
-        // Later than all that it names.
+        // The number is higher than all that the report names.
         self.number = self.earlier.len() as u64 + 1;
         let promised = format!(": now {dir}/");
         for line in &self.earlier {
@@ -132,7 +132,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         Ok(())
     }
 
-    /// Durable when it returns: the report says them.
+    /// Adds lines to the report, durably.
     pub fn tell<T: Tree<Node = N>>(&mut self, tree: &T, lines: &[String]) -> Result<()> {
         if planted(Bug::ToldAtTheEnd) {
             return Ok(());
@@ -204,7 +204,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         }
     }
 
-    /// A name that nothing has, and that is given to nothing else.
+    /// A free name, which is given to nothing else.
     fn free<T: Tree<Node = N>>(&mut self, tree: &T, path: &str) -> Result<Place> {
         let dir = self.directory(tree)?;
         loop {
@@ -217,7 +217,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         }
     }
 
-    /// The report says where what is at these paths goes, when it returns.
+    /// Promises places for the inodes at these paths in the report, durably.
     pub fn reserve<T: Tree<Node = N>>(&mut self, tree: &T, paths: &[String]) -> Result<()> {
         let mut wanted: HashMap<&str, usize> = HashMap::new();
         let mut lines = Vec::new();
@@ -234,7 +234,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         self.tell(tree, &lines)
     }
 
-    /// Does this with a name that nothing has.
+    /// Runs `f` with a free name.
     fn named<T: Tree<Node = N>, R>(
         &mut self,
         tree: &T,
@@ -255,7 +255,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             match act(&dir, place.name.as_bytes()) {
                 Err(Errno::EXIST) => self.taken.push(place),
                 Err(e) => {
-                    // Another try has the same name.
+                    // Another attempt uses the same name.
                     self.reserved.entry(path.into()).or_default().push_front(place);
                     return failed(Err(e), what, || path.into());
                 }
@@ -267,7 +267,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         }
     }
 
-    /// Nothing more is put aside: the promises that nothing has kept are withdrawn, durably.
+    /// Ends the moves to the directory: promises that were not kept are withdrawn, durably.
     pub fn withdraw<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<()> {
         let reserved = std::mem::take(&mut self.reserved).into_values().flatten();
         let mut unkept: Vec<Place> = reserved.chain(self.taken.drain(..)).collect();
@@ -283,7 +283,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         Ok(())
     }
 
-    /// What is at `from`, which `path` tells in words.  Never over anything that is there.
+    /// Moves the inode at `from`, which `path` describes in words.  Never replaces anything.
     pub fn take<T: Tree<Node = N>>(
         &mut self,
         tree: &T,
@@ -295,14 +295,14 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         })
     }
 
-    /// A new file, for nobody but its owner.
+    /// Makes a new file, private to its owner.
     pub fn make<T: Tree<Node = N>>(&mut self, tree: &T, path: &str) -> Result<N> {
         let new = New::plain(Kind::File, 0o600);
         self.named(tree, path, "make a copy of", |dir, name| tree.create(dir, name, &new))
     }
 }
 
-/// As much of the last part of the path as a name takes.
+/// As much of the path's last component as a name can have.
 fn name_of(number: u64, path: &str) -> String {
     let last = path.rsplit('/').next().unwrap_or_default();
     let mut end = last.len().min(200);
@@ -317,7 +317,7 @@ fn is_ours(attr: &Attr) -> bool {
     attr.kind == ours.kind && attr.uid == ours.uid && attr.mode & 0o077 == 0
 }
 
-/// What has this name in the root, and is none of Forebay's making.
+/// Moves an inode with this name in the root that Forebay did not make.
 pub fn put_aside<T: Tree>(tree: &T, name: &[u8]) -> Result<()> {
     Found::new("", None).take(tree, (&tree.root(), name), &printable(name))
 }

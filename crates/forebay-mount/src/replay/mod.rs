@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a tree should be, from the log of its mount, and making it so.
+//! Derives from the log of a mount what its tree should be, and makes it so.
 //!
-//! Nothing is done over in turn.  The entries say what was last: who is to have which
-//! name, what a file's content is to be ([`history`]).  The tree is somewhere between its
-//! last sync and the crash; it is looked up what is where, by identity ([`plan`]), and
-//! what differs is done ([`run`]).  All of it comes from the log and the tree alone, so it
-//! may be cut anywhere and begun again.
+//! Operations are not repeated one by one.  The entries define the final state: the inode of
+//! each name, and the content of each file ([`history`]).  The tree is somewhere between its
+//! last sync and the crash.  The present state is found by identity ([`plan`]), and the
+//! differences are applied ([`run`]).  Everything derives from the log and the tree alone, so a
+//! replay may be interrupted anywhere and begun again.
 //!
-//! An inode never loses its last name on the way: what is where it should not be, and is
-//! wanted elsewhere, goes by way of a directory in the root, [`STAGING`].  Before anything
-//! else is changed a list is made durable there of the inodes that the tree does not have:
-//! a file system that lost the inode may give its identity to one that the replay makes.
+//! An inode never loses its last name on the way: an inode in the wrong place that is needed
+//! elsewhere moves through a directory in the root, [`STAGING`].  Before any other change, that
+//! directory gets a durable list of the inodes that the tree lacks: a file system that lost an
+//! inode may give its identity to one that the replay makes.
 
 mod accept;
 mod flight;
@@ -54,25 +54,26 @@ pub use accept::Accept;
 pub(crate) use found::put_aside;
 pub use staging::{is_staging, tidy};
 
-/// In the root of the tree, from the beginning of a replay until [`tidy`]; see [`is_staging`].
+/// The staging directory in the tree's root, from the beginning of a replay until [`tidy`]; see
+/// [`is_staging`].
 pub const STAGING: &[u8] = b".forebay-replay";
 
-/// What [`replay`] may do beyond what is certain.
+/// The limits of what [`replay`] may do beyond what is certain.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {
-    /// It lets nothing be overwritten that is not overwritten without it.
+    /// A consent never allows more to be overwritten.
     pub accept: Accept,
-    /// What was accepted before, in words, for the report.
+    /// Dangers that were accepted before, in words, for the report.
     pub accepted: Vec<String>,
-    /// A directory outside the tree for the data that the log has of missing files, instead
-    /// of [`ReplayOptions::found`].
+    /// A directory outside the tree for the log's data of missing files, instead of
+    /// [`ReplayOptions::found`].
     pub salvage: Option<PathBuf>,
-    /// A directory in the tree's root for what is in dispute, made when it is needed;
+    /// A directory in the tree's root for inodes in dispute, made when it is needed;
     /// `.forebay-found` if empty.
     pub found: String,
 }
 
-/// Something that is done, in words.
+/// An action, in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Action {
     pub action: &'static str,
@@ -91,56 +92,57 @@ impl std::fmt::Display for Action {
     }
 }
 
-/// What a replay would do, or did.
+/// The report of a replay, or of what a replay would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     pub entries: u64,
-    /// That the log's entries describe.
+    /// Operations that the log's entries describe.
     pub operations: u64,
-    /// What is done to the tree; after a replay, without what the tree has refused.
+    /// Changes of the tree; after a replay, without those that the tree refused.
     pub actions: Vec<Action>,
-    /// Files whose content is written, and how many bytes.
+    /// Files whose content is written, and the number of bytes.
     pub files: u64,
     pub bytes: u64,
-    /// An earlier replay was cut off.
+    /// An earlier replay was interrupted.
     pub resumed: bool,
-    /// What the log has something of and the tree does not have any more: what the log has
-    /// goes where things are found.
+    /// Files that the tree lacks and of which the log has data, which goes to the directory of
+    /// found files.
     pub missing: Vec<String>,
-    /// What is at a name that the log knows and is not explained by it: it goes where things
-    /// are found.
+    /// Inodes that have a name from the log and that the log does not explain.  They go to the
+    /// directory of found files.
     pub conflicts: Vec<String>,
-    /// What in the log or in the tree contradicts the log: something has changed names
-    /// beside the mount.
+    /// Contradictions to the log in the log or the tree: a program has changed names outside
+    /// the mount.
     pub disputes: Vec<String>,
-    /// What went where things are found, and as what.
+    /// The inodes that went to the directory of found files, with their names there.
     pub found: Vec<String>,
-    /// Files whose content something changed after the last entry.  It stays as it is; what the
-    /// log has of it goes where things are found.
+    /// Files whose content another program changed after the last entry.  It stays, and the
+    /// log's content goes to the directory of found files.
     pub changed: Vec<String>,
-    /// Attributes that the log replaces, and that may have been changed after the last entry.
+    /// Attributes that the log replaces and that may have been changed after the last entry.
     pub attributes: Vec<String>,
-    /// Where the tree was, if it is elsewhere now.
+    /// The tree's earlier path, if it has another one now.
     pub moved_from: Option<String>,
     /// Files that were written to the salvage directory.
     pub salvaged: Vec<String>,
     /// Operations that the tree refuses and that were under way at the crash.
     pub left_out: Vec<String>,
-    /// What was found and accepted, by its kind.
+    /// Dangers that were found and accepted, by their kinds.
     pub accepted: Vec<String>,
-    /// What an earlier replay of the log, which was cut off or failed, has told.
+    /// The report of an earlier replay of the log that was interrupted or failed.
     pub earlier: Vec<String>,
 }
 
 impl Report {
-    /// Nothing of it needs [`ReplayOptions::accept`].
+    /// Whether nothing needs [`ReplayOptions::accept`].
     pub fn is_certain(&self) -> bool {
-        // Whoever owns a file can change it: that refuses nothing to others.
+        // The owner of a file can always change it, so that must not refuse the replay to
+        // others.
         let changed = !self.changed.is_empty() && planted::planted(planted::Bug::ChangedStopsAll);
         self.moved_from.is_none() && !changed
     }
 
-    /// What is not as the log says, in words; nothing: the tree is what the log says.
+    /// Differences from the log, in words; empty: the tree equals the log.
     pub fn in_dispute(&self) -> Vec<String> {
         let mut now = [
             self.accepted.clone(),
@@ -155,7 +157,7 @@ impl Report {
         now
     }
 
-    /// The same, as far as it is known before anything is changed.
+    /// Like `in_dispute`, as far as it is known before any change.
     fn of_names(&self) -> Vec<String> {
         [
             all("the tree lacked ", &self.missing),
@@ -215,15 +217,15 @@ pub enum ReplayError {
 
 type Result<T> = std::result::Result<T, ReplayError>;
 
-/// What [`replay`] would do, and whether it may ([`Report::is_certain`]); nothing is
-/// changed.  `entries` are the bodies of all entries of the log, in its order.
+/// Returns what [`replay`] would do, and whether it may ([`Report::is_certain`]), without any
+/// change.  `entries` are the bodies of all entries of the log, in its order.
 pub fn plan<T: Tree>(tree: &T, entries: &[Vec<u8>]) -> Result<Report> {
     planned(tree, entries, &HashSet::new(), &mut Walked::default()).map(|plan| plan.report())
 }
 
-/// Makes the tree what the log says, and durable.  Then the log may be destroyed, and
-/// after that the tree is to be given to [`tidy`].  `progress` gets what is done of how
-/// much.
+/// Makes the tree what the log says, durably.  Then the log may be destroyed, and after that
+/// the tree is to be given to [`tidy`].  `progress` gets the number of steps done and of all
+/// steps.
 pub fn replay<T: Tree>(
     tree: &T,
     entries: &[Vec<u8>],
@@ -244,7 +246,7 @@ pub fn replay<T: Tree>(
         report.salvaged = run::salvage(&plan, dir)?;
     }
     let (in_flight, mut done) = (InFlight::of(entries)?, Done::default());
-    // Each time one more operation is left out, so it ends.
+    // Each round leaves out one more operation, so the loop ends.
     loop {
         let (step, error) = match run::run(tree, plan, entries, options, progress, &mut done) {
             Ok(told) => {
@@ -291,8 +293,8 @@ fn planned<'a, T: Tree>(
     refused: &HashSet<u64>,
     walked: &mut Walked,
 ) -> Result<Plan<'a, T::Node>> {
-    // An rmdir that the tree refused, with the crash before the log was told, shows by
-    // the directory not being empty.  There are as many as threads were at work.
+    // If the tree refused an rmdir and the crash came before the log recorded that, the
+    // directory is not empty.  There are at most as many such operations as threads.
     const MOST: usize = 100;
     let mut refused = refused.clone();
     refused.extend(Staging::find(tree, entries)?.left_out);
@@ -301,7 +303,7 @@ fn planned<'a, T: Tree>(
         let history = History::of(entries, &refused)?;
         let plan = Plan::of(tree, history, entries, walked)?;
         round += 1;
-        // What is not empty after so many rounds cannot be removed, and then stays.
+        // A directory that is not empty after so many rounds cannot be removed, and then stays.
         let done = plan.not_empty.is_empty() || round == MOST;
         match done || planted::planted(planted::Bug::RefusedRmdirDone) {
             true => return Ok(plan),
@@ -326,7 +328,7 @@ fn failed<T>(
     done.map_err(|cause| ReplayError::Tree { path: path(), what, cause })
 }
 
-/// As a message may show it.
+/// The text of bytes for a message.
 fn printable(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect()
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Does what was planned.
+//! Carries out a plan.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -21,54 +21,54 @@ use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
 use crate::tree::{New, RenameHow, Tree, ACCESS_ACL};
 
-/// Steps need the inodes that earlier ones made.
+/// The state of a run: steps need the inodes that earlier ones made.
 struct Run<'p, 'a, T: Tree> {
     tree: &'p T,
     plan: &'p Plan<'a, T::Node>,
     entries: &'p [Vec<u8>],
     nodes: HashMap<Fid, T::Node>,
     staging: T::Node,
-    /// Made writable for a process that is not root, and the mode before that.
+    /// Inodes made writable for a process that is not root, with their earlier modes.
     unlocked: BTreeMap<Fid, u32>,
     options: &'p ReplayOptions,
     found: Found<'p, T::Node>,
-    /// Their content could not be written: its times and rights would be wrong.
+    /// Files whose content could not be written, so that their times and rights would be wrong.
     unwritten: BTreeSet<Fid>,
-    /// Somebody holds a lease of them; until when they are tried again.
+    /// Files with leases of others, and the time until which they are tried again.
     leased: BTreeSet<Fid>,
     deadline: Option<Instant>,
-    /// What could not be as the log says, in words.
+    /// Differences from the log that remain, in words.
     disputes: Vec<String>,
-    /// The same, as far as the report does not say it yet; and steps that failed, for which the
-    /// rest is to be done when it does.
+    /// Disputes that the report does not have yet; and failed steps whose rest is done once it
+    /// has.
     untold: Vec<String>,
     failed: Vec<Step<'a>>,
     done: &'p mut Done,
 }
 
-/// So many steps are told of by one sync.
+/// The number of steps that one sync of the report covers.
 const BATCH: usize = 1024;
 
-/// What a replay that is done has to tell.
+/// The reports of a finished replay.
 pub struct Told {
-    /// By an earlier one, which was cut off or failed.
+    /// Lines of an earlier replay, which was interrupted or failed.
     pub earlier: Vec<String>,
     pub disputes: Vec<String>,
     pub found: Vec<String>,
 }
 
-/// How long the kernel lets the holder of a lease keep it, and a little more.
+/// How long the kernel lets the holder of a lease keep it, with a margin.
 fn lease_time() -> Duration {
     let told = fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
     let seconds: u64 = told.and_then(|text| text.trim().parse().ok()).unwrap_or(45);
     Duration::from_secs(seconds.saturating_add(2).min(60))
 }
 
-/// What a replay has done to the tree.
+/// The changes that a replay has made to the tree.
 #[derive(Default)]
 pub struct Done {
     pub actions: Vec<Action>,
-    /// A replay that leaves an operation out does some of them once more.
+    /// A replay that leaves an operation out repeats some of these.
     known: HashSet<(&'static str, String)>,
     /// The bytes of files whose content was written.
     pub written: BTreeMap<Fid, u64>,
@@ -86,7 +86,7 @@ impl Done {
     }
 }
 
-/// At which step, if at one.
+/// The step that failed, if it was one.
 pub struct Failed<'a> {
     pub step: Option<Step<'a>>,
     pub error: ReplayError,
@@ -135,7 +135,7 @@ pub fn run<'a, T: Tree>(
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
     let mut steps_done = 1;
     for batch in plan.steps.chunks(BATCH) {
-        // That others fail is told when they have.
+        // The failure of another step is reported when it happens.
         let planned =
             |step: &&Step<'_>| matches!(step, Step::Aside(_) | Step::Find(_) | Step::Salvage(_));
         run.reserve(batch.iter().filter(planned))?;
@@ -216,7 +216,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 self.unlocked.insert(fid, attr.mode);
             }
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
-            // Another's stays as it is: that the step fails says it.
+            // Another user's inode stays as it is: the failure of the step reports it.
             any |= self.tree.set_attr(node, &set).is_ok();
         }
         Ok(any)
@@ -236,8 +236,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(())
     }
 
-    /// Who holds the lease has been told by the step that failed, and gives it up, or the kernel
-    /// takes it.  Meanwhile other steps are done.
+    /// The failed step has notified the holder of the lease, who releases it; otherwise the
+    /// kernel revokes it.  Other steps are done meanwhile.
     fn may_wait(&mut self, step: &Step<'a>) -> bool {
         let now = Instant::now();
         let deadline = *self.deadline.get_or_insert_with(|| now + lease_time());
@@ -250,7 +250,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         }
     }
 
-    /// All of them share one deadline, after which each is left as it is.
+    /// Waits for leases.  All share one deadline, after which each file is left as it is.
     fn wait_for_leases(&mut self) -> std::result::Result<(), Failed<'a>> {
         while !self.leased.is_empty() {
             std::thread::sleep(Duration::from_millis(50));
@@ -265,8 +265,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(())
     }
 
-    /// Something beside the mount has put the tree, or a file, into a state in which the step
-    /// cannot be done, whatever space and rights there are: it costs this step.
+    /// Runs a step.  If a change outside the mount has made the step impossible, whatever space
+    /// and rights there are, only this step is lost.
     fn step_or_dispute(&mut self, step: &Step<'a>) -> Result<()> {
         if matches!(step, Step::Attributes(fid) if self.leased.contains(fid)) {
             return Ok(());
@@ -305,7 +305,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         );
         let costs_the_step = match step {
             _ if of_name => shape.contains(&cause) || self.is_sealed(step, cause)?,
-            // The owner of a file can run it, or hold a lease of it, next to the mount.
+            // The owner of a file can run it, or hold a lease of it, outside the mount.
             Step::Content(_) if !planted(Bug::BusyStopsAll) => {
                 matches!(cause, Errno::TXTBSY | Errno::AGAIN) || self.is_sealed(step, cause)?
             }
@@ -371,12 +371,12 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         }
         let Some((dir, _)) = place else { return Ok(false) };
         let seals = seals(self.node(dir))?;
-        // A directory that is append-only takes new names.
+        // An append-only directory takes new names.
         let adds = matches!(step, Step::Put(..) | Step::Link(..));
         Ok(seals.immutable || seals.append_only && !adds)
     }
 
-    /// The report says where the things go that these steps concern.
+    /// Promises the places of the inodes that these steps move in the report.
     fn reserve<'s>(&mut self, steps: impl IntoIterator<Item = &'s Step<'a>>) -> Result<()>
     where
         'a: 's,
@@ -393,8 +393,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         self.found.reserve(self.tree, &paths)
     }
 
-    /// The report has all disputes when it returns, and the things that failed steps were to place
-    /// are where things are found.
+    /// Adds all disputes to the report, and moves the inodes of failed steps to the directory
+    /// of found files.
     fn settle(&mut self) -> std::result::Result<(), Failed<'a>> {
         let untold = std::mem::take(&mut self.untold);
         self.found.tell(self.tree, &untold)?;
@@ -403,7 +403,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let mut unmoved = BTreeSet::new();
         for step in &steps {
             if let Step::Put(fid, _) = *step {
-                // One that was not moved away either is where it was.
+                // An inode that was not moved away is where it was.
                 if !self.is_staged(fid)? {
                     unmoved.insert(fid);
                 }
@@ -429,19 +429,19 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         Ok(failed(found, "look for", self.at(fid))?.is_some())
     }
 
-    /// It was written outside the tree.
+    /// Whether its content was written outside the tree.
     fn is_salvaged(&self, fid: Fid) -> bool {
         self.options.salvage.is_some() && self.plan.missing.contains(&fid)
     }
 
-    /// From the staging directory to where things are found.
+    /// Moves an inode from the staging directory to the directory of found files.
     fn find(&mut self, fid: Fid) -> Result<()> {
         let from = name_of(self.plan.staged[&fid]);
         let path = self.plan.history.path(fid);
         self.found.take(self.tree, (&self.staging, &from), &path)
     }
 
-    /// The file of the tree, if it has one, stays as it is.
+    /// Copies the log's content; the tree's file, if there is one, stays as it is.
     fn salvage(&mut self, fid: Fid) -> Result<()> {
         if self.is_salvaged(fid) {
             return Ok(());
@@ -492,7 +492,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Step::Link(fid, place) => self.link(fid, place),
             Step::Discard(name, directory) => {
                 match self.tree.unlink(&self.staging, &name_of(name), directory) {
-                    // Put in place by an earlier step.
+                    // An earlier step has put it in place.
                     Err(Errno::NOENT) => Ok(()),
                     done => failed(done, "discard", self.at(name)),
                 }
@@ -547,7 +547,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         length: u64,
     ) -> crate::tree::Result<()> {
         match (self.tree.allocate(node, mode, offset, length), mode) {
-            // That blocks are there is a service; sizes and zeroes are content.
+            // Blocks are an optimization; sizes and zeroes are content.
             (Err(Errno::NOSPC | Errno::OPNOTSUPP), Allocate::KeepSize) => Ok(()),
             (done, _) => done,
         }
@@ -578,7 +578,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 Err(Errno::NODATA) if value.is_none() => Ok(()),
                 done => failed(done, "set an extended attribute of", self.at(fid)),
             };
-        // Of them only the ACL and the mode change each other, and the mode may forbid the rest.
+        // Of the attributes only the ACL and the mode change each other, and the mode may
+        // forbid the others.
         let (acl, others): (Vec<_>, Vec<_>) = file
             .xattrs
             .iter()
@@ -599,7 +600,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         }
         let times = SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() };
         match set(times) {
-            // Who may change what is in it, and does not own it, changes its time by that alone.
+            // A user who may write to the directory but does not own it changes its time only
+            // by a change of its names.
             Err(ReplayError::Tree { cause: Errno::PERM, .. }) if file.mtime_of_content => {
                 set(SetAttr { mtime: None, ..times })
             }
@@ -649,7 +651,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
     }
 }
 
-/// Writes what the log has of files that the tree does not have any more.
+/// Writes the log's content of files that the tree lacks.
 pub fn salvage<N>(plan: &Plan<'_, N>, dir: &Path) -> Result<Vec<String>> {
     let mut salvaged = Vec::new();
     for fid in &plan.missing {
@@ -700,7 +702,7 @@ fn salvage_change(out: &fs::File, change: &Change<'_>) -> io::Result<()> {
                 Allocate::Zero => size.max(offset + length),
                 Allocate::Punch | Allocate::ZeroKeepSize => size,
             };
-            // Zeroes, without as many bytes: what is behind them is kept aside.
+            // Zeroes that need no memory for all bytes; bytes after them are kept aside.
             let range = offset.min(size)..(offset + length).min(size);
             let zeroes = vec![0; 1 << 16];
             let mut at = range.start;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: EPERM costs a step only if the inode that the step changes is sealed; a right that the
-//! replay lacks stops it, and the log keeps everything.  Method: a simulated tree that refuses
-//! changes of a directory or of a file, with and without a seal.
+//! Goal: EPERM loses a step only if the inode that the step changes is sealed.  A right that
+//! the replay lacks stops the replay, and the log keeps everything.  Method: a simulated tree
+//! that refuses changes of a directory or of a file, with and without a seal.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ use super::{replay, Accept, ReplayError, ReplayOptions, Report};
 use crate::record::Kind;
 use crate::tree::{New, Tree};
 
-/// What an operation of the log changes, and the name of the row.
+/// An operation of the log, with the name of the row.
 struct Row {
     name: &'static str,
     act: fn(&Beside),
-    /// What is sealed.
+    /// The sealed inode.
     of: &'static str,
 }
 
@@ -36,7 +36,7 @@ fn of(ino: u64) -> Range<u64> {
     ino..ino + 1
 }
 
-/// The tree as it was before the operation, the log, and what the row seals.
+/// The tree before the operation, the log, and the inode that the row seals.
 fn before(row: &Row) -> (State, Vec<Vec<u8>>, u64) {
     let empty = SimTree::new(State::empty());
     for name in [b"d", b"e"] {
@@ -87,7 +87,7 @@ fn a_right_that_is_lacking_keeps_the_log() {
     }
 }
 
-/// What the reports say to be in a place is there, or a line withdraws it.
+/// Whether every place that the reports promise is used, or a line withdraws the promise.
 pub fn promises_kept(state: &State) -> Result<(), String> {
     let root = &state.inodes[&ROOT_INO];
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -137,7 +137,7 @@ fn a_sealed_row(row: &Row, shows: bool, stranger: Option<&str>) -> Result<(), St
     if report.actions.iter().any(|a| refused(&a.path, a.action)) {
         return Err(format!("{}: said to be done: {report:?}", row.name));
     }
-    // Cut anywhere and begun again it says the same.
+    // If it is interrupted anywhere and begun again, it says the same.
     let mut disk = Disk::new(before);
     for event in &tree.trace() {
         disk.feed(event);
@@ -162,8 +162,8 @@ fn a_seal_costs_what_it_touches() {
     assert!(found.is_err(), "not caught");
 }
 
-/// What a replay needs in the root, sealed by somebody before it: it uses the next name, and what
-/// is in dispute goes there.
+/// Another program has sealed a directory that the replay needs in the root.  The replay uses
+/// the next name, and inodes in dispute go there.
 #[test]
 fn sealed_directories_of_forebay_stop_no_replay() {
     for own in [".forebay-found", ".forebay-replay"] {
@@ -203,7 +203,7 @@ fn a_directory_of_another_project(row: &Row) -> Result<(), String> {
     if told.is_empty() || told.iter().any(|line| !line.contains("d/y")) {
         return Err(format!("{}: {told:?}", row.name));
     }
-    // What it holds is there, wherever it lies.
+    // Its content is there, wherever it lies.
     let state = tree.now();
     let y = |i: &super::model::sim::Inode| i.kind == Kind::File && i.data.contains(&8);
     let there = |name| tree.lookup(&d, name).unwrap().is_some();

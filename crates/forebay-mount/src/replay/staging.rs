@@ -25,40 +25,40 @@ use crate::record::{Entry, Fid, Kind};
 use crate::tree::{Attr, Handle, New, Tree};
 
 const LIST: &[u8] = b"gone";
-/// How a list begins, whatever log it is of.
+/// The beginning of every list, whatever its log.
 const BEGINNING: &str = "forebay replay ";
 
-/// What there is of an earlier replay of this log.
+/// The state that an earlier replay of this log left.
 #[derive(Debug)]
 pub struct Staging<N> {
-    /// The directory, and its name.
+    /// The directory and its name.
     pub node: Option<N>,
     name: Vec<u8>,
-    /// What has such a name and is not used, in words.
+    /// Inodes with such names that are not used, in words.
     pub others: Vec<String>,
-    /// The list was durable: from then on the tree was changed.
+    /// The list was durable, so the tree may have been changed since.
     pub resumed: bool,
-    /// Fids whose inodes the tree did not have when that began.
+    /// Fids whose inodes the tree lacked at the beginning.
     pub gone: HashSet<Fid>,
     /// Entries that it left out.
     pub left_out: Vec<u64>,
-    /// Files that something else had changed before it began.
+    /// Files whose content another program had changed before the beginning.
     pub changed: BTreeSet<Fid>,
-    /// Whose inodes something else had changed.
+    /// Files whose inodes another program had changed before.
     pub touched: BTreeSet<Fid>,
-    /// What it made writable, and the mode that it had.
+    /// Inodes that it made writable, with their earlier modes.
     pub modes: BTreeMap<Fid, u32>,
-    /// Where it says what it has put aside.
+    /// The path of the report of found files.
     pub report: Option<String>,
-    /// Of the list, as far as it is good.
+    /// The size of the valid part of the list.
     list_bytes: u64,
-    /// What lies in the directory.
+    /// The inodes in the directory.
     pub entries: Vec<(Fid, N)>,
-    /// Identities of the directory and of the list.
+    /// The identities of the directory and of the list.
     pub own: Vec<Handle>,
 }
 
-/// The first, or the one of this number.
+/// The first name, or the one with this number.
 fn numbered(number: u64) -> Vec<u8> {
     match number {
         0 => STAGING.to_vec(),
@@ -66,7 +66,7 @@ fn numbered(number: u64) -> Vec<u8> {
     }
 }
 
-/// A name in the root that a staging directory may have; no program can.
+/// Whether a name in the root is one of a staging directory; programs cannot use such names.
 pub fn is_staging(name: &[u8]) -> bool {
     match name.strip_prefix(STAGING) {
         Some(b"") => true,
@@ -75,7 +75,7 @@ pub fn is_staging(name: &[u8]) -> bool {
     }
 }
 
-/// The same for each replay of the same entries.
+/// The key of a log: equal for each replay of the same entries.
 fn key(entries: &[Vec<u8>]) -> String {
     let of = |body: Option<&Vec<u8>>| {
         body.and_then(|b| Entry::parse(b).ok()).map_or((0, 0), |e| (e.number, e.time_ns))
@@ -93,28 +93,28 @@ pub fn name_of(fid: Fid) -> Vec<u8> {
     fid.to_string().into_bytes()
 }
 
-/// What has a name of a staging directory.
+/// An inode with the name of a staging directory.
 enum Candidate<N> {
     Ours {
         node: N,
-        /// With its identity.
+        /// The list, with its identity.
         list: Option<(Vec<u8>, Handle)>,
         inner: Vec<(Fid, N)>,
     },
-    /// Not of this user's replay.
+    /// It does not belong to a replay of this user.
     Other,
-    /// This one cannot be begun next to it: why not.
+    /// It forbids a replay next to it, for this reason.
     Refused(String),
 }
 
-/// Of this user alone.
+/// Whether it is private to this user.
 fn is_private(attr: &Attr, kind: Kind) -> bool {
     let links = kind == Kind::Directory || attr.nlink == 1;
     let ours = New::plain(kind, 0).uid;
     attr.kind == kind && attr.uid == ours && attr.mode & 0o077 == 0 && links
 }
 
-/// `name` is in the tree's root; `key` is that of the log, if it is to be replayed.
+/// `name` is in the tree's root; `key` is that of the log to be replayed, if there is one.
 fn look<T: Tree>(tree: &T, name: &[u8], key: Option<&str>) -> Result<Option<Candidate<T::Node>>> {
     let shown = || printable(name);
     let Some(node) = failed(tree.lookup(&tree.root(), name), "look", shown)? else {
@@ -154,7 +154,7 @@ fn look<T: Tree>(tree: &T, name: &[u8], key: Option<&str>) -> Result<Option<Cand
     Ok(Some(Candidate::Ours { node, list, inner }))
 }
 
-/// Only who could read the log can have written its key.
+/// Only a user who could read the log can have written its key.
 fn others<T: Tree>(tree: &T, node: &T::Node, attr: &Attr, key: &str) -> Result<Candidate<T::Node>> {
     let list = tree.lookup(node, LIST).and_then(|found| {
         let file = found.filter(|list| tree.attr(list).is_ok_and(|a| a.kind == Kind::File));
@@ -169,7 +169,7 @@ fn others<T: Tree>(tree: &T, node: &T::Node, attr: &Attr, key: &str) -> Result<C
         Ok(Some(true)) => Candidate::Refused(format!(
             "user {uid} has begun a replay of this log: go on with it as that user"
         )),
-        // Nobody else can make a directory of root's.
+        // No other user can make a directory of root's.
         Err(Errno::ACCESS) if uid == 0 => Candidate::Refused(
             "it is root's, and may be of a replay of this log: replay as root".into(),
         ),
@@ -239,7 +239,7 @@ impl<N: Clone> Staging<N> {
         Ok(staging)
     }
 
-    /// Makes the directory and its list, durable, if they are not there.
+    /// Makes the directory and its list, durably, if they do not exist.
     pub fn begin<T: Tree<Node = N>>(
         &mut self,
         tree: &T,
@@ -274,7 +274,7 @@ impl<N: Clone> Staging<N> {
         Ok(node)
     }
 
-    /// A new one, at the first name that nothing has.
+    /// Makes a new directory, at the first free name.
     fn make<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<N> {
         let root = tree.root();
         for number in 0.. {
@@ -284,7 +284,7 @@ impl<N: Clone> Staging<N> {
                 Err(Errno::EXIST) => continue,
                 made => failed(made, "make", || printable(&name))?,
             };
-            // Somebody may have put another one there meanwhile.
+            // Another program may have put a different one there meanwhile.
             let shown = || printable(&name);
             let attr = failed(tree.attr(&node), "look", shown)?;
             let empty = failed(tree.names(&node), "list", shown)?.is_empty();
@@ -297,7 +297,7 @@ impl<N: Clone> Staging<N> {
     }
 }
 
-/// Names in the root that a staging directory may have, the first one first.
+/// The names of staging directories in the root, the first one first.
 fn names<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
     let mut names = failed(tree.names(&tree.root()), "list", || ".".into())?;
     names.retain(|name| is_staging(name));
@@ -305,17 +305,17 @@ fn names<T: Tree>(tree: &T) -> Result<Vec<Vec<u8>>> {
     Ok(names)
 }
 
-/// Durable when it returns: from now on the replay of these entries does without this one.
+/// Records, durably, that the replay of these entries leaves out this one.
 pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<()> {
     add(tree, entries, &format!("{number}\n"))
 }
 
-/// Durable when it returns: the mode that the inode has before it is made writable.
+/// Records, durably, the mode that an inode has before it is made writable.
 pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) -> Result<()> {
     add(tree, entries, &format!("{fid} {mode:o}\n"))
 }
 
-/// Durable when it returns: the path of the report.
+/// Records, durably, the path of the report.
 pub fn note_report<T: Tree>(tree: &T, entries: &[Vec<u8>], path: &str) -> Result<()> {
     add(tree, entries, &format!("report {path}\n"))
 }
@@ -352,8 +352,8 @@ struct List {
     bytes: u64,
 }
 
-/// `None`: it is of another log, or it is not all there.  A line behind the dot that is not
-/// all there was not durable yet.
+/// `None`: the list belongs to another log or is not complete.  An incomplete line after the
+/// dot was not durable yet.
 fn parse(list: &[u8], key: &str) -> Option<List> {
     let good = list.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
     let rest = list[..good].strip_prefix(key.as_bytes())?;
@@ -383,7 +383,7 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
         }
         match (number(line), mode_of(line)) {
             (Some(left_out), _) => list.left_out.push(left_out),
-            // The first is the one that it had.
+            // The first mode is the original one.
             (None, Some((fid, mode))) => drop(list.modes.entry(fid).or_insert(mode)),
             (None, None) => break,
         }
@@ -399,8 +399,8 @@ fn mode_of(line: &[u8]) -> Option<(Fid, u32)> {
     Some((fid_of(fid.as_bytes())?, mode))
 }
 
-/// Removes what a replay that is over leaves: to be called when the log is destroyed, and
-/// before a mount whose log holds nothing.
+/// Removes what a finished replay leaves.  Call it when the log is destroyed, and before a
+/// mount whose log is empty.
 pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
     let root = tree.root();
     for name in names(tree)? {

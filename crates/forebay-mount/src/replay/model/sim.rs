@@ -94,7 +94,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Of a write whose data is not there when a later operation is: what that left of it.
+    /// What remains of a write whose data is lost, after a later operation.
     fn is_before(&mut self, later: &Op) {
         let Op::Write { ino: of, offset: start, bytes } = self else { return };
         match later {
@@ -109,7 +109,7 @@ impl Op {
     }
 }
 
-/// What happened, in order: to the tree, and to the log.
+/// The events of the tree and of the log, in order.
 #[derive(Clone, Debug)]
 pub enum Event {
     Op(Op),
@@ -239,7 +239,7 @@ impl State {
     }
 }
 
-/// What is durable, and what came since.
+/// The durable state, and the operations since.
 #[derive(Clone, Debug)]
 pub struct Disk {
     base: State,
@@ -335,7 +335,7 @@ pub struct SimTree {
     lease: Arc<Mutex<(u64, u32)>>,
     /// Nobody may change them, or we may not.
     refused: Option<(Range<u64>, bool)>,
-    /// Of another project: nothing is moved or linked into it that is not of the project, too.
+    /// A project: nothing is moved or linked into it that does not belong to it.
     project: Option<u64>,
     of_project: Arc<Mutex<Vec<u64>>>,
     /// Directories, each time that one was listed.
