@@ -6,7 +6,8 @@
  *	volatile_disk DIRECTORY PLATTER BYTES [KEY=NUMBER]...
  *
  * PLATTER holds what survives a power cut.  A write reaches it when an fsync that began after the
- * write had ended is done, and not before.  Everything that a program does to the file arrives
+ * write had ended is done, and not before.  A write that is to be durable when it ends (O_DSYNC,
+ * RWF_DSYNC) has an fsync of its own.  Everything that a program does to the file arrives
  * here, through whichever system call or io_uring, since the file bypasses the page cache.
  *
  *	SIGUSR1	cuts the power: of what was not synced each sector keeps one of its
@@ -17,8 +18,8 @@
  * Keys: seed; keep (what the cut leaves of unsynced sectors: 0 nothing, 1 any
  * version of each); wait_ms (0); unit (so many sectors of a write are kept or lost together: 1);
  * write_us, flush_us (how long each takes, side by side); fail (each so many fsyncs fail
- * once, and what was not synced is lost as by a cut); lie (an fsync does nothing, which a
- * test must find).
+ * once, and what was not synced is lost as by a cut); lie (which a test must find: 1, an fsync
+ * does nothing, 2, the one of a durable write does nothing).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -209,7 +210,7 @@ static int disk_flush(void)
 		disk.failed++;
 		lose_unsynced();
 		error = -EIO;
-	} else if (!disk.lie) {
+	} else if (disk.lie != 1) {
 		for (; disk.first && disk.first->number < before; forget_first())
 			for (uint64_t i = 0; i < disk.first->n; i++)
 				store(disk.platter, disk.first, i);
@@ -300,8 +301,12 @@ static void handle(const struct fuse_in_header *in, uint8_t *scratch)
 	case FUSE_WRITE: {
 		const struct fuse_write_in *w = body;
 		struct fuse_write_out o = { .size = w->size };
+		int error = disk_write(w->offset, (const uint8_t *)(w + 1), w->size);
 
-		return answer(in->unique, disk_write(w->offset, (const uint8_t *)(w + 1), w->size), &o, sizeof(o));
+		/* The kernel leaves it to us for a file that bypasses its page cache. */
+		if (!error && (w->flags & O_DSYNC) && disk.lie != 2)
+			error = disk_flush();
+		return answer(in->unique, error, &o, sizeof(o));
 	}
 	case FUSE_FALLOCATE: { /* a hole, or zeroes: the library asks for nothing else */
 		const struct fuse_fallocate_in *f = body;

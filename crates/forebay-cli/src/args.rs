@@ -37,6 +37,7 @@ macro_rules! after {
 pub mod log;
 pub mod map;
 mod map_run;
+pub mod medium;
 pub mod module;
 mod mount;
 pub mod origin;
@@ -115,6 +116,16 @@ pub enum Command {
     Set(Set),
     /// Give a pool's status to Prometheus
     Exporter(Exporter),
+    /// Show what a disk or file is worth as the medium of a pool: speed, cache, doubts
+    ///
+    /// Exit code 10: it is refused, for a reason that is named.
+    MediaInfo(medium::MediaInfo),
+    /// Test, by pulling the plug, whether a disk keeps what it said is durable
+    ///
+    /// Exit code of --verify: 0, everything that was acknowledged is there; 11, writes are lost;
+    /// 15, blocks are torn; 16, other blocks are damaged; 17, nothing can be said.  Without
+    /// --verify: 7, the disk failed, as it does when its plug is pulled; 17, it did not.
+    MediaTest(medium::MediaTest),
     /// Verify a pool: its invariants and every checksum
     Check(Check),
     /// Print what is on the media, field by field

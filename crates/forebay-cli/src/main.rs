@@ -25,6 +25,8 @@ mod log;
 mod map;
 mod map_drain;
 mod map_run;
+mod media_info;
+mod media_test;
 mod module;
 mod mount;
 mod mount_bed;
@@ -104,6 +106,8 @@ fn run(command: Command) -> anyhow::Result<u8> {
         Command::Top(a) => top::run(&a),
         Command::Set(a) => set::run(&a),
         Command::Exporter(a) => exporter::run(&a),
+        Command::MediaInfo(a) => media_info::run(&a),
+        Command::MediaTest(a) => media_test::run(&a),
         Command::Check(a) => check::run(&a),
         Command::Dump(a) => dump::run(&a),
         Command::Drain(a) => drain::run(&a),

@@ -43,6 +43,8 @@ const ALL: &[&str] = &[
     "top",
     "set",
     "exporter",
+    "media-info",
+    "media-test",
     "check",
     "dump superblock",
     "dump volumes",

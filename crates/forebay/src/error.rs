@@ -19,7 +19,7 @@ pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
 /// man page are made from this.
-pub const EXIT_CODES: [(u8, &str); 15] = [
+pub const EXIT_CODES: [(u8, &str); 18] = [
     (0, "done"),
     (1, "anything that has no code of its own"),
     (2, "usage: an option or argument cannot be right"),
@@ -35,6 +35,9 @@ pub const EXIT_CODES: [(u8, &str); 15] = [
     (12, "holds data: not overwritten without --force"),
     (13, "interrupted, also by the end of the server"),
     (14, "not complete: a pool still holds what an origin, or a mounted tree, lacks"),
+    (15, "media-test: blocks are torn that the disk said were durable"),
+    (16, "media-test: blocks are damaged that nothing was writing to"),
+    (17, "media-test: nothing can be said: no power cut, nothing acknowledged, or an old record"),
 ];
 
 /// Result with the library's [`Error`].
@@ -94,6 +97,10 @@ pub enum Error {
     /// The target of a format holds something.
     #[error("{}: holds {found}; nothing was written. If it may be destroyed, format with force (--force)", path.display())]
     NotBlank { path: PathBuf, found: String },
+
+    /// What would be written to holds something.
+    #[error("{}: holds {found}; nothing was written. {way_out}", path.display())]
+    HoldsData { path: PathBuf, found: String, way_out: String },
 
     /// No pool at the path.
     #[error("{}: is not a Forebay pool: {found}; create one with `forebay create`, which never overwrites without --force", path.display())]
@@ -312,7 +319,7 @@ impl Error {
             | Error::Range { .. }
             | Error::Full { .. }
             | Error::LogFull { .. } => Errno::NOSPC,
-            Error::NotBlank { .. } => Errno::EXIST,
+            Error::NotBlank { .. } | Error::HoldsData { .. } => Errno::EXIST,
             Error::Awaited { .. } => Errno::BUSY,
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
@@ -361,7 +368,7 @@ impl Error {
             Error::Permission { .. } | Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => 9,
             Error::Unsupported { .. } => 10,
             Error::Lost { .. } | Error::Holes { .. } | Error::LogIncomplete { .. } => 11,
-            Error::NotBlank { .. } => 12,
+            Error::NotBlank { .. } | Error::HoldsData { .. } => 12,
             Error::Awaited { .. } => 14,
             Error::Interrupted { .. } | Error::Stopped { .. } => 13,
             Error::Incomplete(judged) => judged.exit_code(),

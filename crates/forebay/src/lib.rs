@@ -83,12 +83,14 @@ mod latency;
 mod log;
 mod mark;
 mod media;
+mod medium;
 mod memory;
 mod opened;
 mod origin;
 mod pages;
 mod pool;
 mod printable;
+mod pulled;
 mod random;
 mod report;
 mod request;
@@ -115,6 +117,11 @@ pub use media::{
     file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
     MediaOptions, PoolSummary,
 };
+pub use medium::{
+    judge as judge_medium, measure as measure_medium, DeviceFacts, FileFacts, FileSystemFacts,
+    FsClass, Judgement, MeasureLimits, Measured, MediumClass, MediumFacts, Place as MediumPlace,
+    Refusal as MediumRefusal, Timing, Way, SLOW_NS,
+};
 pub use memory::{memory_limit, memory_share};
 pub use origin::{
     join_project, open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin,
@@ -125,6 +132,12 @@ pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, Placed, Pool, PoolMap, PoolOptions,
 };
 pub use printable::printable;
+pub use pulled::{
+    ask as ask_receiver, run_on as pulled_run_on, verify as verify_pulled, write_until_cut,
+    Example as PullExample, InFlight, Journal as PullJournal, ModeReport, Modes as PullModes,
+    PullEnd, PullMode, PullOptions, PullProgress, PullReport, PullVerdict, ReceiveEvent, Receiver,
+    ReceiverLimits, Run as PullRun,
+};
 pub use report::{
     BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,
     DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder, LogCheck,

@@ -20,9 +20,10 @@ use crate::report::Persist;
 
 pub(crate) use create::create;
 pub use create::{inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
+pub(crate) use detect::{check_link, id_of as detect_id, lock_holder, lock_soon};
 pub use detect::{file_holder, lease_holder};
-pub(crate) use detect::{id_of as detect_id, lock_holder, lock_soon};
 pub use map::Media;
+pub(crate) use signature::{found_on_disk as found_at, RUN_MAGIC};
 
 /// How to open the media.  Fill in what matters and take the rest from
 /// `..Default::default()`.

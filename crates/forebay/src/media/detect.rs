@@ -113,7 +113,7 @@ pub(crate) fn id_of(path: &Path) -> Option<String> {
 /// A link is followed, as those of /dev/disk/by-id and /dev/mapper have to be, if it is
 /// root's or ours: anybody else's, in a directory that is open to all, could make us
 /// take another file than the one that was meant.
-fn check_link(path: &Path) -> Result<()> {
+pub(crate) fn check_link(path: &Path) -> Result<()> {
     let st = rustix::fs::lstat(path).map_err(|e| open_error(path, e))?;
     let trusted = [0, rustix::process::geteuid().as_raw()].contains(&st.st_uid);
     match FileType::from_raw_mode(st.st_mode) {

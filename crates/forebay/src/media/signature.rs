@@ -3,6 +3,8 @@
 //! signatures, and a search for anything that is not zero.  It errs towards "in use":
 //! formatting needs force then.
 
+use forebay_engine::sys;
+
 /// One signature: bytes at an offset.
 struct Signature {
     name: &'static str,
@@ -53,6 +55,40 @@ type Read<'r, E> = dyn FnMut(usize, &mut [u8]) -> Result<(), E> + 'r;
 /// Names what is found on the media, if anything is.  A pool of our own is
 /// looked for before.  `read` gets pages of the media; its error ends the look.
 pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<String>, E> {
+    find_by_steps(len, CHUNK_STEP, read)
+}
+
+/// Begins the first block of a run of `forebay media-test`.
+pub(crate) const RUN_MAGIC: &[u8; 8] = b"FBYPULL1";
+
+/// Content of our own.
+const OWN: &[Signature] = &[
+    sig("a Forebay pool", 0, &sys::FBY_MAGIC.to_le_bytes()),
+    sig("a Forebay pool", 4096, &sys::FBY_MAGIC.to_le_bytes()),
+    sig("the blocks of a forebay media-test", 0, RUN_MAGIC),
+];
+
+/// Places between the two ends of a disk that are looked at.
+const DISK_PLACES: usize = 4096;
+
+/// The same of a disk, which may be so large that only some of the places are looked at; a pool
+/// too is named.
+pub(crate) fn found_on_disk<E>(len: u64, read: &mut Read<'_, E>) -> Result<Option<String>, E> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    for own in OWN {
+        let mut magic = vec![0; own.magic.len()];
+        if len >= own.offset + PAGE {
+            read(own.offset, &mut magic)?;
+        }
+        if magic == own.magic {
+            return Ok(Some(own.name.into()));
+        }
+    }
+    let step = len.div_ceil(DISK_PLACES).next_multiple_of(CHUNK_STEP).max(CHUNK_STEP);
+    find_by_steps(len, step, read)
+}
+
+fn find_by_steps<E>(len: usize, step: usize, read: &mut Read<'_, E>) -> Result<Option<String>, E> {
     let mut first = vec![0; (EDGE_BYTES + PAGE).min(len)];
     for (i, page) in first.chunks_mut(PAGE).enumerate() {
         read(i * PAGE, page)?;
@@ -74,7 +110,7 @@ pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<Strin
         }
     }
     // The remains of a pool whose start was zeroed are worth a question.
-    for at in (0..len).step_by(CHUNK_STEP) {
+    for at in (0..len).step_by(step) {
         let header = &mut page[..CHUNK_HEADER_BYTES.min(len - at)];
         read(at, header)?;
         if let Some(nonzero) = header.iter().position(|b| *b != 0) {

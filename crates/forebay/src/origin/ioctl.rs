@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Block devices by ioctl, and the project of files, which has a quota.
+//! Block devices and the layout of files by ioctl, and the project of files, which has a quota.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{ioctl, opcode, Getter, Opcode, Setter};
+use rustix::ioctl::{ioctl, opcode, Getter, Opcode, Setter, Updater};
 
 /// `_IO(0x12, 119)`, of linux/fs.h
 const BLKDISCARD: Opcode = 0x1277;
@@ -59,4 +59,42 @@ pub fn join_project(file: BorrowedFd<'_>, above: BorrowedFd<'_>) -> Result<(), E
     }
     // SAFETY: the call reads that structure and changes no memory.
     unsafe { ioctl(file, Setter::<FS_IOC_FSSETXATTR, FileAttributes>::new(of_file)) }
+}
+
+/// A piece of a file, as its file system maps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileExtent {
+    pub start: u64,
+    pub len: u64,
+    /// It has blocks, and reads as zeroes until it is written.
+    pub unwritten: bool,
+    /// Another file has the same blocks.
+    pub shared: bool,
+}
+
+/// The pieces of a file that have blocks, in order, from `start` on.  At most so many as one
+/// call gives: an empty list is the end.
+pub(crate) fn file_extents(file: BorrowedFd<'_>, start: u64) -> Result<Vec<FileExtent>, Errno> {
+    const MOST: usize = 64;
+    /// Words of `struct fiemap` and of `struct fiemap_extent`, of linux/fiemap.h.
+    const HEAD: usize = 4;
+    const EACH: usize = 7;
+    const FIEMAP: Opcode = opcode::read_write::<[u64; HEAD]>(b'f', 11);
+    const SYNC: u64 = 1;
+    const UNWRITTEN: u64 = 0x800;
+    const SHARED: u64 = 0x2000;
+    type Request<'a> = Updater<'a, FIEMAP, [u64; HEAD + MOST * EACH]>;
+    let mut map = [0; HEAD + MOST * EACH];
+    // Flags and the number found share a word, as do the room for extents and a reserved word.
+    (map[0], map[1], map[2], map[3]) = (start, u64::MAX - start, SYNC, MOST as u64);
+    // SAFETY: FIEMAP writes a head and at most as many extents as the head has room for.
+    unsafe { ioctl(file, Request::new(&mut map)) }?;
+    let found = ((map[2] >> 32) as usize).min(MOST);
+    let extent = |e: &[u64]| FileExtent {
+        start: e[0],
+        len: e[2],
+        unwritten: e[5] & UNWRITTEN != 0,
+        shared: e[5] & SHARED != 0,
+    };
+    Ok(map[HEAD..].chunks_exact(EACH).take(found).map(extent).collect())
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::Stat;
 
 /// The loop device whose disk it is.
-pub(super) fn device_of(file: &Stat) -> Option<String> {
+pub(crate) fn device_of(file: &Stat) -> Option<String> {
     device_in(Path::new("/sys/block"), file)
 }
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The arguments of `forebay media-info` and `forebay media-test`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use forebay::{PullModes, Uuid};
+
+use super::Json;
+use crate::units;
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay media-info /var/lib/pool          a file there, or one to be made",
+    "forebay media-info /srv                   what an fsync costs in that directory",
+    "forebay media-info /dev/nvme0n1p4         what the disk says of itself",
+    "forebay media-info /dev/nvme0n1p4 --write and how fast it is, if it is empty",
+    "forebay media-info /srv --json | jq .refusals",
+))]
+pub struct MediaInfo {
+    /// A block device, a file, a file to be made, or a directory
+    pub path: PathBuf,
+    /// Measure a block device, by writing to a part of it that is zeroed again; refused if
+    /// anything is found on it
+    #[arg(long)]
+    pub write: bool,
+    /// Write nothing, not even to a nameless temporary file in the directory
+    #[arg(long, conflicts_with = "write")]
+    pub no_measure: bool,
+    /// Most time for measuring
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
+    pub time: Duration,
+    #[command(flatten)]
+    pub json: Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = after!(
+    "forebay media-test --receive                              on another machine, first",
+    "forebay media-test /dev/sdb --server 10.0.0.7:7420        then pull the plug of the disk",
+    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --verify   when it is back",
+    "forebay media-test /dev/sdb --verify --journal UUID.run   by the receiver's file",
+    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --overwrite   destroys what is on it",
+))]
+pub struct MediaTest {
+    /// The disk, partition or file to write to; all of it may be overwritten
+    #[arg(required_unless_present = "receive")]
+    pub device: Option<PathBuf>,
+    /// The receiver, which runs on a machine whose power stays on
+    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["receive", "journal"])]
+    pub server: Option<String>,
+    /// Compare the disk with what was acknowledged, instead of writing
+    #[arg(long)]
+    pub verify: bool,
+    /// Take the receiver's file of the run, instead of asking the receiver
+    #[arg(long, value_name = "FILE", requires = "verify", conflicts_with = "server")]
+    pub journal: Option<PathBuf>,
+    /// The run to compare with; default: the one in the disk's first block
+    #[arg(long, value_name = "UUID", requires = "verify", conflicts_with = "journal")]
+    pub run: Option<Uuid>,
+    /// How writes become durable: both (in turns), fua or flush
+    #[arg(long, value_name = "MODE", default_value_t, conflicts_with = "verify")]
+    pub mode: PullModes,
+    /// Use so much of the disk, from its start on; default: 1G, or all of a smaller one
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "verify")]
+    pub size: Option<u64>,
+    /// End after this time if nobody has pulled the plug
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::parse_time)]
+    pub time: Duration,
+    /// Destroy what is on the disk
+    #[arg(long, conflicts_with = "verify")]
+    pub overwrite: bool,
+    /// Be the receiver, at this address
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        num_args = 0..=1,
+        default_missing_value = "0.0.0.0:7420",
+        conflicts_with_all = ["device", "server", "verify", "size", "overwrite"],
+    )]
+    pub receive: Option<String>,
+    /// Where the receiver keeps a file for each run
+    #[arg(long, value_name = "DIR", default_value = "forebay-media-test")]
+    pub directory: PathBuf,
+    #[command(flatten)]
+    pub json: Json,
+}

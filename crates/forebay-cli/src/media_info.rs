@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay media-info`: what a disk or file is worth as the medium of a pool.
+
+use forebay::{
+    judge_medium, measure_medium, DeviceFacts, Error, Judgement, MeasureLimits, Measured,
+    MediumFacts, MediumPlace, MediumRefusal, Way,
+};
+use serde::Serialize;
+
+use crate::args::medium::MediaInfo;
+use crate::interrupt::Interrupt;
+use crate::{out, units};
+
+/// Of a medium that is refused: not supported.
+const REFUSED: u8 = 10;
+
+#[derive(Serialize)]
+struct Info {
+    #[serde(flatten)]
+    facts: MediumFacts,
+    measured: Option<Measured>,
+    judgement: Judgement,
+    refusals: Vec<MediumRefusal>,
+}
+
+pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    let facts = MediumFacts::of(&a.path)?;
+    if a.write && facts.place != MediumPlace::BlockDevice {
+        let what = format!("{} is no block device", a.path.display());
+        let way_out = "leave --write out: a temporary file is measured beside it";
+        return Err(Error::usage(what, way_out).into());
+    }
+    let refusals = facts.refusals();
+    let wanted = match facts.place {
+        MediumPlace::BlockDevice => a.write,
+        _ => !a.no_measure,
+    };
+    let measured = match wanted && refusals.is_empty() {
+        true => {
+            let limits =
+                MeasureLimits { most: a.time, write_device: a.write, ..Default::default() };
+            Some(measure_medium(&facts, &limits, &|| interrupt.came())?)
+        }
+        false => None,
+    };
+    let judgement = judge_medium(&facts, measured.as_ref());
+    let code = match (interrupt.came(), refusals.is_empty()) {
+        (true, _) => 13,
+        (_, false) => REFUSED,
+        _ => 0,
+    };
+    let info = Info { facts, measured, judgement, refusals };
+    match a.json.json {
+        true => out::json(&info)?,
+        false => tell(&info)?,
+    }
+    Ok(code)
+}
+
+fn tell(info: &Info) -> anyhow::Result<()> {
+    let facts = &info.facts;
+    let path = facts.path.display();
+    let size = units::bytes(facts.size_bytes);
+    match facts.place {
+        MediumPlace::BlockDevice => out::line(format_args!("{path}: block device, {size}"))?,
+        MediumPlace::File => out::line(format_args!("{path}: file, {size}"))?,
+        MediumPlace::NewFile => out::line(format_args!("{path}: place for a file"))?,
+    }
+    if let Some(system) = &facts.file_system {
+        out::line(format_args!(
+            "file system: {} of {} on {} ({})",
+            system.kind,
+            system.source,
+            system.mounted_on.display(),
+            system.options
+        ))?;
+    }
+    match &facts.device {
+        Some(device) => tell_device(device, facts.unit_bytes)?,
+        None => out::line("disk: the system does not say which one it is")?,
+    }
+    if let Some(measured) = &info.measured {
+        tell_times(measured)?;
+    }
+    let judged = &info.judgement;
+    out::line(format_args!("kind: {}", judged.class))?;
+    for (title, all) in
+        [("because", &judged.because), ("a pool", &judged.pool), ("doubt", &judged.doubts)]
+    {
+        for text in all {
+            out::line(format_args!("  {title}: {text}"))?;
+        }
+    }
+    for refusal in &info.refusals {
+        out::line(format_args!(
+            "refused ({}): {}; {}",
+            refusal.name, refusal.cause, refusal.way_out
+        ))?;
+    }
+    if info.measured.is_none()
+        && info.refusals.is_empty()
+        && facts.place == MediumPlace::BlockDevice
+    {
+        out::line("not measured: --write allows it, on a device on which nothing is found")?;
+    }
+    Ok(())
+}
+
+fn tell_device(device: &DeviceFacts, unit_bytes: u32) -> anyhow::Result<()> {
+    let of = |title: &str, value: &Option<String>| {
+        value.as_ref().map(|value| format!(", {title} {value}")).unwrap_or_default()
+    };
+    out::line(format_args!(
+        "disk: {}{} ({}){}{}{}",
+        device.name,
+        of("partition", &device.partition),
+        device.transport,
+        of("model", &device.model),
+        of("serial", &device.serial),
+        of("firmware", &device.firmware),
+    ))?;
+    let unknown = || "unknown".to_string();
+    let number = |n: Option<u32>| n.map_or_else(unknown, |n| n.to_string());
+    let answer = |yes: Option<bool>| match yes {
+        Some(true) => "yes".to_string(),
+        Some(false) => "no".to_string(),
+        None => unknown(),
+    };
+    let atomic =
+        device.atomic_write_bytes.map_or_else(|| "not announced".into(), |n| n.to_string());
+    out::line(format_args!(
+        "blocks: logical {}, physical {}, unit of a durable write {unit_bytes}, atomic write {atomic}",
+        number(device.logical_block_bytes),
+        number(device.physical_block_bytes),
+    ))?;
+    out::line(format_args!(
+        "write cache: {}; FUA: {}; zoned: {}; rotational: {}",
+        device.write_cache.clone().unwrap_or_else(unknown),
+        answer(device.fua),
+        device.zoned.clone().unwrap_or_else(unknown),
+        answer(device.rotational),
+    ))
+}
+
+fn tell_times(measured: &Measured) -> anyhow::Result<()> {
+    let mut table = out::Table::new(&["one at a time", "size", "p50", "p99", "samples"]);
+    for timing in &measured.timings {
+        let name = match timing.way {
+            Way::Write => "write",
+            Way::Fua => "write with FUA",
+            Way::Flush => "write, then flush",
+        };
+        table.row(vec![
+            name.into(),
+            units::bytes(timing.bytes.into()),
+            units::nanoseconds(timing.p50_ns),
+            units::nanoseconds(timing.p99_ns),
+            timing.samples.to_string(),
+        ]);
+    }
+    out::line(table)?;
+    if !measured.direct {
+        out::line("through the page cache: the file system has no O_DIRECT")?;
+    }
+    if measured.cut_short {
+        out::line("the time was over before there were 200 samples of each (--time)")?;
+    }
+    Ok(())
+}

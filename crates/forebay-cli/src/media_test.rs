@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `forebay media-test`: the test that pulls the plug.
+
+use std::path::Path;
+use std::time::Duration;
+
+use forebay::{
+    ask_receiver, pulled_run_on, verify_pulled, write_until_cut, ModeReport, PullEnd, PullJournal,
+    PullOptions, PullProgress, PullReport, PullVerdict, ReceiveEvent, Receiver, ReceiverLimits,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use crate::args::medium::MediaTest;
+use crate::interrupt::Interrupt;
+use crate::{out, units};
+
+/// Of a disk that failed, which is what the test wants.
+const DISK_FAILED: u8 = 7;
+const INTERRUPTED: u8 = 13;
+
+pub fn run(a: &MediaTest) -> anyhow::Result<u8> {
+    match (&a.receive, &a.device, &a.server) {
+        (Some(address), _, _) => receive(a, address),
+        (None, Some(device), server) if a.verify => verify(a, device, server.as_deref()),
+        (None, Some(device), Some(server)) => write(a, device, server),
+        _ => Err(forebay::Error::usage("a disk and a receiver are needed", "see --help").into()),
+    }
+}
+
+// --- the receiver ------------------------------------------------------------
+
+fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    let receiver = Receiver::listen(address, &a.directory, ReceiverLimits::default())?;
+    let address = receiver.address()?;
+    let directory = std::path::absolute(receiver.directory())?;
+    match a.json.json {
+        true => out::json_line(&json!({
+            "event": "listening",
+            "address": address.to_string(),
+            "directory": directory.display().to_string(),
+        }))?,
+        false => out::line(format_args!(
+            "listens on {address}; runs are kept in {}; until Ctrl-C",
+            directory.display()
+        ))?,
+    }
+    let told = |event: ReceiveEvent| {
+        let said = match a.json.json {
+            true => out::json_line(&event_json(&event)),
+            false => out::line(event_text(&event)),
+        };
+        if let Err(e) = said {
+            out::warn(format_args!("forebay: {e:#}"));
+        }
+    };
+    receiver.run(&|| interrupt.came(), &told)?;
+    Ok(0)
+}
+
+fn event_text(event: &ReceiveEvent) -> String {
+    match event {
+        ReceiveEvent::Began { peer, run } => {
+            format!("{peer}: run {} of {} begins", run.uuid, run.device)
+        }
+        ReceiveEvent::Ended { peer, run, steps, why } => {
+            format!("{peer}: run {run} ends after {} steps: {why}", units::count(*steps))
+        }
+        ReceiveEvent::Asked { peer, run, known: true } => format!("{peer}: asks for run {run}"),
+        ReceiveEvent::Asked { peer, run, known: false } => {
+            format!("{peer}: asks for run {run}, which is not known here")
+        }
+        ReceiveEvent::Refused { peer, why } => format!("{peer}: refused: {why}"),
+    }
+}
+
+fn event_json(event: &ReceiveEvent) -> serde_json::Value {
+    match event {
+        ReceiveEvent::Began { peer, run } => {
+            json!({ "event": "began", "peer": peer.to_string(), "run": run })
+        }
+        ReceiveEvent::Ended { peer, run, steps, why } => {
+            json!({ "event": "ended", "peer": peer.to_string(), "run": run, "steps": steps, "why": why })
+        }
+        ReceiveEvent::Asked { peer, run, known } => {
+            json!({ "event": "asked", "peer": peer.to_string(), "run": run, "known": known })
+        }
+        ReceiveEvent::Refused { peer, why } => {
+            json!({ "event": "refused", "peer": peer.to_string(), "why": why })
+        }
+    }
+}
+
+// --- the writer --------------------------------------------------------------
+
+fn bar(blocks: u64, doing: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {percent}%").expect("fixed");
+    ProgressBar::new(blocks).with_style(style).with_message(doing)
+}
+
+fn write(a: &MediaTest, device: &Path, server: &str) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    let bar = bar(1, "filling the disk");
+    let options =
+        PullOptions { modes: a.mode, size_bytes: a.size, most: a.time, overwrite: a.overwrite };
+    let mut writing = false;
+    let mut go_on = |p: PullProgress| {
+        if p.filled < p.blocks {
+            bar.set_length(p.blocks);
+            bar.set_position(p.filled);
+        } else {
+            if !writing {
+                writing = true;
+                let style = ProgressStyle::with_template("{spinner} {msg}").expect("fixed");
+                bar.set_style(style);
+                bar.enable_steady_tick(Duration::from_millis(200));
+            }
+            if p.steps.is_multiple_of(64) {
+                bar.set_message(format!(
+                    "pull the plug now: {} mode, {} steps acknowledged",
+                    p.mode,
+                    units::count(p.steps)
+                ));
+            }
+        }
+        !interrupt.came()
+    };
+    let ended = write_until_cut(device, server, &options, &mut go_on);
+    bar.finish_and_clear();
+    let ended = ended?;
+    match a.json.json {
+        true => out::json(&ended)?,
+        false => tell_end(&ended, device, server)?,
+    }
+    Ok(match (&ended.disk_error, interrupt.came()) {
+        (Some(_), _) => DISK_FAILED,
+        (None, true) => INTERRUPTED,
+        (None, false) => PullVerdict::Inconclusive.exit_code(),
+    })
+}
+
+fn tell_end(ended: &PullEnd, device: &Path, server: &str) -> anyhow::Result<()> {
+    let steps = units::count(ended.steps);
+    let name = out::quoted(device);
+    let run = &ended.run.uuid;
+    if !ended.direct {
+        out::line(format_args!("{name}: it has no O_DIRECT: its writes passed the page cache"))?;
+    }
+    match &ended.disk_error {
+        None => out::line(format_args!(
+            "{name}: run {run}: {steps} steps, and the disk had power all the time: nothing was tested"
+        )),
+        Some(error) => {
+            out::line(format_args!("{name}: run {run}: the disk failed after {steps} steps: {error}"))?;
+            out::line(format_args!(
+                "if its power was cut, bring it back, and before anything writes to it: forebay media-test {name} --server {server} --verify"
+            ))
+        }
+    }
+}
+
+// --- the comparison ----------------------------------------------------------
+
+fn verify(a: &MediaTest, device: &Path, server: Option<&str>) -> anyhow::Result<u8> {
+    let interrupt = Interrupt::watch()?;
+    let journal = match (&a.journal, server) {
+        (Some(file), _) => PullJournal::read(file)?,
+        (None, Some(server)) => {
+            let run = match a.run {
+                Some(run) => run,
+                None => pulled_run_on(device)?.uuid,
+            };
+            ask_receiver(server, run)?
+        }
+        (None, None) => {
+            let what = "nobody is named who knows what was acknowledged";
+            return Err(forebay::Error::usage(what, "give --server or --journal").into());
+        }
+    };
+    let bar = bar(journal.run.blocks, "comparing");
+    let report = verify_pulled(device, &journal, &mut |at, _| {
+        bar.set_position(at);
+        !interrupt.came()
+    });
+    bar.finish_and_clear();
+    let Some(report) = report? else {
+        out::warn(format_args!("forebay: {}: interrupted; nothing was changed", device.display()));
+        return Ok(INTERRUPTED);
+    };
+    match a.json.json {
+        true => out::json(&report)?,
+        false => tell(&report)?,
+    }
+    Ok(report.verdict.exit_code())
+}
+
+fn tell(report: &PullReport) -> anyhow::Result<()> {
+    out::line(format_args!(
+        "run {} of {}: {} steps acknowledged, cut in {} mode",
+        report.run,
+        report.device,
+        units::count(report.steps),
+        report.cut_in
+    ))?;
+    let mut table = out::Table::new(&["mode", "blocks", "lost", "torn", "collateral"]);
+    for (name, mode) in [("FUA", &report.fua), ("flush", &report.flush)] {
+        let ModeReport { blocks, lost, torn, collateral } = *mode;
+        let counts = [blocks, lost, torn, collateral].map(|n| n.to_string());
+        table.row([name.to_string()].into_iter().chain(counts).collect());
+    }
+    out::line(table)?;
+    let cut = &report.in_flight;
+    out::line(format_args!(
+        "of the step that was cut: {} old, {} new, {} mixed or unreadable, which it may be",
+        cut.old, cut.new, cut.other
+    ))?;
+    for e in &report.examples {
+        out::line(format_args!(
+            "block {} at byte {}: {} instead of step {} ({})",
+            e.block, e.byte, e.found, e.step, e.mode
+        ))?;
+    }
+    if let Some(step) = report.oldest_lost_step {
+        let back = report.steps - step;
+        out::line(format_args!("what is gone reaches back {} steps", units::count(back)))?;
+    }
+    if report.unknown > 0 {
+        out::line(format_args!(
+            "{} blocks are of steps that the record does not have: it is not the record of this run",
+            report.unknown
+        ))?;
+    }
+    if report.uncut {
+        out::line("the writer ended by itself: nobody had cut the power")?;
+    } else if report.same_boot {
+        out::line("this system has not restarted since: only a disk with its own plug can have lost power")?;
+    }
+    out::line(format_args!("verdict: {}", report.verdict))
+}

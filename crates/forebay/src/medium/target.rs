@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A file or block device that is read and written past the page cache, claimed for us alone.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::error::{Error, Result};
+use crate::media::{check_link, found_at, lock_holder, lock_soon};
+use crate::origin::loop_device_of;
+
+/// How a target is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// For writing, by nobody else.
+    Write,
+    /// For reading, while nobody else writes.
+    Read,
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    path: PathBuf,
+    fd: OwnedFd,
+    size_bytes: u64,
+    direct: bool,
+}
+
+impl Target {
+    /// A block device or a regular file that exists.
+    pub(crate) fn open(path: &Path, claim: Claim) -> Result<Target> {
+        let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
+        check_link(path)?;
+        // The type first: opening a FIFO or another device may have effects of its own.
+        let before = rustix::fs::stat(path).map_err(system("looking at it"))?;
+        let file_type = FileType::from_raw_mode(before.st_mode);
+        let block = match file_type {
+            FileType::BlockDevice => true,
+            FileType::RegularFile => false,
+            _ => {
+                return Err(Error::Unsuitable {
+                    path: path.into(),
+                    what: "neither a block device nor a regular file".into(),
+                    way_out: "name a disk, a partition or a file".into(),
+                })
+            }
+        };
+        let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+        flags |= match claim {
+            Claim::Write => OFlags::RDWR,
+            Claim::Read => OFlags::RDONLY,
+        };
+        if block {
+            flags |= OFlags::EXCL;
+        }
+        let opened = match open_soon(path, flags | OFlags::DIRECT) {
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => open_soon(path, flags).map(|fd| (fd, false)),
+            opened => opened.map(|fd| (fd, true)),
+        };
+        let (fd, direct) = opened.map_err(|e| open_error(path, e))?;
+        let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
+        if FileType::from_raw_mode(st.st_mode) != file_type {
+            return Err(Error::Unsuitable {
+                path: path.into(),
+                what: "being replaced while it is opened".into(),
+                way_out: "try again".into(),
+            });
+        }
+        lock(path, &fd, claim)?;
+        if let Some(device) = (!block).then(|| loop_device_of(&st)).flatten() {
+            return Err(Error::Busy {
+                path: path.into(),
+                holder: None,
+                way_out: format!(
+                    "it is the disk of /dev/{device}: name that, or detach it (losetup -d)"
+                ),
+            });
+        }
+        Target::of(path, fd, direct)
+    }
+
+    /// A new file without a name in a directory; it is gone when it is closed.
+    pub(crate) fn nameless(directory: &Path) -> Result<Target> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let open = |flags| rustix::fs::open(directory, flags, mode);
+        let opened = match open(flags | OFlags::DIRECT) {
+            // Without O_DIRECT, or with a kernel or file system that has no nameless files.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => open(flags).map(|fd| (fd, false)),
+            opened => opened.map(|fd| (fd, true)),
+        };
+        let (fd, direct) = opened.map_err(|e| match e {
+            Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL => Error::Unsupported {
+                path: directory.into(),
+                cause: "its file system has no nameless temporary files (O_TMPFILE)".into(),
+                way_out: "measure without writing (--no-measure), or in a directory of another file system".into(),
+            },
+            e => Error::system(directory, "making a temporary file in it", e.into()),
+        })?;
+        Target::of(directory, fd, direct)
+    }
+
+    fn of(path: &Path, fd: OwnedFd, direct: bool) -> Result<Target> {
+        let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
+            .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
+        Ok(Target { path: path.into(), fd, size_bytes, direct })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// When it was opened.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Its data does not pass through the page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The buffer has the alignment of a page, offset and length that of 4 KiB.
+    pub(crate) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        let mut have = 0;
+        while have < to.len() {
+            match rustix::io::pread(&self.fd, &mut to[have..], at + have as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => have += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Durable with a flush that begins after it has returned.
+    pub(crate) fn write(&self, data: &[u8], at: u64) -> io::Result<()> {
+        self.write_with(data, at, ReadWriteFlags::empty())
+    }
+
+    /// Durable when it returns: FUA where the device has it, or a write and a flush.
+    pub(crate) fn write_durable(&self, data: &[u8], at: u64) -> io::Result<()> {
+        self.write_with(data, at, ReadWriteFlags::DSYNC)
+    }
+
+    fn write_with(&self, data: &[u8], at: u64, flags: ReadWriteFlags) -> io::Result<()> {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = [IoSlice::new(&data[done..])];
+            match rustix::io::pwritev2(&self.fd, &rest, at + done as u64, flags) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.fd)?)
+    }
+
+    /// Names the content that is there, if any is: a file system, a partition table, a pool, or
+    /// any byte that is not zero at the places where such things begin.  Of a large device it
+    /// looks at both ends and at places between them.
+    pub(crate) fn found(&self) -> Result<Option<String>> {
+        // A page that is asked for may lie across two, in a file of any size.
+        let mut pages = crate::engine::Memory::zeroed(8192)
+            .map_err(|e| Error::system(&self.path, "allocating memory", e))?;
+        let pages = pages.bytes_mut();
+        found_at(self.size_bytes, &mut |at, to| {
+            let at = at as u64;
+            let within = at % 4096;
+            let start = at - within;
+            let whole = (within + to.len() as u64).next_multiple_of(4096);
+            let n = whole.min(self.size_bytes - start) as usize;
+            match self.read(&mut pages[..n], start) {
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                    self.read_short(&mut pages[..n], start)
+                }
+                read => read,
+            }?;
+            to.copy_from_slice(&pages[within as usize..][..to.len()]);
+            Ok(())
+        })
+        .map_err(|e| Error::system(&self.path, "reading it", e))
+    }
+
+    /// The end of a file whose size is no multiple of what O_DIRECT takes.
+    fn read_short(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::FileExt;
+        let me = format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd());
+        File::open(me)?.read_exact_at(to, at)
+    }
+}
+
+/// Opens, and tries again for a moment where it is claimed: a child that was just forked has the
+/// claims of its parent until it executes its program.
+fn open_soon(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    const TRIES: u32 = 20;
+    for _ in 1..TRIES {
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(2)),
+            done => return done,
+        }
+    }
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn open_error(path: &Path, e: Errno) -> Error {
+    let way_out = match e {
+        Errno::BUSY => "unmount it, or stop what uses it (lsblk and fuser name it)",
+        Errno::TXTBSY => "it is used as swap (swapoff) or is being executed",
+        e => return Error::system(path, "opening it", e.into()),
+    };
+    Error::Busy { path: path.into(), holder: None, way_out: way_out.into() }
+}
+
+fn lock(path: &Path, fd: &OwnedFd, claim: Claim) -> Result<()> {
+    let operation = match claim {
+        Claim::Write => FlockOperation::NonBlockingLockExclusive,
+        Claim::Read => FlockOperation::NonBlockingLockShared,
+    };
+    match lock_soon(fd, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
+            path: path.into(),
+            holder: lock_holder(fd),
+            way_out: "stop that process first".into(),
+        }),
+        Err(e) => Err(Error::system(path, "locking it", e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// Files of any size, blank but for one byte at an end.
+    #[test]
+    fn content_is_found_in_files_of_any_size() {
+        for directory in [forebay_test::memory(), std::env::temp_dir()] {
+            let path = directory.join(format!("fby-target-{}", std::process::id()));
+            for size in [0u64, 1, 511, 4095, 4097, 65536, 65537, 200_001, (1 << 20) + 513] {
+                let file = File::create(&path).unwrap();
+                file.set_len(size).unwrap();
+                let found = || Target::open(&path, Claim::Read).unwrap().found().unwrap();
+                assert_eq!(found(), None, "{size} bytes");
+                for at in [0, size / 3 % 65536, size.saturating_sub(1)] {
+                    if size > 0 {
+                        file.write_all_at(&[1], at).unwrap();
+                        assert!(found().unwrap().contains(&format!("byte {at})")), "{size}, {at}");
+                        file.write_all_at(&[0], at).unwrap();
+                    }
+                }
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn content_of_our_own_is_named() {
+        let path = forebay_test::memory().join(format!("fby-own-{}", std::process::id()));
+        for (magic, name) in [(&b"FOREBAY1"[..], "a Forebay pool"), (b"FBYPULL1", "media-test")] {
+            std::fs::write(&path, [magic, &[0; 65536]].concat()).unwrap();
+            let found = Target::open(&path, Claim::Read).unwrap().found().unwrap().unwrap();
+            assert!(found.contains(name), "{found}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn what_another_has_is_not_opened() {
+        let path = forebay_test::memory().join(format!("fby-held-{}", std::process::id()));
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let first = Target::open(&path, Claim::Write).unwrap();
+        for claim in [Claim::Write, Claim::Read] {
+            let e = Target::open(&path, claim).unwrap_err();
+            assert_eq!(e.exit_code(), 4, "{e}");
+        }
+        drop(first);
+        let _one = Target::open(&path, Claim::Read).unwrap();
+        let _other = Target::open(&path, Claim::Read).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for place in ["/dev/null", "/dev/shm"] {
+            assert_eq!(Target::open(Path::new(place), Claim::Read).unwrap_err().exit_code(), 2);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: `forebay media-test` tells a disk that keeps its word from one that does not, and what it
+# or `forebay media-info` writes to is nothing that anybody needs.
+# Method: a disk with a volatile cache (volatile_disk.c), written through FUSE and as a block
+# device; its power is cut in the middle of a run, and what is left is verified.  Disks that keep
+# their word in every way that a cut may leave them; disks whose flush, or whose FUA, does nothing;
+# disks that a cut damages elsewhere.  Then devices that are empty, full, and in use.
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
+need gcc losetup mkfs.ext4 od
+[ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the disk with a volatile cache is a FUSE file system"
+gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/volatile_disk" "$root/tests/serve/volatile_disk.c"
+
+bytes=$((8 << 20))
+seed=${SEED:-1}
+mkdir "$work/drive"
+disk='' loop='' device=''
+
+start_disk() { # FILE or BLOCK, KEY=NUMBER...
+	local kind=$1 tries
+	shift
+	seed=$((seed + 1))
+	: >"$work/disk.log"
+	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed "$@" >"$work/disk.log" 2>>"$work/disk.err" &
+	disk=$!
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -s "$work/drive/disk" ] && break
+		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
+		sleep 0.02
+	done
+	device=$work/drive/disk
+	[ "$kind" = file ] && return
+	attach "$device"
+	device=$loop
+}
+# attach FILE: sets loop.  Others look for a free device too, and take what was found.
+attach() {
+	local tries
+	for ((tries = 0; tries < 50; tries++)); do
+		loop=$(losetup --find --show "$1" 2>>"$work/disk.err") && return
+		loop=''
+		sleep 0.1
+	done
+	skip "no loop device: $(tail -n 1 "$work/disk.err")"
+}
+stop_disk() {
+	[ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+	[ -z "$disk" ] || { kill -TERM "$disk" && wait "$disk"; } 2>/dev/null || true
+	umount -l "$work/drive" 2>/dev/null || true
+	disk='' loop=''
+}
+at_end stop_disk
+cut_disk() {
+	kill -USR1 "$disk"
+	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+}
+
+runs=$work/runs
+"$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$runs" --json >"$work/receiver.log" 2>&1 &
+receiver=$!
+until grep -q listening "$work/receiver.log"; do
+	kill -0 $receiver || fail "the receiver ended: $(cat "$work/receiver.log")"
+	sleep 0.02
+done
+server=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$work/receiver.log")
+
+# The steps that the receiver has of the newest run.
+newest() { find "$runs" -name '*.run' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2; }
+steps() { od -An -v -tu8 -w16 -j512 "$1" 2>/dev/null | awk 'NR == 1 || NR == 33 { if ($1 > n) n = $1 } END { print n + 0 }'; }
+
+# said WORD: a string or number of the last JSON.
+said() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$work/json" | head -n 1; }
+expect() { # CODE COMMAND...
+	local wanted=$1 got=0
+	shift
+	"$FOREBAY" "$@" --json >"$work/json" 2>"$work/error" || got=$?
+	[ $got = "$wanted" ] || { cat "$work/json" "$work/error" >&2; fail "$* ended with code $got instead of $wanted (seed $seed)"; }
+}
+
+# pull KIND MODE KEY=NUMBER...: a run on a new disk, whose power is cut after some steps.
+pull() {
+	local kind=$1 mode=$2 writer code=0 tries file=''
+	shift 2
+	rm -f "$work/platter"
+	truncate -s $bytes "$work/platter"
+	start_disk "$kind" "$@"
+	rm -f "$runs"/*.run
+	"$FOREBAY" media-test "$device" --server "$server" --mode "$mode" --json >"$work/written" 2>&1 &
+	writer=$!
+	for ((tries = 0; tries < 3000; tries++)); do
+		file=$(newest)
+		[ -z "$file" ] || [ "$(steps "$file")" -lt 40 ] || break
+		kill -0 $writer 2>/dev/null || { cat "$work/written" >&2; fail "the writer ended before the cut"; }
+		sleep 0.02
+	done
+	cut_disk
+	wait $writer || code=$?
+	[ $code = 7 ] || { cat "$work/written" >&2; fail "the writer on a disk without power ended with code $code"; }
+	stop_disk
+	start_disk "$kind" "$@"
+}
+
+tried=0
+for honest in "file both keep=0" "file fua keep=1" "file flush keep=1" "block both keep=1" "file flush keep=0 lie=2"; do
+	# shellcheck disable=SC2086 # words
+	pull $honest
+	expect 0 media-test "$device" --server "$server" --verify
+	[ "$(said verdict)" = kept ] && [ "$(said steps)" -ge 40 ] || { cat "$work/json" >&2; fail "$honest: not kept"; }
+	tried=$((tried + $(said steps)))
+	stop_disk
+done
+say "5 disks that keep their word: none is accused, $tried steps"
+
+for lying in "file fua keep=0 lie=1" "file flush keep=0 lie=1" "block both keep=0 lie=1" "file fua keep=0 lie=2"; do
+	# shellcheck disable=SC2086 # words
+	pull $lying
+	# The first block is lost as well: the run is named.
+	expect 11 media-test "$device" --server "$server" --verify --run "$(basename "$(newest)" .run)"
+	[ "$(said verdict)" = lost ] || fail "$lying: not found"
+	expect 11 media-test "$device" --verify --journal "$(newest)"
+	stop_disk
+done
+say "4 disks that lie: each is found, by the receiver and by its file"
+
+# More blocks than a step has are damaged: some of them nothing was writing to.
+pull file both keep=0
+stop_disk
+dd if=/dev/urandom of="$work/platter" bs=4096 seek=300 count=160 conv=notrunc status=none
+start_disk file
+expect 16 media-test "$device" --server "$server" --verify
+[ "$(said verdict)" = collateral ] || fail "damaged blocks are not found"
+say "damage elsewhere is found"
+
+# What is there stays there: a run, a file system, a partition table.
+before=$(sha256sum <"$work/platter")
+expect 12 media-test "$device" --server "$server"
+grep -q 'media-test' "$work/error" || fail "what is there is not named: $(cat "$work/error")"
+expect 2 media-test "$device" --server "$server" --over # an option is typed in full
+stop_disk
+[ "$(sha256sum <"$work/platter")" = "$before" ] || fail "a refused run has written"
+
+attach "$work/platter"
+expect 12 media-info "$loop" --write
+mkfs.ext4 -qF "$loop"
+expect 12 media-info "$loop" --write
+grep -q 'ext4' "$work/error" || fail "the file system is not named: $(cat "$work/error")"
+expect 12 media-test "$loop" --server "$server"
+mkdir "$work/mounted"
+mount "$loop" "$work/mounted" || skip "ext4 cannot be mounted here"
+at_end 'umount -l "$work/mounted" 2>/dev/null || true'
+expect 10 media-info "$loop"
+grep -q '"in-use"' "$work/json" || fail "a mounted device is not refused"
+expect 4 media-test "$loop" --server "$server" --overwrite
+umount "$work/mounted"
+losetup -d "$loop"
+rm "$work/platter"
+truncate -s 32M "$work/platter"
+attach "$work/platter"
+expect 0 media-info "$loop"
+grep -q '"measured": null' "$work/json" || fail "a device is measured without --write"
+expect 0 media-info "$loop" --write --time 2s
+grep -q '"way": "fua"' "$work/json" || fail "nothing was measured"
+losetup -d "$loop"
+loop=''
+cmp -n $((32 << 20)) "$work/platter" /dev/zero || fail "a device that was measured is not empty again"
+say "devices that hold something or are in use are refused; an empty one is measured, and empty again"
+
+# A receiver that is not there costs nothing.
+rm "$work/platter"
+truncate -s $bytes "$work/platter"
+kill -TERM $receiver
+wait $receiver || fail "the receiver ended with code $?"
+expect 7 media-test "$work/platter" --server "$server"
+cmp -n $bytes "$work/platter" /dev/zero || fail "a run without a receiver has written"
