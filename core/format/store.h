@@ -56,7 +56,9 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 bool fby_power_of_two(u64 x);
 u32 fby_sb_crc(const struct fby_superblock *sb);
 bool fby_sb_geometry_ok(const struct fby_superblock *sb);
-/* Called when a valid superblock was found. */
+/* Computes where everything is, by a superblock whose geometry is right. */
+void fby_store_place(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
+/* The same, when a valid superblock was found. */
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
 /* Copies the superblock at offset; true if its checksum holds. */
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);

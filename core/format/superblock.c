@@ -52,9 +52,8 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 	       sb->media_size >= media_needed(sb);
 }
 
-void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)
+void fby_store_place(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)
 {
-	FBY_ASSERT(m, fby_sb_geometry_ok(sb));
 	st->media = m;
 	st->sb = *sb;
 	st->chunk_pages = sb->chunk_size / FBY_PAGE;
@@ -68,6 +67,12 @@ void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby
 	st->log_first = st->unit ? st->first_page * (FBY_PAGE / FBY_LINE) : FBY_CHUNK_LINES;
 	st->page_lines = sb->data_offset + st->array_at + (FBY_CHUNK_LINES - st->first_page) * FBY_LINE;
 	st->line_seed = fby_crc32c(0, sb->uuid, 16);
+}
+
+void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)
+{
+	FBY_ASSERT(m, fby_sb_geometry_ok(sb));
+	fby_store_place(st, m, sb);
 	/* The array holds the last line, and no data page has number 0, which is "none". */
 	FBY_ASSERT(m, fby_line_of_page(st->chunk_pages, st->chunk_pages - 1) < st->first_page * (FBY_PAGE / FBY_LINE));
 	FBY_ASSERT(m, st->first_page > 0 && (st->unit || st->first_page <= FBY_CHUNK_LINES));

@@ -160,7 +160,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb->clean_seq = 1;
 	fby_copy(sb->uuid, f->uuid, 16);
 	sb->crc = fby_sb_crc(sb);
-	fby_store_start(&st, m, sb);
+	fby_store_place(&st, m, sb);
 	format_rest(&st);
 	fby_sb_store(m, st.copy_at, sb);
 	fby_sb_store(m, FBY_SB_OFFSET, sb);
