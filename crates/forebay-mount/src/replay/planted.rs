@@ -33,6 +33,7 @@ pub enum Bug {
     GroupBeforeTree,
     GroupAfterLog,
     GroupIgnored,
+    GroupNotSynced,
     AnywhereTaken,
     BirthIgnored,
     AnybodysTaken,
@@ -93,7 +94,8 @@ pub const OF_FORGERS: [Bug; 3] = [Bug::MarkOfAnybody, Bug::DoneUnproved, Bug::Gr
 
 /// Bugs of the number of the last synced group.
 #[cfg(test)]
-pub const OF_GROUPS: [Bug; 3] = [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::GroupIgnored];
+pub const OF_GROUPS: [Bug; 4] =
+    [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::GroupIgnored, Bug::GroupNotSynced];
 
 /// Bugs in handling changes that bypass the mount.
 #[cfg(test)]

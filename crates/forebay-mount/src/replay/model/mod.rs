@@ -348,7 +348,7 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         | Bug::PeriodEndsFirst
         | Bug::MarkOfAnyPeriod => &[Write("foo", 0, 600), Fsync("foo")],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
-        Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored => {
+        Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored | Bug::GroupNotSynced => {
             &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
         }
         // The bugs for super::beside.
