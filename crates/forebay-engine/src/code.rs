@@ -62,6 +62,7 @@ pub enum Wait {
     Slot,
     Space,
     Flush,
+    Ticket,
 }
 
 /// The decision of a return value.
@@ -72,6 +73,7 @@ pub(crate) fn decision(value: i32) -> Result<Decision> {
         sys::FBY_WAIT_SLOT => Decision::Wait(Wait::Slot),
         sys::FBY_WAIT_SPACE => Decision::Wait(Wait::Space),
         sys::FBY_WAIT_FLUSH => Decision::Wait(Wait::Flush),
+        sys::FBY_WAIT_TICKET => Decision::Wait(Wait::Ticket),
         sys::FBY_ORIGIN => Decision::Origin,
         sys::FBY_AGAIN => Decision::Again,
         sys::FBY_CACHED => Decision::Cached,

@@ -302,7 +302,7 @@ impl<M: Medium> Engine<M> {
             Wait::Block => sys::FBY_WAIT_BLOCK,
             Wait::Slot => sys::FBY_WAIT_SLOT,
             Wait::Space => sys::FBY_WAIT_SPACE,
-            Wait::Flush => return,
+            Wait::Flush | Wait::Ticket => return,
         };
         // SAFETY: the pool is open.
         unsafe { sys::fby_wait_prepare(self.pool, d as u32) }

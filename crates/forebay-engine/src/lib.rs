@@ -16,6 +16,7 @@
 //! | [`forks`], [`lasting`] | what children of the process must not have; descriptors that stay open |
 //! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`maps`] | files mapped onto the pool's memory |
+//! | [`groups`] | pools on a block device: what is to be written, and what is durable |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `planted` | for the simulator: deliberate mistakes |
 
@@ -23,6 +24,7 @@ mod code;
 pub mod complete;
 mod engine;
 pub mod forks;
+pub mod groups;
 pub mod handle;
 pub mod lasting;
 pub mod log_order;
@@ -51,7 +53,7 @@ pub use memory::Memory;
 pub use open::OpenError;
 pub use past::{Bypass, Past, Ticket};
 pub use shared::SharedBytes;
-pub use soft::{Soft, Store};
+pub use soft::{BlockStore, Soft, Store};
 pub use volumes::Attach;
 
 /// Bytes of the header line of a page, as they lie on the media.

@@ -6,9 +6,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay_sys as sys;
 
+use crate::groups::{Durable, Persisted};
 use crate::media::{private, Medium};
 
 /// The operations of a kind of media; `core/medium/port.h` has the contract of each.  Only the
@@ -24,9 +26,19 @@ pub trait Store {
     fn read(&self, at: u64, bytes: usize, take: impl FnOnce(&[u8])) -> bool;
 }
 
+/// The block device below a store whose bytes are an image of it; `core/medium/device.h` has the
+/// contract.
+pub trait BlockStore: Store {
+    /// Writes whole blocks of the image to the device; without `more` all that these calls wrote
+    /// is durable when it returns Done.
+    fn persist(&self, at: u64, bytes: usize, more: bool) -> Persisted;
+}
+
 /// A store as media for the engine.
 pub struct Soft<S: Store> {
     raw: Box<UnsafeCell<sys::fby_media>>,
+    /// The media points to it.
+    device: Option<Box<UnsafeCell<sys::fby_device>>>,
     /// From a box; the operations find it at `fby_media::host`.
     store: NonNull<S>,
 }
@@ -62,7 +74,21 @@ impl<S: Store> Soft<S> {
             device: std::ptr::null_mut(),
         };
         let store = NonNull::new(store).expect("a box is somewhere");
-        Soft { raw: Box::new(UnsafeCell::new(raw)), store }
+        Soft { raw: Box::new(UnsafeCell::new(raw)), device: None, store }
+    }
+
+    /// The image of a device, for one pool, from its opening on.
+    pub fn grouped(store: S, unit: u32, durable: Durable) -> Soft<S>
+    where
+        S: BlockStore,
+    {
+        let mut soft = Soft::new(store);
+        let persist = persist::<S>;
+        let device =
+            sys::fby_device { unit, durable: durable.number(), persist, lost: 0, failed: 0 };
+        let device = soft.device.insert(Box::new(UnsafeCell::new(device)));
+        soft.raw.get_mut().device = device.get();
+        soft
     }
 }
 
@@ -150,4 +176,22 @@ unsafe extern "C" fn read_crc<S: Store>(
         }
     });
     c_int::from(!read)
+}
+
+unsafe extern "C" fn persist<S: BlockStore>(
+    m: *mut sys::fby_media,
+    at: u64,
+    n: u64,
+    more: bool,
+) -> c_int {
+    // SAFETY: called by the engine with its media.
+    let store = unsafe { store::<S>(m) };
+    let end = store.persist(at, n as usize, more);
+    if end == Persisted::FlushFailed {
+        // SAFETY: grouped() has set the device, which lives as long as the media.  Engine and
+        // host access the counter as an atomic.
+        let lost = unsafe { AtomicU32::from_ptr(&raw mut (*(*m).device).lost) };
+        lost.fetch_add(1, Ordering::AcqRel);
+    }
+    c_int::from(end != Persisted::Done)
 }

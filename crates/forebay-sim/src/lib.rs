@@ -29,6 +29,7 @@ pub mod explore;
 pub mod flips;
 pub mod gate;
 pub mod golden;
+pub mod groups;
 pub mod held;
 pub mod hooks;
 pub mod images;

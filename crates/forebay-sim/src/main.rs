@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use forebay_sim::dst;
 use forebay_sim::explore::{explore, explore_format, Bounds, Explored};
 use forebay_sim::script::{random, small, Script};
-use forebay_sim::{damage, flips, golden, hooks, isolation, logs, pace, static_workloads};
+use forebay_sim::{damage, flips, golden, groups, hooks, isolation, logs, pace, static_workloads};
 use serde::Serialize;
 
 use sweep::{in_threads, Report, Row, NO_PANIC};
@@ -61,6 +61,9 @@ enum Command {
     /// Explore crashes of logs: appends, syncs, claims and replays; and each bit of their
     /// headers
     Logs(LogsArgs),
+    /// Explore logs of a pool on a block device: every order of its requests, cut at each; and
+    /// damage to its blocks
+    Groups(GroupsArgs),
     /// Flip every bit of what recovery trusts, and random ones of the data
     Flips(FlipsArgs),
     /// Damage two structures at once, or a range, or one and cut the recovery
@@ -195,6 +198,25 @@ struct LogsArgs {
     bound: u64,
 }
 
+#[derive(Args)]
+struct GroupsArgs {
+    /// Go on with random scenes until so many distinct images were seen
+    #[arg(long, default_value_t = 1_000_000)]
+    images: u64,
+    /// First seed of the random scenes
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only the named scene, or "seed N"
+    #[arg(long)]
+    only: Option<String>,
+    /// Most runs of one scene; others are drawn
+    #[arg(long, default_value_t = 2000)]
+    runs: u64,
+    /// Most images of one cut that are not sampled
+    #[arg(long, default_value_t = 256)]
+    bound: u64,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     #[cfg(feature = "planted-bugs")]
@@ -224,6 +246,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "planted-bugs")]
         Some(Command::Planted(args)) => run_planted(args, cli.threads, cli.json),
         Some(Command::Explore(args)) => run_explore(args, cli.threads, cli.json),
+        Some(Command::Groups(args)) => run_groups(args, cli.threads, cli.json),
         Some(Command::Logs(args)) => run_logs(args, cli.threads, cli.json),
     };
     if ok {
@@ -365,6 +388,96 @@ fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
         println!(
             "{:?}, {} damaged images in {:.1} s",
             report.totals, report.damaged, report.seconds
+        );
+        report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
+    }
+    report.violations.is_empty()
+}
+
+#[derive(Serialize)]
+struct GroupsReport {
+    #[serde(flatten)]
+    totals: groups::Explored,
+    /// Images with a damaged block, and those whose losses were reported.
+    damaged: u64,
+    told: u64,
+    seconds: f64,
+    violations: Vec<String>,
+}
+
+fn run_groups(args: &GroupsArgs, threads: usize, json: bool) -> bool {
+    let start = Instant::now();
+    let bounds = groups::Bounds::new(args.bound, args.runs);
+    let mut fixed = groups::small();
+    if let Some(only) = &args.only {
+        fixed.retain(|s| s.name == *only);
+        if let Some(seed) = only.strip_prefix("seed ").and_then(|n| n.parse().ok()) {
+            fixed.push(groups::random(seed));
+        }
+        if fixed.is_empty() {
+            eprintln!("forebay-sim: no scene of groups is named '{only}'");
+            return false;
+        }
+    }
+    let (next, distinct) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let totals = Mutex::new(groups::Explored::default());
+    let violations = Mutex::new(Vec::new());
+    let worker = || loop {
+        let n = next.fetch_add(1, Ordering::Relaxed);
+        let scene = match fixed.get(n) {
+            Some(s) => s.clone(),
+            None if args.only.is_some() || distinct.load(Ordering::Relaxed) >= args.images => {
+                return;
+            }
+            None => groups::random(args.seed + (n - fixed.len()) as u64),
+        };
+        if !violations.lock().expect(NO_PANIC).is_empty() {
+            return;
+        }
+        let t = Instant::now();
+        match groups::explore(&scene, bounds, None) {
+            Ok(seen) => {
+                if !json {
+                    println!(
+                        "{:44} {:6} runs{} {:8} cuts {:9} images {:8} distinct {:6.2} s",
+                        scene.name,
+                        seen.runs,
+                        if seen.complete == 1 { ", all" } else { "     " },
+                        seen.cuts,
+                        seen.images,
+                        seen.distinct,
+                        t.elapsed().as_secs_f64()
+                    );
+                }
+                distinct.fetch_add(seen.distinct, Ordering::Relaxed);
+                totals.lock().expect(NO_PANIC).add(&seen);
+            }
+            Err(e) => violations.lock().expect(NO_PANIC).push(e),
+        }
+    };
+    in_threads(threads, worker);
+    let mut violations: Vec<String> = violations.into_inner().expect(NO_PANIC);
+    let damaged = match args.only {
+        None => groups::damaged(),
+        Some(_) => Ok((0, 0)),
+    };
+    let (damaged, told) = damaged.unwrap_or_else(|e| {
+        violations.push(format!("damage: {e}"));
+        (0, 0)
+    });
+    let report = GroupsReport {
+        totals: totals.into_inner().expect(NO_PANIC),
+        damaged,
+        told,
+        seconds: start.elapsed().as_secs_f64(),
+        violations,
+    };
+    if json {
+        println!("{}", serde_json::to_string(&report).expect("plain data"));
+    } else {
+        println!(
+            "{:?}, {} damaged images, {} losses told, in {:.1} s",
+            report.totals, report.damaged, report.told, report.seconds
         );
         report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
     }
@@ -653,7 +766,7 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
         // Those of maps belong to tests/frames.
-        .filter(|(_, name, _)| !name.starts_with("MAP_") && !name.starts_with("GROUP_"))
+        .filter(|(_, name, _)| !name.starts_with("MAP_"))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
     let hunts = Mutex::new(Vec::new());

@@ -16,8 +16,8 @@ use crate::explore::{explore, Bounds};
 use crate::script::{random, small};
 use crate::static_workloads;
 use crate::{
-    beyond, damage, drains, dst, flips, gate, held, hooks, isolation, keeping, kept_cases, logs,
-    marks, refused_cases, requests, slow_origin, static_cases,
+    beyond, damage, drains, dst, flips, gate, groups, held, hooks, isolation, keeping, kept_cases,
+    logs, marks, refused_cases, requests, slow_origin, static_cases,
 };
 
 /// A case of its own: its name, and what is to hold.
@@ -38,6 +38,7 @@ pub struct Hunt {
 enum Searcher {
     Explore,
     Logs,
+    Groups,
     LogsDamaged,
     Seeds,
     Flips,
@@ -72,11 +73,12 @@ const DIRECTED: [(Directed, &[&str]); 15] = [
 ];
 
 #[rustfmt::skip]
-const SEARCHERS: [(Searcher, &[&str]); 6] = [
+const SEARCHERS: [(Searcher, &[&str]); 7] = [
     (Searcher::Explore, &["WRITE_NO", "HEADER_BEFORE", "OPEN_NO", "TORN_TAIL", "DROPPED_NOT", "NEW_VOLUME", "SEQ_NOT",
         "CLEAN_ANY", "SEAL_COPY", "STATIC_"]),
     (Searcher::Logs, &["APPEND_", "COUNTERS_", "GENERATION_", "TORN_ENTRY", "SEAL_OF", "CHECKPOINT_", "EARLIER_",
         "OPEN_LINE", "GUID_", "STALE_HEADER", "STORED_", "END_", "ENTRY_EPOCH", "CREATE_", "DESTROY_"]),
+    (Searcher::Groups, &["GROUP_"]),
     (Searcher::LogsDamaged, &["HEADER_ENDS", "MISSING_", "SYNC_"]),
     (Searcher::Seeds, &["CUT_PAST", "FREE_BEFORE", "CRC_SKIPS"]),
     (Searcher::Flips, &[]),
@@ -102,6 +104,10 @@ impl Searcher {
         match self {
             Self::Explore => search_images(round, time),
             Self::Logs => search_logs(round, time),
+            Self::Groups => {
+                let found = groups::search(8 << round.min(8), time);
+                found.err().map(|e| ("groups".into(), e))
+            }
             Self::LogsDamaged => {
                 hooks::set_context(|| "logs, damaged".to_owned());
                 logs::damage::all(61 >> round.min(5)).err().map(|e| ("logs, damaged".into(), e))

@@ -128,7 +128,7 @@ impl Inner {
         let wait = || waiter.wait(self.core(), w, self.full_timeout);
         let waited = match w {
             Wait::Space => self.latency().time(Phase::WaitSpace, wait),
-            Wait::Block | Wait::Slot => self.latency().time(Phase::WaitSlot, wait),
+            Wait::Block | Wait::Slot | Wait::Ticket => self.latency().time(Phase::WaitSlot, wait),
             Wait::Flush => {
                 let mut wait = wait;
                 wait()

@@ -122,7 +122,7 @@ impl Waiter {
                 None => self.announced = Some(core.flushes.ended()),
                 Some(seen) => core.flushes.sleep(seen),
             },
-            Wait::Block | Wait::Slot => self.wait_short(),
+            Wait::Block | Wait::Slot | Wait::Ticket => self.wait_short(),
         }
         Ok(())
     }

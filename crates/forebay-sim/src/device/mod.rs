@@ -189,6 +189,11 @@ impl Device {
         self.events.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// How many there are to be asked for.
+    pub fn recorded(&self) -> usize {
+        self.events.as_ref().map_or(0, Vec::len)
+    }
+
     /// The user broke the device's contract.
     pub fn misuse(&mut self) -> Option<String> {
         self.misuse.take()

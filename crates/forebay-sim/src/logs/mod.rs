@@ -4,9 +4,12 @@
 pub mod beside;
 pub mod damage;
 mod explore;
-mod script;
+mod known;
+pub(crate) mod script;
 mod silent;
 
-pub use explore::{explore, Bounds, Explored};
+pub use explore::{explore, Bounds};
+pub use known::Explored;
+pub(crate) use known::Known;
 pub use script::{random, small, Op, Script};
 pub use silent::silent;
