@@ -180,6 +180,30 @@ const INVAL: u32 = 22;
 const NOSPC: u32 = 28;
 const NOTSUP: u32 = 95;
 
+/// A write with FUA that goes past the cache is on the flushed origin when it is answered; one
+/// without waits for a flush.
+#[test]
+fn fua_past_the_cache_is_flushed() {
+    let dir = Dir::new("nbd-fua");
+    let pool = open(&dir.pool(24));
+    let (origin, faults) = FaultyOrigin::new(Box::new(MemOrigin::new(SIZE as usize).unwrap()));
+    add(&pool, "a", &origin);
+    let options = AttachOptions { bypass_limit_bytes: 4096, ..Default::default() };
+    let volume = pool.attach_origin("a", Box::new(origin), &options).unwrap();
+    let one = [Export { volume, read_only: false }];
+    const FUA: u16 = 1;
+    let write = |flags: u16| {
+        let mut head = request(flags, 1, 9, 65536, 65536);
+        head.resize(head.len() + 65536, 7);
+        assert_eq!(ask(&one, &[head]), [(0, 9)]);
+        (one[0].volume.info().unwrap().bypasses, one[0].volume.info().unwrap().flush_owed)
+    };
+    assert_eq!(write(0), (1, true), "it went past the cache");
+    let before = faults.calls(FaultOp::Flush);
+    let (bypasses, _) = write(FUA);
+    assert_eq!((bypasses, faults.calls(FaultOp::Flush) > before), (2, true));
+}
+
 #[test]
 fn requests_that_are_refused() {
     let dir = Dir::new("nbd-refused");

@@ -185,3 +185,17 @@ fn a_block_lost_in_the_only_chunk_is_told_and_waits_for_room() {
         run.engine.check(true).unwrap();
     }
 }
+
+/// While an attached volume has chunks, the last one stays for its lost blocks: a second volume
+/// waits, and gets it when the first has none left.
+#[test]
+fn the_last_chunk_is_kept_while_another_volume_has_chunks() {
+    let mut run = Run::new(6);
+    run.attach(0, 64);
+    assert!((0..256).any(|block| !run.try_write(0, block)), "the pool is not full");
+    run.attach(1, 64);
+    assert!(!run.try_write(1, 0), "it took the reserve");
+    run.engine.volume_detach(0).unwrap();
+    assert!(run.try_write(1, 0), "nobody else needs it");
+    run.engine.check(true).unwrap();
+}
