@@ -14,6 +14,7 @@
 #include <signal.h>
 
 #include "group_device.h"
+#include "group_test.h"
 #include "medium/planted.h"
 
 #define IN_FLIGHT 8u
@@ -632,6 +633,7 @@ int main(int argc, char **argv)
 #ifdef FBY_PLANTED_BUGS
 	return planted(seeds);
 #endif
+	group_refusals();
 	lives(seeds);
 	printf("groups: %u lives, %llu cuts, %llu states: nothing acknowledged was lost\n", seeds_run,
 	       (unsigned long long)cuts, (unsigned long long)states);
