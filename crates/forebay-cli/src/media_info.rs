@@ -160,6 +160,7 @@ fn tell_times(measured: &Measured) -> anyhow::Result<()> {
         ]);
     }
     out::line(table)?;
+    out::line(format_args!("a write with FUA was {}", measured.fua_is))?;
     if !measured.direct {
         out::line("through the page cache: the file system has no O_DIRECT")?;
     }

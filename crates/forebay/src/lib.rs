@@ -119,8 +119,8 @@ pub use media::{
 };
 pub use medium::{
     judge as judge_medium, measure as measure_medium, DeviceFacts, FileFacts, FileSystemFacts,
-    FsClass, Judgement, MeasureLimits, Measured, MediumClass, MediumFacts, Place as MediumPlace,
-    Refusal as MediumRefusal, Timing, Way, SLOW_NS,
+    FsClass, FuaWay, Judgement, MeasureLimits, Measured, MediumClass, MediumFacts,
+    Place as MediumPlace, Refusal as MediumRefusal, Timing, Way, SLOW_NS,
 };
 pub use memory::{memory_limit, memory_share};
 pub use origin::{

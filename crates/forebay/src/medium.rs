@@ -11,6 +11,7 @@ mod judge;
 mod measure;
 mod refusal;
 mod target;
+mod users;
 
 pub use facts::{DeviceFacts, FileFacts, MediumFacts, Place};
 pub use file_system::{FileSystemFacts, FsClass};
@@ -18,4 +19,5 @@ pub use judge::{judge, Judgement, MediumClass, SLOW_NS};
 pub(crate) use measure::{fill_random, mixed};
 pub use measure::{measure, MeasureLimits, Measured, Timing, Way};
 pub use refusal::Refusal;
+pub use target::FuaWay;
 pub(crate) use target::{Claim, Target};

@@ -151,3 +151,66 @@ impl Drop for Ring {
         }
     }
 }
+
+/// `RWF_DSYNC` of linux/fs.h: the write is durable when it ends.
+const DSYNC: i32 = 2;
+
+/// Durable writes, one at a time.
+///
+/// Linux sends such a write to a block device with FUA.  If the request is synchronous, it
+/// flushes the device's whole cache after that; a request of io_uring is FUA alone.
+pub(crate) struct DurableWrites {
+    ring: IoUring,
+    /// The kernel refuses the ring; what is queued there never goes to it.
+    broken: bool,
+}
+
+impl std::fmt::Debug for DurableWrites {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DurableWrites").field("broken", &self.broken).finish_non_exhaustive()
+    }
+}
+
+impl DurableWrites {
+    pub(crate) fn new() -> io::Result<DurableWrites> {
+        Ok(DurableWrites { ring: IoUring::new(2)?, broken: false })
+    }
+
+    /// The number of bytes that are durable, from the start of the data on.
+    pub(crate) fn write(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        data: &[u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let len = u32::try_from(data.len()).unwrap_or(1 << 30);
+        let entry = opcode::Write::new(types::Fd(fd.as_raw_fd()), data.as_ptr(), len)
+            .offset(offset)
+            .rw_flags(DSYNC)
+            .build();
+        if self.broken {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // SAFETY: buffer and descriptor outlive this call, which returns when the kernel has
+        // answered, or has not taken the entry: the ring is not used again then.
+        if unsafe { self.ring.submission().push(&entry) }.is_err() {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        loop {
+            let waited = self.ring.submit_and_wait(1);
+            if let Some(done) = self.ring.completion().next() {
+                return match done.result() {
+                    n if n >= 0 => Ok(n as usize),
+                    e => Err(io::Error::from_raw_os_error(-e)),
+                };
+            }
+            let Err(e) = waited else { continue };
+            let again = [Errno::INTR, Errno::AGAIN, Errno::BUSY].map(|e| Some(e.raw_os_error()));
+            if !again.contains(&e.raw_os_error()) && !self.ring.submission().is_empty() {
+                self.broken = true;
+                return Err(e);
+            }
+            std::thread::yield_now();
+        }
+    }
+}

@@ -36,9 +36,24 @@ const SIGNATURES: &[Signature] = &[
     sig("a GPT partition table", 4096, b"EFI PART"),
     sig("a QEMU qcow2 image", 0, b"QFI\xfb"),
     sig("an NVDIMM namespace info block", 4096, b"NVDIMM_PFN_INFO\0"),
+    sig("a reiserfs file system", 0x10034, b"ReIsEr"),
+    sig("a reiserfs file system", 0x2034, b"ReIsEr"),
+    sig("a UFS2 file system", 0x1055c, b"\x19\x01\x54\x19"),
+    sig("a UFS1 file system", 0x255c, b"\x54\x19\x01\x00"),
     // After all that carry one as well.
     sig("a partition table or boot sector", 510, b"\x55\xaa"),
 ];
+
+/// The same, beyond the start that is looked at.
+const FAR: &[Signature] = &[
+    sig("a VMFS volume", 0x10_0000, b"\x0d\xd0\x01\xc0"),
+    sig("a VMFS file system", 0x20_0000, b"\x5e\xf1\xab\x2f"),
+    sig("a UFS2 file system", 0x4_055c, b"\x19\x01\x54\x19"),
+];
+
+/// At the last multiple of 64 KiB that has 64 KiB behind it.
+const OLD_RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
+const OLD_RAID_STEP: usize = 64 << 10;
 
 /// Bytes at each end that are looked at.
 pub(super) const EDGE_BYTES: usize = 64 << 10;
@@ -99,6 +114,18 @@ fn find_by_steps<E>(len: usize, step: usize, read: &mut Read<'_, E>) -> Result<O
         }
     }
     let mut page = [0; PAGE];
+    let old_raid = (len / OLD_RAID_STEP)
+        .checked_sub(1)
+        .map(|n| sig("an md RAID member (metadata 0.90)", n * OLD_RAID_STEP, OLD_RAID));
+    for s in FAR.iter().chain(&old_raid) {
+        let start = s.offset / PAGE * PAGE;
+        if start + PAGE <= len {
+            read(start, &mut page)?;
+            if page[s.offset - start..].starts_with(s.magic) {
+                return Ok(Some(s.name.to_string()));
+            }
+        }
+    }
     let edge = EDGE_BYTES.min(len);
     for (start, what) in [(0, "first at"), (len - edge, "at")] {
         for at in (start..start + edge).step_by(PAGE) {
@@ -142,10 +169,29 @@ mod tests {
 
     #[test]
     fn each_signature_is_found_and_named() {
-        for s in SIGNATURES {
-            let mut media = vec![0u8; 1 << 20];
+        for s in SIGNATURES.iter().chain(FAR) {
+            let mut media = vec![0u8; 3 << 20];
             media[s.offset..s.offset + s.magic.len()].copy_from_slice(s.magic);
             assert_eq!(find(&media).as_deref(), Some(s.name));
+        }
+    }
+
+    /// What has its mark beyond the first 64 KiB, or before the last.
+    #[test]
+    fn marks_that_lie_far_inside_are_found() {
+        let marks: [(usize, usize, &[u8], &str); 6] = [
+            (4 << 20, 65536 + 1372, &[0x19, 0x01, 0x54, 0x19], "UFS2"),
+            (4 << 20, 65536 + 52, b"ReIsEr2Fs", "reiserfs"),
+            (4 << 20, 8192 + 52, b"ReIsErFs", "reiserfs"),
+            (4 << 20, 1 << 20, &[0x0d, 0xd0, 0x01, 0xc0], "VMFS"),
+            ((4 << 20) + 61440, (4 << 20) - 65536, &[0xfc, 0x4e, 0x2b, 0xa9], "0.90"),
+            (4 << 20, (4 << 20) - 65536, &[0xfc, 0x4e, 0x2b, 0xa9], "0.90"),
+        ];
+        for (len, at, magic, name) in marks {
+            let mut media = vec![0u8; len];
+            media[at..at + magic.len()].copy_from_slice(magic);
+            let found = find(&media).expect(name);
+            assert!(found.contains(name), "{name}: {found}");
         }
     }
 

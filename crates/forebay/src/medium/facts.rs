@@ -9,10 +9,11 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::file_system::{mounts_of, FileSystemFacts};
+use super::file_system::FileSystemFacts;
+use super::users::{self, is_swap, number_of, Number};
 use crate::error::{Error, Result};
-use crate::media::{check_link, file_holder};
-use crate::origin::{file_extents, loop_device_of};
+use crate::media::check_link;
+use crate::origin::file_extents;
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.
 const UNIT_LEAST: u32 = 4096;
@@ -67,7 +68,18 @@ pub struct DeviceFacts {
     pub atomic_write_bytes: Option<u32>,
     /// The disks below, of a device that is made of others.
     pub below: Vec<String>,
+    /// What the system says of these, and of the disk below a loop device's file.
+    pub made_of: Vec<DeviceFacts>,
+    /// The file system of a loop device's file.
+    pub backing: Option<FileSystemFacts>,
+    /// Of a disk that has several.
+    pub namespace: Option<String>,
+    /// Where a partition begins, in sectors of 512 bytes.
+    pub partition_start: Option<u64>,
 }
+
+/// Disks below disks are followed so far.
+const DEPTH: usize = 8;
 
 /// How the blocks of a file are laid out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +113,13 @@ impl MediumFacts {
                     way_out: "name a disk, a file, or the directory of a file to be made".into(),
                 }),
             },
+            Err(Errno::NOENT) if rustix::fs::lstat(path).is_ok() => {
+                return Err(Error::Symlink {
+                    path: path.into(),
+                    what: "that leads nowhere".into(),
+                    target: fs::read_link(path).ok(),
+                })
+            }
             Err(Errno::NOENT) => (directory_of(path), Place::NewFile),
             Err(e) => return Err(system("looking at it")(e)),
         };
@@ -123,30 +142,31 @@ impl MediumFacts {
             Place::BlockDevice => {
                 facts.size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
                     .map_err(system("asking for its size"))?;
-                let number = device_number(st.st_rdev);
-                facts.device = DeviceFacts::of(number);
-                facts.used_by = users_of_device(path, number);
+                let number = number_of(st.st_rdev);
+                facts.device = DeviceFacts::of(number, 0);
+                facts.used_by = users::of_device(path, number);
             }
             Place::File | Place::NewFile => {
                 facts.file_system = FileSystemFacts::of(&fd, &looked_at);
-                facts.device = facts.file_system.as_ref().and_then(below_file_system);
+                facts.device = facts.file_system.as_ref().and_then(|s| below_file_system(s, 0));
             }
         }
         if place == Place::File {
             facts.size_bytes = st.st_size as u64;
             facts.file = Some(FileFacts::of(&fd, path, facts.size_bytes));
-            facts.used_by = users_of_file(&fd, &st);
+            facts.used_by = users::of_file(&fd, &st);
         }
         let physical = facts.device.as_ref().and_then(|d| d.physical_block_bytes).unwrap_or(0);
         facts.unit_bytes = UNIT_LEAST.max(physical);
         Ok(facts)
     }
 
-    /// The directory where a file would be made.
+    /// The directory where a file would be made, or where the file is that a link leads to.
     pub fn directory(&self) -> PathBuf {
-        match self.path.is_dir() {
-            true => self.path.clone(),
-            false => directory_of(&self.path),
+        let path = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        match path.is_dir() {
+            true => path,
+            false => directory_of(&path),
         }
     }
 }
@@ -158,33 +178,64 @@ fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-fn device_number(number: u64) -> (u32, u32) {
-    (rustix::fs::major(number), rustix::fs::minor(number))
-}
-
-fn below_file_system(system: &FileSystemFacts) -> Option<DeviceFacts> {
-    DeviceFacts::of(system.device).or_else(|| {
+fn below_file_system(system: &FileSystemFacts, depth: usize) -> Option<DeviceFacts> {
+    DeviceFacts::of(system.device, depth).or_else(|| {
         // btrfs and others have a number of their own, and name the device.
         let source = Path::new(&system.source);
         let st = rustix::fs::stat(source).ok().filter(|_| source.is_absolute())?;
         let block = FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice;
-        DeviceFacts::of(device_number(st.st_rdev)).filter(|_| block)
+        DeviceFacts::of(number_of(st.st_rdev), depth).filter(|_| block)
     })
 }
 
+/// The file of a loop device, or the device that is in its place.
+fn below_loop(disk: &Path, depth: usize) -> Option<(Option<FileSystemFacts>, Option<DeviceFacts>)> {
+    let backing = fs::read_to_string(disk.join("loop/backing_file")).ok()?;
+    let path = Path::new(backing.trim_end_matches('\n'));
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let st = rustix::fs::fstat(&file).ok()?;
+    if FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice {
+        return Some((None, DeviceFacts::of(number_of(st.st_rdev), depth)));
+    }
+    let system = FileSystemFacts::of(&file, path);
+    let below = system.as_ref().and_then(|system| below_file_system(system, depth));
+    Some((system, below))
+}
+
 impl DeviceFacts {
-    fn of((major, minor): (u32, u32)) -> Option<DeviceFacts> {
+    fn of((major, minor): Number, depth: usize) -> Option<DeviceFacts> {
         let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-        Some(DeviceFacts::of_sysfs(&sys))
+        Some(DeviceFacts::of_sysfs(&sys, depth))
+    }
+
+    /// All disks below it, at any depth.
+    pub(super) fn all_below(&self) -> Vec<&DeviceFacts> {
+        self.made_of.iter().flat_map(|d| std::iter::once(d).chain(d.all_below())).collect()
+    }
+
+    /// A number of this disk or partition, by model, serial number and place; 0: it has no serial
+    /// number, and is not told from others.
+    pub(crate) fn identity(&self) -> u64 {
+        let Some(serial) = &self.serial else { return 0 };
+        let text = format!(
+            "{}\0{serial}\0{}\0{}",
+            self.model.as_deref().unwrap_or_default(),
+            self.namespace.as_deref().unwrap_or_default(),
+            self.partition_start.map(|n| n.to_string()).unwrap_or_default(),
+        );
+        // FNV-1a, of 64 bits.
+        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        text.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
     }
 
     /// Of the directory of a disk or partition.
-    pub(super) fn of_sysfs(sys: &Path) -> DeviceFacts {
+    pub(super) fn of_sysfs(sys: &Path, depth: usize) -> DeviceFacts {
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (disk, partition) = match (sys.join("partition").exists(), sys.parent()) {
             (true, Some(disk)) => (disk, Some(name(sys))),
             _ => (sys, None),
         };
+        let partition_start = partition.as_ref().and_then(|_| text(sys, "start"));
         let number = |file: &str| text(disk, file).and_then(|t| t.parse::<u32>().ok());
         let first = |files: &[&str]| files.iter().find_map(|file| text(disk, file));
         let mut below: Vec<_> = fs::read_dir(disk.join("slaves"))
@@ -193,6 +244,15 @@ impl DeviceFacts {
             })
             .unwrap_or_default();
         below.sort();
+        let mut made_of: Vec<_> = below
+            .iter()
+            .filter(|_| depth < DEPTH)
+            .filter_map(|slave| fs::canonicalize(disk.join("slaves").join(slave)).ok())
+            .map(|sys| DeviceFacts::of_sysfs(&sys, depth + 1))
+            .collect();
+        let below_loop = (depth < DEPTH).then(|| below_loop(disk, depth + 1)).flatten();
+        let (backing, of_file) = below_loop.unwrap_or_default();
+        made_of.extend(of_file);
         DeviceFacts {
             transport: transport(disk, &name(disk)).into(),
             name: name(disk),
@@ -208,6 +268,10 @@ impl DeviceFacts {
             zoned: text(disk, "queue/zoned"),
             atomic_write_bytes: number("queue/atomic_write_unit_max_bytes").filter(|n| *n != 0),
             below,
+            made_of,
+            backing,
+            namespace: text(disk, "nsid"),
+            partition_start: partition_start.and_then(|n| n.parse().ok()),
         }
     }
 }
@@ -226,9 +290,9 @@ fn transport(disk: &Path, name: &str) -> &'static str {
     };
     let place = disk.to_string_lossy();
     match name {
-        _ if digits_after("nvme") => match text(disk, "device/transport").as_deref() {
-            None | Some("pcie") => "nvme",
-            Some(_) => "network",
+        _ if digits_after("nvme") => match controllers(disk).iter().all(|by| by == "pcie") {
+            true => "nvme",
+            false => "network",
         },
         _ if digits_after("dm-") || digits_after("md") || digits_after("bcache") => "stacked",
         _ if digits_after("loop") => "loop",
@@ -247,6 +311,18 @@ fn transport(disk: &Path, name: &str) -> &'static str {
     }
 }
 
+/// By what the controllers of an NVMe disk are reached.  With multipath it belongs to a subsystem,
+/// which lists its controllers.
+fn controllers(disk: &Path) -> Vec<String> {
+    let device = disk.join("device");
+    let one = text(&device, "transport");
+    let all = fs::read_dir(&device).into_iter().flatten().flatten();
+    let of_subsystem = all
+        .filter(|e| e.file_name().to_string_lossy().starts_with("nvme"))
+        .filter_map(|e| text(&e.path(), "transport"));
+    one.into_iter().chain(of_subsystem).collect()
+}
+
 fn text(dir: &Path, file: &str) -> Option<String> {
     clean(&fs::read_to_string(dir.join(file)).ok()?)
 }
@@ -256,57 +332,6 @@ fn clean(text: &str) -> Option<String> {
     let text: String = text.chars().map(printable).collect();
     let words: Vec<_> = text.split_whitespace().collect();
     (!words.is_empty()).then(|| words.join(" "))
-}
-
-/// A claim is tried, and what has it is looked for.
-fn users_of_device(path: &Path, number: (u32, u32)) -> Vec<String> {
-    let mut users: Vec<String> = Vec::new();
-    let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
-    let names = |dir: &Path| -> Vec<String> {
-        let all = fs::read_dir(dir).into_iter().flatten().flatten();
-        all.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
-    };
-    users.extend(names(&sys.join("holders")).iter().map(|n| format!("it is a part of /dev/{n}")));
-    let mounted = |of: &str, number| {
-        let all = mounts_of(number).into_iter();
-        all.map(move |on| format!("{of} is mounted on {}", on.display())).collect::<Vec<_>>()
-    };
-    users.extend(mounted("it", number));
-    for part in names(&sys) {
-        let dev =
-            text(&sys.join(&part), "dev").filter(|_| sys.join(&part).join("partition").exists());
-        let parsed = dev.as_deref().and_then(|d| d.split_once(':'));
-        if let Some((Ok(major), Ok(minor))) = parsed.map(|(a, b)| (a.parse(), b.parse())) {
-            users.extend(mounted(&format!("its partition {part}"), (major, minor)));
-        }
-    }
-    users.extend(is_swap(path).then(|| "it is swap".to_string()));
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
-    let claimed = rustix::fs::open(path, flags, Mode::empty());
-    if users.is_empty() && matches!(claimed, Err(Errno::BUSY)) {
-        users.push("another program has claimed it".into());
-    }
-    users
-}
-
-fn users_of_file(fd: &OwnedFd, st: &rustix::fs::Stat) -> Vec<String> {
-    let locked = file_holder(fd).map(|pid| format!("process {pid} has locked it"));
-    let disk = loop_device_of(st).map(|device| format!("it is the disk of /dev/{device}"));
-    locked.into_iter().chain(disk).collect()
-}
-
-/// /proc/swaps names it.
-fn is_swap(path: &Path) -> bool {
-    let Ok(st) = rustix::fs::stat(path) else { return false };
-    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    table.lines().skip(1).filter_map(|l| l.split_whitespace().next()).any(|swap| {
-        let name = swap.replace("\\040", " ");
-        let same = |other: rustix::fs::Stat| match FileType::from_raw_mode(st.st_mode) {
-            FileType::BlockDevice => other.st_rdev == st.st_rdev && other.st_mode == st.st_mode,
-            _ => (other.st_dev, other.st_ino) == (st.st_dev, st.st_ino),
-        };
-        rustix::fs::stat(name).is_ok_and(same)
-    })
 }
 
 impl FileFacts {
@@ -376,6 +401,23 @@ mod tests {
             let disk = dir.join(place).join(name);
             assert_eq!(transport(&disk, name), expected, "{name}");
         }
+        // With multipath: a subsystem, and its controllers.
+        for (system, transports, expected) in [
+            ("subsys0", &["pcie"][..], "nvme"),
+            ("subsys1", &["pcie", "pcie"], "nvme"),
+            ("subsys2", &["tcp", "tcp"], "network"),
+            ("subsys3", &["pcie", "rdma"], "network"),
+            ("subsys4", &[], "nvme"),
+        ] {
+            let disk = dir.join(system).join("nvme3n1");
+            fs::create_dir_all(disk.join("device")).unwrap();
+            for (i, transport) in transports.iter().enumerate() {
+                let controller = disk.join("device").join(format!("nvme{i}"));
+                fs::create_dir_all(&controller).unwrap();
+                fs::write(controller.join("transport"), transport).unwrap();
+            }
+            assert_eq!(transport(&disk, "nvme3n1"), expected, "{system}");
+        }
         let disk = dir.join("nvme1n1");
         let part = disk.join("nvme1n1p2");
         for made in ["device", "queue", "slaves/sdy", "slaves/sdx"] {
@@ -394,11 +436,15 @@ mod tests {
             ("queue/zoned", "none\n"),
             ("queue/atomic_write_unit_max_bytes", "0\n"),
             ("nvme1n1p2/partition", "2\n"),
+            ("nvme1n1p2/start", "2048\n"),
+            ("nsid", "1\n"),
         ] {
             fs::write(disk.join(file), text).unwrap();
         }
         fs::write(disk.join("device/vpd_pg80"), b"\0\x80\0\x08 S-123  ").unwrap();
-        let found = DeviceFacts::of_sysfs(&part);
+        let found = DeviceFacts::of_sysfs(&part, 0);
+        let made_of =
+            ["sdx", "sdy"].map(|n| DeviceFacts::of_sysfs(&disk.join("slaves").join(n), 1));
         let expected = DeviceFacts {
             name: "nvme1n1".into(),
             partition: Some("nvme1n1p2".into()),
@@ -414,10 +460,30 @@ mod tests {
             zoned: Some("none".into()),
             atomic_write_bytes: None,
             below: vec!["sdx".into(), "sdy".into()],
+            made_of: made_of.into(),
+            backing: None,
+            namespace: Some("1".into()),
+            partition_start: Some(2048),
         };
         assert_eq!(found, expected);
+        assert_eq!(found.all_below().len(), 2);
+        // Another disk, partition or namespace is another one; without a serial number it is none.
+        let changes: [fn(&mut DeviceFacts); 5] = [
+            |d| d.serial = Some("S-124".into()),
+            |d| d.model = None,
+            |d| d.partition_start = Some(4096),
+            |d| d.partition_start = None,
+            |d| d.namespace = Some("2".into()),
+        ];
+        let mut seen = std::collections::HashSet::from([found.identity()]);
+        for change in changes {
+            let mut other = found.clone();
+            change(&mut other);
+            assert!(seen.insert(other.identity()), "{other:?}");
+        }
+        assert_eq!(DeviceFacts { serial: None, ..found }.identity(), 0);
         fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(DeviceFacts::of_sysfs(&dir.join("gone")).write_cache, None);
+        assert_eq!(DeviceFacts::of_sysfs(&dir.join("gone"), 0).write_cache, None);
     }
 
     #[test]
@@ -441,6 +507,27 @@ mod tests {
         if allocated.is_ok() {
             assert_eq!(after, Some((0, (1 << 20) - 65536, 0)));
         }
+    }
+
+    /// A link that lies on one disk, to a file on another.
+    #[test]
+    fn a_link_is_judged_and_measured_where_its_file_is() {
+        let name = format!("fby-link-{}", std::process::id());
+        let (here, there) = (std::env::temp_dir().join(&name), forebay_test::memory().join(&name));
+        fs::create_dir(&here).unwrap();
+        fs::create_dir(&there).unwrap();
+        fs::write(there.join("file"), [1; 4096]).unwrap();
+        let link = here.join("link");
+        std::os::unix::fs::symlink(there.join("file"), &link).unwrap();
+        let facts = MediumFacts::of(&link).unwrap();
+        let directory = facts.directory();
+        std::os::unix::fs::symlink(there.join("none"), here.join("nowhere")).unwrap();
+        let nowhere = MediumFacts::of(&here.join("nowhere"));
+        fs::remove_dir_all(&here).unwrap();
+        fs::remove_dir_all(&there).unwrap();
+        assert_eq!(directory.file_name(), there.file_name());
+        assert_eq!(directory.parent(), fs::canonicalize(forebay_test::memory()).ok().as_deref());
+        assert!(nowhere.unwrap_err().to_string().contains("leads nowhere"));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub enum FsClass {
     UserSpace,
     /// Its files lie in memory.
     Memory,
+    /// Its fsync writes, and sends the disk no flush.
+    NoFlush,
     /// Layers of other file systems.
     Overlay,
     Unknown,
@@ -46,7 +48,8 @@ pub enum FsClass {
 impl FsClass {
     pub(super) fn of(kind: &str) -> FsClass {
         match kind {
-            "ext2" | "ext3" | "ext4" | "xfs" | "jfs" => FsClass::InPlace,
+            "ext2" | "ext3" | "ext4" | "xfs" => FsClass::InPlace,
+            "jfs" | "hfs" | "hpfs" | "affs" => FsClass::NoFlush,
             "btrfs" | "zfs" | "bcachefs" | "f2fs" | "nilfs2" => FsClass::CopyOnWrite,
             "nfs" | "nfs4" | "cifs" | "smb3" | "smbfs" | "ceph" | "9p" | "virtiofs" | "afs"
             | "lustre" | "gfs2" | "ocfs2" | "beegfs" | "gpfs" | "orangefs" | "vboxsf" => {
@@ -184,6 +187,7 @@ mod tests {
             (FsClass::Network, &["nfs", "nfs4", "cifs", "9p", "virtiofs", "ceph"]),
             (FsClass::UserSpace, &["fuse", "fuseblk", "fuse.sshfs"]),
             (FsClass::Memory, &["tmpfs", "ramfs"]),
+            (FsClass::NoFlush, &["jfs", "hfs", "hpfs", "affs"]),
             (FsClass::Overlay, &["overlay"]),
             (FsClass::Unknown, &["newfs"]),
         ] {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::{DeviceFacts, MediumFacts, Place};
 use super::file_system::FsClass;
 use super::measure::{Measured, Way};
+use super::target::FuaWay;
 
 /// A durable write that takes so long is slow: it shows in each fsync.
 pub const SLOW_NS: u64 = 200_000;
@@ -95,6 +96,8 @@ const CLOUD_LOCAL: [&str; 5] = [
 ];
 const CLOUD_NETWORK: [&str; 4] =
     ["Amazon Elastic Block Store", "nvme_card-pd", "PersistentDisk", "MSFT NVMe Accelerator v1.0"];
+/// Words in the models of disks that a hypervisor makes up.
+const EMULATED: [&str; 5] = ["qemu", "vbox", "vmware", "virtual disk", "virtual nvme"];
 
 fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<String>) {
     let memory = facts.file_system.as_ref().filter(|s| s.class == FsClass::Memory);
@@ -104,32 +107,65 @@ fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<
     let unknown = DeviceFacts::default();
     let device = facts.device.as_ref().unwrap_or(&unknown);
     let name = &device.name;
-    let by_name = |names: &[&str]| {
-        let model = device.model.as_deref()?;
-        names.contains(&model).then(|| vec![format!("its model is {model}")])
-    };
-    if let Some(because) = by_name(&CLOUD_LOCAL) {
-        return (MediumClass::CloudLocal, because);
+    if device.transport == "pmem" {
+        return (MediumClass::PersistentMemory, vec![format!("{name} is a pmem device")]);
     }
-    if let Some(because) = by_name(&CLOUD_NETWORK) {
-        return (MediumClass::NetworkDisk, because);
-    }
-    match device.transport.as_str() {
-        "pmem" => return (MediumClass::PersistentMemory, vec![format!("{name} is a pmem device")]),
-        "memory" => return (MediumClass::Memory, vec![format!("{name} lies in memory")]),
-        "network" => {
-            return (MediumClass::NetworkDisk, vec![format!("{name} is reached through a network")])
-        }
-        _ => {}
+    // Of disks that are made of others the weakest counts.
+    let all = std::iter::once(device).chain(device.all_below());
+    if let Some((class, because)) = all.filter_map(named).min_by_key(|(class, _)| strength(*class))
+    {
+        return (class, vec![because]);
     }
     let network = facts.file_system.as_ref().filter(|s| s.class == FsClass::Network);
     if let Some(system) = network {
         return (MediumClass::NetworkDisk, vec![format!("its file system is {}", system.kind)]);
     }
-    if device.transport == "virtio" {
-        return (MediumClass::VirtualDisk, vec![format!("{name} is a virtual disk")]);
-    }
     by_times(device, measured)
+}
+
+/// What a disk is, by its name, its way, or the file system of a loop device's file.
+fn named(device: &DeviceFacts) -> Option<(MediumClass, String)> {
+    let name = &device.name;
+    if let Some(model) = &device.model {
+        let because = format!("the model of {name} is {model}");
+        if CLOUD_LOCAL.contains(&model.as_str()) {
+            return Some((MediumClass::CloudLocal, because));
+        }
+        if CLOUD_NETWORK.contains(&model.as_str()) {
+            return Some((MediumClass::NetworkDisk, because));
+        }
+        let lower = model.to_lowercase();
+        if EMULATED.iter().any(|word| lower.contains(word)) {
+            return Some((MediumClass::VirtualDisk, because));
+        }
+    }
+    match device.backing.as_ref().map(|system| (system.class, &system.kind)) {
+        Some((FsClass::Memory, kind)) => {
+            return Some((MediumClass::Memory, format!("the file of {name} lies on {kind}")))
+        }
+        Some((FsClass::Network, kind)) => {
+            return Some((MediumClass::NetworkDisk, format!("the file of {name} lies on {kind}")))
+        }
+        _ => {}
+    }
+    match device.transport.as_str() {
+        "memory" => Some((MediumClass::Memory, format!("{name} lies in memory"))),
+        "network" => {
+            Some((MediumClass::NetworkDisk, format!("{name} is reached through a network")))
+        }
+        "virtio" => Some((MediumClass::VirtualDisk, format!("{name} is a virtual disk"))),
+        _ => None,
+    }
+}
+
+/// What is lost with less comes first.
+fn strength(class: MediumClass) -> u32 {
+    match class {
+        MediumClass::Memory => 0,
+        MediumClass::CloudLocal => 1,
+        MediumClass::VirtualDisk => 2,
+        _ => 3,
+    }
 }
 
 fn by_times(device: &DeviceFacts, measured: Option<&Measured>) -> (MediumClass, Vec<String>) {
@@ -209,8 +245,8 @@ fn doubts(facts: &MediumFacts, measured: Option<&Measured>, class: MediumClass) 
     let mut said: Vec<String> = Vec::new();
     let name = &device.name;
     let write_back = device.write_cache.as_deref() == Some("write back");
-    if !write_back {
-        said.push(format!("{name} says that it has no volatile cache (write through), so the kernel sends it no flush; if that is not true, acknowledged writes are lost in a power cut"));
+    for one in std::iter::once(device).chain(device.all_below()) {
+        doubts_of_device(one, &mut said);
     }
     let times = measured.and_then(|m| Some((m.durable_ns()?, m.p50_ns(Way::Write, 4096)?)));
     if times.is_some_and(|(durable, plain)| write_back && durable <= plain + plain / 2 + 20_000) {
@@ -219,14 +255,16 @@ fn doubts(facts: &MediumFacts, measured: Option<&Measured>, class: MediumClass) 
     if class == MediumClass::FastSsd && device.rotational == Some(true) {
         said.push(format!("{name} says that it turns, and is faster than that: a controller with a cache, whose battery has to be good"));
     }
-    match device.transport.as_str() {
-        "usb" => said.push("many bridges from USB drop flushes".into()),
-        "virtio" => said.push("the host may ignore flushes, and its disk is what counts".into()),
-        "loop" => said.push("the file below counts: look at that as well".into()),
-        "stacked" => said.push(format!(
-            "it is made of {}: each of them has to keep its word",
-            device.below.join(", ")
-        )),
+    if let Some(system) = facts.file_system.as_ref().filter(|s| s.class == FsClass::Unknown) {
+        said.push(format!("nothing is known of what an fsync does on {}", system.kind));
+    }
+    match measured.map(|m| m.fua_is) {
+        Some(FuaWay::FuaAndFlush) => said.push(
+            "io_uring is not to be had, so FUA was not timed alone: a flush followed it".into(),
+        ),
+        Some(FuaWay::WriteAndFlush) if write_back && device.fua == Some(true) => {
+            said.push("without O_DIRECT a write with FUA is a write and a flush".into());
+        }
         _ => {}
     }
     if class == MediumClass::CloudLocal {
@@ -246,8 +284,32 @@ fn doubts(facts: &MediumFacts, measured: Option<&Measured>, class: MediumClass) 
     said
 }
 
+fn doubts_of_device(device: &DeviceFacts, said: &mut Vec<String>) {
+    let name = &device.name;
+    if device.write_cache.as_deref() != Some("write back") {
+        said.push(format!("{name} says that it has no volatile cache (write through), so the kernel sends it no flush; if that is not true, acknowledged writes are lost in a power cut"));
+    }
+    match device.transport.as_str() {
+        "usb" => said.push(format!("{name}: many bridges from USB drop flushes")),
+        "virtio" => {
+            said.push(format!("{name}: the host may ignore flushes, and its disk is what counts"));
+        }
+        "loop" if device.made_of.is_empty() => {
+            said.push(format!("{name}: the disk below its file counts, and is not known"));
+        }
+        "loop" => said
+            .push(format!("{name}: its file on {} has to keep its word", device.made_of[0].name)),
+        "stacked" => said.push(format!(
+            "{name} is made of {}: each of them has to keep its word",
+            device.below.join(", ")
+        )),
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::file_system::FileSystemFacts;
     use super::super::measure::Timing;
     use super::*;
 
@@ -282,7 +344,35 @@ mod tests {
         };
         let timings =
             [(Way::Write, write), (Way::Fua, fua), (Way::Flush, flush)].map(timing).into();
-        Measured { timings, direct: true, cut_short: false }
+        Measured { timings, fua_is: FuaWay::Fua, direct: true, cut_short: false }
+    }
+
+    fn system(kind: &str, class: FsClass) -> FileSystemFacts {
+        FileSystemFacts {
+            kind: kind.into(),
+            class,
+            mounted_on: "/srv".into(),
+            source: "none".into(),
+            options: "rw".into(),
+            device: (0, 1),
+        }
+    }
+
+    /// A disk that is made of two others, one of which is made of a third.
+    fn above(transports: &[&str]) -> MediumFacts {
+        let below = |by: &&str| DeviceFacts {
+            name: format!("below-{by}"),
+            transport: (*by).into(),
+            write_cache: Some("write back".into()),
+            ..Default::default()
+        };
+        let mut made_of: Vec<_> = transports.iter().map(below).collect();
+        let deep = made_of.pop().unwrap();
+        made_of.push(DeviceFacts { made_of: vec![deep], ..below(&"stacked") });
+        disk(|d| {
+            d.transport = "stacked".into();
+            d.made_of = made_of;
+        })
     }
 
     /// Each class by a disk of its kind.
@@ -306,6 +396,30 @@ mod tests {
             (MediumClass::Memory, reached("memory"), None),
             (MediumClass::CloudLocal, model("Amazon EC2 NVMe Instance Storage"), None),
             (MediumClass::NetworkDisk, model("Amazon Elastic Block Store"), None),
+            (MediumClass::VirtualDisk, model("QEMU NVMe Ctrl"), Some(times(12, 14, 15))),
+            (MediumClass::VirtualDisk, model("VMware Virtual NVMe Disk"), None),
+            (MediumClass::VirtualDisk, model("Virtual disk"), Some(times(12, 14, 15))),
+            (MediumClass::VirtualDisk, model("VBOX HARDDISK"), Some(times(12, 14, 15))),
+            (MediumClass::VirtualDisk, model("ORCL-VBOX-NVME-VER12"), None),
+            (MediumClass::Memory, above(&["sata", "memory"]), Some(times(12, 14, 15))),
+            (MediumClass::NetworkDisk, above(&["network", "nvme"]), Some(times(12, 14, 15))),
+            (MediumClass::VirtualDisk, above(&["network", "virtio"]), None),
+            (MediumClass::FastSsd, above(&["sata", "nvme"]), Some(times(12, 14, 15))),
+            (
+                MediumClass::Memory,
+                disk(|d| d.backing = Some(system("tmpfs", FsClass::Memory))),
+                Some(times(12, 14, 15)),
+            ),
+            (
+                MediumClass::NetworkDisk,
+                disk(|d| {
+                    d.made_of = vec![DeviceFacts {
+                        backing: Some(system("nfs4", FsClass::Network)),
+                        ..Default::default()
+                    }]
+                }),
+                Some(times(12, 14, 15)),
+            ),
         ];
         for (class, facts, measured) in table {
             let judged = judge(&facts, measured.as_ref());
@@ -336,6 +450,8 @@ mod tests {
             ("next to nothing", disk(|_| ()), times(30, 31, 32)),
             ("bridges", disk(|d| d.transport = "usb".into()), slow()),
             ("host may ignore", disk(|d| d.transport = "virtio".into()), slow()),
+            ("below-usb: many bridges", above(&["sata", "usb"]), slow()),
+            ("below-virtio: the host", above(&["virtio", "sata"]), slow()),
             ("no FUA", disk(|d| d.fua = Some(false)), slow()),
             (
                 "made of sda, sdb",

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::facts::{MediumFacts, Place};
-use super::target::{Claim, Target};
+use super::target::{Claim, FuaWay, Target};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 
@@ -53,6 +53,8 @@ pub struct Timing {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     pub timings: Vec<Timing>,
+    /// What a write with FUA was at the device.
+    pub fua_is: FuaWay,
     /// Past the page cache (O_DIRECT).
     pub direct: bool,
     /// The time was over before there were enough samples.
@@ -98,8 +100,24 @@ pub fn measure(
     match facts.place {
         Place::BlockDevice => measure_device(facts, limits, stop),
         Place::File | Place::NewFile => {
-            let target = Target::nameless(&facts.directory())?;
-            Run::new(&target, 0, REGION)?.measure(limits, stop)
+            let directory = facts.directory();
+            let target = Target::nameless(&directory)?;
+            // A file of another file system can be mounted on a name of this one.
+            let of_file = match facts.place {
+                Place::File => Some(rustix::fs::stat(&facts.path)),
+                _ => None,
+            };
+            let system = |e| Error::system(&facts.path, "looking at it", e);
+            if let Some(st) = of_file.transpose().map_err(|e| system(e.into()))? {
+                if st.st_dev != target.file_system().map_err(system)? {
+                    return Err(Error::Unsupported {
+                        path: facts.path.clone(),
+                        cause: format!("it is of another file system than its directory {}", directory.display()),
+                        way_out: "measure a directory of its own file system, or leave that out (--no-measure)".into(),
+                    });
+                }
+            }
+            Run::new(&target, 0, REGION)?.measure(facts, limits, stop)
         }
     }
 }
@@ -134,7 +152,7 @@ fn measure_device(
     if let Some(byte) = run.first_used()? {
         return Err(held(format!("data of unknown kind (at byte {byte})")));
     }
-    let measured = run.measure(limits, stop);
+    let measured = run.measure(facts, limits, stop);
     let zeroed = run.fill(false);
     let measured = measured?;
     zeroed?;
@@ -194,7 +212,12 @@ impl<'t> Run<'t> {
     }
 
     /// Each round has one write of each size and way.
-    fn measure(&mut self, limits: &MeasureLimits, stop: &dyn Fn() -> bool) -> Result<Measured> {
+    fn measure(
+        &mut self,
+        facts: &MediumFacts,
+        limits: &MeasureLimits,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Measured> {
         // Blocks that were never written take longer, once.
         self.fill(true)?;
         let started = Instant::now();
@@ -225,6 +248,7 @@ impl<'t> Run<'t> {
             }
         };
         Ok(Measured {
+            fua_is: self.target.fua_way(facts),
             direct: self.target.is_direct(),
             cut_short: rounds < limits.samples,
             timings: if rounds == 0 {

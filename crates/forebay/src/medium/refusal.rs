@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{MediumFacts, Place};
+use super::facts::{DeviceFacts, MediumFacts, Place};
 use super::file_system::{FileSystemFacts, FsClass};
 use crate::report::human_bytes;
 
@@ -49,6 +49,7 @@ impl MediumFacts {
             }
         }
         self.refuse_device(&mut refuse);
+        self.refuse_below(&mut refuse);
         self.refuse_layout(&mut refuse);
         all
     }
@@ -56,7 +57,9 @@ impl MediumFacts {
     fn refuse_device(&self, refuse: &mut impl FnMut(&str, String, &str)) {
         let on_a_disk = match &self.file_system {
             None => self.place == Place::BlockDevice,
-            Some(system) => matches!(system.class, FsClass::InPlace | FsClass::Unknown),
+            Some(system) => {
+                matches!(system.class, FsClass::InPlace | FsClass::NoFlush | FsClass::Unknown)
+            }
         };
         let Some(device) = self.device.as_ref().filter(|_| on_a_disk) else {
             if on_a_disk {
@@ -79,29 +82,23 @@ impl MediumFacts {
                 "use a disk that is not zoned (lsblk -z lists them)",
             );
         }
-        let known = ["write back", "write through"];
-        if !device.write_cache.as_deref().is_some_and(|said| known.contains(&said)) {
-            let said = match &device.write_cache {
-                Some(said) => {
-                    format!("/sys/block/{}/queue/write_cache says \"{said}\"", device.name)
-                }
-                None => format!("/sys/block/{}/queue/write_cache is not there", device.name),
-            };
-            refuse(
-                "write-cache-unknown",
-                format!("{said}, so nobody knows whether the kernel flushes the disk's cache"),
-                "use another disk, or a newer kernel",
-            );
+        of_device(device, refuse);
+    }
+
+    /// What the disks below do is done to what lies above them.  A zoned disk is not among that:
+    /// what makes an ordinary disk of it says so itself.
+    fn refuse_below(&self, refuse: &mut impl FnMut(&str, String, &str)) {
+        let Some(device) = &self.device else { return };
+        for below in device.all_below() {
+            let name = &below.name;
+            of_device(below, &mut |word, cause, way_out| {
+                refuse(word, format!("below {}: {cause}", device.name), way_out);
+            });
+            let Some(system) = &below.backing else { continue };
+            of_backing(&format!("the file of {name}"), system, refuse);
         }
-        if device.transport == "zvol" {
-            refuse(
-                "copy-on-write",
-                format!(
-                    "{} is a ZFS volume, which writes each block elsewhere, and metadata with it",
-                    device.name
-                ),
-                "use a partition of the disk itself; ZFS has a log of its own (SLOG)",
-            );
+        if let Some(system) = &device.backing {
+            of_backing(&format!("the file of {}", device.name), system, refuse);
         }
     }
 
@@ -116,6 +113,50 @@ impl MediumFacts {
         when("holes", file.hole_bytes, "have no blocks yet: the first durable write of each writes metadata as well, and can fail for lack of space", FILL);
         when("unwritten", file.unwritten_bytes, "have blocks that were never written: the first durable write of each writes metadata as well, and takes twice as long", FILL);
         when("shared-blocks", file.shared_bytes, "share their blocks with a copy (reflink): a write goes elsewhere, and metadata with it", FILL);
+    }
+}
+
+fn of_device(device: &DeviceFacts, refuse: &mut impl FnMut(&str, String, &str)) {
+    let known = ["write back", "write through"];
+    if !device.write_cache.as_deref().is_some_and(|said| known.contains(&said)) {
+        let said = match &device.write_cache {
+            Some(said) => {
+                format!("/sys/block/{}/queue/write_cache says \"{said}\"", device.name)
+            }
+            None => format!("/sys/block/{}/queue/write_cache is not there", device.name),
+        };
+        refuse(
+            "write-cache-unknown",
+            format!("{said}, so nobody knows whether the kernel flushes the disk's cache"),
+            "use another disk, or a newer kernel",
+        );
+    }
+    if device.transport == "zvol" {
+        refuse(
+            "copy-on-write",
+            format!(
+                "{} is a ZFS volume, which writes each block elsewhere, and metadata with it",
+                device.name
+            ),
+            "use a partition of the disk itself; ZFS has a log of its own (SLOG)",
+        );
+    }
+}
+
+/// The file system of a loop device's file.
+fn of_backing(what: &str, system: &FileSystemFacts, refuse: &mut impl FnMut(&str, String, &str)) {
+    if let Some((name, cause, way_out)) = of_file_system(system) {
+        refuse(name, format!("{what}: {cause}"), way_out);
+    }
+    if let Some(option) = system.flushes_nothing() {
+        let on = system.mounted_on.display();
+        refuse(
+            "no-barrier",
+            format!(
+                "{what}: {on} is mounted with {option}: an fsync there does not flush the disk"
+            ),
+            "mount it without that option",
+        );
     }
 }
 
@@ -139,6 +180,11 @@ fn of_file_system(system: &FileSystemFacts) -> Option<(&'static str, String, &'s
             format!("{kind}: a program decides what an fsync does"),
             ORDINARY,
         ),
+        FsClass::NoFlush => (
+            "no-flush",
+            format!("{kind}: its fsync writes to the disk, and does not flush the disk's cache"),
+            ORDINARY,
+        ),
         FsClass::Overlay => (
             "overlay",
             format!("{kind}: the file system below, which may copy on write or flush nothing, cannot be told from here"),
@@ -151,7 +197,7 @@ fn of_file_system(system: &FileSystemFacts) -> Option<(&'static str, String, &'s
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{DeviceFacts, FileFacts};
+    use super::super::facts::FileFacts;
     use super::*;
 
     fn disk() -> MediumFacts {
@@ -201,6 +247,10 @@ mod tests {
         facts
     }
 
+    fn below(change: impl FnOnce(&mut DeviceFacts)) -> DeviceFacts {
+        with_device(disk(), change).device.unwrap()
+    }
+
     /// Each reason alone: its name is told, and no other.
     #[test]
     fn each_reason_is_told_by_its_name_with_a_way_out() {
@@ -231,6 +281,51 @@ mod tests {
             (Some("network-file-system"), MediumFacts { device: None, ..file_on("9p", "rw") }),
             (Some("user-space-file-system"), file_on("fuse.sshfs", "rw")),
             (Some("overlay"), file_on("overlay", "rw,upperdir=/x")),
+            (Some("no-flush"), file_on("jfs", "rw")),
+            (None, with_device(disk(), |d| d.made_of = vec![below(|_| ())])),
+            (
+                Some("write-cache-unknown"),
+                with_device(disk(), |d| {
+                    d.made_of = vec![below(|_| ()), below(|d| d.write_cache = None)]
+                }),
+            ),
+            (
+                Some("copy-on-write"),
+                with_device(ext4(), |d| {
+                    d.made_of = vec![below(|d| {
+                        d.made_of = vec![below(|d| d.transport = "zvol".into())];
+                    })]
+                }),
+            ),
+            // What makes an ordinary disk of a zoned one is not refused for that.
+            (
+                None,
+                with_device(disk(), |d| {
+                    d.made_of = vec![below(|d| d.zoned = Some("host-managed".into()))]
+                }),
+            ),
+            (
+                Some("copy-on-write"),
+                with_device(disk(), |d| d.backing = file_on("btrfs", "rw").file_system),
+            ),
+            (
+                Some("no-flush"),
+                with_device(disk(), |d| d.backing = file_on("jfs", "rw").file_system),
+            ),
+            (
+                Some("network-file-system"),
+                with_device(disk(), |d| {
+                    d.made_of = vec![below(|d| {
+                        d.backing = file_on("nfs4", "rw").file_system;
+                    })]
+                }),
+            ),
+            (
+                Some("no-barrier"),
+                with_device(disk(), |d| {
+                    d.backing = file_on("ext4", "rw,nobarrier").file_system;
+                }),
+            ),
             (Some("no-barrier"), file_on("ext4", "rw,nobarrier")),
             (Some("no-barrier"), file_on("ext4", "rw,barrier=0")),
             (Some("holes"), with_file(ext4(), |f| f.hole_bytes = Some(4096))),

@@ -5,13 +5,58 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
+use serde::{Deserialize, Serialize};
+
+use super::facts::{MediumFacts, Place};
 use crate::error::{Error, Result};
 use crate::media::{check_link, found_at, lock_holder, lock_soon};
 use crate::origin::loop_device_of;
+use crate::ring::DurableWrites;
+
+/// What a durable write is at the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FuaWay {
+    /// A write with FUA alone.
+    Fua,
+    /// A write with FUA, and then a flush: a device that ignores FUA alone does not show.
+    FuaAndFlush,
+    /// A write and a flush.
+    WriteAndFlush,
+    /// A write alone: the device says that it has no volatile cache.
+    Write,
+    /// As the file system does it.
+    FileSystem,
+}
+
+impl FuaWay {
+    pub(crate) const ALL: [FuaWay; 5] = [
+        FuaWay::Fua,
+        FuaWay::FuaAndFlush,
+        FuaWay::WriteAndFlush,
+        FuaWay::Write,
+        FuaWay::FileSystem,
+    ];
+}
+
+impl std::fmt::Display for FuaWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            FuaWay::Fua => "a write with FUA alone",
+            FuaWay::FuaAndFlush => {
+                "a write with FUA and then a flush, for lack of io_uring: a device that ignores FUA alone does not show"
+            }
+            FuaWay::WriteAndFlush => "a write and a flush: the device has no FUA, or the write no O_DIRECT",
+            FuaWay::Write => "a write alone: the device says that it has no volatile cache",
+            FuaWay::FileSystem => "a write with RWF_DSYNC: the file system decides between FUA and a flush",
+        })
+    }
+}
 
 /// How a target is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +73,8 @@ pub(crate) struct Target {
     fd: OwnedFd,
     size_bytes: u64,
     direct: bool,
+    /// Of a block device that is written past the page cache.
+    durable: Option<Mutex<DurableWrites>>,
 }
 
 impl Target {
@@ -80,7 +127,15 @@ impl Target {
                 ),
             });
         }
-        Target::of(path, fd, direct)
+        let mut target = Target::of(path, fd, direct)?;
+        if block && direct && claim == Claim::Write {
+            // With O_NONBLOCK a request of io_uring may end without having been done.
+            let flags = rustix::fs::fcntl_getfl(&target.fd).map_err(system("looking at it"))?;
+            rustix::fs::fcntl_setfl(&target.fd, flags - OFlags::NONBLOCK)
+                .map_err(system("opening it"))?;
+            target.durable = DurableWrites::new().ok().map(Mutex::new);
+        }
+        Ok(target)
     }
 
     /// A new file without a name in a directory; it is gone when it is closed.
@@ -107,7 +162,7 @@ impl Target {
     fn of(path: &Path, fd: OwnedFd, direct: bool) -> Result<Target> {
         let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-        Ok(Target { path: path.into(), fd, size_bytes, direct })
+        Ok(Target { path: path.into(), fd, size_bytes, direct, durable: None })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -122,6 +177,26 @@ impl Target {
     /// Its data does not pass through the page cache.
     pub(crate) fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// What [`Target::write_durable`] is at the device.
+    pub(crate) fn fua_way(&self, facts: &MediumFacts) -> FuaWay {
+        if facts.place != Place::BlockDevice {
+            return FuaWay::FileSystem;
+        }
+        let device = facts.device.as_ref();
+        let has_fua = device.is_some_and(|d| d.fua == Some(true));
+        match device.and_then(|d| d.write_cache.as_deref()) {
+            Some("write through") => FuaWay::Write,
+            _ if !has_fua || !self.direct => FuaWay::WriteAndFlush,
+            _ if self.durable.is_some() => FuaWay::Fua,
+            _ => FuaWay::FuaAndFlush,
+        }
+    }
+
+    /// The file system that it lies on; of a device, that of its node.
+    pub(crate) fn file_system(&self) -> io::Result<u64> {
+        Ok(rustix::fs::fstat(&self.fd)?.st_dev)
     }
 
     /// The buffer has the alignment of a page, offset and length that of 4 KiB.
@@ -143,23 +218,19 @@ impl Target {
         self.write_with(data, at, ReadWriteFlags::empty())
     }
 
-    /// Durable when it returns: FUA where the device has it, or a write and a flush.
+    /// Durable when it returns, as [`Target::fua_way`] says.
     pub(crate) fn write_durable(&self, data: &[u8], at: u64) -> io::Result<()> {
-        self.write_with(data, at, ReadWriteFlags::DSYNC)
+        let Some(durable) = &self.durable else {
+            return self.write_with(data, at, ReadWriteFlags::DSYNC);
+        };
+        let mut durable = durable.lock().unwrap_or_else(PoisonError::into_inner);
+        written(data, at, |data, at| durable.write(self.fd.as_fd(), data, at))
     }
 
     fn write_with(&self, data: &[u8], at: u64, flags: ReadWriteFlags) -> io::Result<()> {
-        let mut done = 0;
-        while done < data.len() {
-            let rest = [IoSlice::new(&data[done..])];
-            match rustix::io::pwritev2(&self.fd, &rest, at + done as u64, flags) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        written(data, at, |data, at| {
+            Ok(rustix::io::pwritev2(&self.fd, &[IoSlice::new(data)], at, flags)?)
+        })
     }
 
     pub(crate) fn flush(&self) -> io::Result<()> {
@@ -199,6 +270,24 @@ impl Target {
         let me = format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd());
         File::open(me)?.read_exact_at(to, at)
     }
+}
+
+/// All of the data, by as many calls as that takes.
+fn written(
+    data: &[u8],
+    at: u64,
+    mut write: impl FnMut(&[u8], u64) -> io::Result<usize>,
+) -> io::Result<()> {
+    let mut done = 0;
+    while done < data.len() {
+        match write(&data[done..], at + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 /// Opens, and tries again for a moment where it is claimed: a child that was just forked has the
