@@ -112,16 +112,78 @@ for honest in "file both keep=0" "file fua keep=1" "file flush keep=1" "block bo
 done
 say "5 disks that keep their word: none is accused, $tried steps"
 
-for lying in "file fua keep=0 lie=1" "file flush keep=0 lie=1" "block both keep=0 lie=1" "file fua keep=0 lie=2"; do
+# What the run has filled is there: that says whose disk it is.
+for lying in "file fua keep=0 lie=1 lie_after=2" "file flush keep=0 lie=1 lie_after=2" \
+	"block both keep=0 lie=1 lie_after=2" "file fua keep=0 lie=2"; do
 	# shellcheck disable=SC2086 # words
 	pull $lying
-	# The first block is lost as well: the run is named.
 	expect 11 media-test "$device" --server "$server" --verify --run "$(basename "$(newest)" .run)"
 	[ "$(said verdict)" = lost ] || fail "$lying: not found"
 	expect 11 media-test "$device" --verify --journal "$(newest)"
 	stop_disk
 done
 say "4 disks that lie: each is found, by the receiver and by its file"
+
+# A disk that has nothing of the run, and no serial number, may be another one.
+pull file both keep=0 lie=1
+expect 17 media-test "$device" --server "$server" --verify --run "$(basename "$(newest)" .run)"
+grep -q 'another one, or has lost everything' "$work/json" || { cat "$work/json" >&2; fail "a disk without a run is accused"; }
+stop_disk
+
+# The disk has power all the time, and its machine is not started again: nothing is known.
+pull_nothing() { # SIGNAL
+	local writer tries file=''
+	rm -f "$work/platter"
+	truncate -s $bytes "$work/platter"
+	start_disk block keep=0
+	rm -f "$runs"/*.run
+	"$FOREBAY" media-test "$device" --server "$server" --mode fua --json >"$work/written" 2>&1 &
+	writer=$!
+	for ((tries = 0; tries < 3000; tries++)); do
+		file=$(newest)
+		[ -z "$file" ] || [ "$(steps "$file")" -lt 40 ] || break
+		sleep 0.02
+	done
+	kill -"$1" $writer
+	wait $writer 2>/dev/null || true
+	expect 17 media-test "$device" --server "$server" --verify
+	grep -q '"verdict": "inconclusive"' "$work/json" || fail "SIG$1: a disk that kept its power has a verdict"
+}
+for signal in KILL HUP; do
+	pull_nothing $signal
+	stop_disk
+done
+say "a writer that is killed, or whose terminal goes, has tested nothing"
+
+# FUA on a block device is not followed by a flush.  A loop device has no FUA: the kernel makes a
+# write and a flush of it, so there is a flush for each step, and not two.
+flushes() { awk '{ print $16 }' "/sys/block/${1#/dev/}/stat"; }
+rm -f "$work/platter"
+truncate -s $bytes "$work/platter"
+attach "$work/platter"
+before=$(flushes "$loop")
+expect 17 media-test "$loop" --server "$server" --mode fua --time 1s
+grep -q '"fua_is": "write-and-flush"' "$work/json" || fail "FUA mode does not say what it is: $(cat "$work/json")"
+if [ -n "$before" ]; then
+	made=$(($(flushes "$loop") - before)) wrote=$(said steps)
+	[ "$wrote" -gt 0 ] && [ $made -ge "$wrote" ] && [ $made -le $((wrote + 10)) ] ||
+		fail "$made flushes for $wrote writes with FUA"
+	say "$wrote writes with FUA: $made flushes"
+fi
+
+# A loop device over the device claims nothing, and neither does a program that writes to it.
+upper=$(losetup --find --show "$loop")
+expect 4 media-test "$loop" --server "$server" --overwrite
+grep -q "is the disk of $upper" "$work/error" || fail "a loop device over it is not seen: $(cat "$work/error")"
+expect 10 media-info "$loop"
+losetup -d "$upper"
+exec 8<>"$loop"
+expect 4 media-test "$loop" --server "$server" --overwrite
+grep -q 'open for writing in process' "$work/error" || fail "a writer is not seen: $(cat "$work/error")"
+exec 8>&-
+losetup -d "$loop"
+loop=''
+say "a loop device over a disk, and a program that writes to it, are seen"
 
 # More blocks than a step has are damaged: some of them nothing was writing to.
 pull file both keep=0
@@ -171,5 +233,5 @@ rm "$work/platter"
 truncate -s $bytes "$work/platter"
 kill -TERM $receiver
 wait $receiver || fail "the receiver ended with code $?"
-expect 7 media-test "$work/platter" --server "$server"
+expect 18 media-test "$work/platter" --server "$server"
 cmp -n $bytes "$work/platter" /dev/zero || fail "a run without a receiver has written"

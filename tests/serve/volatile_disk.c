@@ -19,7 +19,8 @@
  * version of each); wait_ms (0); unit (so many sectors of a write are kept or lost together: 1);
  * write_us, flush_us (how long each takes, side by side); fail (each so many fsyncs fail
  * once, and what was not synced is lost as by a cut); lie (which a test must find: 1, an fsync
- * does nothing, 2, the one of a durable write does nothing).
+ * does nothing, 2, the one of a durable write does nothing); lie_after (so many fsyncs are
+ * honest before that: 0).
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -61,7 +62,7 @@ static struct {
 	uint64_t writes, flushes, failed;
 	bool cut;
 	int fuse;
-	uint64_t seed, keep, unit, write_us, flush_us, fail, lie, wait_ms;
+	uint64_t seed, keep, unit, write_us, flush_us, fail, lie, lie_after, wait_ms;
 } disk = { .last = &disk.first, .keep = 1, .unit = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -210,7 +211,7 @@ static int disk_flush(void)
 		disk.failed++;
 		lose_unsynced();
 		error = -EIO;
-	} else if (disk.lie != 1) {
+	} else if (disk.lie != 1 || disk.flushes <= disk.lie_after) {
 		for (; disk.first && disk.first->number < before; forget_first())
 			for (uint64_t i = 0; i < disk.first->n; i++)
 				store(disk.platter, disk.first, i);
@@ -412,7 +413,7 @@ static void option(const char *text)
 	} keys[] = {
 		{ "seed=", &disk.seed }, { "keep=", &disk.keep }, { "unit=", &disk.unit }, { "write_us=", &disk.write_us },
 		{ "flush_us=", &disk.flush_us }, { "fail=", &disk.fail }, { "lie=", &disk.lie },
-		{ "wait_ms=", &disk.wait_ms },
+		{ "lie_after=", &disk.lie_after }, { "wait_ms=", &disk.wait_ms },
 	};
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {

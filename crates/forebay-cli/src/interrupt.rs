@@ -21,8 +21,17 @@ pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
     pub fn watch() -> std::io::Result<Self> {
+        Interrupt::of(&[SIGINT, SIGTERM])
+    }
+
+    /// The end of the terminal, as of a session on another machine, is such an order too.
+    pub fn watch_with_hangup() -> std::io::Result<Self> {
+        Interrupt::of(&[SIGINT, SIGTERM, SIGHUP])
+    }
+
+    fn of(all: &[i32]) -> std::io::Result<Self> {
         let flag = Arc::new(AtomicBool::new(false));
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = Signals::new(all)?;
         let set = flag.clone();
         let watching = std::thread::Builder::new().name("fby-signals".into()).spawn(move || {
             let mut first = None;
@@ -35,8 +44,8 @@ impl Interrupt {
         });
         if watching.is_err() {
             // If no thread can be started, only the first signal is handled.
-            for signal in [SIGINT, SIGTERM] {
-                signal_hook::flag::register(signal, flag.clone())?;
+            for signal in all {
+                signal_hook::flag::register(*signal, flag.clone())?;
             }
         }
         Ok(Interrupt(flag))

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay media-test`: the test that pulls the plug.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay::{
-    ask_receiver, pulled_run_on, verify_pulled, write_until_cut, ModeReport, PullEnd, PullJournal,
-    PullOptions, PullProgress, PullReport, PullVerdict, ReceiveEvent, Receiver, ReceiverLimits,
+    ask_receiver, pulled_run_on, verify_pulled, write_until_cut, FuaWay, ModeReport, PullEnd,
+    PullJournal, PullMode, PullModes, PullOptions, PullProgress, PullReport, PullRunEnd,
+    PullVerdict, ReceiveEvent, Receiver, ReceiverLimits,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -18,6 +21,8 @@ use crate::{out, units};
 /// Of a disk that failed, which is what the test wants.
 const DISK_FAILED: u8 = 7;
 const INTERRUPTED: u8 = 13;
+/// Lines of refused connections, after which they are told less and less.
+const REFUSED_LINES: u64 = 50;
 
 pub fn run(a: &MediaTest) -> anyhow::Result<u8> {
     match (&a.receive, &a.device, &a.server) {
@@ -31,22 +36,34 @@ pub fn run(a: &MediaTest) -> anyhow::Result<u8> {
 // --- the receiver ------------------------------------------------------------
 
 fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::watch()?;
+    let interrupt = Interrupt::watch_with_hangup()?;
     let receiver = Receiver::listen(address, &a.directory, ReceiverLimits::default())?;
     let address = receiver.address()?;
+    let reached_at = reached_at(address);
     let directory = std::path::absolute(receiver.directory())?;
     match a.json.json {
         true => out::json_line(&json!({
             "event": "listening",
             "address": address.to_string(),
+            "reached_at": reached_at.to_string(),
             "directory": directory.display().to_string(),
         }))?,
         false => out::line(format_args!(
-            "listens on {address}; runs are kept in {}; until Ctrl-C",
+            "listens on {address}: --server {reached_at} on the other machine; runs are kept in {}; until Ctrl-C",
             directory.display()
         ))?,
     }
+    let refused = AtomicU64::new(0);
     let told = |event: ReceiveEvent| {
+        if matches!(event, ReceiveEvent::Refused { .. }) {
+            let n = refused.fetch_add(1, Ordering::Relaxed) + 1;
+            if n > REFUSED_LINES && !n.is_power_of_two() {
+                return;
+            }
+            if n > REFUSED_LINES {
+                out::warn(format_args!("forebay: {n} connections were refused; few are told"));
+            }
+        }
         let said = match a.json.json {
             true => out::json_line(&event_json(&event)),
             false => out::line(event_text(&event)),
@@ -57,6 +74,19 @@ fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
     };
     receiver.run(&|| interrupt.came(), &told)?;
     Ok(0)
+}
+
+/// The address of this machine, if it listens on all of them: that of the way out.
+fn reached_at(address: SocketAddr) -> SocketAddr {
+    // Such a socket is only asked for its address: nothing is sent.  The other end is one that
+    // documents use (RFC 5737, RFC 3849).
+    let (any, out) = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => ("0.0.0.0:0", "192.0.2.1:9"),
+        IpAddr::V6(ip) if ip.is_unspecified() => ("[::]:0", "[2001:db8::1]:9"),
+        _ => return address,
+    };
+    let own = UdpSocket::bind(any).and_then(|s| s.connect(out).and_then(|()| s.local_addr()));
+    own.map_or(address, |own| SocketAddr::new(own.ip(), address.port()))
 }
 
 fn event_text(event: &ReceiveEvent) -> String {
@@ -100,15 +130,19 @@ fn bar(blocks: u64, doing: &'static str) -> ProgressBar {
 }
 
 fn write(a: &MediaTest, device: &Path, server: &str) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::watch()?;
-    let bar = bar(1, "filling the disk");
+    let interrupt = Interrupt::watch_with_hangup()?;
+    let bar = bar(1, "looking for content");
     let options =
         PullOptions { modes: a.mode, size_bytes: a.size, most: a.time, overwrite: a.overwrite };
-    let mut writing = false;
+    let (mut filling, mut writing) = (false, false);
     let mut go_on = |p: PullProgress| {
         if p.filled < p.blocks {
+            if !filling && p.filled > 0 {
+                filling = true;
+                bar.set_message("filling the disk");
+            }
             bar.set_length(p.blocks);
-            bar.set_position(p.filled);
+            bar.set_position(if p.filled > 0 { p.filled } else { p.looked });
         } else {
             if !writing {
                 writing = true;
@@ -133,10 +167,10 @@ fn write(a: &MediaTest, device: &Path, server: &str) -> anyhow::Result<u8> {
         true => out::json(&ended)?,
         false => tell_end(&ended, device, server)?,
     }
-    Ok(match (&ended.disk_error, interrupt.came()) {
-        (Some(_), _) => DISK_FAILED,
-        (None, true) => INTERRUPTED,
-        (None, false) => PullVerdict::Inconclusive.exit_code(),
+    Ok(match (ended.end, interrupt.came()) {
+        (PullRunEnd::DiskFailed, _) => DISK_FAILED,
+        (_, true) => INTERRUPTED,
+        (PullRunEnd::Uncut | PullRunEnd::Stalled, false) => PullVerdict::Inconclusive.exit_code(),
     })
 }
 
@@ -147,11 +181,24 @@ fn tell_end(ended: &PullEnd, device: &Path, server: &str) -> anyhow::Result<()> 
     if !ended.direct {
         out::line(format_args!("{name}: it has no O_DIRECT: its writes passed the page cache"))?;
     }
-    match &ended.disk_error {
-        None => out::line(format_args!(
+    if ended.run.modes != PullModes::Flush {
+        out::line(format_args!("FUA mode was {}", ended.run.fua_is))?;
+    }
+    if ended.steps > 0 {
+        out::line(format_args!("{}", round_trip(ended.round_trip_us)))?;
+    }
+    if !ended.told {
+        out::line("the receiver has not heard how it ended")?;
+    }
+    match ended.end {
+        PullRunEnd::Uncut => out::line(format_args!(
             "{name}: run {run}: {steps} steps, and the disk had power all the time: nothing was tested"
         )),
-        Some(error) => {
+        PullRunEnd::Stalled => out::line(format_args!(
+            "{name}: run {run}: after {steps} steps one took too long to be told: if the power was cut, keep it off until this command ends, and begin again"
+        )),
+        PullRunEnd::DiskFailed => {
+            let error = ended.disk_error.as_deref().unwrap_or_default();
             out::line(format_args!("{name}: run {run}: the disk failed after {steps} steps: {error}"))?;
             out::line(format_args!(
                 "if its power was cut, bring it back, and before anything writes to it: forebay media-test {name} --server {server} --verify"
@@ -160,10 +207,18 @@ fn tell_end(ended: &PullEnd, device: &Path, server: &str) -> anyhow::Result<()> 
     }
 }
 
+/// While the receiver is told, the disk has nothing to do, and can empty its cache.
+fn round_trip(us: u64) -> String {
+    format!(
+        "a step's way to the receiver and back took {}, in which the disk was idle",
+        units::nanoseconds(us * 1000)
+    )
+}
+
 // --- the comparison ----------------------------------------------------------
 
 fn verify(a: &MediaTest, device: &Path, server: Option<&str>) -> anyhow::Result<u8> {
-    let interrupt = Interrupt::watch()?;
+    let interrupt = Interrupt::watch_with_hangup()?;
     let journal = match (&a.journal, server) {
         (Some(file), _) => PullJournal::read(file)?,
         (None, Some(server)) => {
@@ -227,14 +282,24 @@ fn tell(report: &PullReport) -> anyhow::Result<()> {
     }
     if report.unknown > 0 {
         out::line(format_args!(
-            "{} blocks are of steps that the record does not have: it is not the record of this run",
+            "{} blocks are of steps that the record does not have",
             report.unknown
         ))?;
     }
-    if report.uncut {
-        out::line("the writer ended by itself: nobody had cut the power")?;
-    } else if report.same_boot {
+    if report.fua.blocks > 0 || report.cut_in == PullMode::Fua {
+        out::line(format_args!("FUA mode was {}", report.fua_is))?;
+    }
+    if report.fua_is == FuaWay::Write {
+        out::line("the kernel sent no flush in flush mode either: the device says that it has no volatile cache")?;
+    }
+    if report.round_trip_us > 0 {
+        out::line(round_trip(report.round_trip_us.into()))?;
+    }
+    if report.same_boot && report.verdict == PullVerdict::Kept {
         out::line("this system has not restarted since: only a disk with its own plug can have lost power")?;
+    }
+    if let Some(because) = &report.because {
+        out::line(format_args!("because: {because}"))?;
     }
     out::line(format_args!("verdict: {}", report.verdict))
 }

@@ -88,12 +88,15 @@ fn a_run_is_written_and_compared() {
     let write = ["media-test", "disk", "--server", server, "--time", "300ms"];
     let ended = json(&b, 17, &write);
     assert!(ended["steps"].as_u64().unwrap() > 0 && ended["disk_error"].is_null(), "{ended}");
+    assert_eq!((&ended["end"], &ended["told"]), (&"uncut".into(), &true.into()));
+    assert_eq!(ended["run"]["fua_is"], "file-system");
     assert_eq!(ended["run"]["blocks"], 511);
 
     let verify = ["media-test", "disk", "--server", server, "--verify"];
     let report = json(&b, 17, &verify);
-    assert_eq!((&report["uncut"], &report["steps"]), (&true.into(), &ended["steps"]));
+    assert_eq!((&report["end"], &report["steps"]), (&"uncut".into(), &ended["steps"]));
     assert_eq!(report["verdict"], "inconclusive");
+    assert!(report["round_trip_us"].as_u64().unwrap() > 0, "{report}");
     assert!(b.run(&verify).stdout.contains("nobody had cut the power"));
 
     // What the run has written is content too.
@@ -104,12 +107,13 @@ fn a_run_is_written_and_compared() {
     assert_eq!(json(&b, 17, &verify)["blocks"], 255);
     let disk = fs::File::options().write(true).open(b.path("disk")).unwrap();
     disk.write_all_at(&[0x55; 160 * 4096], 64 * 4096).unwrap();
-    let report = json(&b, 16, &verify);
-    assert_eq!(report["verdict"], "collateral");
+    // What was there before it was overwritten was no blank disk: old content is lost content.
+    let report = json(&b, 11, &verify);
+    assert_eq!(report["verdict"], "lost");
     let example = &report["examples"][0];
     assert_eq!(example["byte"].as_u64().unwrap(), (example["block"].as_u64().unwrap() + 1) * 4096);
     let text = b.run(&verify).stdout;
-    assert!(text.contains("content that was never written instead of step"), "{text}");
+    assert!(text.contains("content of before the run instead of step"), "{text}");
 }
 
 #[test]
@@ -119,6 +123,7 @@ fn a_test_that_cannot_be_is_refused() {
     fs::File::create(b.path("small")).unwrap().set_len(64 << 10).unwrap();
     b.write("record", &[0x55; 4096]);
     let nobody = "127.0.0.1:1";
+    const UUID: &str = "01234567-89ab-cdef-0123-456789abcdef";
     for (code, words) in [
         (2, &["media-test"][..]),
         (2, &["media-test", "disk"]),
@@ -132,11 +137,161 @@ fn a_test_that_cannot_be_is_refused() {
         (3, &["media-test", "none", "--server", nobody]),
         (3, &["media-test", "disk", "--server", nobody, "--verify"]),
         (5, &["media-test", "disk", "--verify", "--journal", "record"]),
-        (7, &["media-test", "disk", "--server", nobody]),
+        (18, &["media-test", "disk", "--server", nobody]),
+        (18, &["media-test", "disk", "--verify", "--run", UUID, "--server", nobody]),
         (2, &["media-test", "--receive", "256.0.0.1:1"]),
     ] {
         let out = b.run(words);
         assert_eq!(out.code, Some(code), "{words:?}: {}", out.stderr);
     }
     assert!(fs::read(b.path("disk")).unwrap().iter().all(|byte| *byte == 0));
+}
+
+/// Nobody cuts the power, and nobody says so: a writer that is killed, one whose session ends, and
+/// one whose receiver goes away.  None of them is a disk that has kept its word.
+#[test]
+fn a_disk_that_never_lost_power_has_kept_nothing() {
+    use rustix::process::{kill_process, Pid, Signal};
+    let b = Bench::new();
+    for (signal, code, end) in [
+        (Signal::KILL, None, "uncut"),
+        (Signal::HUP, Some(13), "uncut"),
+        (Signal::TERM, Some(13), "uncut"),
+    ] {
+        let receiver = Receiver::start(&b);
+        fs::File::create(b.path("disk")).unwrap().set_len(2 << 20).unwrap();
+        let words = ["media-test", "disk", "--server", &*receiver.1, "--time", "60s"];
+        let mut writer = b.command(&words).stdout(Stdio::null()).spawn().unwrap();
+        steps_come(&b, 20);
+        kill_process(Pid::from_child(&writer), signal).unwrap();
+        assert_eq!(writer.wait().unwrap().code(), code, "{signal:?}");
+        let verify = ["media-test", "disk", "--server", &*receiver.1, "--verify"];
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        loop {
+            let report = json(&b, 17, &verify);
+            assert_eq!(report["verdict"], "inconclusive");
+            // The receiver notes the end of a connection when it gets to it.
+            if report["end"] == end {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{report}");
+        }
+        fs::remove_dir_all(b.path("runs")).unwrap();
+    }
+    // The receiver goes away: the disk has to say it.
+    let receiver = Receiver::start(&b);
+    fs::File::create(b.path("disk")).unwrap().set_len(2 << 20).unwrap();
+    let words = ["media-test", "disk", "--server", &*receiver.1, "--time", "60s"];
+    let mut writer = b.command(&words).stderr(Stdio::null()).spawn().unwrap();
+    let file = steps_come(&b, 20);
+    drop(receiver);
+    assert_eq!(writer.wait().unwrap().code(), Some(18));
+    let report = json(&b, 17, &["media-test", "disk", "--verify", "--journal", &file]);
+    assert_eq!((&report["verdict"], &report["end"]), (&"inconclusive".into(), &"uncut".into()));
+}
+
+/// Waits until a run has so many steps, and gives its file.
+fn steps_come(b: &Bench, steps: u64) -> String {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let file = fs::read_dir(b.path("runs")).into_iter().flatten().flatten().next();
+        if let Some(file) = file {
+            let bytes = fs::read(file.path()).unwrap_or_default();
+            let at = |at: usize| bytes.get(at..at + 8).map_or(0, |b| b[0]);
+            if u64::from(at(512).max(at(1024))) >= steps {
+                return format!("runs/{}", file.file_name().to_string_lossy());
+            }
+        }
+        assert!(std::time::Instant::now() < deadline, "steps come");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// What lies between the places that are looked at to name it is content as well.
+#[test]
+fn content_between_the_places_is_not_overwritten() {
+    let b = Bench::new();
+    let receiver = Receiver::start(&b);
+    fs::File::create(b.path("disk")).unwrap().set_len(4 << 20).unwrap();
+    let disk = fs::File::options().write(true).open(b.path("disk")).unwrap();
+    disk.write_all_at(&[7; 512], (1 << 20) + 8192).unwrap();
+    drop(disk);
+    let before = fs::read(b.path("disk")).unwrap();
+    let words = ["media-test", "disk", "--server", &*receiver.1, "--time", "300ms"];
+    let out = b.run(&words);
+    assert_eq!(out.code, Some(12), "{}", out.stderr);
+    assert!(out.stderr.contains("(at byte 1056768)"), "{}", out.stderr);
+    assert!(fs::read(b.path("disk")).unwrap() == before);
+    // Beyond what the run writes it stays, and is not looked for.
+    let size = [&words[..], &["--size", "1M", "--json"]].concat();
+    assert_eq!(b.run(&size).code, Some(17));
+    assert!(fs::read(b.path("disk")).unwrap()[1 << 20..] == before[1 << 20..]);
+}
+
+/// A disk that never saw the run has lost nothing of it.
+#[test]
+fn another_disk_is_not_called_a_liar() {
+    let b = Bench::new();
+    let receiver = Receiver::start(&b);
+    for name in ["disk", "blank"] {
+        fs::File::create(b.path(name)).unwrap().set_len(2 << 20).unwrap();
+    }
+    fs::write(b.path("full"), vec![0x33; 2 << 20]).unwrap();
+    let write = |name: &str| {
+        let words = ["media-test", name, "--server", &*receiver.1, "--time", "300ms"];
+        json(&b, 17, &words)["run"]["uuid"].as_str().unwrap().to_string()
+    };
+    let run = write("disk");
+    for name in ["blank", "full"] {
+        let verify = ["media-test", name, "--server", &*receiver.1, "--verify", "--run", &*run];
+        let report = json(&b, 17, &verify);
+        assert!(report["because"].as_str().unwrap().contains("another one"), "{report}");
+    }
+    // One that has another run.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    write("blank");
+    let verify = ["media-test", "blank", "--server", &*receiver.1, "--verify", "--run", &*run];
+    let report = json(&b, 17, &verify);
+    assert!(report["because"].as_str().unwrap().contains("another run"), "{report}");
+}
+
+/// A virtual machine or another program has the file open for writing, and no lock.
+#[test]
+fn a_file_that_a_program_writes_to_is_refused() {
+    let b = Bench::new();
+    fs::File::create(b.path("disk")).unwrap().set_len(2 << 20).unwrap();
+    let held = fs::File::options().write(true).open(b.path("disk")).unwrap();
+    let out = b.run(&["media-test", "disk", "--server", "127.0.0.1:1"]);
+    assert_eq!(out.code, Some(4), "{}", out.stderr);
+    assert!(out.stderr.contains("open for writing in process"), "{}", out.stderr);
+    let info = json(&b, 10, &["media-info", "disk"]);
+    assert_eq!(info["refusals"][0]["name"], "in-use");
+    drop(held);
+    assert_eq!(b.run(&["media-test", "disk", "--server", "127.0.0.1:1"]).code, Some(18));
+}
+
+/// Strangers cannot fill the receiver's log.
+#[test]
+fn refused_connections_are_told_less_and_less() {
+    let b = Bench::new();
+    let words = ["media-test", "--receive", "127.0.0.1:0", "--directory", "runs", "--json"];
+    let mut child = b.command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let said: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    let address = said["address"].as_str().unwrap().to_string();
+    assert_eq!(said["reached_at"].as_str(), Some(&*address));
+    for _ in 0..300 {
+        use std::io::Read;
+        let mut stream = std::net::TcpStream::connect(&*address).unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read(&mut [0]);
+    }
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let told = lines.map(Result::unwrap).filter(|line| line.contains("refused")).count();
+    assert!((50..70).contains(&told), "{told} lines for 300 connections");
 }

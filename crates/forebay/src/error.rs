@@ -19,7 +19,7 @@ pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
 /// man page are made from this.
-pub const EXIT_CODES: [(u8, &str); 18] = [
+pub const EXIT_CODES: [(u8, &str); 19] = [
     (0, "done"),
     (1, "anything that has no code of its own"),
     (2, "usage: an option or argument cannot be right"),
@@ -37,7 +37,8 @@ pub const EXIT_CODES: [(u8, &str); 18] = [
     (14, "not complete: a pool still holds what an origin, or a mounted tree, lacks"),
     (15, "media-test: blocks are torn that the disk said were durable"),
     (16, "media-test: blocks are damaged that nothing was writing to"),
-    (17, "media-test: nothing can be said: no power cut, nothing acknowledged, or an old record"),
+    (17, "media-test: nothing can be said: no power cut is known, or it is another disk or record"),
+    (18, "media-test: the receiver is not to be reached, or ends the connection"),
 ];
 
 /// Result with the library's [`Error`].
@@ -70,6 +71,10 @@ pub enum Error {
     /// An origin on the network that does not answer, or not as it should.
     #[error("{}: is not to be reached: {cause}; {way_out}", path.display())]
     Unreachable { path: PathBuf, cause: String, way_out: String },
+
+    /// The receiver of `forebay media-test` does not answer, or not as it should.
+    #[error("{server}: is not to be reached: {cause}; {way_out}")]
+    NoReceiver { server: String, cause: String, way_out: String },
 
     /// Permission denied by the system.
     #[error("{}: permission denied ({doing}); {way_out}", path.display())]
@@ -324,6 +329,7 @@ impl Error {
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
             Error::Lost { .. } | Error::Incomplete(_) | Error::Unreachable { .. } => Errno::IO,
+            Error::NoReceiver { .. } => Errno::IO,
             Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
@@ -361,6 +367,7 @@ impl Error {
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
             Error::OriginIo { .. } | Error::Unreachable { .. } => 7,
+            Error::NoReceiver { .. } => 18,
             Error::DiskFull { .. }
             | Error::TooSmall { .. }
             | Error::Full { .. }

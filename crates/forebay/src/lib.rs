@@ -134,9 +134,9 @@ pub use pool::{
 pub use printable::printable;
 pub use pulled::{
     ask as ask_receiver, run_on as pulled_run_on, verify as verify_pulled, write_until_cut,
-    Example as PullExample, InFlight, Journal as PullJournal, ModeReport, Modes as PullModes,
-    PullEnd, PullMode, PullOptions, PullProgress, PullReport, PullVerdict, ReceiveEvent, Receiver,
-    ReceiverLimits, Run as PullRun,
+    DiskIs as PullDiskIs, Example as PullExample, InFlight, Journal as PullJournal, ModeReport,
+    Modes as PullModes, PullEnd, PullMode, PullOptions, PullProgress, PullReport, PullVerdict,
+    ReceiveEvent, Receiver, ReceiverLimits, Run as PullRun, RunEnd as PullRunEnd,
 };
 pub use report::{
     BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,

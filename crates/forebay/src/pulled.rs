@@ -9,12 +9,16 @@
 //! | step | of FUA mode | of flush mode |
 //! |---|---|---|
 //! | writes | one, of 1 to 16 blocks | 1 to 32, of 1 to 4 blocks each |
-//! | durable by | FUA (`RWF_DSYNC`) | one flush (`fdatasync`) after all of them |
+//! | durable by | FUA, as [`FuaWay`](crate::FuaWay) says | one flush (`fdatasync`) after all of them |
 //!
 //! What a step writes follows from the run's seed and its number: the receiver keeps but the
 //! number of the last step.
 //!
-//! A writer that ends by itself says so: then nothing was tested.
+//! "Kept" needs a cut.  The machine that wrote has started again since, or the disk failed under a
+//! writer that still told the receiver.  A writer that ends in another way says so, to the receiver
+//! and in the disk's first block; the end of its connection says so too.  Then nothing was tested.
+//!
+//! An accusation needs the run's disk: the same model and serial number, or sectors of the run.
 //!
 //! What is found in a block, where `a` is the last acknowledged step that wrote it:
 //!
@@ -22,6 +26,7 @@
 //! |---|---|---|
 //! | of step `a` | kept | kept |
 //! | of an older step, or from before the run | lost | lost |
+//! | zeroes | allowed | lost |
 //! | partly of an older step | torn, if any of it is older than `a` | torn |
 //! | of the step that was cut, or partly | allowed | the record is older than the disk |
 //! | anything else, or unreadable | allowed | collateral damage |
@@ -35,8 +40,9 @@ mod verify;
 mod wire;
 mod writer;
 
+pub use check::DiskIs;
 pub use check::{Example, InFlight, ModeReport, PullReport, PullVerdict};
-pub use journal::Journal;
+pub use journal::{Journal, RunEnd};
 pub use receiver::{ReceiveEvent, Receiver, ReceiverLimits};
 pub use run::{Modes, PullMode, Run};
 pub use verify::{run_on, verify};

@@ -28,8 +28,9 @@ pub(super) type Version = Option<u64>;
 /// What is in a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Sectors of this block, from the oldest to the newest.
-    Versions { oldest: Version, newest: Version },
+    /// Sectors of this block, from the oldest to the newest.  Zeroes are from before the run, or
+    /// what a drive gives for a block that it could not finish.
+    Versions { oldest: Version, newest: Version, zeroes: bool },
     /// At least one sector of another block of this run.
     OtherBlock,
     /// At least one sector that nobody wrote.
@@ -60,20 +61,33 @@ fn head(run: &Run, block: u64, step: u64, sector: usize) -> [u8; HEAD] {
 /// A sector, at its place in its block.
 enum Sector {
     Of(Version),
+    Zeroes,
     OtherBlock,
     Garbage,
 }
 
+fn is_of_run(run: &Run, sector: &[u8]) -> bool {
+    sector[..8] == *MAGIC && sector[8..24] == run.uuid.0
+}
+
+/// Whether any of these bytes are a sector of the run.
+pub(super) fn has_sector_of(run: &Run, bytes: &[u8]) -> bool {
+    bytes.chunks_exact(SECTOR).any(|sector| is_of_run(run, sector))
+}
+
 fn sector(run: &Run, block: u64, number: usize, bytes: &[u8]) -> Sector {
     if bytes.iter().all(|b| *b == 0) {
-        return Sector::Of(None);
+        return Sector::Zeroes;
     }
     let crc = u32::from_le_bytes(bytes[CRC_AT..].try_into().expect("4 bytes"));
-    if bytes[..8] != *MAGIC || crc != crc32c(0, &bytes[..CRC_AT]) {
-        return Sector::Garbage;
-    }
-    if bytes[8..24] != run.uuid.0 {
-        return Sector::Of(None); // of an earlier run
+    let intact = bytes[..8] == *MAGIC && crc == crc32c(0, &bytes[..CRC_AT]);
+    match (is_of_run(run, bytes), intact) {
+        (true, true) => {}
+        (true, false) => return Sector::Garbage,
+        // Of an earlier run, or what was there before this one.
+        (false, true) => return Sector::Of(None),
+        (false, false) if !run.blank => return Sector::Of(None),
+        (false, false) => return Sector::Garbage,
     }
     let step = u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes"));
     match bytes[..HEAD] == head(run, block, step, number) {
@@ -85,19 +99,25 @@ fn sector(run: &Run, block: u64, number: usize, bytes: &[u8]) -> Sector {
 /// Looks at the content of a block.
 pub(super) fn read(run: &Run, block: u64, bytes: &[u8]) -> Found {
     let mut versions: Option<(Version, Version)> = None;
-    let mut other = false;
+    let (mut other, mut zeroes) = (false, false);
     for (i, bytes) in bytes.chunks_exact(SECTOR).enumerate() {
-        match sector(run, block, i, bytes) {
+        let version = match sector(run, block, i, bytes) {
             Sector::Garbage => return Found::Garbage,
-            Sector::OtherBlock => other = true,
-            Sector::Of(version) => {
-                let (oldest, newest) = versions.unwrap_or((version, version));
-                versions = Some((oldest.min(version), newest.max(version)));
+            Sector::OtherBlock => {
+                other = true;
+                continue;
             }
-        }
+            Sector::Zeroes => {
+                zeroes = true;
+                None
+            }
+            Sector::Of(version) => version,
+        };
+        let (oldest, newest) = versions.unwrap_or((version, version));
+        versions = Some((oldest.min(version), newest.max(version)));
     }
     match versions {
-        Some((oldest, newest)) if !other => Found::Versions { oldest, newest },
+        Some((oldest, newest)) if !other => Found::Versions { oldest, newest, zeroes },
         _ => Found::OtherBlock,
     }
 }
@@ -116,19 +136,31 @@ mod tests {
             write(&own, block, step, &mut bytes);
             bytes
         };
-        let whole = |version| Found::Versions { oldest: version, newest: version };
+        let whole = |version| Found::Versions { oldest: version, newest: version, zeroes: false };
         let good = content(3, 9);
         assert_eq!(read(&own, 3, &good), whole(Some(9)));
         assert_eq!(read(&own, 4, &good), Found::OtherBlock);
-        assert_eq!(read(&own, 3, &[0; 4096]), whole(None));
+        let empty = Found::Versions { oldest: None, newest: None, zeroes: true };
+        assert_eq!(read(&own, 3, &[0; 4096]), empty);
         let other = Run { uuid: crate::report::Uuid([8; 16]), ..own.clone() };
         assert_eq!(read(&other, 3, &good), whole(None));
+        assert!(has_sector_of(&own, &good) && !has_sector_of(&other, &good));
         for sector in 0..8 {
             let mut torn = good.clone();
             torn[sector * 512..][..512].copy_from_slice(&content(3, 4)[sector * 512..][..512]);
-            assert_eq!(read(&own, 3, &torn), Found::Versions { oldest: Some(4), newest: Some(9) });
+            let found = |oldest, zeroes| Found::Versions { oldest, newest: Some(9), zeroes };
+            assert_eq!(read(&own, 3, &torn), found(Some(4), false));
             torn[sector * 512..][..512].fill(0);
-            assert_eq!(read(&own, 3, &torn), Found::Versions { oldest: None, newest: Some(9) });
+            assert_eq!(read(&own, 3, &torn), found(None, true));
+            // What a disk had that was not blank is older, and not damage.
+            torn[sector * 512..][..512].fill(0x5a);
+            assert_eq!(read(&own, 3, &torn), Found::Garbage);
+            let full = Run { blank: false, ..own.clone() };
+            assert_eq!(read(&full, 3, &torn), found(None, false));
+            assert_eq!(read(&full, 3, &[0x5a; 4096]), whole(None));
+            torn.copy_from_slice(&good);
+            torn[sector * 512 + 100] ^= 1;
+            assert_eq!(read(&full, 3, &torn), Found::Garbage, "of this run, and damaged");
         }
         let mut shifted = good.clone();
         shifted.rotate_left(512);

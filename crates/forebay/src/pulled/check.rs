@@ -7,8 +7,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::block::{self, Found, Version};
-use super::journal::Journal;
+use super::journal::{Journal, RunEnd};
 use super::run::{PullMode, Run};
+use crate::medium::FuaWay;
 use crate::report::Uuid;
 
 /// Blocks that are named one by one.
@@ -96,6 +97,10 @@ pub struct PullReport {
     pub blocks: u64,
     /// Steps that were acknowledged.
     pub steps: u64,
+    /// How long the disk was idle after each step, while the receiver was told; 0: unknown.
+    pub round_trip_us: u32,
+    /// What a write of FUA mode was at the device.
+    pub fua_is: FuaWay,
     /// The mode of the step that was cut.
     pub cut_in: PullMode,
     pub fua: ModeReport,
@@ -106,11 +111,51 @@ pub struct PullReport {
     /// The oldest step that is lost or torn.
     pub oldest_lost_step: Option<u64>,
     pub examples: Vec<Example>,
-    /// The writer has ended by itself: nobody has cut the power.
-    pub uncut: bool,
-    /// The system has not been started again since the run began.
+    /// How the writer ended, as far as it is known.
+    pub end: Option<RunEnd>,
+    /// The system has not been started again since the run began, or does not say.
     pub same_boot: bool,
+    /// It was read past the page cache.
+    pub direct: bool,
+    /// Whether it is the disk of the run.
+    pub disk: DiskIs,
     pub verdict: PullVerdict,
+    /// Why nothing can be said.
+    pub because: Option<String>,
+}
+
+/// What a disk is to the one of the run, by model and serial number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskIs {
+    Same,
+    Other,
+    /// One of them has no serial number.
+    Unknown,
+}
+
+/// The first block of a disk, which has the parameters of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum First {
+    /// They are this run's.
+    Own,
+    /// As before the run.
+    Old,
+    /// Those of another run, which began earlier or later.
+    Earlier,
+    Later,
+    Damaged,
+}
+
+/// What is known of a verification beside the blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub first: First,
+    /// The end that the writer has left in the first block.
+    pub end: Option<RunEnd>,
+    pub same_boot: bool,
+    pub direct: bool,
+    pub disk: DiskIs,
 }
 
 /// Blocks come in any order, each once.
@@ -119,17 +164,34 @@ pub(super) struct Check<'j> {
     /// The last acknowledged step of each block.
     last: Vec<u64>,
     cut: HashSet<u64>,
+    /// Blocks with a sector of the run.
+    carrying: u64,
     report: PullReport,
 }
 
+/// Steps between two looks at whether it is to go on.
+const STEPS_AT_ONCE: u64 = 1 << 16;
+
 impl<'j> Check<'j> {
-    pub(super) fn new(journal: &'j Journal) -> Check<'j> {
+    /// `None`: it is not to go on.  From the last step back, until each block has its step: how
+    /// many steps that takes follows from the number of blocks, whatever the record says.
+    pub(super) fn new(journal: &'j Journal, go_on: &mut dyn FnMut() -> bool) -> Option<Check<'j>> {
         let run = &journal.run;
         let mut last = vec![0; run.blocks as usize];
-        for step in 1..=journal.steps {
+        let (mut missing, mut step) = (run.blocks, journal.steps);
+        while missing > 0 && step > 0 {
             run.writes(step, |w| {
-                last[w.block as usize..(w.block + w.blocks) as usize].fill(step);
+                for last in &mut last[w.block as usize..(w.block + w.blocks) as usize] {
+                    if *last == 0 {
+                        *last = step;
+                        missing -= 1;
+                    }
+                }
             });
+            step -= 1;
+            if step.is_multiple_of(STEPS_AT_ONCE) && !go_on() {
+                return None;
+            }
         }
         let mut cut = HashSet::new();
         run.writes(journal.steps + 1, |w| cut.extend(w.block..w.block + w.blocks));
@@ -139,6 +201,8 @@ impl<'j> Check<'j> {
             unit_bytes: run.unit_bytes,
             blocks: run.blocks,
             steps: journal.steps,
+            round_trip_us: journal.round_trip_us,
+            fua_is: run.fua_is,
             cut_in: run.mode(journal.steps + 1),
             fua: ModeReport::default(),
             flush: ModeReport::default(),
@@ -146,11 +210,14 @@ impl<'j> Check<'j> {
             unknown: 0,
             oldest_lost_step: None,
             examples: Vec::new(),
-            uncut: journal.uncut,
+            end: journal.end,
             same_boot: false,
+            direct: false,
+            disk: DiskIs::Unknown,
             verdict: PullVerdict::Inconclusive,
+            because: None,
         };
-        Check { run, last, cut, report }
+        Some(Check { run, last, cut, carrying: 0, report })
     }
 
     fn of_mode(&mut self, mode: PullMode) -> &mut ModeReport {
@@ -165,9 +232,13 @@ impl<'j> Check<'j> {
         let step = self.last[block as usize];
         let (mode, is_cut) = (self.run.mode(step), self.cut.contains(&block));
         self.of_mode(mode).blocks += 1;
+        let carries = bytes.is_some_and(|bytes| block::has_sector_of(self.run, bytes));
+        self.carrying += u64::from(carries);
         let found = bytes.map(|bytes| block::read(self.run, block, bytes));
         let bad = match found {
-            Some(Found::Versions { oldest, newest }) => self.versions(step, is_cut, oldest, newest),
+            Some(Found::Versions { oldest, newest, zeroes }) if !(is_cut && zeroes) => {
+                self.versions(step, is_cut, oldest, newest)
+            }
             _ if is_cut => {
                 self.report.in_flight.other += 1;
                 None
@@ -235,25 +306,59 @@ impl<'j> Check<'j> {
         }
     }
 
-    /// The first block of the disk has the run's parameters.
-    pub(super) fn parameters(&mut self, intact: bool) {
-        if !intact {
-            let cut_in = self.report.cut_in;
-            self.of_mode(cut_in).collateral += 1;
+    pub(super) fn end(mut self, seen: Seen) -> PullReport {
+        let ended = self.report.end.or(seen.end);
+        // The writer that says how it ended writes that to the first block.
+        let first = if ended.is_none() { seen.first } else { First::Own };
+        match first {
+            First::Old => self.report.flush.lost += 1,
+            First::Earlier if seen.disk == DiskIs::Same => self.report.flush.lost += 1,
+            First::Damaged => {
+                let cut_in = self.report.cut_in;
+                self.of_mode(cut_in).collateral += 1;
+            }
+            First::Own | First::Earlier | First::Later => {}
         }
-    }
-
-    pub(super) fn end(mut self, same_boot: bool) -> PullReport {
         let (fua, flush) = (&self.report.fua, &self.report.flush);
-        self.report.verdict = match () {
-            () if self.report.steps == 0 || self.report.unknown > 0 => PullVerdict::Inconclusive,
-            () if fua.lost + flush.lost > 0 => PullVerdict::Lost,
-            () if fua.torn + flush.torn > 0 => PullVerdict::Torn,
-            () if fua.collateral + flush.collateral > 0 => PullVerdict::Collateral,
-            () if self.report.uncut => PullVerdict::Inconclusive,
-            () => PullVerdict::Kept,
+        let nothing = |why: &str| (PullVerdict::Inconclusive, Some(why.to_string()));
+        let (verdict, because) = match () {
+            () if seen.disk == DiskIs::Other => {
+                nothing("it is not the disk, or not the partition, of the run, by model and serial number: attach that as it was attached then")
+            }
+            () if seen.first == First::Later => nothing("another run was written to it since"),
+            () if seen.disk != DiskIs::Same && seen.first == First::Earlier => {
+                nothing("its first block has another run, and no serial number says that it is the disk of this one")
+            }
+            () if seen.disk != DiskIs::Same && self.carrying == 0 => {
+                nothing("no block has anything of the run, and no serial number says that it is its disk: it is another one, or has lost everything")
+            }
+            () if self.report.steps == 0 => nothing("no step was acknowledged"),
+            () if self.report.unknown > 0 => {
+                nothing("it has steps that the record does not have: the record is older, or another run's")
+            }
+            () if fua.lost + flush.lost > 0 => (PullVerdict::Lost, None),
+            () if fua.torn + flush.torn > 0 => (PullVerdict::Torn, None),
+            () if fua.collateral + flush.collateral > 0 => (PullVerdict::Collateral, None),
+            () if ended == Some(RunEnd::Uncut) => {
+                nothing("the writer ended by itself or was killed: nobody had cut the power")
+            }
+            () if ended == Some(RunEnd::Stalled) => {
+                nothing("a step took too long, and the disk was back before it ended: keep it off until the writer has ended")
+            }
+            () if seen.same_boot && ended != Some(RunEnd::DiskFailed) => {
+                nothing("this system has not restarted since, and no writer told the receiver that the disk failed: nobody knows that its power was cut")
+            }
+            () if seen.same_boot && !seen.direct => {
+                nothing("it was read through the page cache of the system that wrote it: restart, and verify again")
+            }
+            () => (PullVerdict::Kept, None),
         };
-        self.report.same_boot = same_boot;
+        self.report.end = ended;
+        self.report.same_boot = seen.same_boot;
+        self.report.direct = seen.direct;
+        self.report.disk = seen.disk;
+        self.report.verdict = verdict;
+        self.report.because = because;
         self.report
     }
 }
@@ -264,10 +369,11 @@ fn words(found: Found) -> String {
         Some(step) => format!("step {step}"),
     };
     match found {
-        Found::Versions { oldest, newest } if oldest == newest => {
+        Found::Versions { zeroes: true, newest: None, .. } => "zeroes".into(),
+        Found::Versions { oldest, newest, .. } if oldest == newest => {
             format!("content of {}", name(oldest))
         }
-        Found::Versions { oldest, newest } => {
+        Found::Versions { oldest, newest, .. } => {
             format!("sectors of {} and of {}", name(newest), name(oldest))
         }
         Found::OtherBlock => "content of another block".into(),
@@ -298,7 +404,7 @@ mod tests {
             let run = run(BLOCKS, modes);
             let content = |block| Disk::content(&run, block, 0);
             let blocks = (0..BLOCKS).map(content).collect();
-            let journal = Journal { run, steps: 0, uncut: false };
+            let journal = Journal { run, steps: 0, round_trip_us: 0, end: None };
             let mut disk = Disk { journal, blocks, unreadable: HashSet::new() };
             for step in 1..=steps {
                 for block in disk.of_step(step) {
@@ -329,23 +435,32 @@ mod tests {
 
         /// Blocks whose last step was this one or a later one, and that are not in the cut one.
         fn since(&self, step: u64) -> Vec<u64> {
-            let check = Check::new(&self.journal);
+            let check = Check::new(&self.journal, &mut || true).unwrap();
             let is = |b: &u64| check.last[*b as usize] >= step && !check.cut.contains(b);
             (0..BLOCKS).filter(is).collect()
         }
 
         fn last(&self, block: u64) -> u64 {
-            Check::new(&self.journal).last[block as usize]
+            Check::new(&self.journal, &mut || true).unwrap().last[block as usize]
         }
 
         fn judged(&self) -> PullReport {
-            let mut check = Check::new(&self.journal);
+            self.judged_as(after_a_cut())
+        }
+
+        fn judged_as(&self, seen: Seen) -> PullReport {
+            let mut check = Check::new(&self.journal, &mut || true).unwrap();
             for block in 0..BLOCKS {
                 let bytes = &self.blocks[block as usize][..];
                 check.block(block, (!self.unreadable.contains(&block)).then_some(bytes));
             }
-            check.end(true)
+            check.end(seen)
         }
+    }
+
+    /// The machine was started again.
+    fn after_a_cut() -> Seen {
+        Seen { first: First::Own, end: None, same_boot: false, direct: true, disk: DiskIs::Unknown }
     }
 
     fn sum(report: &PullReport, of: impl Fn(&ModeReport) -> u64) -> u64 {
@@ -369,7 +484,7 @@ mod tests {
                 let old = disk.blocks[block as usize].clone();
                 let new = Disk::content(&disk.journal.run, block, steps + 1);
                 let bits = cut[i % 32].wrapping_add(i as u8);
-                match bits % 5 {
+                match bits % 6 {
                     0 => {}
                     1 => disk.blocks[block as usize] = new,
                     2 => for sector in (0..8).filter(|s| bits >> s & 1 != 0) {
@@ -377,6 +492,7 @@ mod tests {
                         disk.blocks[block as usize][range.clone()].copy_from_slice(&new[range]);
                     },
                     3 => { disk.unreadable.insert(block); }
+                    4 => disk.blocks[block as usize].fill(0),
                     _ => disk.blocks[block as usize] = old.iter().map(|b| b ^ bits | 1).collect(),
                 }
             }
@@ -507,19 +623,92 @@ mod tests {
         assert_eq!(Disk::after(Modes::Both, 0).judged().verdict, PullVerdict::Inconclusive);
         let mut disk = Disk::after(Modes::Both, 9);
         assert_eq!(disk.judged().verdict, PullVerdict::Kept);
-        disk.journal.uncut = true;
+        disk.journal.end = Some(RunEnd::Uncut);
         assert_eq!(disk.judged().verdict, PullVerdict::Inconclusive);
         let block = disk.since(1)[0];
         disk.blocks[block as usize].fill(0);
         assert_eq!(disk.judged().verdict, PullVerdict::Lost, "even so");
     }
 
+    /// A disk that has everything: what else must be known before that is said, and what makes
+    /// it nothing.
     #[test]
-    fn parameters_that_are_damaged_are_collateral() {
-        let disk = Disk::after(Modes::Both, 9);
-        let mut check = Check::new(&disk.journal);
-        check.parameters(false);
-        assert_eq!(check.end(true).verdict, PullVerdict::Collateral);
+    fn kept_needs_a_cut_that_is_known() {
+        use PullVerdict::{Collateral, Inconclusive, Kept, Lost};
+        let seen = after_a_cut();
+        let same_boot = Seen { same_boot: true, ..seen };
+        let cached = Seen { direct: false, ..seen };
+        let failed = Some(RunEnd::DiskFailed);
+        let table = [
+            (Kept, None, seen),
+            (Kept, None, cached),
+            (Kept, failed, seen),
+            (Kept, failed, same_boot),
+            (Kept, None, Seen { disk: DiskIs::Same, ..seen }),
+            (Inconclusive, None, same_boot),
+            (Inconclusive, None, Seen { disk: DiskIs::Same, ..same_boot }),
+            (Inconclusive, failed, Seen { same_boot: true, ..cached }),
+            (Inconclusive, Some(RunEnd::Stalled), seen),
+            (Inconclusive, Some(RunEnd::Stalled), same_boot),
+            (Inconclusive, Some(RunEnd::Uncut), seen),
+            (Inconclusive, Some(RunEnd::Uncut), same_boot),
+            // Only the disk itself has it: the receiver was not to be reached.
+            (Inconclusive, None, Seen { end: Some(RunEnd::Uncut), ..seen }),
+            (Inconclusive, None, Seen { disk: DiskIs::Other, ..seen }),
+            (Inconclusive, None, Seen { first: First::Later, ..seen }),
+            (Inconclusive, None, Seen { first: First::Later, disk: DiskIs::Same, ..seen }),
+            (Inconclusive, None, Seen { first: First::Earlier, ..seen }),
+            (Lost, None, Seen { first: First::Earlier, disk: DiskIs::Same, ..seen }),
+            (Lost, None, Seen { first: First::Old, ..seen }),
+            (Collateral, None, Seen { first: First::Damaged, ..seen }),
+            // It wrote that block when it ended.
+            (Kept, failed, Seen { first: First::Damaged, ..seen }),
+        ];
+        let mut disk = Disk::after(Modes::Both, 9);
+        for (verdict, end, seen) in table {
+            disk.journal.end = end;
+            let report = disk.judged_as(seen);
+            assert_eq!(report.verdict, verdict, "{end:?} {seen:?}: {:?}", report.because);
+            assert_eq!(report.because.is_some(), verdict == Inconclusive, "{seen:?}");
+        }
+    }
+
+    /// A blank disk, or one with other content, has lost nothing of a run that is not its own.
+    #[test]
+    fn another_disk_is_not_accused() {
+        use PullVerdict::{Inconclusive, Lost};
+        for (blank, fill) in [(true, 0), (true, 0x5a), (false, 0x5a)] {
+            let mut disk = Disk::after(Modes::Both, 9);
+            disk.journal.run.blank = blank;
+            for block in &mut disk.blocks {
+                block.fill(fill);
+            }
+            assert_eq!(disk.judged().verdict, Inconclusive);
+            // By its serial number it is that disk: it has lost all.
+            let report = disk.judged_as(Seen { disk: DiskIs::Same, ..after_a_cut() });
+            assert_eq!(report.verdict == Lost, fill == 0 || !blank, "{report:?}");
+            assert_ne!(report.verdict, Inconclusive);
+        }
+    }
+
+    /// A record with more steps than anybody wrote takes no longer than its blocks do, and an
+    /// order to end is heard.
+    #[test]
+    fn a_record_with_many_steps_is_compared_in_bounded_time() {
+        for modes in [Modes::Both, Modes::Fua, Modes::Flush] {
+            let run = run(BLOCKS, modes);
+            let steps = super::super::journal::STEPS_MOST;
+            let journal = Journal { run, steps, round_trip_us: 0, end: None };
+            let mut asked = 0;
+            let check = Check::new(&journal, &mut || {
+                asked += 1;
+                true
+            });
+            assert!(check.unwrap().last.iter().all(|last| *last > steps - 10_000) && asked <= 1);
+        }
+        let long = Journal { run: run(1 << 22, Modes::Fua), ..Disk::after(Modes::Fua, 0).journal };
+        let long = Journal { steps: 1 << 40, ..long };
+        assert!(Check::new(&long, &mut || false).is_none());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::journal::{slot_of, step_of, Journal, END, SLOT_BYTES};
+use super::journal::{read_slot, Journal, RunEnd, ALIVE, SLOT_BYTES};
 use super::run::Run;
 use super::wire::{answer, receive, Hello, Status, HELLO_BYTES};
 use crate::error::{Error, Result};
@@ -33,7 +33,7 @@ pub struct ReceiverLimits {
     pub runs: usize,
     /// Until a connection has said what it wants.
     pub hello: Duration,
-    /// Between two steps: the machine without power sends nothing any more.
+    /// Between two messages: the machine without power sends nothing any more.
     pub idle: Duration,
 }
 
@@ -66,6 +66,9 @@ pub struct Receiver {
     limits: ReceiverLimits,
 }
 
+/// A machine that lost power does not answer again within this time.
+const RESTART_LEAST: Duration = Duration::from_secs(3);
+
 type Told<'a> = &'a (dyn Fn(ReceiveEvent) + Sync);
 
 impl Receiver {
@@ -80,6 +83,20 @@ impl Receiver {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = rustix::fs::open(directory, flags, Mode::empty())
             .map_err(|e| Error::system(directory, "opening it", e.into()))?;
+        let st = rustix::fs::fstat(&open)
+            .map_err(|e| Error::system(directory, "looking at it", e.into()))?;
+        let unsuitable = |what: String| Error::Unsuitable {
+            path: directory.into(),
+            what,
+            way_out: "name a directory of your own (--directory), which only you can write".into(),
+        };
+        // Whoever made it first could replace what is kept in it.
+        if st.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(unsuitable(format!("a directory of user {}", st.st_uid)));
+        }
+        if st.st_mode & 0o022 != 0 {
+            return Err(unsuitable("a directory that others can write".into()));
+        }
         let listen = || {
             let listener = TcpListener::bind(address)?;
             listener.set_nonblocking(true)?;
@@ -206,34 +223,67 @@ impl Receiver {
         if let Err(e) = stream.write_all(&answer(Status::Ok, None)) {
             return (steps, e.to_string());
         }
+        let mut heard = Instant::now();
         loop {
             let mut slot = [0; SLOT_BYTES];
             let deadline = Instant::now() + self.limits.idle;
             if let Err(e) = receive(stream, &mut slot, deadline, stop) {
-                let why = match e.kind() {
-                    io::ErrorKind::UnexpectedEof => "the connection ended".into(),
-                    io::ErrorKind::TimedOut => "nothing comes any more".into(),
-                    io::ErrorKind::Interrupted => "the receiver ends".into(),
-                    _ => e.to_string(),
+                return (steps, self.silent(run, file, &e, heard));
+            }
+            heard = Instant::now();
+            let number = match read_slot(run, slot) {
+                Some((ALIVE, _)) => continue,
+                Some((number, _)) => number,
+                None => return (steps, "what came is not the next step".into()),
+            };
+            let end = RunEnd::of_number(number);
+            let noted = match end {
+                Some(end) => Journal::note_end(file, run, end),
+                None if number == steps + 1 => Journal::note(file, slot, number),
+                None => return (steps, "what came is not the next step".into()),
+            };
+            if let Err(e) = noted {
+                return (steps, format!("the step cannot be noted: {e}"));
+            }
+            if end.is_none() {
+                steps = number;
+            }
+            if let Err(e) = stream.write_all(&slot) {
+                return (steps, self.silent(run, file, &e, heard));
+            }
+            if let Some(end) = end {
+                let why = match end {
+                    RunEnd::Uncut => "the writer ends, and nobody has cut the power".into(),
+                    RunEnd::DiskFailed => format!("the disk failed in step {}", steps + 1),
+                    RunEnd::Stalled => format!("step {} took too long to be told", steps + 1),
                 };
                 return (steps, why);
             }
-            let step = match step_of(run, slot) {
-                Some(step) if step == steps + 1 || step == END => step,
-                _ => return (steps, "what came is not the next step".into()),
-            };
-            if let Err(e) = Journal::note(file, run, step) {
-                return (steps, format!("the step cannot be noted: {e}"));
+        }
+    }
+
+    /// Why a connection gives nothing more.  One that is ended by its other side was ended by a
+    /// system that has power: a machine without power cannot do that.  One that starts again
+    /// resets the connection, but not at once.
+    fn silent(&self, run: &Run, file: &File, e: &io::Error, heard: Instant) -> String {
+        let ended = match e.kind() {
+            io::ErrorKind::UnexpectedEof => true,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+                heard.elapsed() < RESTART_LEAST
             }
-            if step != END {
-                steps = step;
+            _ => false,
+        };
+        let why = match e.kind() {
+            _ if ended => "its system ended the connection, so that has power".into(),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                "nothing comes any more".to_string()
             }
-            if let Err(e) = stream.write_all(&slot_of(run, step)) {
-                return (steps, e.to_string());
-            }
-            if step == END {
-                return (steps, "the writer ends, and nobody has cut the power".into());
-            }
+            io::ErrorKind::Interrupted => "the receiver ends".into(),
+            _ => e.to_string(),
+        };
+        match ended.then(|| Journal::note_end(file, run, RunEnd::Uncut)) {
+            Some(Err(e)) => format!("{why}; that cannot be noted: {e}"),
+            _ => why,
         }
     }
 
@@ -276,6 +326,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::Mutex;
 
+    use super::super::journal::slot_of;
     use super::super::run::tests::run;
     use super::super::run::Modes;
     use super::super::wire::{ask, Link};
@@ -351,10 +402,10 @@ mod tests {
             let mut link = Link::open(&bed.address()).unwrap();
             link.begin(&third).unwrap();
             link.tell(&third, 1).unwrap();
-            link.tell(&third, END).unwrap();
+            link.tell_end(&third, RunEnd::DiskFailed).unwrap();
             link.tell(&third, 2).unwrap_err();
             let known = ask(&bed.address(), third.uuid).unwrap();
-            assert_eq!((known.steps, known.uncut), (1, true));
+            assert_eq!((known.steps, known.end), (1, Some(RunEnd::DiskFailed)));
             let mut links =
                 [Link::open(&bed.address()).unwrap(), Link::open(&bed.address()).unwrap()];
             links[0].begin(&first).unwrap();
@@ -366,14 +417,74 @@ mod tests {
                 }
                 assert_eq!(ask(&bed.address(), first.uuid).unwrap().steps, step);
             }
-            drop(links);
-            let known = Journal { run: first, steps: 50, uncut: false };
-            assert_eq!(ask(&bed.address(), known.run.uuid).unwrap(), known);
+            let known = ask(&bed.address(), first.uuid).unwrap();
+            assert_eq!((&known.run, known.steps, known.end), (&first, 50, None));
+            assert!(known.round_trip_us > 0);
             assert_eq!(ask(&bed.address(), second.uuid).unwrap().steps, 7);
             let file = bed.parent.join("runs").join(name(second.uuid));
             assert_eq!(Journal::read(&file).unwrap().steps, 7);
             assert_eq!(ask(&bed.address(), Uuid([3; 16])).unwrap_err().exit_code(), 3);
         });
+    }
+
+    /// A machine without power does not end a connection: whoever does has not lost it.
+    #[test]
+    fn a_connection_that_is_ended_says_that_nobody_cut_the_power() {
+        Bed::new("ended", ReceiverLimits::default()).run(|bed| {
+            let run = own(1);
+            let mut link = Link::open(&bed.address()).unwrap();
+            link.begin(&run).unwrap();
+            link.tell(&run, 1).unwrap();
+            assert_eq!(ask(&bed.address(), run.uuid).unwrap().end, None);
+            drop(link); // as the system does for a process that is killed
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while ask(&bed.address(), run.uuid).unwrap().end != Some(RunEnd::Uncut) {
+                assert!(Instant::now() < deadline, "it is noted");
+            }
+        });
+    }
+
+    /// The fill of a large disk, and a step that the kernel tries again and again.
+    #[test]
+    fn a_writer_that_lives_may_be_silent_for_long() {
+        let limits = ReceiverLimits { idle: Duration::from_millis(500), ..Default::default() };
+        Bed::new("alive", limits).run(|bed| {
+            let (live, dead) = (own(1), own(2));
+            let mut links = [(&live, 50), (&dead, 60_000)].map(|(run, each)| {
+                let mut link = Link::open(&bed.address()).unwrap();
+                link.begin_with(run, Duration::from_millis(each)).unwrap();
+                link
+            });
+            std::thread::sleep(Duration::from_millis(1500));
+            links[0].tell(&live, 1).unwrap();
+            links[1].tell(&dead, 1).unwrap_err();
+            assert_eq!(ask(&bed.address(), dead.uuid).unwrap().end, None);
+        });
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_not_used() {
+        let parent = forebay_test::memory().join(format!("fby-pulled-own-{}", std::process::id()));
+        std::fs::create_dir(&parent).unwrap();
+        let listen = || Receiver::listen("127.0.0.1:0", &parent, ReceiverLimits::default());
+        let mode = |mode| {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::set_permissions(&parent, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(0o755);
+        listen().unwrap();
+        for open in [0o777, 0o1777, 0o775] {
+            mode(open);
+            let e = listen().unwrap_err();
+            assert!(e.to_string().contains("others can write"), "{e}");
+        }
+        mode(0o755);
+        let owned = std::os::unix::fs::chown(&parent, Some(65534), None);
+        if owned.is_ok() {
+            let e = listen().unwrap_err();
+            assert!(e.to_string().contains("of user 65534"), "{e}");
+        }
+        std::fs::remove_dir(&parent).unwrap();
     }
 
     /// Anything that is no greeting ends the connection and leaves no file.
@@ -418,13 +529,13 @@ mod tests {
     fn steps_out_of_order_are_not_noted() {
         Bed::new("order", ReceiverLimits::default()).run(|bed| {
             let strange = |run: &Run| {
-                let mut damaged = slot_of(run, 3);
+                let mut damaged = slot_of(run, 3, 0);
                 damaged[15] = 1;
                 [
-                    slot_of(run, 2),
-                    slot_of(run, 4),
-                    slot_of(run, u64::MAX - 1),
-                    slot_of(&own(99), 3),
+                    slot_of(run, 2, 0),
+                    slot_of(run, 4, 0),
+                    slot_of(run, ALIVE - 1, 0),
+                    slot_of(&own(99), 3, 0),
                     [0; SLOT_BYTES],
                     damaged,
                 ]
@@ -434,7 +545,8 @@ mod tests {
                 let strange = strange(&run)[i];
                 let mut stream = TcpStream::connect(bed.address()).unwrap();
                 let mut all = Hello::New(run.clone()).encode().to_vec();
-                for slot in [slot_of(&run, 1), slot_of(&run, 2), strange, slot_of(&run, 3)] {
+                let step = |n| slot_of(&run, n, 0);
+                for slot in [step(1), step(2), strange, step(3)] {
                     all.extend(slot);
                 }
                 stream.write_all(&all).unwrap();

@@ -8,17 +8,18 @@ use forebay_engine::sys::crc32c;
 use serde::{Deserialize, Serialize};
 
 use crate::media::RUN_MAGIC;
-use crate::medium::mixed;
+use crate::medium::{mixed, FuaWay};
 use crate::report::{words, Uuid};
 
 /// Bytes of a run's parameters.
 pub(super) const RUN_BYTES: usize = 256;
 const DEVICE_BYTES: usize = 128;
-const VERSION: u32 = 1;
+const DISK_AT: usize = 88 + DEVICE_BYTES;
+const VERSION: u32 = 2;
 /// Blocks of a run: what has to be kept in memory to compare them is 8 bytes each.
 pub(super) const BLOCKS_LEAST: u64 = 64;
 pub(super) const BLOCKS_MOST: u64 = 1 << 24;
-const UNIT_MOST: u32 = 64 << 10;
+pub(super) const UNIT_MOST: u32 = 64 << 10;
 /// Steps of a mode before it is the other one's turn.
 const PHASE_STEPS: u64 = 2048;
 
@@ -72,6 +73,12 @@ pub struct Run {
     pub started: u64,
     /// Its name and model.
     pub device: String,
+    /// By model and serial number ([`crate::DeviceFacts`]); 0: it has none.
+    pub(super) disk: u64,
+    /// What a write of FUA mode is at the device.
+    pub fua_is: FuaWay,
+    /// All bytes that the run writes to were zero before it.
+    pub blank: bool,
 }
 
 /// A write of a step.
@@ -102,6 +109,9 @@ impl Run {
             end -= 1;
         }
         put(&self.device.as_bytes()[..end]);
+        out[DISK_AT..DISK_AT + 8].copy_from_slice(&self.disk.to_le_bytes());
+        out[DISK_AT + 8] = self.fua_is as u8;
+        out[DISK_AT + 9] = self.blank.into();
         let crc = crc32c(0, &out[..RUN_BYTES - 4]);
         out[RUN_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -135,6 +145,13 @@ impl Run {
                 _ => return None,
             },
             device: crate::printable(&String::from_utf8_lossy(device)).into_owned(),
+            disk: u64_at(DISK_AT)?,
+            fua_is: FuaWay::ALL.into_iter().find(|way| *way as u8 == bytes[DISK_AT + 8])?,
+            blank: match bytes[DISK_AT + 9] {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
         };
         let unit = run.unit_bytes;
         let fits = unit.is_power_of_two()
@@ -201,6 +218,9 @@ pub(super) mod tests {
             boot: Uuid([1; 16]),
             started: 1_700_000_000,
             device: "sdx Example".into(),
+            disk: 0,
+            fua_is: FuaWay::Fua,
+            blank: true,
         }
     }
 
@@ -208,6 +228,10 @@ pub(super) mod tests {
     fn parameters_are_read_as_they_were_written() {
         for modes in [Modes::Both, Modes::Fua, Modes::Flush] {
             let run = run(1000, modes);
+            assert_eq!(Run::decode(&run.encode()), Some(run));
+        }
+        for fua_is in FuaWay::ALL {
+            let run = Run { fua_is, blank: false, disk: u64::MAX - 1, ..run(64, Modes::Fua) };
             assert_eq!(Run::decode(&run.encode()), Some(run));
         }
         let long = Run { device: "ü".repeat(100), ..run(64, Modes::Both) };

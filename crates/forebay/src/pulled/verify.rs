@@ -6,13 +6,15 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::check::{Check, PullReport};
-use super::journal::Journal;
+use super::check::{Check, DiskIs, First, PullReport, Seen};
+use super::journal::{read_slot, Journal, RunEnd, SLOT_BYTES};
 use super::run::Run;
-use super::writer::this_boot;
+use super::writer::{this_boot, END_MARK_AT};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::medium::{Claim, Target};
+use crate::media::RUN_MAGIC;
+use crate::medium::{Claim, DeviceFacts, MediumFacts, Place, Target};
+use crate::report::Uuid;
 
 /// Bytes read at once.
 const PIECE: usize = 1 << 20;
@@ -41,9 +43,11 @@ pub fn verify(
     journal: &Journal,
     go_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<PullReport>> {
+    let facts = MediumFacts::of(path)?;
     let target = Target::open(path, Claim::Read)?;
     let run = &journal.run;
-    if target.size_bytes() < run.end() {
+    let size = target.size_bytes();
+    if size < run.end() {
         return Err(Error::Unsuitable {
             path: path.into(),
             what: format!("smaller than the disk of the run {} ({})", run.uuid, run.device),
@@ -51,11 +55,12 @@ pub fn verify(
         });
     }
     let mut memory = buffer(path)?;
-    let mut check = Check::new(journal);
+    let Some(mut check) = Check::new(journal, &mut || go_on(0, run.blocks)) else {
+        return Ok(None);
+    };
     let unit = run.unit_bytes as usize;
-    let first = &mut memory.bytes_mut()[..unit];
-    check.parameters(target.read(first, 0).is_ok() && Run::decode(first).as_ref() == Some(run));
-    let mut at = 0;
+    let (first, end) = first_block(&target, run, &mut memory.bytes_mut()[..unit])?;
+    let (mut at, mut readable, mut unreadable) = (0, None, None);
     while at < run.blocks {
         if !go_on(at, run.blocks) {
             return Ok(None);
@@ -66,11 +71,63 @@ pub fn verify(
         for (block, bytes) in (at..).zip(bytes.chunks_exact_mut(unit)) {
             // One that cannot be read takes its neighbours with it: each alone.
             let good = whole || read(&target, bytes, run.byte(block))?;
+            match good {
+                true => readable = Some(block),
+                false => unreadable = Some(block),
+            }
             check.block(block, good.then_some(&*bytes));
         }
         at += blocks;
     }
-    Ok(Some(check.end(run.boot == this_boot())))
+    if unreadable.is_some() {
+        // Of a disk that is gone nothing can be read, not even what was read before.
+        let again = &mut memory.bytes_mut()[..unit];
+        let there = match readable {
+            Some(block) => Target::open(path, Claim::Read)
+                .is_ok_and(|t| t.size_bytes() == size && t.read(again, run.byte(block)).is_ok()),
+            None => false,
+        };
+        if !there {
+            return Err(Error::Io {
+                path: path.into(),
+                doing: "reading it",
+                source: Errno::IO.into(),
+                way_out: "it does not answer any more, or nothing on it can be read: attach it again, and verify again".into(),
+            });
+        }
+    }
+    let own = facts.device.as_ref().filter(|_| facts.place == Place::BlockDevice);
+    let boot = this_boot();
+    let unknown = Uuid([0; 16]);
+    Ok(Some(check.end(Seen {
+        first,
+        end,
+        same_boot: run.boot == boot || run.boot == unknown || boot == unknown,
+        direct: target.is_direct(),
+        disk: match (run.disk, own.map_or(0, DeviceFacts::identity)) {
+            (0, _) | (_, 0) => DiskIs::Unknown,
+            (then, now) if then == now => DiskIs::Same,
+            _ => DiskIs::Other,
+        },
+    })))
+}
+
+/// The block before the run's: its parameters, and how its writer ended, if it could say so.
+fn first_block(target: &Target, run: &Run, to: &mut [u8]) -> Result<(First, Option<RunEnd>)> {
+    if !read(target, to, 0)? {
+        return Ok((First::Damaged, None));
+    }
+    let first = match Run::decode(to) {
+        Some(found) if found == *run => First::Own,
+        Some(found) if found.started >= run.started => First::Later,
+        Some(_) => First::Earlier,
+        None if to.iter().all(|b| *b == 0) => First::Old,
+        None if !run.blank && !to.starts_with(RUN_MAGIC) => First::Old,
+        None => First::Damaged,
+    };
+    let slot = to[END_MARK_AT..][..SLOT_BYTES].try_into().expect("16 bytes");
+    let end = read_slot(run, slot).and_then(|(number, _)| RunEnd::of_number(number));
+    Ok((first, end.filter(|_| first == First::Own)))
 }
 
 /// Whether it can be read.  A disk that is gone is an error of the whole verification.

@@ -5,31 +5,35 @@
 //! | message | bytes | content |
 //! |---|---|---|
 //! | hello | 280 | magic, kind (1: a new run, 2: what is known of a run), parameters, CRC |
-//! | answer | 288 | magic, status, the run's last step, parameters, CRC |
-//! | step | 16 | number, CRC from the run's UUID; the receiver sends it back when it has it |
-//! | end | 16 | the same, with the largest number: the writer ends, and nobody has cut the power |
+//! | answer | 288 | magic, status, end, round trip, the run's last step, parameters, CRC |
+//! | step | 16 | number, CRC from the run's UUID, the last round trip; the receiver sends it back when it has it |
+//! | end | 16 | the same, with a number above all steps: how the writer ends |
+//! | alive | 16 | the same; nothing is sent back |
 //!
 //! A hello that asks has only the UUID of its parameters, in their place.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
+use std::sync::{mpsc, Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_engine::sys::crc32c;
 
-use super::journal::{slot_of, Journal, SLOT_BYTES};
+use super::journal::{slot_of, Journal, RunEnd, ALIVE, SLOT_BYTES, STEPS_MOST};
 use super::run::{Run, RUN_BYTES};
 use crate::error::{Error, Result};
 use crate::report::Uuid;
 
-const MAGIC: &[u8; 8] = b"FBYMEDT1";
+const MAGIC: &[u8; 8] = b"FBYMEDT2";
 pub(super) const HELLO_BYTES: usize = 16 + RUN_BYTES + 8;
 pub(super) const ANSWER_BYTES: usize = 24 + RUN_BYTES + 8;
 /// Where the parameters have their UUID.
 const UUID_AT: usize = 16;
 /// A receiver that does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two signs of life of a writer.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,20 +97,30 @@ pub(super) fn answer(status: Status, known: Option<&Journal>) -> [u8; ANSWER_BYT
     out[..8].copy_from_slice(MAGIC);
     out[8] = status as u8;
     if let Some(journal) = known {
-        out[9] = journal.uncut.into();
+        out[9] = journal.end.map_or(0, |end| (u64::MAX - end.number()) as u8 + 1);
+        out[12..16].copy_from_slice(&journal.round_trip_us.to_le_bytes());
         out[16..24].copy_from_slice(&journal.steps.to_le_bytes());
         out[24..24 + RUN_BYTES].copy_from_slice(&journal.run.encode());
     }
     sealed(out)
 }
 
+/// `None`: it is no answer, or says what no receiver can know.
 fn answered(bytes: &[u8; ANSWER_BYTES]) -> Option<(u8, Option<Journal>)> {
     if !is_sealed(bytes) {
         return None;
     }
+    let round_trip_us = u32::from_le_bytes(bytes[12..16].try_into().ok()?);
     let steps = u64::from_le_bytes(bytes[16..24].try_into().ok()?);
-    let run = Run::decode(&bytes[24..]);
-    Some((bytes[8], run.map(|run| Journal { run, steps, uncut: bytes[9] != 0 })))
+    let end = match bytes[9] {
+        0 => None,
+        n => Some(RunEnd::of_number(u64::MAX - u64::from(n - 1))?),
+    };
+    if steps > STEPS_MOST {
+        return None;
+    }
+    let journal = |run| Journal { run, steps, round_trip_us, end };
+    Some((bytes[8], Run::decode(&bytes[24..]).map(journal)))
 }
 
 /// Fills the buffer before the deadline, or not at all; `stop` is looked at several times a
@@ -148,6 +162,11 @@ pub(super) fn receive(
 pub(super) struct Link {
     server: String,
     stream: TcpStream,
+    /// The same, for whoever sends: a message is sent whole.
+    sending: Arc<Mutex<TcpStream>>,
+    /// The thread that gives signs of life ends with it.
+    alive: Option<mpsc::Sender<()>>,
+    round_trip: Duration,
 }
 
 impl Link {
@@ -160,9 +179,15 @@ impl Link {
                 Ok(stream) => {
                     let set = stream
                         .set_nodelay(true)
-                        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-                    set.map_err(|e| failed(e.to_string()))?;
-                    return Ok(Link { server: server.into(), stream });
+                        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+                        .and_then(|()| stream.try_clone());
+                    return Ok(Link {
+                        server: server.into(),
+                        sending: Arc::new(Mutex::new(set.map_err(|e| failed(e.to_string()))?)),
+                        stream,
+                        alive: None,
+                        round_trip: Duration::ZERO,
+                    });
                 }
                 Err(e) => cause = e.to_string(),
             }
@@ -181,7 +206,8 @@ impl Link {
 
     fn exchange<const N: usize>(&mut self, message: &[u8]) -> Result<[u8; N]> {
         let mut out = [0; N];
-        self.stream.write_all(message).map_err(|e| self.failed(e))?;
+        let sent = self.sending.lock().unwrap_or_else(PoisonError::into_inner).write_all(message);
+        sent.map_err(|e| self.failed(e))?;
         let deadline = Instant::now() + PATIENCE;
         // Not interrupted: an answer comes, or the time is over.
         receive(&mut self.stream, &mut out, deadline, &|| false).map_err(|e| self.failed(e))?;
@@ -194,30 +220,67 @@ impl Link {
         answered(&bytes).ok_or_else(|| unreachable(&self.server, strange.into()))
     }
 
-    /// The receiver keeps the run from here on.
+    /// The receiver keeps the run from here on, and hears that the writer lives.
     pub(super) fn begin(&mut self, run: &Run) -> Result<()> {
+        self.begin_with(run, KEEP_ALIVE)
+    }
+
+    pub(super) fn begin_with(&mut self, run: &Run, each: Duration) -> Result<()> {
         match self.greet(&Hello::New(run.clone()))? {
-            (status, _) if status == Status::Ok as u8 => Ok(()),
-            _ => Err(unreachable(
-                &self.server,
-                "the receiver refuses the run; what it says there is why".into(),
-            )),
+            (status, _) if status == Status::Ok as u8 => {}
+            _ => {
+                return Err(unreachable(
+                    &self.server,
+                    "the receiver refuses the run; what it says there is why".into(),
+                ))
+            }
         }
+        let (alive, ended) = mpsc::channel();
+        let (sending, message) = (self.sending.clone(), slot_of(run, ALIVE, 0));
+        let keep_alive = move || {
+            while ended.recv_timeout(each) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let sent =
+                    sending.lock().unwrap_or_else(PoisonError::into_inner).write_all(&message);
+                if sent.is_err() {
+                    return; // the next step shows it
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("fby-alive".into()).spawn(keep_alive);
+        thread.map_err(|e| self.failed(e))?;
+        self.alive = Some(alive);
+        Ok(())
     }
 
     /// Returns when the receiver has the step.
     pub(super) fn tell(&mut self, run: &Run, step: u64) -> Result<()> {
-        let message = slot_of(run, step);
-        match self.exchange::<SLOT_BYTES>(&message)? == message {
+        let message = slot_of(run, step, self.round_trip_us());
+        let began = Instant::now();
+        let answer = self.exchange::<SLOT_BYTES>(&message)?;
+        let took = began.elapsed();
+        self.round_trip = match self.round_trip {
+            Duration::ZERO => took,
+            before => (before * 7 + took) / 8,
+        };
+        match answer == message {
             true => Ok(()),
             false => Err(unreachable(&self.server, "the receiver answers another step".into())),
         }
     }
+
+    /// How long the receiver takes to answer a step.
+    pub(super) fn round_trip_us(&self) -> u32 {
+        u32::try_from(self.round_trip.as_micros()).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn tell_end(&mut self, run: &Run, end: RunEnd) -> Result<()> {
+        self.tell(run, end.number())
+    }
 }
 
 fn unreachable(server: &str, cause: String) -> Error {
-    Error::Unreachable {
-        path: server.into(),
+    Error::NoReceiver {
+        server: server.into(),
         cause,
         way_out:
             "see that forebay media-test --receive runs there, and that no firewall is between"
@@ -255,9 +318,17 @@ mod tests {
                 assert_eq!(Hello::decode(&bad), None, "bit {bit}");
             }
         }
-        let journal = Journal { run: run(64, Modes::Both), steps: 77, uncut: true };
-        let bytes = answer(Status::Ok, Some(&journal));
-        assert_eq!(answered(&bytes), Some((0, Some(journal))));
+        let journal = |end| Journal { run: run(64, Modes::Both), steps: 77, round_trip_us: 9, end };
+        for end in [None, Some(RunEnd::Uncut), Some(RunEnd::DiskFailed), Some(RunEnd::Stalled)] {
+            let bytes = answer(Status::Ok, Some(&journal(end)));
+            assert_eq!(answered(&bytes), Some((0, Some(journal(end)))));
+        }
+        // More steps than a run can have would be compared for ever.
+        for steps in [STEPS_MOST + 1, u64::MAX - 1, u64::MAX] {
+            let bytes = answer(Status::Ok, Some(&Journal { steps, ..journal(None) }));
+            assert_eq!(answered(&bytes), None);
+        }
+        let bytes = answer(Status::Ok, Some(&journal(Some(RunEnd::Uncut))));
         for bit in 0..ANSWER_BYTES * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
@@ -271,7 +342,7 @@ mod tests {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for server in [&*closed.to_string(), "127.0.0.1", "", "127.0.0.1:99999"] {
             let e = ask(server, Uuid([1; 16])).unwrap_err();
-            assert_eq!(e.exit_code(), 7, "{e}");
+            assert_eq!(e.exit_code(), 18, "{e}");
             assert!(
                 e.to_string().starts_with(server) && e.to_string().contains("--receive"),
                 "{e}"

@@ -1,25 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes step by step, and tells the receiver of each before the next, until the disk is gone.
+//!
+//! A writer that ends in any other way says so, to the receiver and in the disk's first block:
+//! else a cut that comes later, when everything is long on the disk, would count as a test.
 
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::block;
-use super::journal::END;
-use super::run::{Modes, PullMode, Run, BLOCKS_LEAST, BLOCKS_MOST};
+use super::journal::{slot_of, RunEnd};
+use super::run::{Modes, PullMode, Run, BLOCKS_LEAST, BLOCKS_MOST, UNIT_MOST};
 use super::wire::Link;
 use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::medium::{Claim, MediumFacts, Target};
+use crate::medium::{Claim, DeviceFacts, MediumFacts, Place, Target};
 use crate::report::{human_bytes, Uuid};
 
 /// Bytes written at once when the disk is filled.
 const FILL: usize = 1 << 20;
 /// Of a run, if nothing else is asked for.
 const DEFAULT_BYTES: u64 = 1 << 30;
+/// Where the first block has the end of a writer that could still say it.
+pub(super) const END_MARK_AT: usize = 512;
+/// A step that takes longer is not told: the disk may have lost power and come back, and the
+/// kernel may have reset it and tried again.
+const STALL: Duration = Duration::from_secs(3);
+/// The end of a disk where some file systems and RAIDs have what they need.
+const TAIL: u64 = 1 << 20;
 /// The longest write of a step, in blocks.
 const WRITE_MOST: usize = 16;
 
@@ -37,6 +48,8 @@ pub struct PullOptions {
 /// How far it is.
 #[derive(Clone, Copy, Debug)]
 pub struct PullProgress {
+    /// Blocks that were looked at for content, of how many.
+    pub looked: u64,
     /// Blocks that are filled before the first step, of how many.
     pub filled: u64,
     pub blocks: u64,
@@ -50,8 +63,12 @@ pub struct PullEnd {
     pub run: Run,
     /// Steps that the receiver has.
     pub steps: u64,
-    /// The disk's error; `None`: the time was over, or it was told to stop.
+    pub end: RunEnd,
+    /// The disk's error, if it failed.
     pub disk_error: Option<String>,
+    /// The receiver has heard how it ended.
+    pub told: bool,
+    pub round_trip_us: u64,
     /// Written past the page cache.
     pub direct: bool,
 }
@@ -75,44 +92,131 @@ pub fn write_until_cut(
         });
     }
     let target = Target::open(path, Claim::Write)?;
+    let held = |found| Error::HoldsData {
+        path: path.into(),
+        found,
+        way_out: "If that may be destroyed: --overwrite".into(),
+    };
     if let Some(found) = target.found()?.filter(|_| !o.overwrite) {
-        return Err(Error::HoldsData {
-            path: path.into(),
-            found,
-            way_out: "If that may be destroyed: --overwrite".into(),
-        });
+        return Err(held(found));
     }
-    let run = new_run(&facts, &target, o)?;
+    let mut run = new_run(&facts, &target, o)?;
+    // A look at some places is enough to name what is there, and not to say that nothing is.
+    let used = first_used(&target, &run, &mut |looked| {
+        let mode = PullMode::Flush;
+        go_on(PullProgress { looked, filled: 0, blocks: run.blocks, steps: 0, mode })
+    })?;
+    run.blank = match used {
+        Used::Nowhere => true,
+        Used::At(_) if o.overwrite => false,
+        Used::At(byte) => return Err(held(format!("data of unknown kind (at byte {byte})"))),
+        Used::Stopped => {
+            return Ok(PullEnd {
+                run,
+                steps: 0,
+                end: RunEnd::Uncut,
+                disk_error: None,
+                told: false,
+                round_trip_us: 0,
+                direct: target.is_direct(),
+            })
+        }
+    };
     // First of all the receiver: without it nothing is destroyed.
     let mut link = Link::open(server)?;
     link.begin(&run)?;
     let mut writer = Writer::new(&target, &run)?;
-    if !writer.fill(go_on)? {
-        return Ok(writer.end(0, None));
-    }
-    let started = Instant::now();
-    let mut steps = 0;
-    loop {
-        let progress = PullProgress {
-            filled: run.blocks,
-            blocks: run.blocks,
-            steps,
-            mode: run.mode(steps + 1),
-        };
-        if started.elapsed() >= o.most || !go_on(progress) {
-            link.tell(&run, END)?;
-            return Ok(writer.end(steps, None));
+    let ended = writer.fill_and_step(&mut link, o.most, go_on);
+    match ended {
+        Ok((steps, end, disk_error)) => {
+            let told = link.tell_end(&run, end).is_ok();
+            if end != RunEnd::DiskFailed {
+                writer.mark(end);
+            }
+            Ok(PullEnd {
+                steps,
+                end,
+                disk_error: disk_error.map(|e| e.to_string()),
+                told,
+                round_trip_us: link.round_trip_us().into(),
+                direct: target.is_direct(),
+                run,
+            })
         }
-        if let Err(e) = writer.step(steps + 1) {
-            return Ok(writer.end(steps, Some(e)));
+        Err(e) => {
+            // The receiver may be away: the disk, if it has power, has it too.
+            writer.mark(RunEnd::Uncut);
+            if !matches!(e, Error::NoReceiver { .. }) {
+                let _ = link.tell_end(&run, RunEnd::Uncut);
+            }
+            Err(e)
         }
-        link.tell(&run, steps + 1)?;
-        steps += 1;
     }
+}
+
+/// The steps that the receiver has, and how it ended.
+type Ended = (u64, RunEnd, Option<io::Error>);
+
+enum Used {
+    Nowhere,
+    At(u64),
+    Stopped,
+}
+
+/// The first byte that is not zero: where the run will write, and at the end of the disk.
+fn first_used(target: &Target, run: &Run, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Used> {
+    let failed = |e: io::Error| Error::system(target.path(), "reading it", e);
+    let mut memory =
+        Memory::zeroed(FILL).map_err(|e| Error::system(target.path(), "allocating memory", e))?;
+    let size = target.size_bytes() / 4096 * 4096;
+    let tail = size.saturating_sub(TAIL).max(run.end());
+    for (from, to) in [(0, run.end()), (tail, size)] {
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(FILL as u64) as usize;
+            let bytes = &mut memory.bytes_mut()[..n];
+            target.read(bytes, at).map_err(failed)?;
+            if let Some(used) = bytes.iter().position(|b| *b != 0) {
+                return Ok(Used::At(at + used as u64));
+            }
+            at += n as u64;
+            if !go_on(at.min(run.end()) / u64::from(run.unit_bytes)) {
+                return Ok(Used::Stopped);
+            }
+        }
+    }
+    Ok(Used::Nowhere)
+}
+
+/// An error that a disk without power can cause.  Others, such as a full file system, say
+/// nothing of its power.
+fn is_of_a_cut(e: &io::Error) -> bool {
+    let known = [
+        Errno::IO,
+        Errno::NODEV,
+        Errno::NXIO,
+        Errno::TIMEDOUT,
+        Errno::NOLINK,
+        Errno::REMOTEIO,
+        Errno::SHUTDOWN,
+        Errno::NOTCONN,
+        Errno::CONNABORTED,
+    ];
+    e.raw_os_error().is_some_and(|e| known.iter().any(|known| known.raw_os_error() == e))
 }
 
 fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run> {
     let unit = u64::from(facts.unit_bytes);
+    if !facts.unit_bytes.is_power_of_two() || facts.unit_bytes > UNIT_MOST {
+        return Err(Error::Unsupported {
+            path: target.path().into(),
+            cause: format!("its physical block has {} bytes", facts.unit_bytes),
+            way_out: format!(
+                "the test takes disks with a power of two up to {} bytes: name a disk below it",
+                UNIT_MOST
+            ),
+        });
+    }
     let size = o.size_bytes.unwrap_or(DEFAULT_BYTES).min(target.size_bytes());
     let blocks = (size / unit).saturating_sub(1);
     if o.size_bytes.is_some_and(|asked| asked > target.size_bytes()) {
@@ -139,6 +243,7 @@ fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run>
         device.and_then(|d| d.model.clone()),
         device.and_then(|d| d.serial.clone()),
     ];
+    let disk = device.filter(|_| facts.place == Place::BlockDevice);
     Ok(Run {
         uuid: Uuid::random()?,
         unit_bytes: facts.unit_bytes,
@@ -149,6 +254,9 @@ fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run>
         boot: this_boot(),
         started: since.as_secs(),
         device: words.into_iter().flatten().collect::<Vec<_>>().join(" "),
+        disk: disk.map_or(0, DeviceFacts::identity),
+        fua_is: target.fua_way(facts),
+        blank: false,
     })
 }
 
@@ -172,13 +280,60 @@ impl<'t> Writer<'t> {
         Ok(Writer { target, run, buffer })
     }
 
-    fn end(&self, steps: u64, error: Option<io::Error>) -> PullEnd {
-        PullEnd {
-            run: self.run.clone(),
-            steps,
-            disk_error: error.map(|e| e.to_string()),
-            direct: self.target.is_direct(),
+    /// Fills the disk, then step by step.  An error is none of the disk.
+    fn fill_and_step(
+        &mut self,
+        link: &mut Link,
+        most: Duration,
+        go_on: &mut dyn FnMut(PullProgress) -> bool,
+    ) -> Result<Ended> {
+        let run = self.run;
+        if !self.fill(go_on)? {
+            return Ok((0, RunEnd::Uncut, None));
         }
+        let started = Instant::now();
+        let mut steps = 0;
+        loop {
+            let progress = PullProgress {
+                looked: run.blocks,
+                filled: run.blocks,
+                blocks: run.blocks,
+                steps,
+                mode: run.mode(steps + 1),
+            };
+            if started.elapsed() >= most || !go_on(progress) {
+                return Ok((steps, RunEnd::Uncut, None));
+            }
+            let began = Instant::now();
+            match self.step(steps + 1) {
+                Ok(()) if began.elapsed() > STALL => return Ok((steps, RunEnd::Stalled, None)),
+                Ok(()) => {}
+                Err(e) if is_of_a_cut(&e) => return Ok((steps, RunEnd::DiskFailed, Some(e))),
+                Err(e) => return Err(Error::system(self.target.path(), "writing to it", e)),
+            }
+            link.tell(run, steps + 1)?;
+            steps += 1;
+        }
+    }
+
+    /// The first block: the parameters, and how the writer ended.
+    fn first(&mut self, end: Option<RunEnd>) -> io::Result<()> {
+        let (run, target) = (self.run, self.target);
+        let first = &mut self.buffer.bytes_mut()[..run.unit_bytes as usize];
+        first.fill(0);
+        let parameters = run.encode();
+        first[..parameters.len()].copy_from_slice(&parameters);
+        if let Some(end) = end {
+            let slot = slot_of(run, end.number(), 0);
+            first[END_MARK_AT..END_MARK_AT + slot.len()].copy_from_slice(&slot);
+        }
+        target.write(first, 0).and_then(|()| target.flush())
+    }
+
+    /// For a verification that the receiver can tell nothing of it.
+    fn mark(&mut self, end: RunEnd) {
+        // A disk that has lost power meanwhile does not take it, and then it is not true.
+        let _ = self.first(Some(end));
     }
 
     /// The content of blocks of a step, in the buffer.
@@ -202,15 +357,12 @@ impl<'t> Writer<'t> {
             target.write(self.content(at, blocks, 0), run.byte(at)).map_err(failed)?;
             at += blocks;
             let mode = PullMode::Flush;
-            if !go_on(PullProgress { filled: at, blocks: run.blocks, steps: 0, mode }) {
+            let looked = run.blocks;
+            if !go_on(PullProgress { looked, filled: at, blocks: run.blocks, steps: 0, mode }) {
                 return Ok(false);
             }
         }
-        let first = &mut self.buffer.bytes_mut()[..run.unit_bytes as usize];
-        first.fill(0);
-        let parameters = run.encode();
-        first[..parameters.len()].copy_from_slice(&parameters);
-        target.write(first, 0).and_then(|()| target.flush()).map_err(failed)?;
+        self.first(None).map_err(failed)?;
         Ok(true)
     }
 
@@ -233,5 +385,85 @@ impl<'t> Writer<'t> {
             PullMode::Flush => done.and_then(|()| target.flush()),
             PullMode::Fua => done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_that_a_cut_can_cause_are_one() {
+        for (cut, errno) in [
+            (true, Errno::IO),
+            (true, Errno::NODEV),
+            (true, Errno::NXIO),
+            (false, Errno::NOSPC),
+            (false, Errno::INVAL),
+            (false, Errno::NOMEM),
+            (false, Errno::FBIG),
+        ] {
+            assert_eq!(is_of_a_cut(&errno.into()), cut, "{errno}");
+        }
+        assert!(!is_of_a_cut(&io::ErrorKind::WriteZero.into()));
+    }
+
+    /// Disks whose physical block no run has are refused before anything is written.
+    #[test]
+    fn a_physical_block_that_no_run_has_is_refused() {
+        let path = forebay_test::memory().join(format!("fby-unit-{}", std::process::id()));
+        std::fs::write(&path, vec![0; 16 << 20]).unwrap();
+        let mut facts = MediumFacts::of(&path).unwrap();
+        let target = Target::open(&path, Claim::Write).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let options = PullOptions {
+            modes: Modes::Both,
+            size_bytes: None,
+            most: Duration::ZERO,
+            overwrite: false,
+        };
+        for (unit, good) in
+            [(4096, true), (16384, true), (65536, true), (12288, false), (131_072, false)]
+        {
+            facts.unit_bytes = unit;
+            let run = new_run(&facts, &target, &options);
+            match good {
+                true => assert!(Run::decode(&run.unwrap().encode()).is_some(), "{unit}"),
+                false => assert_eq!(run.unwrap_err().exit_code(), 10, "{unit}"),
+            }
+        }
+    }
+
+    /// Each place that the run writes to, and the end of the disk, is looked at.
+    #[test]
+    fn content_anywhere_that_is_written_is_found() {
+        use std::os::unix::fs::FileExt;
+        let path = forebay_test::memory().join(format!("fby-used-{}", std::process::id()));
+        let size = 12u64 << 20;
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(size).unwrap();
+        let target = Target::open(&path, Claim::Read).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let run = Run { blocks: 511, ..super::super::run::tests::run(64, Modes::Both) };
+        assert_eq!(run.end(), 2 << 20);
+        let used = || match first_used(&target, &run, &mut |_| true).unwrap() {
+            Used::At(at) => Some(at),
+            _ => None,
+        };
+        assert_eq!(used(), None);
+        for (at, is_found) in [
+            (0, true),
+            (5000, true),
+            ((1 << 20) + 600, true),
+            ((2 << 20) - 1, true),
+            (6 << 20, false),
+            (size - (1 << 20), true),
+            (size - 1, true),
+        ] {
+            file.write_all_at(&[1], at).unwrap();
+            assert_eq!(used(), is_found.then_some(at), "{at}");
+            file.write_all_at(&[0], at).unwrap();
+        }
+        assert!(matches!(first_used(&target, &run, &mut |_| false), Ok(Used::Stopped)));
     }
 }
