@@ -342,6 +342,7 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	       b.pages_destaged - z->pages_destaged, b.pages_relocated - z->pages_relocated,
 	       b.rounds - z->rounds);
 	sz = emit_origin_use(result, maxlen, sz, &b, z);
+	EMIT(" lost_stuck=%u", c->volume.lost_stuck);
 	EMIT(" volume_uuid=%pU marks=%u", c->volume.spec.uuid, c->volume.marks);
 	if (c->volume.slots)
 		EMIT(" slots=%u counted=%u conflicts=%llu eras_percent=%u", c->volume.slots, c->volume.counted,

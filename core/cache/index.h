@@ -59,13 +59,16 @@ static inline u32 fby_index_get_locked(const struct fby_cache *p, u32 b, u64 key
 	return page;
 }
 
-/* Bucket held.  Returns the place in the chain that holds the number of page. */
+/* Bucket held.  Returns the place in the chain that holds the number of page; of a pool that is
+ * broken, NULL. */
 static inline u32 *fby_index_place_locked(struct fby_cache *p, u32 b, u32 page)
 {
 	u32 *at = &p->bucket[b], here;
 
 	while ((here = fby_load(at) & ~FBY_BUCKET_LOCK) != page) {
 		FBY_ASSERT(p, here != FBY_NO_PAGE);
+		if (here == FBY_NO_PAGE)
+			return NULL;
 		at = &p->entry[here].next;
 	}
 	return at;
@@ -76,8 +79,13 @@ static inline void fby_index_put_locked(struct fby_cache *p, u32 b, u64 key, u32
 {
 	struct fby_entry *e = &p->entry[page];
 	u32 *at = old == FBY_NO_PAGE ? &p->bucket[b] : fby_index_place_locked(p, b, old);
-	u32 next = old == FBY_NO_PAGE ? fby_load(at) & ~FBY_BUCKET_LOCK : p->entry[old].next;
+	u32 next;
 
+	if (!at) {
+		at = &p->bucket[b];
+		old = FBY_NO_PAGE;
+	}
+	next = old == FBY_NO_PAGE ? fby_load(at) & ~FBY_BUCKET_LOCK : p->entry[old].next;
 	FBY_ASSERT(p, fby_index_held(p, b));
 	FBY_ASSERT(p, !(fby_load(&e->state) & FBY_ES_LINKED));
 	fby_store(&e->key, key);
@@ -94,6 +102,8 @@ static inline void fby_index_del_locked(struct fby_cache *p, u32 b, u32 page)
 	u32 *at = fby_index_place_locked(p, b, page);
 
 	FBY_ASSERT(p, fby_load(&p->entry[page].state) & FBY_ES_LINKED);
+	if (!at)
+		return;
 	fby_store_release(at, p->entry[page].next | (fby_load(at) & FBY_BUCKET_LOCK));
 	fby_store(&p->entry[page].state, 0u);
 }

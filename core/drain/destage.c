@@ -550,6 +550,8 @@ void fby_drain_complete(struct fby_drain *p, u32 id, int error)
 	struct fby_io_slot *io;
 
 	FBY_ASSERT(p, id / 64 < p->space->store.sb.nvolumes);
+	if (id / 64 >= p->space->store.sb.nvolumes)
+		return;
 	io = &p->volume[id / 64].destage.io[id % 64];
 	FBY_ASSERT(p, fby_load(&io->status) == FBY_IOS_BUSY);
 	if (fby_load(&p->volume[id / 64].destage.phase) == FBY_PH_FLUSHING)
