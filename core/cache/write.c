@@ -536,7 +536,7 @@ static int begin_again(struct fby_cache *p, struct fby_write *w, u16 volume, u64
 	if (w->page[0].old != page) { /* overwritten since */
 		w->npages = 0;
 		fby_index_release(p, w->page[0].bucket);
-		fby_slot_release(&p->space->slot[w->slot]);
+		fby_slot_give(p->space, &p->space->slot[w->slot], wake);
 	}
 	return FBY_DONE;
 }
@@ -598,7 +598,7 @@ int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u3
 	    (w.kind == FBY_KIND_DATA && fby_page_read(p, page, fby_key(volume, g->block), state, g->valid, 0, data,
 						      !FBY_BUG(MOVE_UNVERIFIED)) != FBY_PAGE_OK)) {
 		fby_index_release(p, g->bucket);
-		fby_slot_release(&p->space->slot[w.slot]);
+		fby_slot_give(p->space, &p->space->slot[w.slot], wake);
 		return FBY_DONE;
 	}
 	w.nsectors = w.kind == FBY_KIND_DATA ? fby_mask_count(g->valid) : 0;

@@ -23,7 +23,7 @@ static void tick(struct fby_drain *p, u32 *wake)
 			fby_slot_seal(p->space, s, (u16)v, true);
 			fby_slot_age(p->space, s, (u16)v, wake);
 		}
-		fby_slot_release(s);
+		fby_slot_give(p->space, s, wake);
 	}
 	for (u32 v = 0; v < p->space->store.sb.nvolumes; v++)
 		if (fby_load(&p->space->owner[v].nchunks) || fby_load(&p->space->owner[v].counted))

@@ -20,7 +20,7 @@ static u64 cut_below_in_flight(struct fby_drain *p, u16 volume)
 		if (fby_slot_try(s)) {
 			fby_slot_seal(p->space, s, volume, false);
 			fby_slot_retire(s);
-			fby_slot_release(s);
+			fby_slot_give_owed(p->space, s);
 			continue;
 		}
 		floor = fby_load_acquire(&s->floor);

@@ -399,7 +399,7 @@ static void close_open_chunks(struct fby_drain *p, u16 volume, u32 *wake)
 		if (!fby_slot_try(s))
 			continue;
 		fby_slot_close(p->space, s, volume, wake);
-		fby_slot_release(s);
+		fby_slot_give(p->space, s, wake);
 	}
 }
 

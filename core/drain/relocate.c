@@ -177,7 +177,7 @@ bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots)
 		if (!(*slots >> i & 1) || !fby_slot_try(s))
 			continue;
 		fby_slot_seal(p->space, s, volume, false);
-		fby_slot_release(s);
+		fby_slot_give_owed(p->space, s);
 		*slots &= ~(1ull << i);
 	}
 	return *slots == 0;

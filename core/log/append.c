@@ -80,8 +80,7 @@ void fby_logs_chunk_begin(struct fby_logs *p, u32 c)
 
 static void append_release(struct fby_logs *p, struct fby_slot *s, u32 *wake)
 {
-	fby_slot_release(s);
-	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+	fby_slot_give(p->space, s, wake);
 }
 
 /* After the log has ended, the slot must leave no chunk open: the thread that ended it has
@@ -144,7 +143,7 @@ static struct fby_slot *slot_with_room(struct fby_logs *p, u16 log, u32 lines, u
 			return s;
 		fby_slot_close(p->space, s, log, wake);
 	}
-	fby_slot_release(s);
+	append_release(p, s, wake);
 	*decision = FBY_WAIT_SLOT;
 	return NULL;
 }

@@ -137,7 +137,7 @@ static bool close_open(struct fby_logs *p, u16 log, u64 txg, u32 *wake)
 		c = s->volume[log].open;
 		if (c == FBY_NO_CHUNK || p->space->chunk[c].seq_last <= txg)
 			fby_slot_close(p->space, s, log, wake);
-		fby_slot_release(s);
+		fby_slot_give(p->space, s, wake);
 	}
 	return all;
 }
@@ -321,9 +321,8 @@ void fby_logs_unsynced(struct fby_logs *p, u16 log, u64 *entries, u32 *txgs)
 		}
 		if (part->gen == gen)
 			fby_log_count_all(&parts, &part->live);
-		fby_slot_release(&p->space->slot[i]);
+		fby_slot_give_owed(p->space, &p->space->slot[i]);
 	}
-	fby_fetch_or(&p->space->wake_owed, fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK));
 	fby_lock(&l->lock);
 	all = l->live;
 	if (gen == l->gen)

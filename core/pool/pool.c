@@ -219,7 +219,7 @@ int fby_pool_close(struct fby_pool *p)
 		}
 		for (u32 v = 0; v < p->space.store.sb.nvolumes; v++)
 			fby_slot_close(&p->space, s, (u16)v, &wake);
-		fby_slot_release(s);
+		fby_slot_give(&p->space, s, &wake);
 	}
 	if (p->space.store.unit && !streams_quiet(p)) {
 		fby_fetch_or(&p->space.wake_owed, wake);

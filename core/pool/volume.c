@@ -106,7 +106,7 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 		while (!fby_slot_try(s))
 			fby_relax();
 		fby_slot_close(&p->space, s, volume, &wake);
-		fby_slot_release(s);
+		fby_slot_give(&p->space, s, &wake);
 	}
 	while ((c = fby_chunk_walk(&p->space, volume, c, &wake)) != FBY_NO_CHUNK) {
 		u32 end = fby_page_number(&p->space, c + 1, 0);
@@ -381,7 +381,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 			if (busy)
 				break;
 			fby_slot_close(&p->space, &p->space.slot[i], index, &wake);
-			fby_slot_release(&p->space.slot[i]);
+			fby_slot_give(&p->space, &p->space.slot[i], &wake);
 		}
 	}
 	if (!busy)

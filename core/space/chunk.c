@@ -297,7 +297,10 @@ struct fby_slot *fby_slot_open(struct fby_space *p, struct fby_slot *s, u16 owne
 		/* The previous holder may have opened one since. */
 		other = slot_with_chunk(p, owner, &busy);
 	}
-	fby_slot_release(s);
+	if (busy) /* whoever has the other one tells */
+		fby_slot_release(s);
+	else
+		fby_slot_give(p, s, wake);
 	*decision = busy ? FBY_WAIT_SLOT : FBY_WAIT_SPACE;
 	return other;
 }

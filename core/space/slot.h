@@ -42,6 +42,23 @@ static inline void fby_slot_release(struct fby_slot *s)
 	fby_unpin();
 }
 
+/* Off the hot paths: releases the slot, and tells who may sleep for it. */
+static inline void fby_slot_give(const struct fby_space *p, struct fby_slot *s, u32 *wake)
+{
+	fby_slot_release(s);
+	*wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+}
+
+/* The same for a caller that cannot reach its host. */
+static inline void fby_slot_give_owed(struct fby_space *p, struct fby_slot *s)
+{
+	u32 wake = 0;
+
+	fby_slot_give(p, s, &wake);
+	if (wake)
+		fby_fetch_or(&p->wake_owed, wake);
+}
+
 /* Returns n sequence numbers; fresh: above all those given out before. */
 static inline u64 fby_slot_seq(struct fby_space *p, struct fby_slot *s, u32 n, bool fresh)
 {
