@@ -65,7 +65,7 @@ void fby_store_place(struct fby_store *st, struct fby_media *m, const struct fby
 	st->first_page = (u32)fby_round_up(st->array_at + fby_first_page(st->chunk_pages) * FBY_PAGE,
 					   st->unit ? st->unit : FBY_PAGE) / FBY_PAGE;
 	st->log_first = st->unit ? st->first_page * (FBY_PAGE / FBY_LINE) : FBY_CHUNK_LINES;
-	st->page_lines = sb->data_offset + st->array_at + (FBY_CHUNK_LINES - st->first_page) * FBY_LINE;
+	st->page_lines = sb->data_offset + st->array_at + FBY_CHUNK_LINES * FBY_LINE - (u64)st->first_page * FBY_LINE;
 	st->line_seed = fby_crc32c(0, sb->uuid, 16);
 }
 
@@ -104,7 +104,7 @@ void fby_sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *
 {
 	media_lines(m, offset, sb, sizeof(*sb));
 	if (sb->unit)
-		media_persist(m, sb->unit, offset, sizeof(*sb), false);
+		(void)media_persist(m, sb->unit, offset, sizeof(*sb), false);
 	else
 		media_fence(m, offset, sizeof(*sb));
 }

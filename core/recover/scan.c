@@ -547,6 +547,22 @@ static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 	fby_store(&p->scanned[s->c].linked, used ? ch->fill - p->space->store.first_page : 0);
 }
 
+/* A chunk of a grouped pool that no log has had: it has no pages, and nothing is read from it. */
+static void scan_unused(struct fby_recovery *p, struct scan *s, u64 opened)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	const struct fby_seal_line *seal = own_seal(p, s);
+
+	scan_doubt(p, s, opened);
+	if (seal && seal->closed)
+		p->scanned[s->c].found |= CR_CLOSED;
+	ch->owner = s->volume;
+	ch->fill = ch->sealed = p->space->store.first_page;
+	ch->seq_max = ch->seq_min;
+	max_u64(&p->max_epoch, ch->epoch);
+	max_u64(&p->max_seq, ch->seq_max);
+}
+
 /* A chunk of pages, each with its line. */
 static void scan_pages(struct fby_recovery *p, struct scan *s, u64 opened)
 {
@@ -588,6 +604,8 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	scan_first(p, &s);
 	if (fby_chunk_kinds[ch->kind].whole)
 		scan_whole(p, &s, opened);
+	else if (p->space->store.unit)
+		scan_unused(p, &s, opened);
 	else
 		scan_pages(p, &s, opened);
 }
