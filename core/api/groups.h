@@ -17,13 +17,18 @@
  * fby_medium_next until its ticket is durable or there is nothing to send; in the latter case
  * another thread has a request in flight, and the thread sleeps until that ends.
  *
+ * Not only entries have to be sent.  A chunk is freed when its header array is durable, and nobody
+ * has a ticket for that.  So a host also calls fby_medium_next, and carries out what it gets, until
+ * there is nothing to send: after each fby_medium_end; after each call that returned WAIT_TICKET or
+ * WAIT_SPACE; and after fby_log_sync and fby_log_destroy, fby_log_release and fby_log_remove.
+ *
  * A log has one stream of groups.  One group of a stream is in flight at a time, so a group is
  * sent when all before it are durable, and the durable entries of a log are a prefix of it.
  *
  * Write errors: the engine appends the group again, in another chunk, from the image.  Flush
- * errors: it does so with all groups that had ended and were not durable, since a later flush
- * that succeeds does not prove that they are there.  A group that fails three times, in three
- * chunks, is not tried again: the pool has failed.  Then no ticket becomes durable any more, all
+ * errors: it does so with all groups that had been sent and were not durable, since a later flush
+ * that succeeds does not prove that they are there.  If no chunk is free, it writes the group to
+ * its place again.  A group that fails three times is not tried again: the pool has failed.  Then no ticket becomes durable any more, all
  * calls that would change something return -FBY_E_MEDIUM, and reads go on from the image.
  *
  * In a pool in memory each append is durable when it returns: its ticket is 0, which is always
@@ -59,8 +64,10 @@ struct fby_medium_io {
 /*
  * DONE: *io is to be sent now.  Its bytes of the image do not change until its end.  Requests may
  * be in flight together, and may end in any order.  At most one flush is in flight.  WAIT_TICKET:
- * there is nothing to send until a request in flight has ended, or an append.  WAIT_SLOT: an
- * append is between its two steps; its thread calls fby_medium_next after the second.
+ * there is nothing to send until a request in flight has ended, or an append.  WAIT_SLOT: a slot
+ * is held, by an append between its two steps or for a moment by another call.  The host waits for
+ * it as for any other (fby_wait_prepare, FBY_WAKE_SLOT), or leaves that to a thread that appends,
+ * which calls fby_medium_next after the second step.
  * -FBY_E_MEDIUM: the pool has failed.
  */
 int fby_medium_next(struct fby_pool *p, struct fby_medium_io *io, u32 *wake);

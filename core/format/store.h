@@ -157,7 +157,7 @@ static inline void fby_fence_chunk(const struct fby_store *st, u32 c)
 static inline void fby_settle(const struct fby_store *st, u64 at, u64 bytes)
 {
 	if (st->unit)
-		media_persist(st->media, st->unit, at, bytes, false);
+		(void)media_persist(st->media, st->unit, at, bytes, false);
 	else
 		media_fence(st->media, at, bytes);
 }
@@ -166,7 +166,7 @@ static inline void fby_settle(const struct fby_store *st, u64 at, u64 bytes)
 static inline void fby_settle_line(const struct fby_store *st, u32 c, u64 at)
 {
 	if (st->unit)
-		media_persist(st->media, st->unit, at, FBY_LINE, false);
+		(void)media_persist(st->media, st->unit, at, FBY_LINE, false);
 	else
 		fby_fence_chunk(st, c);
 }

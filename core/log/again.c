@@ -81,9 +81,8 @@ int fby_logs_again(struct fby_logs *p, u16 log, u32 *wake)
 			else if (i + 1 < n)
 				fby_stream_close(p->space, log);
 		}
-		fby_stream_moved(p->space, log, rc == FBY_DONE);
+		fby_stream_moved(p->space, log, rc == FBY_DONE, wake);
 	}
-	fby_slot_release(s);
-	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
-	return rc;
+	fby_slot_give(p->space, s, wake);
+	return rc == FBY_AGAIN ? FBY_DONE : rc;
 }

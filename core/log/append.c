@@ -99,14 +99,14 @@ static struct fby_slot *slot_of_stream(struct fby_logs *p, u16 log, u32 lines, u
 	*decision = FBY_WAIT_SLOT;
 	if (!fby_slot_try(s))
 		return NULL;
-	*decision = fby_stream_room(p->space, s, log, lines, wake);
+	/* Whoever ends or removes the log shuts the gate first, and then needs the slot: so no chunk
+	 * is opened for a log that is no more. */
+	if (fby_unlikely(!(fby_load(&p->log[log].gate) & FBY_GATE_OPEN)) && !FBY_BUG(STREAM_REMOVED_OPENS))
+		*decision = -FBY_E_LOG_STATE;
+	else
+		*decision = fby_stream_room(p->space, s, log, lines, wake);
 	if (*decision != FBY_DONE) {
 		append_release(p, s, wake);
-		return NULL;
-	}
-	if (fby_unlikely(p->space->chunk[s->volume[log].open].kind != FBY_CHUNK_LOG)) {
-		refuse(p, s, log, wake);
-		*decision = -FBY_E_NO_LOG; /* it was removed meanwhile */
 		return NULL;
 	}
 	fby_logs_chunk_begin(p, s->volume[log].open);

@@ -35,6 +35,41 @@ static u64 collect(const struct fby_logs *p, u16 log, const u8 guid[16], struct 
 	return n;
 }
 
+static bool entry_of(const struct fby_store *st, const struct fby_log_node *node, struct fby_log_entry *e)
+{
+	return fby_log_entry_read(st, (u32)(node->place >> (st->chunk_shift + 6)),
+				  (u32)(node->place & (fby_log_lines(st) - 1)), e);
+}
+
+static bool bodies_equal(const struct fby_store *st, const struct fby_log_entry *a, const struct fby_log_entry *b)
+{
+	u8 of_a[FBY_LINE], of_b[FBY_LINE];
+
+	for (u32 i = FBY_ENTRY_LINES; i < fby_entry_lines(a->length); i++)
+		if (!media_read(st->media, of_a, fby_log_line_at(st, a->chunk, a->line + i), FBY_LINE) ||
+		    !media_read(st->media, of_b, fby_log_line_at(st, b->chunk, b->line + i), FBY_LINE) ||
+		    !fby_equal(of_a, of_b, FBY_LINE))
+			return false;
+	return true;
+}
+
+/* The engine appends the entries of a group that failed again, and some of the group may be there
+ * all the same.  So these say the same, but for their places. */
+static enum fby_log_copy copy_of(void *arg, const struct fby_log_node *first, const struct fby_log_node *second)
+{
+	const struct fby_store *st = arg;
+	struct fby_log_entry a, b;
+
+	if (!entry_of(st, first, &a) || !entry_of(st, second, &b) || a.length != b.length || a.body_crc != b.body_crc ||
+	    !fby_equal(a.guid, b.guid, sizeof(a.guid)))
+		return FBY_LOG_ANOTHER;
+	if (!fby_log_body_read(st, &b, NULL))
+		return FBY_LOG_COPY_DROPPED;
+	if (!fby_log_body_read(st, &a, NULL))
+		return FBY_LOG_COPY_COUNTS;
+	return bodies_equal(st, &a, &b) ? FBY_LOG_COPY_DROPPED : FBY_LOG_ANOTHER;
+}
+
 /* Is there any trace of an entry of the period? */
 static bool traces(const struct fby_logs *p, u16 log, const u8 guid[16])
 {
@@ -117,6 +152,8 @@ int fby_logs_claim(struct fby_logs *p, u16 log, u64 synced, struct fby_log_heade
 		found = collect(p, log, h.guid, node, *n);
 	if (found > *n)
 		return -FBY_E_NO_MEMORY;
+	if (p->space->store.unit && !FBY_BUG(STREAM_COPY_IS_TWIN))
+		found = fby_log_copies_drop(node, found, copy_of, &p->space->store);
 	*n = found;
 	fby_zero(result, sizeof(*result));
 	if (consumer) {

@@ -156,6 +156,26 @@ static bool has_twin(const struct fby_log_node *node, u64 n, u64 i)
 	return (i > 0 && same_name(&node[i - 1], &node[i])) || (i + 1 < n && same_name(&node[i], &node[i + 1]));
 }
 
+u64 fby_log_copies_drop(struct fby_log_node *node, u64 n, fby_log_copy_fn *copy, void *arg)
+{
+	u64 kept = 0;
+
+	nodes_sort(node, n);
+	for (u64 i = 0; i < n; i++) {
+		struct fby_log_node *last = kept ? &node[kept - 1] : NULL;
+		enum fby_log_copy is = FBY_LOG_ANOTHER;
+
+		if (last && same_name(last, &node[i]) && last->txg == node[i].txg &&
+		    fby_equal(&last->before, &node[i].before, sizeof(last->before)))
+			is = copy(arg, last, &node[i]);
+		if (is == FBY_LOG_ANOTHER)
+			node[kept++] = node[i];
+		else if (is == FBY_LOG_COPY_COUNTS)
+			*last = node[i];
+	}
+	return kept;
+}
+
 /* --- claim ---------------------------------------------------------------------- */
 
 /*

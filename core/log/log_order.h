@@ -37,6 +37,13 @@ void fby_log_count_all(struct fby_log_counters *c, const struct fby_log_counters
 enum fby_log_refusal fby_log_append_order(struct fby_log_position *at, u64 txg, bool new_generation,
 					  struct fby_log_node *node);
 
+/* Is entry b a copy of entry a, and then which of the two counts? */
+enum fby_log_copy { FBY_LOG_ANOTHER = 0, FBY_LOG_COPY_DROPPED, FBY_LOG_COPY_COUNTS };
+typedef enum fby_log_copy fby_log_copy_fn(void *arg, const struct fby_log_node *a, const struct fby_log_node *b);
+
+/* Keeps one of each entry that is there several times.  Sorts the nodes; returns how many remain. */
+u64 fby_log_copies_drop(struct fby_log_node *node, u64 n, fby_log_copy_fn *copy, void *arg);
+
 /* Makes entries up to txg obsolete. */
 enum fby_log_refusal fby_log_sync_order(struct fby_log_position *at, u64 txg);
 

@@ -29,17 +29,24 @@ enum fby_durable {
 	FBY_DURABLE_FLUSH, /* when a flush that was sent after its end has succeeded */
 };
 
-/* The host fills it, zeroes the engine's fields, and keeps it as long as the media. */
+/*
+ * The host reads the image from the device itself, past a page cache: after a write or a flush that
+ * failed, a page cache shows what the device does not have, and goes on to do so for the next
+ * process.  Recovery relies on what it reads once a flush has succeeded.
+ *
+ * The host fills it, zeroes the engine's fields, and keeps it as long as the media.
+ */
 struct fby_device {
 	u32 unit; /* bytes of a block, a power of two, at least 4096; no block is shared or written in place */
 	u32 durable; /* enum fby_durable */
 	/* Writes [at, at + n) of the image to the device, whole blocks, and makes them durable.
 	 * 0: they are.  Otherwise they may be or not.  more: it need not make them durable, since
-	 * a call without more follows, which makes durable what all these calls wrote.  It may
-	 * sleep.  The engine calls it for superblocks, records and what recovery and format write,
-	 * and for no block of a request that is in flight.  With FBY_DURABLE_FLUSH the host holds
-	 * one lock around persist, and around each flush together with its fby_medium_end.  A
-	 * flush in persist that fails adds one to lost under that lock. */
+	 * a call without more follows, which makes durable what all these calls wrote; if one of
+	 * them fails, none of what they wrote is relied on.  It may sleep.  The engine calls it
+	 * for superblocks, records and what recovery and format write, and for no block of a
+	 * request that is in flight.  With FBY_DURABLE_FLUSH the host holds one lock around
+	 * persist, and around each flush together with its fby_medium_end.  A flush in persist
+	 * that fails adds one to lost under that lock. */
 	int (*persist)(struct fby_media *m, u64 at, u64 n, bool more);
 	/* the engine's, apart from what is said above; the host zeroes them */
 	u32 lost; /* flushes that failed: what had ended and was not durable before may be lost */

@@ -39,17 +39,24 @@ static inline bool media_failed(struct fby_media *m)
 	return fby_unlikely(device != NULL) && fby_load(&device->failed) != 0;
 }
 
+static inline void media_fail(struct fby_media *m)
+{
+	fby_store(&fby_media_device(m)->failed, 1u);
+}
+
 /* Writes blocks of the image to the device: those of the unit that contain [at, at + bytes).
- * more: another such call follows, and makes them durable. */
-static inline void media_persist(struct fby_media *m, u32 unit, u64 at, u64 bytes, bool more)
+ * more: another such call follows, and makes them durable.  False: it was tried again or given up,
+ * so what earlier calls with more wrote may be lost, and has to be written again. */
+static inline bool media_persist(struct fby_media *m, u32 unit, u64 at, u64 bytes, bool more)
 {
 	struct fby_device *device = fby_media_device(m);
 	u64 first = at & ~(u64)(unit - 1), end = fby_round_up(at + bytes, unit);
 
 	for (u32 i = 0; i < FBY_DEVICE_TRIES && !fby_load(&device->failed); i++)
 		if (device->persist(m, first, end - first, more) == 0 || FBY_BUG(GROUP_PERSIST_IGNORED))
-			return;
-	fby_store(&device->failed, 1u);
+			return i == 0;
+	media_fail(m);
+	return false;
 }
 
 /* Reads whole lines to dst; NULL: checks that they are readable.  False: the media reported an

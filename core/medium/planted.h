@@ -143,6 +143,12 @@
 	X(GROUP_FLUSH_COVERS_SENT, "a flush counts for a write that had not ended when it was sent") \
 	X(GROUP_FLUSH_ERROR_FORGOTTEN, "after a flush that failed, the next one stands for it") \
 	X(GROUP_LOST_ELSEWHERE, "a flush that failed in a write of a record is nothing to the groups") \
+	X(STREAM_SENT_TRUSTED, "a write in flight when a flush fails is durable by the next one") \
+	X(STREAM_LOST_READ_LATE, "a flush that failed just before another was sent is nothing to that one") \
+	X(STREAM_AHEAD_FORGOTTEN, "a chunk that was opened ahead is forgotten when its log had no chunk open") \
+	X(STREAM_REMOVED_OPENS, "a chunk is opened for a log that was removed meanwhile") \
+	X(STREAM_FORMAT_HALF, "after an error of the device a format writes again what had the error alone") \
+	X(STREAM_COPY_IS_TWIN, "a group that failed and is there all the same forges what was appended again") \
 	X(GROUP_BEFORE_OPEN, "a group is sent before the open line of its chunk is durable") \
 	X(GROUP_BLOCK_SHARED, "a group begins in the block in which the one before ended") \
 	X(GROUP_OVER_APPEND, "a group is closed between the two steps of an append to it") \

@@ -35,13 +35,13 @@ __attribute__((noinline)) static void format_forget(struct fby_media *m, u32 uni
 		if (size / 4 != copy_at && fby_sb_grouped_copy(m, size, &sb)) {
 			format_zero(m, size / 4, size / 4 + FBY_PAGE);
 			if (unit)
-				media_persist(m, unit, size / 4, FBY_PAGE, true);
+				(void)media_persist(m, unit, size / 4, FBY_PAGE, false);
 		}
 	}
 }
 
 /* Writes all open and seal lines, so that later a chunk without them is known to be damaged. */
-static void format_chunk(const struct fby_store *st, u32 c)
+static bool format_chunk(const struct fby_store *st, u32 c)
 {
 	static const u8 zero[FBY_CHUNK_LINES * FBY_LINE];
 	struct fby_media *m = st->media;
@@ -63,8 +63,7 @@ static void format_chunk(const struct fby_store *st, u32 c)
 		media_lines(m, fby_seal_at(st, c, i), &seal, FBY_LINE);
 		media_lines(m, fby_seal_at(st, c, i + FBY_SEALS / 2), &seal, FBY_LINE);
 	}
-	if (st->unit)
-		media_persist(m, st->unit, at, header, true);
+	return !st->unit || media_persist(m, st->unit, at, header, true);
 }
 
 static u32 volumes_most(const struct fby_superblock *sb)
@@ -100,10 +99,11 @@ static int unit_error(struct fby_media *m, const struct fby_format *f, const str
 static void format_rest(const struct fby_store *st)
 {
 	struct fby_media *m = st->media;
+	bool all;
 
 	if (st->unit) {
 		format_zero(m, 0, st->sb.data_offset);
-		media_persist(m, st->unit, 0, st->sb.data_offset, false);
+		(void)media_persist(m, st->unit, 0, st->sb.data_offset, false);
 	} else {
 		format_zero(m, FBY_SB_OFFSET, FBY_PAGE);
 		format_zero(m, FBY_SB_COPY_OFFSET, FBY_SB_COPY_OFFSET + FBY_PAGE);
@@ -111,12 +111,22 @@ static void format_rest(const struct fby_store *st)
 	}
 	format_forget(m, st->unit, st->copy_at);
 	format_volumes(st);
-	for (u32 c = 0; c < st->sb.nchunks; c++)
-		format_chunk(st, c);
-	if (st->unit)
-		media_persist(m, st->unit, 0, st->sb.data_offset, false);
-	else
+	if (!st->unit) {
+		for (u32 c = 0; c < st->sb.nchunks; c++)
+			(void)format_chunk(st, c);
 		media_fence(m, 0, st->sb.media_size);
+		return;
+	}
+	/* After an error all of it is written again: what was written before may be lost, too. */
+	for (u32 i = 0; i < FBY_DEVICE_TRIES; i++) {
+		all = true;
+		for (u32 c = 0; c < st->sb.nchunks; c++)
+			all &= format_chunk(st, c);
+		all &= media_persist(m, st->unit, 0, st->sb.data_offset, false);
+		if (all || FBY_BUG(STREAM_FORMAT_HALF))
+			return;
+	}
+	media_fail(m);
 }
 
 int fby_format(struct fby_media *m, const struct fby_format *f)

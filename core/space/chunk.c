@@ -162,9 +162,15 @@ void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
+/* A grouped pool has chunks of logs alone; one of another kind would keep it from being opened. */
+static u8 kind_of(const struct fby_space *p, u16 owner)
+{
+	return p->store.unit && !FBY_BUG(STREAM_REMOVED_OPENS) ? FBY_CHUNK_LOG : p->owner[owner].chunk_kind;
+}
+
 static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, bool ahead, u32 *wake)
 {
-	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = p->owner[owner].chunk_kind, .owner = owner };
+	struct fby_open_line l = { .magic = FBY_OPEN_MAGIC, .kind = kind_of(p, owner), .owner = owner };
 	struct fby_chunk *ch;
 	bool freed;
 	u32 c, kept;
@@ -195,7 +201,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	ch->owner = owner;
 	if (FBY_BUG(OPEN_LINE_OF_BEFORE) && ch->kind != FBY_CHUNK_FREE)
 		l.kind = ch->kind;
-	ch->kind = p->owner[owner].chunk_kind;
+	ch->kind = kind_of(p, owner);
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->stays = false;

@@ -57,7 +57,8 @@ static bool array_due(const struct fby_stream *s)
 {
 	const struct fby_part *array = &s->part[FBY_PART_ARRAY];
 
-	return array->state == FBY_SEND_WAITS && (array->barrier || !fby_group_in(s, array->chunk) || FBY_BUG(GROUP_CLOSED_EARLY));
+	return array->state == FBY_SEND_WAITS && !s->moving &&
+	       (array->barrier || !fby_group_in(s, array->chunk) || FBY_BUG(GROUP_CLOSED_EARLY));
 }
 
 static bool barrier_up(const struct fby_stream *s)
@@ -93,8 +94,7 @@ static int stream_next(struct fby_space *p, u16 owner, struct fby_medium_io *io,
 		(void)send_group(p, owner, io);
 	}
 	if (!FBY_BUG(GROUP_OVER_APPEND))
-		fby_slot_release(slot);
-	*wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
+		fby_slot_give(p, slot, wake);
 	return s->flight.state == FBY_SEND_SENT ? FBY_DONE : FBY_WAIT_TICKET;
 }
 
@@ -134,7 +134,8 @@ static int send_flush(struct fby_space *p, struct fby_medium_io *io)
 				s->part[part].state = FBY_SEND_COVERED;
 	}
 	p->streams.flushing = true;
-	p->streams.lost_before = fby_load(&fby_stream_device(p)->lost);
+	if (FBY_BUG(STREAM_LOST_READ_LATE))
+		p->streams.lost = fby_load(&fby_stream_device(p)->lost);
 	*io = (struct fby_medium_io){ .kind = FBY_MEDIUM_FLUSH, .id = FLUSH_ID };
 	return FBY_DONE;
 }
@@ -165,8 +166,7 @@ static void part_durable(struct fby_space *p, struct fby_stream *s, u32 i, u32 *
 		return;
 	}
 	part->state = FBY_SEND_NONE;
-	if (!part->barrier) /* a chunk with an error is left alone until the pool is opened again */
-		fby_chunk_unpin(p, part->chunk, FBY_PIN_GROUP, wake);
+	fby_chunk_unpin(p, part->chunk, FBY_PIN_GROUP, wake);
 }
 
 /* What is not durable is appended again, in another chunk. */
@@ -201,19 +201,28 @@ static void part_failed(struct fby_space *p, struct fby_stream *s, u32 i)
 	}
 }
 
-/* A flush has failed: all that was written and not durable is not there. */
+/* A flush has failed: all that was written and not durable is not there.  A write in flight may
+ * have been written, too, and its end not be reported yet: that shows when it ends. */
 static void lose_written(struct fby_space *p)
 {
+	u32 lost = fby_load(&fby_stream_device(p)->lost); /* first: one that fails from here on counts again */
+	bool doubted = fby_stream_device(p)->durable == FBY_DURABLE_FLUSH && !FBY_BUG(STREAM_SENT_TRUSTED);
+
 	for (u32 o = 0; o < p->store.sb.nvolumes; o++) {
 		struct fby_stream *s = &p->streams.stream[o];
 
 		if (s->flight.state == FBY_SEND_ENDED || s->flight.state == FBY_SEND_COVERED)
 			group_failed(p, s);
-		for (u32 i = 0; i < FBY_PARTS; i++)
+		else if (s->flight.state == FBY_SEND_SENT && doubted)
+			fby_store(&s->flight.state, (u32)FBY_SEND_DOUBTED);
+		for (u32 i = 0; i < FBY_PARTS; i++) {
 			if (s->part[i].state == FBY_SEND_ENDED || s->part[i].state == FBY_SEND_COVERED)
 				part_failed(p, s, i);
+			else if (s->part[i].state == FBY_SEND_SENT && doubted)
+				s->part[i].state = FBY_SEND_DOUBTED;
+		}
 	}
-	p->streams.lost = fby_load(&fby_stream_device(p)->lost);
+	p->streams.lost = lost;
 }
 
 #ifdef FBY_PLANTED_BUGS
@@ -251,8 +260,9 @@ static void flush_ended(struct fby_space *p, int error, u32 *wake)
 	} else {
 		p->streams.info.flushes++;
 	}
-	/* Another flush may have failed since this one was sent: then this one proves nothing. */
-	if (fby_load(&device->lost) != p->streams.lost_before && !FBY_BUG(GROUP_LOST_ELSEWHERE)) {
+	/* Another flush may have failed since the last look, so also before this one was sent:
+	 * then this one proves nothing. */
+	if (fby_load(&device->lost) != p->streams.lost && !FBY_BUG(GROUP_LOST_ELSEWHERE)) {
 		lose_written(p);
 		return;
 	}
@@ -281,9 +291,9 @@ static void write_ended(struct fby_space *p, const struct fby_medium_io *io, int
 		p->streams.info.written_bytes += io->n;
 	}
 	if (i == GROUP_ID) {
-		if (s->flight.state != FBY_SEND_SENT) /* the host has reported it twice */
+		if (!fby_in_flight(s->flight.state)) /* the host has reported it twice */
 			return;
-		if (error && !FBY_BUG(GROUP_ERROR_IGNORED))
+		if ((error || s->flight.state == FBY_SEND_DOUBTED) && !FBY_BUG(GROUP_ERROR_IGNORED))
 			group_failed(p, s);
 		else if (flushed)
 			group_durable(p, s);
@@ -291,9 +301,9 @@ static void write_ended(struct fby_space *p, const struct fby_medium_io *io, int
 			fby_store(&s->flight.state, (u32)FBY_SEND_ENDED);
 		return;
 	}
-	if (s->part[i].state != FBY_SEND_SENT)
+	if (!fby_in_flight(s->part[i].state))
 		return;
-	if (error)
+	if (error || s->part[i].state == FBY_SEND_DOUBTED)
 		part_failed(p, s, i);
 	else if (flushed)
 		part_durable(p, s, i, wake);

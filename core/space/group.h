@@ -32,6 +32,7 @@ enum fby_sending {
 	FBY_SEND_NONE = 0,
 	FBY_SEND_WAITS, /* to be sent */
 	FBY_SEND_SENT,
+	FBY_SEND_DOUBTED, /* sent; a flush has failed since, which may have lost it: its end proves nothing */
 	FBY_SEND_ENDED, /* written, not flushed */
 	FBY_SEND_COVERED, /* likewise, and a flush was sent since */
 	FBY_SEND_FAILED, /* of a group: to be appended again */
@@ -68,6 +69,8 @@ struct fby_stream {
 	bool ahead; /* the other open part is of a chunk that is opened ahead */
 	bool hurry; /* somebody waits for parts to be durable */
 	bool again; /* what is not durable is to be appended again in another chunk */
+	bool moving; /* it is being so */
+	u32 emptied; /* meanwhile: a chunk that it is copied from, and that holds nothing then */
 	u32 failures; /* in a row */
 	u32 last; /* records of the last group that became durable */
 	u32 last_line; /* line of the group last closed in the chunk that fills; 0: none */
@@ -80,8 +83,7 @@ struct fby_streams {
 	struct fby_stream *stream; /* by owner; NULL: the pool is in memory */
 	struct fby_lock lock;
 	bool flushing; /* a flush is in flight */
-	u32 lost_before; /* fby_device.lost when that was sent */
-	u32 lost; /* fby_device.lost as far as its effects are known here */
+	u32 lost; /* fby_device.lost at the last look: what it means for groups is done */
 	u32 turn; /* owner that is looked at first */
 	struct fby_medium_info info;
 };
@@ -125,10 +127,11 @@ void fby_stream_load(struct fby_space *p, u64 ticket, struct fby_medium_load *ou
  * Slot held: begins to append again what is not durable.  Opens another chunk; the one that has
  * durable groups ends after them.  moved[0..n): the groups, whose records the caller appends in
  * order by fby_stream_join, closing the first of two by fby_stream_close.  Then it calls
- * fby_stream_moved.  FBY_DONE; WAIT_TICKET: requests have to end first; -FBY_E_MEDIUM.
+ * fby_stream_moved.  FBY_DONE; FBY_AGAIN: no chunk is free, so they are written to their place
+ * again, and there is nothing to do; WAIT_TICKET: requests have to end first.
  */
 int fby_stream_move(struct fby_space *p, struct fby_slot *s, u16 owner, struct fby_group moved[2], u32 *n, u32 *wake);
-void fby_stream_moved(struct fby_space *p, u16 owner, bool all); /* all: it could append all of them */
+void fby_stream_moved(struct fby_space *p, u16 owner, bool all, u32 *wake); /* all: it could append all of them */
 /* Slot held, no group in flight: the group that fills, which has records, becomes that one. */
 void fby_stream_close(struct fby_space *p, u16 owner);
 

@@ -177,7 +177,7 @@ static bool drop_chunk(struct fby_space *p, struct fby_stream *s, u32 c, u32 *wa
 {
 	struct fby_part *part = fby_stream_part(s, c);
 
-	if (part && part->state == FBY_SEND_SENT)
+	if (part && fby_in_flight(part->state))
 		return false;
 	if (part)
 		part->state = FBY_SEND_NONE;
@@ -207,6 +207,19 @@ static bool leave_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u
 	return true;
 }
 
+/* Lock held, no chunk fills: the one that was opened ahead does, if there is one. */
+static void take_ahead(struct fby_space *p, struct fby_slot *slot, u16 owner)
+{
+	struct fby_stream *s = fby_stream_of(p, owner);
+
+	if (!s->ahead)
+		return;
+	s->open ^= 1;
+	s->ahead = false;
+	s->last_line = 0;
+	fby_store(&slot->volume[owner].open, s->part[s->open].chunk);
+}
+
 /* The chunk is full: goes on to the one that was opened ahead, if there is one. */
 static bool next_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 *wake)
 {
@@ -215,14 +228,10 @@ static bool next_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u3
 
 	fby_lock(&p->streams.lock);
 	left = leave_chunk(p, slot, owner, wake);
-	if (!left) {
+	if (left)
+		take_ahead(p, slot, owner);
+	else
 		s->hurry = true;
-	} else if (s->ahead) {
-		s->open ^= 1;
-		s->ahead = false;
-		s->last_line = 0;
-		fby_store(&slot->volume[owner].open, s->part[s->open].chunk);
-	}
 	fby_unlock(&p->streams.lock);
 	return left;
 }
@@ -247,6 +256,12 @@ int fby_stream_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 l
 			return -FBY_E_MEDIUM;
 		if (fby_load(&s->again))
 			return FBY_WAIT_TICKET;
+		/* The last leave may have kept the chunk that was opened ahead. */
+		if (slot->volume[owner].open == FBY_NO_CHUNK && !FBY_BUG(STREAM_AHEAD_FORGOTTEN)) {
+			fby_lock(&p->streams.lock);
+			take_ahead(p, slot, owner);
+			fby_unlock(&p->streams.lock);
+		}
 		if (slot->volume[owner].open == FBY_NO_CHUNK) {
 			rc = open_next(p, slot, owner, false, wake);
 			if (rc != FBY_DONE)
@@ -318,7 +333,7 @@ bool fby_stream_can_move(const struct fby_stream *s, u32 open)
 	u32 first = s->flight.state != FBY_SEND_NONE ? s->flight.chunk : open;
 
 	for (u32 i = 0; i < FBY_PARTS; i++)
-		if (s->part[i].state == FBY_SEND_SENT)
+		if (fby_in_flight(s->part[i].state))
 			return false;
 	if (s->flight.state != FBY_SEND_NONE && s->flight.state != FBY_SEND_WAITS && s->flight.state != FBY_SEND_FAILED)
 		return false;
@@ -326,7 +341,8 @@ bool fby_stream_can_move(const struct fby_stream *s, u32 open)
 }
 
 /* Lock held: the chunk ends after its durable groups.  Until its array says so, on the device, no
- * group is sent, or a group that failed and is there all the same would count twice. */
+ * group is sent, or a group that failed and is there all the same would count twice.  After that
+ * it is a closed chunk like others, and may be freed. */
 static void end_chunk(struct fby_space *p, struct fby_stream *s, u32 c, const struct fby_group *first)
 {
 	struct fby_chunk *ch = &p->chunk[c];
@@ -341,13 +357,22 @@ static void end_chunk(struct fby_space *p, struct fby_stream *s, u32 c, const st
 		s->part[FBY_PART_ARRAY] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS, .barrier = true };
 }
 
-/* Lock held: a chunk of which no group was sent is left alone until the pool is opened again. */
-static void abandon_chunk(struct fby_space *p, u32 c)
+/* Lock held: a chunk of which no group was sent holds nothing. */
+static void empty_chunk(struct fby_space *p, u32 c)
 {
 	fby_store(&p->chunk[c].fill, p->store.first_page);
 	p->chunk[c].last_block = 0;
 	p->chunk[c].seq_last = 0;
 	close_chunk(p, c);
+}
+
+/* Lock held, no chunk is free: what failed is written to its place again, which holds nothing that
+ * counts.  It is counted as the others are, so it is not tried for ever. */
+static void again_in_place(struct fby_stream *s)
+{
+	if (s->flight.state == FBY_SEND_FAILED)
+		fby_store(&s->flight.state, (u32)FBY_SEND_WAITS);
+	fby_store(&s->again, false);
 }
 
 int fby_stream_move(struct fby_space *p, struct fby_slot *slot, u16 owner, struct fby_group moved[2], u32 *n, u32 *wake)
@@ -367,18 +392,27 @@ int fby_stream_move(struct fby_space *p, struct fby_slot *slot, u16 owner, struc
 	if (!can)
 		return FBY_WAIT_TICKET;
 	first = *n ? moved[0].chunk : open;
-	c = fby_slot_open_chunk(p, slot, owner, FBY_BEGIN_RELOCATE, true, wake);
-	if (c == FBY_NO_CHUNK) {
-		fby_stream_fail(p);
-		return -FBY_E_MEDIUM;
-	}
+	c = fby_slot_open_chunk(p, slot, owner, FBY_BEGIN_RESERVE, true, wake);
 	fby_lock(&p->streams.lock);
+	if (c == FBY_NO_CHUNK) {
+		again_in_place(s);
+		fby_unlock(&p->streams.lock);
+		*n = 0;
+		return FBY_AGAIN;
+	}
+	/* Until the groups are copied, the chunks that they are in stay what they are. */
+	s->moving = true;
+	s->emptied = FBY_NO_CHUNK;
 	if (first != FBY_NO_CHUNK)
 		end_chunk(p, s, first, *n ? &moved[0] : NULL);
-	if (open != FBY_NO_CHUNK && open != first)
-		abandon_chunk(p, open);
-	if (s->ahead)
-		abandon_chunk(p, s->part[s->open ^ 1].chunk);
+	if (open != FBY_NO_CHUNK && open != first) {
+		empty_chunk(p, open);
+		s->emptied = open;
+	}
+	if (s->ahead) {
+		empty_chunk(p, s->part[s->open ^ 1].chunk);
+		fby_chunk_unpin(p, s->part[s->open ^ 1].chunk, FBY_PIN_GROUP, wake);
+	}
 	if (s->flight.state != FBY_SEND_NONE)
 		s->filling--;
 	fby_store(&s->flight.state, (u32)FBY_SEND_NONE);
@@ -394,11 +428,16 @@ int fby_stream_move(struct fby_space *p, struct fby_slot *slot, u16 owner, struc
 	return FBY_DONE;
 }
 
-void fby_stream_moved(struct fby_space *p, u16 owner, bool all)
+void fby_stream_moved(struct fby_space *p, u16 owner, bool all, u32 *wake)
 {
+	struct fby_stream *s = fby_stream_of(p, owner);
+
 	if (!all)
 		fby_stream_fail(p);
 	fby_lock(&p->streams.lock);
-	fby_store(&fby_stream_of(p, owner)->again, false);
+	fby_store(&s->again, false);
+	s->moving = false;
+	if (s->emptied != FBY_NO_CHUNK && all)
+		fby_chunk_unpin(p, s->emptied, FBY_PIN_GROUP, wake);
 	fby_unlock(&p->streams.lock);
 }

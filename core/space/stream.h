@@ -15,12 +15,18 @@ static inline struct fby_device *fby_stream_device(const struct fby_space *p)
 /* The pool has failed: nothing more becomes durable. */
 static inline void fby_stream_fail(struct fby_space *p)
 {
-	fby_store(&fby_stream_device(p)->failed, 1u);
+	media_fail(p->store.media);
 }
 
 static inline struct fby_stream *fby_stream_of(const struct fby_space *p, u16 owner)
 {
 	return &p->streams.stream[owner];
+}
+
+/* Has the device a request of this state, whose end is not reported? */
+static inline bool fby_in_flight(u32 state)
+{
+	return state == FBY_SEND_SENT || state == FBY_SEND_DOUBTED;
 }
 
 /* The chunk that fills. */

@@ -12,12 +12,25 @@
 #include "api/groups.h"
 #include "api/log.h"
 
-#define UNIT 4096u
-#define CHUNK 65536u
-#define CHUNKS 6u
-#define MEDIA ((CHUNKS + 1) * CHUNK)
-#define BLOCKS (MEDIA / UNIT)
-#define PENDING 64u
+/* The pool of the present life. */
+struct geometry {
+	u32 unit, chunk, chunks;
+	u32 body_most; /* of an entry */
+	u32 rare; /* so much is done to one of so many states: 1 of a small pool */
+};
+extern const struct geometry geometries[];
+#define GEOMETRIES 3u /* the first one is small */
+extern const struct geometry *geometry;
+
+#define UNIT geometry->unit
+#define CHUNK geometry->chunk
+#define CHUNKS geometry->chunks
+#define MEDIA ((u64)(CHUNKS + 1) * CHUNK)
+#define BLOCKS (u32)(MEDIA / UNIT)
+#define UNIT_MOST 65536u
+#define MEDIA_MOST (10u << 20)
+#define BLOCKS_MOST (MEDIA_MOST / 4096)
+#define PENDING 256u
 
 /* A block on its way to the device: until it is durable, a cut leaves it as it was, as it is to
  * be, something of both, or unreadable. */
@@ -25,18 +38,20 @@ struct pending {
 	u32 block;
 	u32 io; /* of which request; 0: it has ended */
 	bool ended, covered;
-	u8 bytes[UNIT];
+	bool gone; /* it was dropped with the cache before its end is reported */
+	u8 *bytes;
 };
 
 /* A device, its image, and what the engine sees of them. */
 struct world {
-	u8 image[MEDIA] __attribute__((aligned(4096)));
-	u8 image_unreadable[BLOCKS];
-	u8 durable[MEDIA];
-	u8 unreadable[BLOCKS];
+	u8 *image, *image_unreadable;
+	u8 *durable, *unreadable;
 	struct pending pending[PENDING];
 	u32 npending;
 	u32 refuse; /* the next so many calls of persist fail */
+	u32 refuse_after; /* but first so many do not */
+	bool more; /* calls of persist with more keep their blocks pending */
+	bool killed; /* what is pending is of a host before */
 	struct fby_device below;
 	struct fby_media media;
 	void (*persists)(struct world *w); /* called while the blocks of a persist are pending */
@@ -46,11 +61,19 @@ void world_make(struct world *w, enum fby_durable durable);
 /* The machine starts again: the image is what the device has. */
 void world_load(struct world *w);
 void world_send(struct world *w, const struct fby_medium_io *io, u32 number);
+/* A flush of another thread's fails, and the cache is gone. */
+void world_flush_fails(struct world *w);
+/* The host was killed and starts again, the device goes on: reads show what its cache has. */
+void world_kill(struct world *w);
+void world_copy(struct world *to, const struct world *from);
 /* result: 0, or the error, after which the seed says what the blocks have. */
 void world_end(struct world *w, const struct fby_medium_io *io, u32 number, int result);
 
 u32 chance(u32 below); /* the seed's next number */
 extern u64 seed;
+
+/* What another thread does at the moment at which the engine has loaded this (group_race.h). */
+extern void (*race)(const char *what);
 
 _Noreturn void lost(const char *what); /* prints it with the seed */
 

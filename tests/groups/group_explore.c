@@ -13,38 +13,26 @@
  */
 #include <signal.h>
 
-#include "group_device.h"
+#include "group_model.h"
 #include "group_test.h"
 #include "medium/planted.h"
 
 #define IN_FLIGHT 8u
 #define LIVES 40u /* steps of a seed, times 10 */
-#define BODY_MOST 3000u
 
 static struct world live, after; /* what runs, and what a cut leaves of it */
 static struct fby_pool *pool;
 static void *pool_memory, *after_memory;
 static u64 pool_bytes, after_bytes;
 
-/* The log's entries, by index from 1 in the order of their appends. */
-#define ENTRIES 4096u
-static struct {
-	u64 txg, ticket;
-	u32 length;
-} entry[ENTRIES];
-static u32 appended, acknowledged;
-static u64 synced, syncing; /* txg: synced for certain; perhaps */
-static u64 period; /* of the log; an odd one is one that may be beginning, or ending */
-static bool logging;
-
-static u64 cuts, states, first_seed, this_seed;
+static u64 cuts, states, kills, first_seed, this_seed;
 static u32 seeds_run;
 static u64 total_groups, total_records, total_again, total_failed, total_opened, total_errors, total_flushes;
 
 void lost(const char *what)
 {
-	printf("groups: %s: seed %llu, %u appended, %u acknowledged\n", what, (unsigned long long)this_seed, appended,
-	       acknowledged);
+	printf("groups: %s: seed %llu, %u appended, %u acknowledged\n", what, (unsigned long long)this_seed, it->appended,
+	       it->acknowledged);
 	fflush(stdout);
 	abort();
 }
@@ -56,149 +44,7 @@ static void aborted(int number)
 	fprintf(stderr, "groups: seed %llu\n", (unsigned long long)this_seed);
 }
 
-static void must(bool good, const char *what)
-{
-	if (!good)
-		lost(what);
-}
-
-/* --- a pool ------------------------------------------------------------------------- */
-
-static struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report)
-{
-	const struct fby_options o = { .nslots = 2 };
-	struct fby_pool *p;
-	struct fby_probe probe;
-
-	fby_probe(&w->media, &probe);
-	must(probe.state == FBY_PROBE_POOL && probe.error == 0, "the pool is not found");
-	if (!*memory) {
-		*bytes = fby_pool_bytes(&probe.sb, o.nslots);
-		*memory = aligned_alloc(64, (*bytes + 63) & ~63ull);
-	}
-	memset(*memory, 0, *bytes);
-	must(fby_pool_open(&p, *memory, *bytes, &w->media, &o) == FBY_DONE, "the pool does not open");
-	must(fby_recover_chunks(p, 0, CHUNKS) == FBY_DONE, "recovery of chunks");
-	must(fby_recover_finish(p, report) == FBY_DONE, "recovery");
-	return p;
-}
-
-static void body_of(u32 i, u8 *to, u32 length)
-{
-	for (u32 k = 0; k < length; k++)
-		to[k] = (u8)(i * 31 + k * 7 + (k >> 8));
-	memcpy(to, &i, 4);
-}
-
-/* --- what a cut leaves ----------------------------------------------------------------- */
-
-struct replaying {
-	struct fby_pool *p;
-	u32 first, last;
-	bool seen[ENTRIES];
-};
-
-static enum fby_log_verdict replay(void *arg, const struct fby_log_node *node, const struct fby_log_position *next)
-{
-	static u8 is[BODY_MOST + 64], be[BODY_MOST];
-	struct replaying *r = arg;
-	u32 length, i;
-
-	(void)next;
-	must(fby_log_read(r->p, 0, node, is, sizeof(is), &length) == FBY_DONE, "an entry cannot be read");
-	memcpy(&i, is, 4);
-	must(i >= 1 && i <= appended, "an entry that was never appended");
-	must(entry[i].length == length && entry[i].txg == node->txg, "an entry is another one");
-	body_of(i, be, length);
-	must(memcmp(is, be, length) == 0, "an entry has other bytes");
-	must(r->last == 0 || i == r->last + 1, "an entry is missing between two");
-	if (!r->first)
-		r->first = i;
-	r->last = i;
-	return FBY_LOG_REPLAYED;
-}
-
-/* --- what damage leaves ------------------------------------------------------------------ */
-
-static enum fby_log_verdict replay_readable(void *arg, const struct fby_log_node *node,
-					    const struct fby_log_position *next)
-{
-	static u8 is[BODY_MOST + 64];
-	struct replaying *r = arg;
-	u32 length, i;
-
-	(void)next;
-	if (fby_log_read(r->p, 0, node, is, sizeof(is), &length) != FBY_DONE)
-		return FBY_LOG_DAMAGED;
-	memcpy(&i, is, 4);
-	must(i >= 1 && i <= appended && entry[i].length == length, "an entry that was never appended");
-	r->seen[i] = true;
-	return FBY_LOG_REPLAYED;
-}
-
-/* A block that was durable cannot be read.  What is lost has to be reported; only the last group of
- * a chunk that was open may pass for a torn one. */
-static void verify_damage(struct fby_pool *p, const struct fby_recovery_report *report, u32 last)
-{
-	static struct fby_log_node node[ENTRIES];
-	static struct replaying r;
-	struct fby_log_result claimed, replayed = { 0 };
-	struct fby_log_header header = { 0 };
-	struct fby_log_info info;
-	u64 n = ENTRIES;
-	u32 missing = 0;
-
-	memset(&r, 0, sizeof(r));
-	r.p = p;
-	if (!logging || fby_log_info(p, 0, &info) != FBY_DONE)
-		return;
-	must(info.header.state == FBY_LOG_LOGGING, "the log has ended by damage");
-	must(fby_log_claim(p, 0, 0, &header, node, &n, &claimed) == FBY_DONE, "claim");
-	must(fby_log_replay(p, 0, node, n, replay_readable, &r, &replayed) == FBY_DONE, "replay");
-	for (u32 i = 1; i <= acknowledged; i++)
-		missing += entry[i].txg > syncing && !r.seen[i];
-	if (missing && !report->holes && !info.incomplete && !info.missing && claimed.end == FBY_LOG_COMPLETE &&
-	    replayed.end == FBY_LOG_COMPLETE && !replayed.damaged)
-		must(missing <= last && !r.seen[acknowledged], "an entry is lost without a word");
-}
-
-/* --- the log of the period, as it is found ------------------------------------------------ */
-
-static bool guid_is(const struct fby_log_info *info)
-{
-	return info->header.guid[0] + ((u64)info->header.guid[1] << 8) == (period & 0xffff);
-}
-
-static void verify(struct fby_pool *p, const struct fby_recovery_report *report)
-{
-	static struct fby_log_node node[ENTRIES];
-	struct fby_log_result result;
-	struct fby_log_header header = { 0 };
-	struct fby_log_info info;
-	static struct replaying r;
-	u64 n = ENTRIES;
-	char text[200];
-	u32 wake = 0;
-
-	r.p = p;
-	r.first = r.last = 0;
-	if (fby_check(p, true, text, sizeof(text)) != FBY_DONE)
-		lost(text);
-	must(report->holes == 0 && report->damaged == 0, "a plain cut is reported as a loss");
-	must(fby_log_info(p, 0, &info) == FBY_DONE && !info.incomplete && info.missing == 0, "entries are said to be missing");
-	must(!logging || info.header.state == FBY_LOG_LOGGING, "the log has ended");
-	must(!logging || guid_is(&info), "the log is of another period");
-	if (info.header.state != FBY_LOG_LOGGING || !guid_is(&info))
-		return; /* a period is beginning, or ending: nothing is acknowledged in it */
-	must(fby_log_claim(p, 0, 0, &header, node, &n, &result) == FBY_DONE, "claim");
-	must(result.end == FBY_LOG_COMPLETE && result.damaged == 0 && result.twins == 0 && result.left == 0,
-	     "the claim finds an entry missing");
-	must(fby_log_replay(p, 0, node, n, replay, &r, &result) == FBY_DONE && result.end == FBY_LOG_COMPLETE, "replay");
-	for (u32 i = 1; i <= acknowledged; i++)
-		if (entry[i].txg > syncing)
-			must(i >= r.first && i <= r.last, "an acknowledged entry is lost");
-	must(fby_log_destroy(p, 0, NULL, &wake) == FBY_DONE, "destroy");
-}
+/* --- cuts ---------------------------------------------------------------------------- */
 
 static void recovery_cut(struct world *w);
 static u32 depth;
@@ -253,8 +99,10 @@ static void cut(const struct world *from)
 	u8 which[PENDING];
 	u32 n = from->npending;
 
+	if (chance(geometry->rare))
+		return;
 	cuts++;
-	if (n <= 3) {
+	if (n <= 3 && geometry->rare == 1) {
 		for (u32 state = 0; state < 1u << (2 * n); state++) {
 			for (u32 i = 0; i < n; i++)
 				which[i] = state >> (2 * i) & 3;
@@ -262,28 +110,42 @@ static void cut(const struct world *from)
 		}
 		return;
 	}
-	for (u32 k = 0; k < 2 * n + 10; k++) {
+	for (u32 k = geometry->rare == 1 ? 0 : 2 * n; k < 2 * n + (geometry->rare == 1 ? 10 : 4); k++) {
 		for (u32 i = 0; i < n; i++)
 			which[i] = k < n ? i == k : k < 2 * n ? i != k - n : k == 2 * n ? 0 : k == 2 * n + 1 ? 1 : (u8)chance(4);
 		cut_state(from, which);
 	}
 }
 
+/* Is it a block of a chunk that holds no group? */
+static bool beside_groups(u32 b)
+{
+	u32 in_chunk = b % (CHUNK / UNIT);
+
+	return b >= CHUNK / UNIT && in_chunk < 3;
+}
+
 /* One block after the other cannot be read, while nothing is pending. */
 static void damage(void)
 {
 	struct fby_recovery_report report;
-	struct fby_medium_load load = { 0 };
+	u32 last = 0;
 
-	if (appended)
-		fby_medium_load(pool, entry[appended].ticket, &load);
-	for (u32 b = 0; b < BLOCKS; b++) {
+	for (u32 i = 0; i < nlogs; i++) {
+		struct fby_medium_load load = { 0 };
+
+		if (logs[i].appended)
+			fby_medium_load(pool, logs[i].entry[logs[i].appended].ticket, &load);
+		if (load.last > last)
+			last = load.last;
+	}
+	for (u32 b = chance(geometry->rare); b < BLOCKS; b += geometry->rare) {
 		memcpy(after.durable, live.durable, MEDIA);
 		memcpy(after.unreadable, live.unreadable, BLOCKS);
 		after.unreadable[b] = 1;
 		world_load(&after);
 		states++;
-		verify_damage(open_pool(&after, &after_memory, &after_bytes, &report), &report, load.last);
+		verify_damage(open_pool(&after, &after_memory, &after_bytes, &report), &report, last, beside_groups(b));
 	}
 }
 
@@ -300,7 +162,9 @@ static void recovery_cut(struct world *w)
 
 	if (chance(3))
 		return;
-	memcpy(&saved, w, sizeof(saved));
+	if (!saved.image)
+		world_make(&saved, w->below.durable);
+	world_copy(&saved, w);
 	after_memory = NULL;
 	depth++;
 	for (u32 i = 0; i < saved.npending; i++)
@@ -309,7 +173,26 @@ static void recovery_cut(struct world *w)
 	depth--;
 	free(after_memory);
 	after_memory = memory;
-	memcpy(w, &saved, sizeof(saved));
+	world_copy(w, &saved);
+}
+
+/* The host is killed.  What its next recovery finds has to be there after a power cut, too. */
+static void kill_host(void)
+{
+	struct fby_recovery_report report;
+	struct found first, second;
+
+	world_copy(&after, &live);
+	after.persists = NULL;
+	after.refuse = 0;
+	world_kill(&after);
+	kills++;
+	after.killed = true;
+	find_all(open_pool(&after, &after_memory, &after_bytes, &report), &report, &first);
+	after.killed = false;
+	world_load(&after);
+	find_all(open_pool(&after, &after_memory, &after_bytes, &report), &report, &second);
+	must(first.n == second.n && first.sum == second.sum, "what a recovery has found is lost by a cut");
 }
 
 /* --- a life ----------------------------------------------------------------------------- */
@@ -322,8 +205,20 @@ static u32 nflight, numbers, errors; /* errors that may still be made */
 
 static void look_at_tickets(void)
 {
-	while (acknowledged < appended && fby_ticket_state(pool, entry[acknowledged + 1].ticket) == FBY_TICKET_DURABLE)
-		acknowledged++;
+	for (struct model *m = logs; m < logs + nlogs; m++)
+		while (m->acknowledged < m->appended &&
+		       fby_ticket_state(pool, m->entry[m->acknowledged + 1].ticket) == FBY_TICKET_DURABLE)
+			m->acknowledged++;
+}
+
+/* Another thread writes a record: its flush fails, and it tries again. */
+static void flush_fails(const char *what)
+{
+	(void)what;
+	if (!errors || live.below.durable != FBY_DURABLE_FLUSH || chance(8))
+		return;
+	errors--;
+	world_flush_fails(&live);
 }
 
 static int send_one(void)
@@ -331,9 +226,11 @@ static int send_one(void)
 	u32 wake = 0;
 	int rc;
 
-	if (nflight == IN_FLIGHT || live.npending > PENDING - 20)
+	if (nflight == IN_FLIGHT || live.npending > PENDING - 80)
 		return FBY_WAIT_TICKET;
+	race = flush_fails;
 	rc = fby_medium_next(pool, &flight[nflight].io, &wake);
+	race = NULL;
 	if (rc != FBY_DONE)
 		return rc;
 	flight[nflight].number = ++numbers;
@@ -368,6 +265,8 @@ static void end_one(void)
 	look_at_tickets();
 	if (chance(3) == 0)
 		cut(&live);
+	if (chance((error ? 2 : 12) * geometry->rare) == 0)
+		kill_host();
 }
 
 static void pump(void)
@@ -390,7 +289,7 @@ static int append_in_two(u64 txg, const struct fby_vec *vec, struct fby_log_name
 {
 	struct fby_append a;
 	u32 wake = 0;
-	int rc = fby_log_append_begin(pool, &a, 0, txg, chance(2), vec, 1, &wake);
+	int rc = fby_log_append_begin(pool, &a, it->index, txg, chance(2), vec, 1, &wake);
 
 	if (rc != FBY_DONE)
 		return rc;
@@ -403,25 +302,25 @@ static int append_in_two(u64 txg, const struct fby_vec *vec, struct fby_log_name
 static void append(void)
 {
 	static u8 body[BODY_MOST];
-	u32 length = 4 + (chance(3) ? chance(200) : chance(BODY_MOST - 4)), wake = 0;
+	u32 length = 4 + (chance(3) ? chance(200) : chance(geometry->body_most - 4)), wake = 0;
 	const struct fby_vec vec = { .base = body, .len = length };
-	u64 txg = (syncing > synced ? syncing : synced) + 1 + chance(2);
+	u64 txg = (it->syncing > it->synced ? it->syncing : it->synced) + 1 + chance(2);
 	struct fby_log_name name;
 	int rc;
 
-	if (!logging || appended + 1 >= ENTRIES)
+	if (!it->logging || it->appended + 1 >= ENTRIES)
 		return;
-	if (appended && txg < entry[appended].txg)
-		txg = entry[appended].txg;
-	body_of(appended + 1, body, length);
-	rc = chance(3) ? fby_log_append(pool, 0, txg, chance(2), &vec, 1, &name, &wake) :
+	if (it->appended && txg < it->entry[it->appended].txg)
+		txg = it->entry[it->appended].txg;
+	body_of(it->appended + 1, body, length);
+	rc = chance(3) ? fby_log_append(pool, it->index, txg, chance(2), &vec, 1, &name, &wake) :
 			 append_in_two(txg, &vec, &name);
 	if (rc == FBY_DONE) {
 		must(name.ticket != 0, "an append on a device is durable at once");
-		appended++;
-		entry[appended].txg = txg;
-		entry[appended].length = length;
-		entry[appended].ticket = name.ticket;
+		it->appended++;
+		it->entry[it->appended].txg = txg;
+		it->entry[it->appended].length = length;
+		it->entry[it->appended].ticket = name.ticket;
 		return;
 	}
 	must(rc == FBY_WAIT_TICKET || rc == FBY_WAIT_SPACE || rc == FBY_WAIT_SLOT || rc == -FBY_E_MEDIUM, "append");
@@ -432,21 +331,21 @@ static void sync_log(void)
 	u32 wake = 0;
 	u64 txg;
 
-	if (!logging || !acknowledged)
+	if (!it->logging || !it->acknowledged)
 		return;
-	txg = entry[acknowledged].txg;
+	txg = it->entry[it->acknowledged].txg;
 	/* Only what is all acknowledged. */
-	if (acknowledged < appended && entry[acknowledged + 1].txg == txg)
+	if (it->acknowledged < it->appended && it->entry[it->acknowledged + 1].txg == txg)
 		txg--;
-	if (txg <= synced)
+	if (txg <= it->synced)
 		return;
-	syncing = txg;
+	it->syncing = txg;
 	if (errors && chance(3) == 0) {
 		errors--;
 		live.refuse = 1;
 	}
-	if (fby_log_sync(pool, 0, txg, NULL, &wake) == FBY_DONE)
-		synced = txg;
+	if (fby_log_sync(pool, it->index, txg, NULL, &wake) == FBY_DONE)
+		it->synced = txg;
 }
 
 static void next_period(void)
@@ -455,9 +354,9 @@ static void next_period(void)
 	u32 wake = 0;
 	int rc;
 
-	logging = false;
+	it->logging = false;
 	for (u32 i = 0; i < 100; i++) {
-		rc = fby_log_destroy(pool, 0, NULL, &wake);
+		rc = fby_log_destroy(pool, it->index, NULL, &wake);
 		if (rc != FBY_WAIT_TICKET)
 			break;
 		pump();
@@ -465,18 +364,19 @@ static void next_period(void)
 	if (rc == -FBY_E_MEDIUM)
 		return;
 	must(rc == FBY_DONE, "destroy");
-	appended = acknowledged = 0;
-	synced = syncing = 0;
+	it->appended = it->acknowledged = 0;
+	it->synced = it->syncing = 0;
 	if (errors && chance(3) == 0) {
 		errors--;
 		live.refuse = 1;
 	}
-	period++;
-	memcpy(guid, &period, 2);
+	it->period++;
+	memcpy(guid, &it->period, 2);
 	guid[2] = 1;
-	rc = fby_log_create(pool, 0, guid, 0, NULL, &wake);
+	guid[3] = (u8)it->index;
+	rc = fby_log_create(pool, it->index, guid, 0, NULL, &wake);
 	must(rc == FBY_DONE || rc == -FBY_E_MEDIUM, "create");
-	logging = rc == FBY_DONE;
+	it->logging = rc == FBY_DONE;
 }
 
 static void close_pool(void)
@@ -489,8 +389,8 @@ static void close_pool(void)
 			pump();
 	}
 	must(rc == FBY_DONE || rc == -FBY_E_MEDIUM, "close");
-	if (rc == FBY_DONE)
-		must(acknowledged == appended, "the pool is closed over entries that are not durable");
+	for (u32 i = 0; i < nlogs && rc == FBY_DONE; i++)
+		must(logs[i].acknowledged == logs[i].appended, "the pool is closed over entries that are not durable");
 }
 
 static void tick(u64 *now)
@@ -509,22 +409,25 @@ static void one_life(enum fby_durable durable)
 	const struct fby_format f = { .uuid = { (u8)this_seed, 1 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
 	struct fby_recovery_report report;
 	u64 now = 1;
-	u16 log;
 
 	world_make(&live, durable);
 	world_make(&after, durable);
 	must(fby_format(&live.media, &f) == FBY_DONE, "format");
 	world_load(&live);
-	nflight = numbers = appended = acknowledged = 0;
-	synced = syncing = 0;
-	period = 0;
-	logging = false;
+	nflight = numbers = 0;
 	errors = this_seed % 3 == 0 ? 2 : this_seed % 3 == 1 ? 0 : 6;
 	pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
-	must(fby_log_add(pool, "log", 0, &log) == FBY_DONE && log == 0, "add");
+	for (it = logs; it < logs + nlogs; it++) {
+		memset(it, 0, sizeof(*it));
+		must(fby_log_add(pool, it == logs ? "log" : "other", 0, &it->index) == FBY_DONE, "add");
+	}
 	live.persists = live_persists;
-	next_period();
+	for (u32 i = 0; i < nlogs; i++) {
+		it = &logs[i];
+		next_period();
+	}
 	for (u32 i = 0; i < LIVES * 10 && !live.below.failed; i++) {
+		it = &logs[chance(nlogs)];
 		switch (chance(12)) {
 		case 0: case 1: case 2: case 3: case 4:
 			append();
@@ -567,8 +470,8 @@ static void one_life(enum fby_durable durable)
 		total_flushes += info.flushes;
 		total_opened += pi.chunks_opened;
 	}
-	if (!live.below.failed)
-		must(acknowledged == appended, "all requests have ended, and an entry is not durable");
+	for (u32 i = 0; i < nlogs && !live.below.failed; i++)
+		must(logs[i].acknowledged == logs[i].appended, "all requests have ended, and an entry is not durable");
 	cut(&live);
 	if (!live.below.failed && live.npending == 0)
 		damage();
@@ -584,6 +487,8 @@ static void lives(u64 seeds)
 		seed = this_seed * 0x9e3779b97f4a7c15ull | 1;
 		for (u32 i = 0; i < 4; i++)
 			(void)chance(2);
+		geometry = &geometries[this_seed % 8 == 5 ? 1 : this_seed % 8 == 7 ? 2 : 0];
+		nlogs = 1 + chance(2);
 		one_life((enum fby_durable)(this_seed / 3 % 3));
 	}
 }
@@ -600,25 +505,28 @@ static int planted(u64 seeds)
 
 	for (u32 id = 1; id < FBY_BUG_COUNT; id++) {
 		struct timespec from, to;
-		int status;
+		int status = 0;
+		bool found;
 		pid_t child;
 
-		if (strncmp(fby_planted_name(id), "GROUP_", 6) != 0)
+		if (strncmp(fby_planted_name(id), "GROUP_", 6) != 0 && strncmp(fby_planted_name(id), "STREAM_", 7) != 0)
 			continue;
 		fflush(stdout);
 		clock_gettime(CLOCK_MONOTONIC, &from);
 		child = fork();
 		if (child == 0) {
 			fby_planted = id;
-			alarm(60); /* an endless loop is found, too */
+			alarm(60); /* then it was not found */
+			group_scenes();
 			lives(seeds);
 			_exit(0);
 		}
 		must(child > 0 && waitpid(child, &status, 0) == child, "fork");
 		clock_gettime(CLOCK_MONOTONIC, &to);
+		found = status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM);
 		printf("groups: %-30s %s, %.1f s\n", fby_planted_name(id),
-		       status ? "found" : "NOT FOUND", (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
-		missed += status == 0;
+		       found ? "found" : "NOT FOUND", (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
+		missed += !found;
 	}
 	return missed != 0;
 }
@@ -634,9 +542,10 @@ int main(int argc, char **argv)
 	return planted(seeds);
 #endif
 	group_refusals();
+	group_scenes();
 	lives(seeds);
-	printf("groups: %u lives, %llu cuts, %llu states: nothing acknowledged was lost\n", seeds_run,
-	       (unsigned long long)cuts, (unsigned long long)states);
+	printf("groups: %u lives, %llu cuts, %llu kills, %llu states: nothing acknowledged was lost\n", seeds_run,
+	       (unsigned long long)cuts, (unsigned long long)kills, (unsigned long long)states);
 	printf("groups: %llu groups of %llu entries, %llu flushes, %llu chunks opened, %llu errors, %llu groups again, %llu "
 	       "pools failed\n", (unsigned long long)total_groups, (unsigned long long)total_records,
 	       (unsigned long long)total_flushes, (unsigned long long)total_opened, (unsigned long long)total_errors,

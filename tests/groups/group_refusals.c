@@ -51,16 +51,16 @@ static void formats(void)
 		u64 static_bytes, map_bytes;
 		int rc;
 	} row[] = {
-		{ CHUNK, 4096, 4096, 0, 0, FBY_DONE },
-		{ CHUNK, 4096, 512, 0, 0, FBY_DONE },
-		{ CHUNK, 0, 4096, 0, 0, -FBY_E_NOT_GROUPED },
-		{ CHUNK, 4096, 0, 0, 0, -FBY_E_GROUPED },
-		{ CHUNK, 4096, 8192, 0, 0, -FBY_E_UNIT },
-		{ CHUNK, 4096, 4096, 65536, 0, -FBY_E_LOGS_ONLY },
-		{ CHUNK, 4096, 4096, 0, 2 << 20, -FBY_E_LOGS_ONLY },
-		{ CHUNK, 2048, 512, 0, 0, -FBY_E_GEOMETRY },
-		{ CHUNK, 6144, 512, 0, 0, -FBY_E_GEOMETRY },
-		{ CHUNK, 8192, 4096, 0, 0, -FBY_E_GEOMETRY }, /* a chunk has at least 16 blocks */
+		{ 65536, 4096, 4096, 0, 0, FBY_DONE },
+		{ 65536, 4096, 512, 0, 0, FBY_DONE },
+		{ 65536, 0, 4096, 0, 0, -FBY_E_NOT_GROUPED },
+		{ 65536, 4096, 0, 0, 0, -FBY_E_GROUPED },
+		{ 65536, 4096, 8192, 0, 0, -FBY_E_UNIT },
+		{ 65536, 4096, 4096, 65536, 0, -FBY_E_LOGS_ONLY },
+		{ 65536, 4096, 4096, 0, 2 << 20, -FBY_E_LOGS_ONLY },
+		{ 65536, 2048, 512, 0, 0, -FBY_E_GEOMETRY },
+		{ 65536, 6144, 512, 0, 0, -FBY_E_GEOMETRY },
+		{ 65536, 8192, 4096, 0, 0, -FBY_E_GEOMETRY }, /* a chunk has at least 16 blocks */
 	};
 
 	for (u32 i = 0; i < sizeof(row) / sizeof(row[0]); i++) {

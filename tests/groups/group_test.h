@@ -6,5 +6,6 @@
 #define GROUP_TEST_H
 
 void group_refusals(void); /* group_refusals.c */
+void group_scenes(void); /* group_scenes.c */
 
 #endif

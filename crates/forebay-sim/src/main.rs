@@ -765,8 +765,8 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     };
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
-        // Those of maps belong to tests/frames.
-        .filter(|(_, name, _)| !name.starts_with("MAP_"))
+        // Those of maps belong to tests/maps, those of streams to tests/groups.
+        .filter(|(_, name, _)| !name.starts_with("MAP_") && !name.starts_with("STREAM_"))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
     let hunts = Mutex::new(Vec::new());

@@ -54,7 +54,7 @@ pub enum End {
     WriteFailed(Landed),
     /// A flush fails, and all that had ended is still in the cache.
     FlushFailed,
-    /// A flush fails, and the cache is gone.  `shown`: reads still show what was in it, as Linux
+    /// A flush fails, and the cache is gone, with what was written and is not reported yet.  `shown`: reads still show what was in it, as Linux
     /// does for a file.
     CacheDropped {
         shown: bool,
@@ -90,6 +90,8 @@ struct Write {
     len: usize,
     fua: bool,
     state: State,
+    /// The cache was dropped while it was in flight: its end proves nothing.
+    dropped: bool,
     /// The device has said that it is durable, and it is not.
     claimed: bool,
 }
@@ -250,7 +252,15 @@ impl Device {
             let version = Version { write: id, content: content.clone(), later: false };
             self.versions.entry(*block).or_default().push(version);
         }
-        let write = Write { first, blocks, len: n, fua, state: State::Sent, claimed: false };
+        let write = Write {
+            first,
+            blocks,
+            len: n,
+            fua,
+            state: State::Sent,
+            dropped: false,
+            claimed: false,
+        };
         self.writes.insert(id, write);
         self.event();
         id
@@ -314,7 +324,7 @@ impl Device {
             blocks.any(|((_, sent), now)| sent.bytes() != now)
         });
         let (first, n, fua) = (write.first, write.len, write.fua);
-        write.state = State::Ended;
+        write.state = if write.dropped { State::Forsaken } else { State::Ended };
         let shown = match end {
             End::Done | End::Lie | End::WriteFailed(Landed::All) => n,
             End::WriteFailed(Landed::First(n)) => n,
@@ -380,6 +390,8 @@ impl Device {
     }
 
     fn drop_cache(&mut self, shown: bool) {
+        let sent = self.writes.values_mut().filter(|w| w.state == State::Sent && !w.fua);
+        sent.for_each(|write| write.dropped = true);
         let ended = self.writes.iter().filter(|(_, w)| w.state == State::Ended);
         let ended: Vec<u32> = ended.map(|(id, _)| *id).collect();
         for id in ended {

@@ -499,6 +499,7 @@ fn each_mistake_of_the_log_is_found() {
         (FuaAsWrite, fua),
         (FlushCoversSent, PLAIN),
         (FlushErrorForgotten, faulty),
+        (SentTrusted, faulty),
         (BlockShared, PLAIN),
         (WriteErrorIgnored, faulty),
         (ChangedInFlight, PLAIN),

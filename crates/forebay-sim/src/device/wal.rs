@@ -11,7 +11,7 @@
 //! whose write or flush failed is written again elsewhere.  Recovery looks for groups at each
 //! line, and takes those with numbers from 1 on without a gap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_engine::sys;
 
@@ -36,6 +36,8 @@ pub enum Mistake {
     FlushCoversSent,
     /// After a flush that failed the next one stands for both.
     FlushErrorForgotten,
+    /// A write in flight when a flush fails is durable by the next one.
+    SentTrusted,
     /// A group begins in the block in which the one before ends.
     BlockShared,
     /// A group whose write failed counts as written.
@@ -76,6 +78,8 @@ pub struct Wal {
     /// To be written again.
     again: Vec<Group>,
     sent: BTreeMap<u32, Group>,
+    /// Of these, those that were in flight when a flush failed.
+    doubted: BTreeSet<u32>,
     /// Ended, without a flush since.
     ended: Vec<Group>,
     flush: Option<(u32, Vec<Group>)>,
@@ -112,6 +116,7 @@ impl Wal {
             number: 0,
             again: Vec::new(),
             sent: BTreeMap::new(),
+            doubted: BTreeSet::new(),
             ended: Vec::new(),
             flush: None,
             durable: Vec::new(),
@@ -236,11 +241,15 @@ impl Wal {
                 // All that was written since the last flush that succeeded.
                 self.again.extend(covers);
                 self.again.append(&mut self.ended);
+                if self.mistake != Mistake::SentTrusted {
+                    self.doubted.extend(self.sent.keys());
+                }
             }
             return;
         }
         let Some(group) = self.sent.remove(&id) else { return };
-        if !ok && self.mistake != Mistake::WriteErrorIgnored {
+        let doubted = self.doubted.remove(&id) && !self.fua;
+        if (!ok || doubted) && self.mistake != Mistake::WriteErrorIgnored {
             self.again.push(group);
         } else if self.fua || matches!(self.mistake, Mistake::NoFlush | Mistake::TwoInFlight) {
             self.durable.push(group.number);

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * group_model.h - what is known of the logs of a pool, and what recovery is held to.
+ */
+#ifndef GROUP_MODEL_H
+#define GROUP_MODEL_H
+
+#include "group_device.h"
+
+#define LOGS 2u
+#define ENTRIES 4096u
+#define BODY_MOST 120000u
+
+/* A log: its entries, by index from 1 in the order of their appends. */
+struct model {
+	u16 index;
+	struct {
+		u64 txg, ticket;
+		u32 length;
+	} entry[ENTRIES];
+	u32 appended, acknowledged;
+	u64 synced, syncing; /* txg: synced for certain; perhaps */
+	u64 period;
+	bool logging;
+};
+extern struct model logs[LOGS], *it; /* it: the one that is looked at */
+extern u32 nlogs;
+
+void must(bool good, const char *what);
+/* Opens a pool, and recovers it. */
+struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report);
+void body_of(u32 i, u8 *to, u32 length);
+/* After a power cut: nothing acknowledged is lost, nothing is reported, and no other entry is there. */
+void verify(struct fby_pool *p, const struct fby_recovery_report *report);
+/* A block that was durable cannot be read.  What is lost has to be reported; only the last group of
+ * a chunk that was open may pass for a torn one.  whole: nothing may be lost. */
+void verify_damage(struct fby_pool *p, const struct fby_recovery_report *report, u32 last, bool whole);
+
+/* What claims find in all logs. */
+struct found {
+	u64 n, sum;
+	bool said_missing;
+};
+void find_all(struct fby_pool *p, const struct fby_recovery_report *report, struct found *out);
+
+#endif
