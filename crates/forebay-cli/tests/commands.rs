@@ -36,6 +36,7 @@ const ALL: &[&str] = &[
     "unmark",
     "origin status",
     "origin accept-loss",
+    "origin accept-host",
     "attach",
     "detach",
     "list",
