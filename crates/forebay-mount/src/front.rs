@@ -14,7 +14,7 @@
 //! disk or for space in the pool, and the next one is read.
 //!
 //! A request for a helper is copied.  The number of copied bytes is bounded ([`Memory`]): above
-//! the bound a write(2) is done in part, and its program gets the number of bytes written.
+//! the bound the last thread waits with a write(2), and the kernel keeps the other requests.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -114,6 +114,21 @@ impl Front {
         match self.slots.take_soon(MOMENT) {
             Some(slot) => Room::Here(slot),
             None => Room::Later(self.memory.take(bytes)),
+        }
+    }
+
+    /// Finds the place for a write, which waits if it is a write(2) and the memory is full.
+    fn room_for_write(&self, bytes: usize, write: WriteFlags, flags: OpenFlags) -> Room {
+        loop {
+            if let Some(slot) = self.slots.take_soon(MOMENT) {
+                return Room::Here(slot);
+            }
+            if asked::write_is_whole(write, flags) {
+                return Room::Later(self.memory.take(bytes));
+            }
+            if let Some(held) = self.memory.take_write(bytes) {
+                return Room::Later(held);
+            }
         }
     }
 
@@ -451,14 +466,10 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         let (caller, place, how) = (caller(req), (ino, offset), (write_flags, flags));
-        match self.slots.take_soon(MOMENT) {
-            Some(_slot) => self.served.write(caller, place, data, how, reply),
-            None => {
-                let held = match asked::write_is_whole(write_flags, flags) {
-                    true => self.memory.take(data.len()),
-                    false => self.memory.take_part(data.len(), offset),
-                };
-                let data = data[..held.bytes()].to_owned();
+        match self.room_for_write(data.len(), write_flags, flags) {
+            Room::Here(_slot) => self.served.write(caller, place, data, how, reply),
+            Room::Later(held) => {
+                let data = data.to_owned();
                 self.later(Class::Changes, move |served| {
                     let _held = held;
                     served.write(caller, place, &data, how, reply);

@@ -196,22 +196,15 @@ impl Helpers {
     }
 }
 
-/// Bytes of requests that wait for helpers: copies in this process's memory, while a disk that hangs
-/// takes none.  Beyond it a write(2) is taken in part.  It is less where the process may have little
-/// memory.
+/// Bytes of requests that the kernel makes by itself and that wait for helpers: copies in this
+/// process's memory, while a disk that hangs takes none.  The kernel bounds them.  It is less where
+/// the process may have little memory.
 const MOST_HELD: usize = 256 << 20;
 const LEAST_HELD: usize = 32 << 20;
 
-/// So much of a write is taken beyond the bound, until such parts have this share of it together.
-const PART: usize = 64 << 10;
-const PARTS: usize = 4;
-/// So much of each that comes later: less than a thread that waits costs the kernel.
-const PAGE: usize = 4 << 10;
-
-/// How many bytes are held.  Nobody waits for them: whoever reads requests has to go on, and the
-/// kernel gives them in their order.  A program has one write(2) in each of its threads.  What has
-/// to be whole is bounded elsewhere: the kernel bounds what it makes by itself, and names and
-/// attributes are short.
+/// The number of held bytes.  What the kernel makes by itself and short requests, of names and
+/// attributes, are always taken.  A write(2) waits for room in twice the bound.  It is never taken
+/// in part: the loop driver of the kernel, among others, does not look at a short count.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
     held: Arc<AtomicUsize>,
@@ -227,7 +220,7 @@ impl Memory {
         Memory { held: Arc::default(), most: forebay::memory_share(LEAST_HELD, MOST_HELD) }
     }
 
-    /// So many requests of 1 MiB that the kernel makes by itself leave a quarter of it.
+    /// So many requests of 1 MiB that the kernel makes by itself leave a quarter of the bound.
     pub fn most_background(&self) -> u16 {
         ((self.most / 4 * 3) >> 20) as u16
     }
@@ -238,24 +231,11 @@ impl Memory {
         Held(self.clone(), bytes)
     }
 
-    /// For as much of a write at this offset as is taken; the part ends where a page does.
-    pub fn take_part(&self, bytes: usize, offset: u64) -> Held {
-        let held = self.held.load(Ordering::Relaxed);
-        let most = if held.saturating_add(bytes) <= self.most {
-            bytes
-        } else if held.saturating_add(PART) <= self.most + self.most / PARTS {
-            PART
-        } else {
-            PAGE
-        };
-        let into_page = (offset % PAGE as u64) as usize;
-        self.take(if bytes <= most { bytes } else { most - into_page })
-    }
-}
-
-impl Held {
-    pub fn bytes(&self) -> usize {
-        self.1
+    /// For all of a write(2), if there is room; one has room where nothing else is held.
+    pub fn take_write(&self, bytes: usize) -> Option<Held> {
+        let held = self.take(bytes);
+        let before = held.0.held.load(Ordering::Relaxed).saturating_sub(bytes);
+        (before == 0 || before.saturating_add(bytes) <= 2 * self.most).then_some(held)
     }
 }
 
@@ -437,33 +417,20 @@ mod tests {
         leader.join().expect("the leader");
     }
 
-    /// Each length of a write, by how much is held already: whole, or a part that ends with a page,
-    /// and never nothing.  However many threads wait, each one more has little memory.
+    /// Writes fill twice the bound and no more.  Whatever else comes is taken, and one write has
+    /// room where nothing is held.
     #[test]
     fn held_bytes_are_bounded() {
         const MIB: usize = 1 << 20;
         let memory = Memory { most: MOST_HELD, ..Memory::new() };
-        let full = memory.take(MOST_HELD - MIB);
-        let taken = |bytes, offset| memory.take_part(bytes, offset).bytes();
-        assert_eq!([taken(MIB, 0), taken(MIB + 1, 0), taken(2 * MIB, 5)], [MIB, PART, PART - 5]);
-        let full = (full, memory.take_part(MIB, 0));
-        assert_eq!(full.1.bytes(), MIB);
-        for offset in [0, 1, 4095, 4096, (1 << 40) + 511] {
-            for bytes in [1, 4096, PART - 1, PART] {
-                assert_eq!(taken(bytes, offset), bytes, "a short one is whole");
-            }
-            for bytes in [PART + 1, MIB, 16 * MIB] {
-                let part = taken(bytes, offset);
-                assert!(part > 0 && part <= PART);
-                assert!((offset + part as u64).is_multiple_of(4096));
-            }
-        }
-        let parts: Vec<Held> = (0..10_000).map(|_| memory.take_part(MIB, 0)).collect();
-        let of_parts: usize = parts.iter().map(Held::bytes).sum();
-        assert!(of_parts <= MOST_HELD / PARTS + parts.len() * PAGE, "{of_parts}");
-        assert_eq!([taken(MIB, 100), taken(8192, 0), taken(PAGE, 7)], [PAGE - 100, PAGE, PAGE]);
-        drop((full, parts));
-        assert_eq!((memory.held.load(Ordering::Relaxed), taken(MIB, 9)), (0, MIB));
+        let all: Vec<Held> = std::iter::from_fn(|| memory.take_write(MIB)).take(10_000).collect();
+        assert_eq!(all.len(), 2 * MOST_HELD / MIB);
+        assert!(memory.take_write(1).is_none(), "it is full");
+        let other = memory.take(MIB);
+        assert_eq!(memory.held.load(Ordering::Relaxed), 2 * MOST_HELD + MIB);
+        drop((all, other));
+        assert!(memory.take_write(4 * MOST_HELD).is_some(), "a long one alone");
+        assert_eq!(memory.held.load(Ordering::Relaxed), 0, "who had no room holds nothing");
         let background = |most| Memory { most, ..Memory::new() }.most_background();
         assert_eq!([LEAST_HELD, MOST_HELD].map(background), [24, 192]);
     }
