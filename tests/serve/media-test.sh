@@ -59,7 +59,7 @@ cut_disk() {
 runs=$work/runs
 "$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$runs" --json >"$work/receiver.log" 2>&1 &
 receiver=$!
-until grep -q listening "$work/receiver.log"; do
+until grep -qs listening "$work/receiver.log"; do
 	kill -0 $receiver || fail "the receiver ended: $(cat "$work/receiver.log")"
 	sleep 0.02
 done
@@ -97,9 +97,28 @@ pull() {
 	cut_disk
 	wait $writer || code=$?
 	[ $code = 7 ] || { cat "$work/written" >&2; fail "the writer on a disk without power ended with code $code"; }
+	# A disk that is gone is no disk with damaged blocks.
+	expect 7 media-test "$device" --verify --journal "$(newest)"
 	stop_disk
 	start_disk "$kind" "$@"
 }
+
+# A disk whose flushes take longer than a step may, beside the others: it may have been away.
+mkdir "$work/slow"
+"$work/volatile_disk" "$work/slow" "$work/slow.platter" $((1 << 20)) flush_us=3200000 >"$work/slow.log" 2>&1 &
+slow=$!
+at_end 'kill -TERM $slow 2>/dev/null; umount -l "$work/slow" 2>/dev/null || true'
+for ((i = 0; i < 400; i++)); do
+	[ -s "$work/slow/disk" ] && break
+	sleep 0.02
+done
+"$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$work/slow.runs" --json >"$work/slow.receiver" 2>&1 &
+slow_receiver=$!
+at_end 'kill -TERM $slow_receiver 2>/dev/null || true'
+until grep -qs listening "$work/slow.receiver"; do sleep 0.02; done
+"$FOREBAY" media-test "$work/slow/disk" --json --mode flush \
+	--server "$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$work/slow.receiver")" >"$work/stalled" 2>&1 &
+slow_writer=$!
 
 tried=0
 for honest in "file both keep=0" "file fua keep=1" "file flush keep=1" "block both keep=1" "file flush keep=0 lie=2"; do
@@ -172,7 +191,8 @@ if [ -n "$before" ]; then
 fi
 
 # A loop device over the device claims nothing, and neither does a program that writes to it.
-upper=$(losetup --find --show "$loop")
+upper=$(losetup --find --show "$loop") || skip "no second loop device"
+at_end 'losetup -d "$upper" 2>/dev/null || true'
 expect 4 media-test "$loop" --server "$server" --overwrite
 grep -q "is the disk of $upper" "$work/error" || fail "a loop device over it is not seen: $(cat "$work/error")"
 expect 10 media-info "$loop"
@@ -184,6 +204,14 @@ exec 8>&-
 losetup -d "$loop"
 loop=''
 say "a loop device over a disk, and a program that writes to it, are seen"
+
+code=0
+wait $slow_writer || code=$?
+[ $code = 17 ] && grep -q '"end": "stalled"' "$work/stalled" ||
+	{ cat "$work/stalled" >&2; fail "a step that took too long ended with code $code"; }
+expect 17 media-test "$work/slow/disk" --verify --journal "$work/slow.runs"/*.run
+grep -q '"end": "stalled"' "$work/json" || { cat "$work/json" >&2; fail "a step that took too long is not told"; }
+say "a step that took too long is not told to the receiver"
 
 # More blocks than a step has are damaged: some of them nothing was writing to.
 pull file both keep=0
@@ -202,7 +230,10 @@ expect 2 media-test "$device" --server "$server" --over # an option is typed in 
 stop_disk
 [ "$(sha256sum <"$work/platter")" = "$before" ] || fail "a refused run has written"
 
-attach "$work/platter"
+# In memory: a loop device is refused for what its file lies on.
+image=$shm/image
+mv "$work/platter" "$image"
+attach "$image"
 expect 12 media-info "$loop" --write
 mkfs.ext4 -qF "$loop"
 expect 12 media-info "$loop" --write
@@ -216,20 +247,19 @@ grep -q '"in-use"' "$work/json" || fail "a mounted device is not refused"
 expect 4 media-test "$loop" --server "$server" --overwrite
 umount "$work/mounted"
 losetup -d "$loop"
-rm "$work/platter"
-truncate -s 32M "$work/platter"
-attach "$work/platter"
+rm "$image"
+truncate -s 32M "$image"
+attach "$image"
 expect 0 media-info "$loop"
 grep -q '"measured": null' "$work/json" || fail "a device is measured without --write"
 expect 0 media-info "$loop" --write --time 2s
 grep -q '"way": "fua"' "$work/json" || fail "nothing was measured"
 losetup -d "$loop"
 loop=''
-cmp -n $((32 << 20)) "$work/platter" /dev/zero || fail "a device that was measured is not empty again"
+cmp -n $((32 << 20)) "$image" /dev/zero || fail "a device that was measured is not empty again"
 say "devices that hold something or are in use are refused; an empty one is measured, and empty again"
 
 # A receiver that is not there costs nothing.
-rm "$work/platter"
 truncate -s $bytes "$work/platter"
 kill -TERM $receiver
 wait $receiver || fail "the receiver ended with code $?"

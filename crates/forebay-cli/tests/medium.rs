@@ -275,7 +275,9 @@ fn a_file_that_a_program_writes_to_is_refused() {
 fn refused_connections_are_told_less_and_less() {
     let b = Bench::new();
     let words = ["media-test", "--receive", "127.0.0.1:0", "--directory", "runs", "--json"];
-    let mut child = b.command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let child = b.command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut receiver = Receiver(child, String::new()); // ends with the test
+    let child = &mut receiver.0;
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let said: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     let address = said["address"].as_str().unwrap().to_string();
@@ -287,7 +289,7 @@ fn refused_connections_are_told_less_and_less() {
         let _ = stream.read(&mut [0]);
     }
     rustix::process::kill_process(
-        rustix::process::Pid::from_child(&child),
+        rustix::process::Pid::from_child(child),
         rustix::process::Signal::TERM,
     )
     .unwrap();
