@@ -32,6 +32,7 @@ connection() { python3 -c 'import os, sys; print(os.minor(os.stat(sys.argv[1]).s
 begin() {
 	mount -t tmpfs none "$top"
 	mkdir "$at"
+	: >"$work/mount.log" # that of the server before says that it is mounted
 	"$FOREBAY" mount "$pool" "$tree" "$at" --foreground >"$work/mount.log" 2>&1 &
 	server=$!
 	for ((tries = 0; tries < 1200; tries++)); do

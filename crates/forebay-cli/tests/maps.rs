@@ -111,7 +111,10 @@ fn pages_of_a_file_that_is_gone_are_salvaged_and_given_up() {
     let shown = gone.display().to_string();
     let done = bench.run(&["map", "recover", "pool"]);
     assert_eq!(done.code, Some(11), "{done:?}");
-    assert!(done.stdout.contains(&format!("{shown}: 1 pages stay: it is not there")), "{done:?}");
+    assert!(
+        done.stdout.contains(&format!("{shown}: 1 pages stay: it does not exist any more")),
+        "{done:?}"
+    );
     assert!(done.stderr.contains("forebay map salvage pool"), "{done:?}");
     assert!(is_home(&other));
 
@@ -261,7 +264,11 @@ fn a_server_brings_pages_home_and_takes_orders() {
     let mut served = Served::ready(&bench, command).expect("a pool with a map alone is served");
     assert!(is_home(&home));
     let said = std::fs::read_to_string(&log).unwrap();
-    for what in [&*shown, "1 pages stay in the pool: it is not there", "forebay map salvage pool"] {
+    for what in [
+        &*shown,
+        "1 pages stay in the pool: it does not exist any more",
+        "forebay map salvage pool",
+    ] {
         assert!(said.contains(what), "{what}: {said}");
     }
 
@@ -281,7 +288,8 @@ fn a_server_brings_pages_home_and_takes_orders() {
     let (code, list) = json(&bench, &["map", "list", "pool"]);
     assert_eq!((code, &list[0]["files"][0]["file"]), (Some(0), &shown.clone().into()));
     let drained = bench.run(&["drain", "pool"]);
-    let told = format!("{shown}: NOT drained: 1 pages stay in the pool: it is not there");
+    let told =
+        format!("{shown}: NOT drained: 1 pages stay in the pool: it does not exist any more");
     assert!(drained.code == Some(14) && drained.stderr.contains(&told), "{drained:?}");
     let trial = bench.run(&["map", "recover", "pool", "--dry-run"]);
     assert!(trial.code == Some(11) && trial.stdout.contains("1 pages stay"), "{trial:?}");

@@ -29,6 +29,12 @@ core/space/slot.h fby_slot_try
     cmpxchg s->busy
 core/space/slot.h fby_slot_release
     store_release s->busy
+core/space/slot.h fby_slot_give
+    call fby_slot_release
+    load p->wait_mask
+core/space/slot.h fby_slot_give_owed
+    call fby_slot_give
+    fetch_or p->wake_owed
 core/space/slot.h fby_slot_seq
     store s->floor
     load p->seq
@@ -60,10 +66,12 @@ core/space/chunk.c chunk_open
     call fby_slot_retire
     call media_lines
     call fby_fence_chunk
+core/space/chunk.c fby_chunk_seal_store
+    call media_lines
+    call media_lines
 core/space/chunk.c fby_chunk_seal
-    call media_lines
-    call media_lines
-    call fby_fence_chunk
+    call fby_chunk_seal_store
+    call fby_settle_line
     store ch->sealed
 core/space/chunk.c fby_slot_seal
     load ch->fill
@@ -123,7 +131,7 @@ core/drain/collect.c cut_below_in_flight
     call fby_slot_try
     call fby_slot_seal
     call fby_slot_retire
-    call fby_slot_release
+    call fby_slot_give_owed
     load_acquire s->floor
 core/drain/collect.c collect_page
     load_acquire p->cache->entry[r.page].state
@@ -156,6 +164,7 @@ core/drain/collect.c fby_round_collect
         ("fby_map_remove", "a map has no entries"),
         ("fby_pool_info", "a figure to show"),
         ("fby_chunk_info", "a figure to show"),
+        ("close_chunk", "of a pool on a block device: of a log, which no round collects"),
         ("fby_logs_free", "of a log: the highest txg of a chunk that is closed"),
     ],
 };

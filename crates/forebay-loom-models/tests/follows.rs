@@ -137,7 +137,10 @@ fn steps(body: &str, guarded: &[&str], calls: &[&str]) -> Vec<String> {
             out.push(format!("{short} {}", first.trim_start_matches('&')));
         } else if ["rmb", "wmb", "mb_after_atomic", "lock", "unlock"].contains(&short) {
             out.push(short.to_owned());
-        } else if name.starts_with("media_") || name == "fby_fence_chunk" || calls.contains(&name) {
+        } else if name.starts_with("media_")
+            || ["fby_fence_chunk", "fby_settle_line"].contains(&name)
+            || calls.contains(&name)
+        {
             out.push(format!("call {name}"));
         }
     }
