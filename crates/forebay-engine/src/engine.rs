@@ -120,6 +120,14 @@ pub enum Step {
     },
 }
 
+/// One that has to wait for requests of its device is not closed.
+fn closed(decision: Result<Decision>) -> Result<()> {
+    match decision? {
+        Decision::Done => Ok(()),
+        _ => Err(Code(sys::FBY_E_BUSY)),
+    }
+}
+
 impl<M: Medium> Engine<M> {
     pub(crate) fn of(pool: *mut sys::fby_pool, memory: Memory, media: M) -> Engine<M> {
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
@@ -146,7 +154,8 @@ impl<M: Medium> Engine<M> {
 
     /// Seals everything and marks the pool clean; then it is not usable any more.
     /// Refused while a volume is attached: without one there is no request, and
-    /// destage does nothing.
+    /// destage does nothing.  A grouped pool is busy while something is to be written first: send
+    /// what `medium_next` gives, and call again.
     pub fn close(&self) -> Result<()> {
         let admin = self.admin();
         if !admin.is_empty() {
@@ -154,13 +163,13 @@ impl<M: Medium> Engine<M> {
         }
         // SAFETY: no request is in flight, since no volume is attached, and
         // admin keeps one from being attached meanwhile.
-        done(unsafe { sys::fby_pool_close(self.pool) })
+        closed(decision(unsafe { sys::fby_pool_close(self.pool) }))
     }
 
     /// Closes the pool with volumes attached: nobody else has the pool, so nothing runs.
     pub fn close_attached(&mut self) -> Result<()> {
         // SAFETY: no call is under way.
-        done(unsafe { sys::fby_pool_close(self.pool) })
+        closed(decision(unsafe { sys::fby_pool_close(self.pool) }))
     }
 
     pub fn options(&self) -> sys::fby_options {

@@ -7,38 +7,9 @@ pub use forebay_sys::{
 };
 
 use crate::code::{decision, Decision, Result};
+pub use crate::durable::{Durable, Persisted};
 use crate::engine::Engine;
 use crate::media::Medium;
-
-/// When a write is durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Durable {
-    /// When it has ended.
-    Through,
-    /// When it has ended, since it has FUA.
-    Fua,
-    /// When a flush that was sent after its end has succeeded.
-    Flush,
-}
-
-impl Durable {
-    pub(crate) fn number(self) -> u32 {
-        match self {
-            Durable::Through => sys::FBY_DURABLE_THROUGH,
-            Durable::Fua => sys::FBY_DURABLE_FUA,
-            Durable::Flush => sys::FBY_DURABLE_FLUSH,
-        }
-    }
-}
-
-/// How a call of persist ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persisted {
-    Done,
-    WriteFailed,
-    /// What had ended before and was not durable may be lost.
-    FlushFailed,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketState {

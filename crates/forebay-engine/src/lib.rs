@@ -16,16 +16,18 @@
 //! | [`forks`], [`lasting`] | what children of the process must not have; descriptors that stay open |
 //! | [`handle`] | file handles, which the system has no safe call for |
 //! | [`maps`] | files mapped onto the pool's memory |
-//! | [`groups`] | pools on a block device: what is to be written, and what is durable |
+//! | [`groups`], [`Image`] | pools on a block device: what is to be written, and what is durable; their image in memory |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `planted` | for the simulator: deliberate mistakes |
 
 mod code;
 pub mod complete;
+mod durable;
 mod engine;
 pub mod forks;
 pub mod groups;
 pub mod handle;
+mod image;
 pub mod lasting;
 pub mod log_order;
 pub mod logs;
@@ -48,6 +50,7 @@ pub use forebay_sys as sys;
 
 pub use code::{Code, Decision, Result, Wait};
 pub use engine::{BlockRead, Engine, Io, Step, Write};
+pub use image::{Below, Image};
 pub use media::{format, probe, Media, Medium, Pace, Persist};
 pub use memory::Memory;
 pub use open::OpenError;

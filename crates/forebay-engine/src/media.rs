@@ -11,6 +11,8 @@ use std::sync::Arc;
 use forebay_sys as sys;
 
 use crate::code::{done, Result};
+use crate::durable::Durable;
+use crate::image::{Below, Grouped, Image};
 use crate::memory::Memory;
 
 /// Media that the engine can be opened on: [`Media`], [`crate::Soft`], and shared ones.
@@ -104,6 +106,8 @@ pub struct Media {
     raw: Box<UnsafeCell<sys::fby_media>>,
     persist: Persist,
     paced: Option<Box<Paced>>,
+    /// The memory is the image of a device.
+    grouped: Option<Box<Grouped>>,
 }
 
 // SAFETY: the struct in the cell is written before the media is shared and only read
@@ -148,7 +152,39 @@ impl Media {
             device: std::ptr::null_mut(),
         };
         let raw = Box::new(UnsafeCell::new(raw));
-        Some(Media { _watch: None, memory, raw, persist, paced: None })
+        Some(Media { _watch: None, memory, raw, persist, paced: None, grouped: None })
+    }
+
+    /// The image of a block device, for one pool, from its opening on; `None`: this CPU has not
+    /// got the copy kernel.
+    pub fn grouped(
+        image: Image,
+        unit: u32,
+        durable: Durable,
+        kernel: Option<&str>,
+        below: Box<dyn Below>,
+    ) -> Option<Media> {
+        // Cached stores: the kernel reads the bytes next, to send them.
+        let real = sys::posix_media_ops(Persist::Eadr.number(), kernel)?;
+        let size = image.size() as u64;
+        let grouped = Grouped::new(image, unit, durable, below, real);
+        let mut media = Media::new(grouped.memory().clone(), size, Persist::Eadr, kernel)?;
+        let raw = media.raw.get_mut();
+        raw.host = std::ptr::from_ref(&*grouped).cast_mut().cast();
+        raw.ops = grouped.ops();
+        raw.device = grouped.device();
+        media.grouped = Some(grouped);
+        Some(media)
+    }
+
+    /// The image, if it is one.
+    pub fn image(&self) -> Option<&Image> {
+        Some(&self.grouped.as_ref()?.image)
+    }
+
+    /// The device below the image has failed: nothing more becomes durable.
+    pub fn device_failed(&self) -> bool {
+        self.grouped.as_ref().is_some_and(|g| g.failed())
     }
 
     /// Faults in the memory are told as what they are, under this name.
@@ -159,6 +195,7 @@ impl Media {
 
     /// From now on slowed.
     pub fn paced(mut self, pace: Arc<dyn Pace>) -> Media {
+        assert!(self.grouped.is_none(), "a device has a pace of its own");
         let raw = self.raw.get_mut();
         // SAFETY: a table of the port's, for ever there, or that of the pace before.
         let real = self.paced.take().map_or_else(|| unsafe { &*raw.ops }, |p| p.real);

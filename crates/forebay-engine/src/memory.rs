@@ -32,7 +32,11 @@ pub struct Memory {
 enum Kind {
     Heap,
     Anonymous,
-    File { writable: bool },
+    /// Anonymous memory that children of the process do not have.
+    Unforked,
+    File {
+        writable: bool,
+    },
 }
 
 // SAFETY: plain memory that any thread may use and free; its users get only a raw pointer, and
@@ -68,6 +72,20 @@ impl Memory {
         if huge {
             memory.advise(0..len, Advice::LinuxHugepage);
         }
+        Ok(memory)
+    }
+
+    /// Zeroed and mapped, on huge pages where the system can.  A child of the process does not
+    /// have it: a touch there is SIGSEGV.
+    pub fn unforked(len: usize) -> io::Result<Memory> {
+        let _hold = forks::hold();
+        let mut memory = Memory::anonymous(len, true)?;
+        // SAFETY: the call concerns the new mapping and does not change its bytes.
+        unsafe {
+            let at = memory.start.as_ptr().cast();
+            rustix::mm::madvise(at, memory.len, Advice::LinuxDontFork)
+        }?;
+        memory.kind = Kind::Unforked;
         Ok(memory)
     }
 
@@ -132,6 +150,13 @@ impl Memory {
         self.writable() && self.kind != Kind::Heap && self.advise(range, Advice::LinuxPopulateWrite)
     }
 
+    /// Keeps mapped memory from being paged out.
+    pub fn lock(&self) -> io::Result<()> {
+        assert!(self.kind != Kind::Heap);
+        // SAFETY: the range is this mapping; the call does not change its content.
+        Ok(unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }?)
+    }
+
     /// Advice that the system does not know costs speed only.
     fn advise(&self, range: Range<usize>, advice: Advice) -> bool {
         assert!(range.start.is_multiple_of(PAGE) && range.start <= range.end);
@@ -182,7 +207,7 @@ impl Drop for Memory {
             match self.kind {
                 Kind::Heap => dealloc(self.start.as_ptr(), heap_layout(self.len)),
                 // Something else may be there in a child, which never had it.
-                Kind::File { .. } if self.generation != forks::generation() => {}
+                Kind::File { .. } | Kind::Unforked if self.generation != forks::generation() => {}
                 _ => drop(rustix::mm::munmap(self.start.as_ptr().cast(), self.len)),
             }
         }
