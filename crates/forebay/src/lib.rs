@@ -78,6 +78,7 @@ mod drains;
 mod engine;
 mod errno;
 mod error;
+pub mod grouped;
 mod kick;
 mod latency;
 mod log;

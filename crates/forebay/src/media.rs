@@ -20,7 +20,7 @@ use crate::report::Persist;
 
 pub(crate) use create::create;
 pub use create::{inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
-pub(crate) use detect::{check_link, id_of as detect_id, lock_holder, lock_soon};
+pub(crate) use detect::{check_link, claim, id_of as detect_id, lock_holder, lock_soon, Access};
 pub use detect::{file_holder, lease_holder};
 pub use map::Media;
 pub(crate) use signature::{found_on_disk as found_at, RUN_MAGIC};

@@ -12,6 +12,12 @@ pub fn memory_limit() -> u64 {
     machine.min(of_cgroups(&read("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")))
 }
 
+/// What is free of it now, without paging anything out.
+pub(crate) fn memory_available() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory_limit().min(meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX))
+}
+
 /// A part of it, for what clients make the server hold: a quarter, between these bounds.
 pub fn memory_share(least: usize, most: usize) -> usize {
     share_of(memory_limit(), least, most)
@@ -23,7 +29,11 @@ fn share_of(limit: u64, least: usize, most: usize) -> usize {
 
 /// By /proc/meminfo.
 fn machine(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    meminfo_bytes(meminfo, "MemTotal:")
+}
+
+fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -65,7 +65,21 @@ impl Shape {
 }
 
 pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
-    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let (fd, st) = claim(path, access, OFlags::empty())?;
+    match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile => open_file(path, fd),
+        FileType::BlockDevice => open_block(path, fd, &st),
+        _ => open_dax(path, fd, &st),
+    }
+}
+
+/// Opens a file or device with more flags, and locks it.
+pub(crate) fn claim(
+    path: &Path,
+    access: Access,
+    more: OFlags,
+) -> Result<(Lasting<OwnedFd>, rustix::fs::Stat)> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK | more;
     flags |= match access {
         Access::Write => OFlags::RDWR,
         Access::Read | Access::Peek => OFlags::RDONLY,
@@ -80,7 +94,14 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
         flags |= OFlags::EXCL;
     }
     let fd = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
-    let fd = fd.map_err(|e| open_error(path, e))?;
+    let fd = fd.map_err(|e| match e {
+        Errno::INVAL if more.contains(OFlags::DIRECT) => Error::Unsupported {
+            path: path.into(),
+            cause: "its file system cannot write past the page cache (O_DIRECT)".into(),
+            way_out: "use a file on ext4 or xfs of a local disk, or a partition".into(),
+        },
+        e => open_error(path, e),
+    })?;
     let st = rustix::fs::fstat(&fd).map_err(|e| open_error(path, e))?;
     if FileType::from_raw_mode(st.st_mode) != file_type {
         return Err(Error::Unsuitable {
@@ -90,11 +111,7 @@ pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
         });
     }
     lock(path, &fd, access)?;
-    match file_type {
-        FileType::RegularFile => open_file(path, fd),
-        FileType::BlockDevice => open_block(path, fd, &st),
-        _ => open_dax(path, fd, &st),
-    }
+    Ok((fd, st))
 }
 
 /// For a file its file system and number, for a device its number.

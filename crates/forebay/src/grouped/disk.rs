@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device with its lock: requests and persist as the engine demands them.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use forebay_engine::groups::{Durable, Persisted, Request};
+use forebay_engine::{sys, Below, Image};
+
+use super::device::Device;
+use crate::engine::Engine;
+use crate::errno::{again, errno_or_io};
+use crate::error::Error;
+
+/// A device that a pool lies on.
+pub struct Disk {
+    path: PathBuf,
+    device: Arc<dyn Device>,
+    durable: Durable,
+    /// Held around persist, and around each flush with the engine's report of it
+    /// (`core/medium/device.h`).
+    flushes: Mutex<Flushes>,
+    trouble: Mutex<Option<Trouble>>,
+}
+
+#[derive(Default)]
+struct Flushes {
+    /// Calls of persist with `more` have written what no flush has covered.
+    open: bool,
+    /// A flush failed while that was so: nobody knows any more what they wrote.
+    doubtful: bool,
+}
+
+/// The last error of the device.
+struct Trouble {
+    doing: &'static str,
+    source: io::Error,
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let durable = self.durable;
+        f.debug_struct("Disk").field("path", &self.path).field("durable", &durable).finish()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Disk {
+    pub fn new(path: &Path, device: Arc<dyn Device>, durable: Durable) -> Disk {
+        Disk {
+            path: path.into(),
+            device,
+            durable,
+            flushes: Mutex::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn durable(&self) -> Durable {
+        self.durable
+    }
+
+    /// Sends a request of the engine, waits for its end, and reports that.  Returns how long it
+    /// took.
+    pub(crate) fn carry_out(&self, engine: &Engine, io: &Request, wake: &mut u32) -> Duration {
+        let began = Instant::now();
+        if io.kind == sys::FBY_MEDIUM_FLUSH {
+            let mut flushes = lock(&self.flushes);
+            let done = self.flush(&mut flushes);
+            let took = began.elapsed();
+            engine.medium_end(io, errno(&done), wake);
+            return took;
+        }
+        let fua = io.flags & sys::FBY_MEDIUM_FUA != 0;
+        let done = match engine.media().image() {
+            Some(image) => self.write(image, io.at, io.n as usize, fua),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let took = began.elapsed();
+        engine.medium_end(io, errno(&done), wake);
+        took
+    }
+
+    fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
+        let done = self.device.write(image, at, bytes, fua);
+        self.note("writing to", done)
+    }
+
+    fn flush(&self, flushes: &mut Flushes) -> io::Result<()> {
+        let done = self.note("flushing", self.device.flush());
+        flushes.doubtful |= done.is_err() && flushes.open;
+        done
+    }
+
+    fn note(&self, doing: &'static str, done: io::Result<()>) -> io::Result<()> {
+        if let Err(source) = &done {
+            *lock(&self.trouble) = Some(Trouble { doing, source: again(source) });
+        }
+        done
+    }
+
+    /// The last error that the device has reported.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).as_ref().map(|t| format!("{} it failed: {}", t.doing, t.source))
+    }
+
+    /// The error of a pool that has failed.
+    pub fn failed(&self) -> Error {
+        const WAY_OUT: &str = "everything that was acknowledged is on it; the entry that was being appended may be there or not, and the pool takes nothing more. See the system log, repair or replace the device (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
+        let (doing, source) = match &*lock(&self.trouble) {
+            Some(Trouble { doing: "flushing", source }) => {
+                ("the pool has failed: flushing its device has failed again and again", again(source))
+            }
+            Some(Trouble { source, .. }) => (
+                "the pool has failed: writing to its device has failed again and again, at several places",
+                again(source),
+            ),
+            None => ("the pool has failed", io::ErrorKind::Other.into()),
+        };
+        Error::Io { path: self.path.clone(), doing, source, way_out: WAY_OUT.into() }
+    }
+}
+
+/// 0 is no error.
+fn errno(done: &io::Result<()>) -> i32 {
+    done.as_ref().err().map_or(0, errno_or_io)
+}
+
+/// The engine's view of it.
+pub(super) struct Beneath(pub(super) Arc<Disk>);
+
+impl Below for Beneath {
+    fn persist(&self, image: &Image, at: u64, bytes: usize, more: bool) -> Persisted {
+        let disk = &*self.0;
+        let mut flushes = lock(&disk.flushes);
+        if flushes.doubtful {
+            return Persisted::WriteFailed;
+        }
+        // Each write by itself, where it costs no flush.
+        let fua = disk.durable == Durable::Fua;
+        if disk.write(image, at, bytes, fua).is_err() {
+            return Persisted::WriteFailed;
+        }
+        if disk.durable != Durable::Flush {
+            return Persisted::Done;
+        }
+        if more {
+            flushes.open = true;
+            return Persisted::Done;
+        }
+        if disk.flush(&mut flushes).is_err() {
+            return Persisted::FlushFailed;
+        }
+        flushes.open = false;
+        Persisted::Done
+    }
+}

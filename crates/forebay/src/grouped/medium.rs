@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Opens what a grouped pool lies on, and loads its image.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use forebay_engine::groups::Durable;
+use forebay_engine::{sys, Image, Media, OpenError};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::device::{Device, FileDevice};
+use super::disk::{Beneath, Disk};
+use crate::engine::{Code, Engine};
+use crate::error::{open_error, unknown_error, Error, Result};
+use crate::media::{claim, Access};
+use crate::medium::{MediumFacts, Place};
+use crate::memory::memory_available;
+use crate::report::{human_bytes, Uuid};
+
+/// Blocks that may be unreadable at the open.  A device with more is to be copied first.
+pub const UNREADABLE_MOST: usize = 16 << 10;
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// How to open it.
+#[derive(Clone, Debug, Default)]
+pub struct GroupedOptions {
+    /// When a write is durable; `None`: as the system says of the device.
+    pub durable: Option<Durable>,
+    /// Nothing is written.
+    pub read_only: bool,
+}
+
+/// A device or file, claimed, with its image.  It is for one pool, from its opening on.
+pub struct GroupedMedium {
+    disk: Arc<Disk>,
+    media: Arc<Media>,
+    unit: u32,
+    /// Why the image may be paged out.
+    unlocked: Option<io::Error>,
+}
+
+impl fmt::Debug for GroupedMedium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupedMedium").field("disk", &self.disk).field("unit", &self.unit).finish()
+    }
+}
+
+impl GroupedMedium {
+    /// Opens a block device or a file.  One that cannot keep the promise is refused by name,
+    /// unless it is only read.
+    pub fn open(path: &Path, o: &GroupedOptions) -> Result<GroupedMedium> {
+        let facts = MediumFacts::of(path)?;
+        if facts.place == Place::NewFile {
+            return Err(Error::Unsuitable {
+                path: path.into(),
+                what: "neither a block device nor a file that exists".into(),
+                way_out: "name a disk, a partition or a file that was written once".into(),
+            });
+        }
+        let access = if o.read_only { Access::Read } else { Access::Write };
+        let refusals = if o.read_only { Vec::new() } else { facts.refusals() };
+        let refusal = refusals.into_iter().next().map(|r| match r.name.as_str() {
+            "in-use" => {
+                let way_out = format!("{}: {}", r.cause, r.way_out);
+                Error::Busy { path: path.into(), holder: None, way_out }
+            }
+            name => Error::Unsupported {
+                path: path.into(),
+                cause: format!("{} ({name})", r.cause),
+                way_out: r.way_out,
+            },
+        });
+        // The claim says better who has it.
+        let (fd, _) = claim(path, access, OFlags::DIRECT)?;
+        if let Some(refusal) = refusal {
+            return Err(refusal);
+        }
+        let durable = durable(path, &facts, o.durable)?;
+        let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
+            .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
+        let device = Arc::new(FileDevice::new(fd, size_bytes));
+        GroupedMedium::on(path, device, facts.unit_bytes, durable)
+    }
+
+    /// On a device that the caller has opened, and claimed.
+    pub fn on(
+        path: &Path,
+        device: Arc<dyn Device>,
+        unit: u32,
+        durable: Durable,
+    ) -> Result<GroupedMedium> {
+        let image = load(path, &*device, unit)?;
+        let unlocked = image.lock().err();
+        let disk = Arc::new(Disk::new(path, device, durable));
+        let below = Box::new(Beneath(disk.clone()));
+        let media = Media::grouped(image, unit, durable, None, below);
+        let media = media.expect("the best copy kernel with cached stores is always there");
+        Ok(GroupedMedium { disk, media: Arc::new(media), unit, unlocked })
+    }
+
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
+    /// Bytes of a block: no two writes that are durable by themselves share one.
+    pub fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.media.size()
+    }
+
+    /// Ranges that could not be read, and were not stored since: damage.
+    pub fn unreadable(&self) -> Vec<Range<u64>> {
+        let image = self.media.image().expect("grouped media have an image");
+        image.unread().iter().map(|r| r.start as u64..r.end as u64).collect()
+    }
+
+    /// What is to be told of it, in words.
+    pub fn notes(&self) -> Vec<String> {
+        let size = human_bytes(self.size_bytes());
+        let mut said = vec![format!("the pool has an image of {size} in memory")];
+        if let Some(e) = &self.unlocked {
+            said.push(format!("the image may be paged out, and then a write can wait for the swap device ({e}): allow the memory to be locked (ulimit -l, LimitMEMLOCK= of a unit)"));
+        }
+        let unreadable = self.unreadable();
+        if let Some(first) = unreadable.first() {
+            let bytes = unreadable.iter().map(|r| r.end - r.start).sum();
+            said.push(format!(
+                "{} of {} cannot be read, the first at byte {}: what they held is damaged",
+                human_bytes(bytes),
+                self.disk.path().display(),
+                first.start
+            ));
+        }
+        said
+    }
+
+    /// Makes an empty pool on it: whatever was on it is gone.
+    pub fn format(&self, uuid: Uuid, chunk_size_bytes: u32, max_volumes: u32) -> Result<()> {
+        let format = sys::fby_format {
+            uuid: uuid.0,
+            chunk_size: chunk_size_bytes,
+            nvolumes: max_volumes,
+            unit: self.unit,
+            ..Default::default()
+        };
+        let formatted = forebay_engine::format(&*self.media, &format);
+        formatted.map_err(|e| self.error(e))
+    }
+
+    /// Opens the pool on it and recovers it on that many threads.
+    pub fn open_pool(
+        &self,
+        o: &sys::fby_options,
+        threads: usize,
+    ) -> Result<(Arc<Engine>, sys::fby_recovery_report)> {
+        let path = self.disk.path();
+        let opened = Engine::open_threaded(self.media.clone(), o, threads);
+        let (engine, report) = opened.map_err(|e| match e {
+            OpenError::Engine(e) => self.error(e),
+            OpenError::Unknown { code, at, kind } => unknown_error(path, code, at, kind),
+            OpenError::Memory { bytes, source } => no_memory(path, bytes, "its index", source),
+        })?;
+        Ok((Arc::new(engine), report))
+    }
+
+    fn error(&self, e: Code) -> Error {
+        match e.0 {
+            sys::FBY_E_MEDIUM => self.disk.failed(),
+            _ => open_error(self.disk.path(), e),
+        }
+    }
+}
+
+/// What the system says of the device, or what was asked for, if that is no weaker.
+fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<Durable> {
+    let cache = facts.device.as_ref().and_then(|d| d.write_cache.as_deref());
+    let needed = match (facts.place, cache) {
+        (Place::BlockDevice, Some("write through")) => Durable::Through,
+        // The kernel makes a flush and FUA of O_DSYNC on a raw device.
+        (Place::BlockDevice, _) => Durable::Flush,
+        // A file's metadata may have to be durable too.
+        _ => Durable::Fua,
+    };
+    match asked {
+        Some(Durable::Through) if needed != Durable::Through => Err(Error::usage(
+            format!(
+                "{}: writes without a flush are not durable there: {}",
+                path.display(),
+                match facts.place {
+                    Place::BlockDevice => "it has a volatile write cache",
+                    _ => "it is a file",
+                }
+            ),
+            "leave that out; a drive with capacitors is to say \"write through\" in queue/write_cache",
+        )),
+        asked => Ok(asked.unwrap_or(needed)),
+    }
+}
+
+fn no_memory(path: &Path, bytes: u64, what: &str, source: io::Error) -> Error {
+    let way_out = format!(
+        "it needs {} for {what}, and {} are free: free memory, or use a smaller pool",
+        human_bytes(bytes),
+        human_bytes(memory_available())
+    );
+    Error::Io { path: path.into(), doing: "allocating memory", source, way_out }
+}
+
+/// Reads all of the device.  A block that cannot be read is damage there.
+fn load(path: &Path, device: &dyn Device, unit: u32) -> Result<Image> {
+    let unit = unit as usize;
+    let size_bytes = device.size_bytes() - device.size_bytes() % unit.max(1) as u64;
+    let small = |bytes| Error::TooSmall {
+        path: path.into(),
+        bytes,
+        chunk_size_bytes: 64 << 10,
+        least_bytes: crate::engine::least_media_bytes(64 << 10),
+    };
+    let size = usize::try_from(size_bytes).map_err(|_| small(size_bytes))?;
+    if size < 64 << 10 {
+        return Err(small(size_bytes));
+    }
+    let refused = |e| no_memory(path, size_bytes, "the image of the pool", e);
+    if size_bytes > memory_available() {
+        return Err(refused(io::ErrorKind::OutOfMemory.into()));
+    }
+    let mut image = Image::new(size).map_err(refused)?;
+    let mut unreadable = 0;
+    for at in (0..size).step_by(PIECE) {
+        let end = size.min(at + PIECE);
+        if device.read(image.bytes_mut(at..end), at as u64).is_ok() {
+            continue;
+        }
+        for block in (at..end).step_by(unit) {
+            let to = block..block + unit;
+            let Err(e) = device.read(image.bytes_mut(to.clone()), block as u64) else { continue };
+            unreadable += 1;
+            if is_gone(&e) || unreadable > UNREADABLE_MOST {
+                return Err(not_read(path, e, unreadable));
+            }
+            image.mark_unread(to);
+        }
+    }
+    Ok(image)
+}
+
+/// The device as a whole, and not a block of it.
+fn is_gone(e: &io::Error) -> bool {
+    let gone = [Errno::NODEV, Errno::NXIO, Errno::NOMEDIUM].map(|e| Some(e.raw_os_error()));
+    gone.contains(&e.raw_os_error()) || e.kind() == io::ErrorKind::UnexpectedEof
+}
+
+fn not_read(path: &Path, source: io::Error, blocks: usize) -> Error {
+    let way_out = match is_gone(&source) {
+        true => "nothing was written; see that the device is there, and all of it".to_string(),
+        false => format!("nothing was written; {blocks} blocks or more cannot be read: copy what can be (ddrescue), and open the copy"),
+    };
+    Error::Io { path: PathBuf::from(path), doing: "reading it", source, way_out }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device fails: once at each place, for good, or when it is read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::{Durable, GroupedMedium, Sender};
+use super::bed::{blank, found, found_on, options, Bed};
+use super::cuts::{check, run};
+use super::model::{Landed, Model, CHUNK, UNIT};
+use crate::error::Error;
+
+/// The n-th write from now on, or flush, fails: everything is acknowledged all the same, and is
+/// there after a cut.
+#[test]
+fn one_error_anywhere_loses_nothing() {
+    let landed = [Landed::Nothing, Landed::First, Landed::All];
+    for kind in [Durable::Through, Durable::Fua, Durable::Flush] {
+        for n in 0..12 {
+            let model = Arc::new(Model::new(blank(), kind, 20, 20));
+            let bed = Bed::on(&model, kind, 2);
+            let (writes, _, flushes, _) = model.counts();
+            model.plan(|plan| {
+                plan.writes.insert(writes + n, landed[n as usize % 3]);
+                if kind == Durable::Flush {
+                    plan.flushes.insert(flushes + n / 2, n % 4 < 2);
+                }
+            });
+            let told = run(&bed, &model, 8, 12);
+            assert_eq!(told.len(), 96, "{kind:?}, error {n}");
+            let info = bed.engine.medium_info();
+            assert!(info.write_errors + info.flush_errors > 0, "no error happened: {info:?}");
+            assert!(!info.failed && bed.sender.counts().lost == 0, "{info:?}");
+            let mut seed = n;
+            check(&found(model.cut(&mut seed), kind, 2), &told);
+        }
+    }
+}
+
+/// All threads are told that the pool has failed, by what, and nobody hangs; what was
+/// acknowledged before is there.
+#[test]
+fn a_device_that_fails_for_good_is_told_to_everybody() {
+    for kind in [Durable::Through, Durable::Fua, Durable::Flush] {
+        let model = Arc::new(Model::new(blank(), kind, 20, 20));
+        let bed = Bed::on(&model, kind, 1);
+        let (writes, ..) = model.counts();
+        model.plan(|plan| plan.dead_from = Some(writes + 9));
+        let told = run(&bed, &model, 16, 1000);
+        assert!(bed.engine.medium_info().failed);
+        let e = bed.append_durable(0, 1 << 40, 100).unwrap_err();
+        let text = e.to_string();
+        for part in [
+            "(model): ",
+            "writing to its device has failed",
+            "acknowledged is on it",
+            "open the pool again",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert_eq!((e.exit_code(), e.errno()), (7, 5), "{e}");
+        assert!(matches!(bed.sender.close(), Err(Error::Io { .. })));
+        assert_eq!(bed.sender.counts().lost, 0);
+        check(&found(model.cut(&mut 5), kind, 1), &told);
+    }
+}
+
+/// A flush that fails in the middle of a format makes a pool nowhere.
+#[test]
+fn a_format_whose_flush_fails_is_an_error() {
+    let mut refused = 0;
+    for n in 0..8 {
+        let model = Arc::new(Model::new(blank(), Durable::Flush, 0, 0));
+        model.plan(|plan| {
+            plan.flushes.insert(n, true);
+        });
+        let medium =
+            GroupedMedium::on(Path::new("(model)"), model.clone(), UNIT as u32, Durable::Flush);
+        match Bed::new(medium.unwrap(), 1) {
+            Err(e) => {
+                refused += 1;
+                assert!(e.to_string().contains("flushing its device has failed"), "{e}");
+            }
+            // Nothing was written by calls before it, or it was the last: it was tried again.
+            Ok(bed) => {
+                bed.append_durable(0, 1, 100).unwrap();
+                assert_eq!(found(model.cut(&mut n.clone()), Durable::Flush, 1), [[1]]);
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// A block that cannot be read is damage there, and not elsewhere.
+#[test]
+fn an_unreadable_block_is_damage_and_no_failed_open() {
+    let kind = Durable::Flush;
+    let model = Arc::new(Model::new(blank(), kind, 0, 0));
+    let bed = Bed::on(&model, kind, 1);
+    for n in 0..4 {
+        bed.append_durable(0, n, 100).unwrap();
+    }
+    bed.sender.close().unwrap();
+    let left = model.cut(&mut 1);
+    let reopened = |blocks: &[usize]| {
+        let model = Arc::new(Model::new(left.clone(), kind, 0, 0));
+        model.plan(|plan| plan.unreadable = blocks.to_vec());
+        let medium = GroupedMedium::on(Path::new("(model)"), model.clone(), UNIT as u32, kind);
+        (model, medium)
+    };
+    // A copy of the superblock, and of the records: the others count, and it is written again.
+    for block in [0, CHUNK / 4 / UNIT] {
+        let (model, medium) = reopened(&[block]);
+        let medium = medium.unwrap();
+        let bytes = (block * UNIT) as u64..((block + 1) * UNIT) as u64;
+        assert!(medium.unreadable().into_iter().eq([bytes]));
+        assert!(
+            medium.notes().iter().any(|n| n.contains("cannot be read")),
+            "{:?}",
+            medium.notes()
+        );
+        assert_eq!(found_on(&medium, 1), [[0, 1, 2, 3]]);
+        assert!(model.counts().0 > 0);
+    }
+    // The entries of the chunk that the log has.
+    let groups = (0..left.len() / UNIT).find(|block| left[block * UNIT..][..4] == *b"FOGR");
+    let (_, medium) = reopened(&[groups.unwrap()]);
+    let (engine, _) = medium.unwrap().open_pool(&options(), 1).unwrap();
+    let info = engine.log_info(engine.log_find("log-0").unwrap()).unwrap();
+    assert!(info.missing > 0 || info.found < 4, "{info:?}");
+    // More than a copy of the device would have.
+    let all: Vec<_> = (0..left.len() / UNIT).collect();
+    let sender = |medium: GroupedMedium| {
+        let opened = medium.open_pool(&options(), 1);
+        opened.map(|(engine, _)| Sender::new(engine, medium.disk().clone()))
+    };
+    let e = sender(reopened(&all).1.unwrap()).unwrap_err();
+    assert!(matches!(e, Error::NotAPool { .. } | Error::Damaged { .. }), "{e}");
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! On a plain file, past the page cache.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::{Durable, GroupedMedium, GroupedOptions};
+use super::bed::{blank, found_on, options, room, Bed};
+use super::model::Model;
+use crate::error::{Error, Result};
+
+struct Temporary(PathBuf);
+
+impl Temporary {
+    /// Of the file system for temporary files, written once.
+    fn new(name: &str) -> Temporary {
+        Temporary::of(name, blank())
+    }
+
+    fn of(name: &str, content: Vec<u8>) -> Temporary {
+        let path = std::env::temp_dir().join(format!("fby-{name}-{}", std::process::id()));
+        std::fs::write(&path, content).unwrap();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        Temporary(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn open(path: &Path, durable: Option<Durable>) -> Result<GroupedMedium> {
+    GroupedMedium::open(path, &GroupedOptions { durable, read_only: false })
+}
+
+/// A refusal of the machine's own temporary directory (btrfs, overlay, a network) skips the test.
+fn on_a_disk(opened: Result<GroupedMedium>) -> Option<GroupedMedium> {
+    match opened {
+        Err(e @ Error::Unsupported { .. }) => {
+            forebay_test::skipped!("the temporary directory is no place for a grouped pool: {e}");
+            None
+        }
+        opened => Some(opened.unwrap()),
+    }
+}
+
+#[test]
+fn entries_of_many_threads_are_in_the_file() {
+    for durable in [None, Some(Durable::Flush)] {
+        let file = Temporary::new("grouped");
+        let Some(medium) = on_a_disk(open(&file.0, durable)) else { return };
+        let bed = Bed::new(medium, 2).unwrap();
+        std::thread::scope(|s| {
+            for thread in 0..16u64 {
+                let bed = &bed;
+                s.spawn(move || {
+                    for n in 0..10 {
+                        bed.append_durable(thread as usize % 2, thread << 32 | n, 500).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(bed.sender.counts().lost, 0);
+        // As a process that dies: nothing is closed.
+        drop(bed);
+        let found = found_on(&open(&file.0, durable).unwrap(), 2);
+        assert_eq!(found.iter().map(Vec::len).sum::<usize>(), 160);
+    }
+}
+
+#[test]
+fn a_file_has_one_user() {
+    let file = Temporary::new("claimed");
+    let Some(first) = on_a_disk(open(&file.0, None)) else { return };
+    for read_only in [false, true] {
+        let o = GroupedOptions { durable: None, read_only };
+        let e = GroupedMedium::open(&file.0, &o).unwrap_err();
+        assert_eq!(e.exit_code(), 4, "{e}");
+    }
+    drop(first);
+    open(&file.0, None).unwrap();
+}
+
+#[test]
+fn what_cannot_keep_the_promise_is_refused_by_name() {
+    let file = Temporary::new("refused");
+    let Some(medium) = on_a_disk(open(&file.0, None)) else { return };
+    drop(medium);
+    let e = open(&file.0, Some(Durable::Through)).unwrap_err();
+    assert!(matches!(e, Error::Usage { .. }) && e.to_string().contains("it is a file"), "{e}");
+    std::fs::File::options().write(true).open(&file.0).unwrap().set_len(64 << 20).unwrap();
+    let e = open(&file.0, None).unwrap_err();
+    assert!(e.to_string().contains("(holes)"), "{e}");
+    assert_eq!(e.exit_code(), 10, "{e}");
+    let missing = file.0.with_extension("missing");
+    assert!(open(&missing, None).is_err());
+    // Only to be read, it is opened, and nothing is written.
+    let o = GroupedOptions { durable: None, read_only: true };
+    let medium = GroupedMedium::open(&file.0, &o).unwrap();
+    let read = forebay_engine::sys::fby_options { read_only: true, ..options() };
+    let e = medium.open_pool(&read, 1).unwrap_err();
+    assert!(matches!(e, Error::NotAPool { .. }), "{e}");
+}
+
+/// Figures of this machine's disk and of a slow one, for people: `cargo test -p forebay --lib --
+/// --ignored --nocapture grouped_figures`.
+#[test]
+#[ignore = "measures"]
+fn grouped_figures() {
+    let file = Temporary::of("figures", room(512));
+    let Some(medium) = on_a_disk(open(&file.0, None)) else { return };
+    figures("file", &Bed::new(medium, 1).unwrap(), 2400);
+    let model = Arc::new(Model::new(room(512), Durable::Flush, 20, 1500));
+    figures("1.5 ms", &Bed::on(&model, Durable::Flush, 1), 800);
+}
+
+fn figures(what: &str, bed: &Bed, n: u64) {
+    for threads in [1, 4, 16] {
+        let (before, held) = (bed.engine.medium_info(), bed.sender.counts().held);
+        let began = Instant::now();
+        std::thread::scope(|s| {
+            for _ in 0..threads {
+                s.spawn(|| {
+                    (0..n / threads).for_each(|n| bed.append_durable(0, n, 4096 - 128).unwrap())
+                });
+            }
+        });
+        let took = began.elapsed().as_secs_f64();
+        let (after, n) = (bed.engine.medium_info(), n as f64);
+        println!(
+            "{what}, {threads} threads: {:.0}/s; an append: {:.3} writes, {:.3} flushes, {:.0} bytes; {} groups, {} held",
+            n / took,
+            (after.writes - before.writes) as f64 / n,
+            (after.flushes - before.flushes) as f64 / n,
+            (after.written_bytes - before.written_bytes) as f64 / n,
+            after.groups - before.groups,
+            bed.sender.counts().held - held,
+        );
+    }
+}
