@@ -14,6 +14,7 @@
 #define FBY_FUZZ_H
 
 #include "forebay.h"
+#include "groups.h"
 
 #define FUZZ_MEDIA_MAX (1u << 20)
 #define FUZZ_CHUNK (64u << 10)
@@ -42,6 +43,8 @@ extern struct fby_media fuzz_media;
 void fuzz_media_set(const u8 *image, u32 bytes, u32 size); /* the rest is zero */
 void fuzz_media_poison(u64 offset); /* reads of that line fail from now on */
 void fuzz_media_heal(void); /* and those of no line any more */
+/* The media is the image of a device with blocks of this size; 0: it is memory. */
+void fuzz_media_device(u32 unit);
 extern void (*fuzz_media_beside)(void); /* called once, before the next read of data */
 
 /* Base image i of fuzz_base_count: formatted; unclean with open chunks; clean;
@@ -59,6 +62,8 @@ void fuzz_patch(struct fuzz_input *in);
 /* Opens, recovers, checks; NULL if the engine refuses.  Memory: fuzz_close. */
 struct fby_pool *fuzz_open(const struct fby_options *o);
 void fuzz_free(void);
+/* Carries out the requests of a grouped pool until there are none. */
+void fuzz_settle(struct fby_pool *p);
 /* Makes all read-only calls on an open pool. */
 void fuzz_look(struct fby_pool *p);
 /* Attaches with the policy; 0 or an error. */

@@ -55,6 +55,8 @@ static u32 media_write_crc(struct fby_media *m, u64 at, const void *src, size_t 
 static void media_fence(struct fby_media *m, u64 at, size_t n)
 {
 	check_range(m, at, n);
+	if (m->device)
+		fuzz_finding("a fence on a device", at, n);
 }
 
 static int media_read_crc(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
@@ -82,6 +84,24 @@ static const struct fby_media_ops media_ops = {
 };
 
 struct fby_media fuzz_media = { .ops = &media_ops };
+
+/* The device has what the image has: what is tested is the engine's view of what it finds. */
+static int device_persist(struct fby_media *m, u64 at, u64 n, bool more)
+{
+	(void)more;
+	check_range(m, at, n);
+	if (n == 0 || at % m->device->unit || n % m->device->unit)
+		fuzz_finding("a request that is not of whole blocks", at, n);
+	return 0;
+}
+
+void fuzz_media_device(u32 unit)
+{
+	static struct fby_device device;
+
+	device = (struct fby_device){ .unit = unit, .durable = FBY_DURABLE_FLUSH, .persist = device_persist };
+	fuzz_media.device = unit ? &device : NULL;
+}
 
 /* A block of its own, exactly as large: the sanitizer guards its ends. */
 void fuzz_media_set(const u8 *image, u32 bytes, u32 size)

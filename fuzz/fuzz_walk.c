@@ -105,6 +105,27 @@ struct fby_pool *fuzz_open(const struct fby_options *o)
 	return p;
 }
 
+void fuzz_settle(struct fby_pool *p)
+{
+	const struct fby_device *device = fuzz_media.device;
+	u32 wake = 0;
+
+	for (u64 i = 0; i < fuzz_media.size / FBY_PAGE + 1000; i++) {
+		struct fby_medium_io io;
+		int rc = fby_medium_next(p, &io, &wake);
+
+		if (rc == FBY_WAIT_TICKET)
+			return;
+		if (rc != FBY_DONE)
+			fuzz_finding("the next request", (u64)(rc < 0 ? -rc : rc), i);
+		if (io.kind == FBY_MEDIUM_WRITE && (io.n == 0 || io.at % device->unit || io.n % device->unit ||
+						    io.at > fuzz_media.size || io.n > fuzz_media.size - io.at))
+			fuzz_finding("a request that is not of blocks of the media", io.at, io.n);
+		fby_medium_end(p, &io, 0, &wake);
+	}
+	fuzz_finding("requests without end", 0, 0);
+}
+
 void fuzz_look(struct fby_pool *p)
 {
 	struct fby_report_block damaged[FBY_REPORT_MAX];

@@ -136,17 +136,36 @@ static void look(struct fby_pool *p)
 	}
 }
 
+/* On a device it may have to wait for requests. */
+static int append_one(struct fby_pool *p, u16 log, u64 txg, bool next, const struct fby_vec *body, u64 *ticket)
+{
+	struct fby_log_name name;
+	u32 wake = 0;
+	int rc = FBY_WAIT_TICKET;
+
+	for (u32 i = 0; i < 8 && rc == FBY_WAIT_TICKET; i++) {
+		rc = fby_log_append(p, log, txg, next, body, 2, &name, &wake);
+		if (rc == FBY_WAIT_TICKET)
+			fuzz_settle(p);
+	}
+	if (rc == FBY_DONE)
+		*ticket = name.ticket;
+	return rc;
+}
+
 /* A period of our own; how many entries it has. */
 static u32 append_some(struct fby_pool *p, u16 log, struct fby_log_header *header)
 {
 	static u8 data[3000];
 	const u8 guid[16] = { 0xf0, 0xf1, (u8)log };
 	u32 wake = 0, appended = 0;
+	u64 ticket = 0;
 	int rc;
 
-	do
+	do {
 		rc = fby_log_destroy(p, log, header, &wake);
-	while (rc == FBY_WAIT_SLOT && appended++ < 100);
+		fuzz_settle(p);
+	} while ((rc == FBY_WAIT_SLOT || rc == FBY_WAIT_TICKET) && appended++ < 100);
 	appended = 0;
 	if (rc || fby_log_release(p, log, &wake))
 		return 0;
@@ -154,14 +173,16 @@ static u32 append_some(struct fby_pool *p, u16 log, struct fby_log_header *heade
 		return 0;
 	for (u32 i = 0; i < APPENDS; i++) {
 		struct fby_vec body[2] = { { data, 1 + 700 * i }, { data, 3 } };
-		struct fby_log_name name;
 
 		memset(data, body_byte(appended), sizeof(data));
-		rc = fby_log_append(p, log, 8 + i / 2, i & 1, body, 2, &name, &wake);
+		rc = append_one(p, log, 8 + i / 2, i & 1, body, &ticket);
 		if (rc != FBY_DONE && rc != FBY_WAIT_SPACE)
 			fuzz_finding("an append to a new log fails", log, (u64)(rc < 0 ? -rc : rc));
 		appended += rc == FBY_DONE;
 	}
+	fuzz_settle(p);
+	if (fby_ticket_state(p, ticket) != FBY_TICKET_DURABLE)
+		fuzz_finding("an entry does not become durable", log, ticket);
 	return appended;
 }
 

@@ -55,13 +55,21 @@ static int sb_error(const struct fby_superblock *sb, u64 media_size)
 	return 0;
 }
 
+/* Does the first superblock say where its copy is?  A forged one may have any chunk size. */
+static bool names_copy(const struct fby_superblock *first)
+{
+	return !(first->features_incompat & FBY_FEATURE_GROUPED) ||
+	       (fby_power_of_two(first->chunk_size) && first->chunk_size >= FBY_CHUNK_PAGES_MIN * FBY_PAGE &&
+		first->chunk_size <= FBY_CHUNK_PAGES_MAX * FBY_PAGE);
+}
+
 /* Not inlined, to save stack.  Reads the copy of the superblock from where the first says, or from wherever there is one. */
 __attribute__((noinline)) static bool read_copy(struct fby_media *m, const struct fby_superblock *first, struct fby_superblock *copy)
 {
 	u32 size = FBY_CHUNK_PAGES_MIN * FBY_PAGE;
 	struct fby_superblock at;
 
-	if (first)
+	if (first && names_copy(first))
 		return fby_sb_read(m, fby_sb_copy_at(first), copy);
 	if (fby_sb_read(m, FBY_SB_COPY_OFFSET, copy))
 		return true;

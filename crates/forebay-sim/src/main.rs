@@ -215,6 +215,9 @@ struct GroupsArgs {
     /// Most images of one cut that are not sampled
     #[arg(long, default_value_t = 256)]
     bound: u64,
+    /// Mutations of blocks while nobody has the pool open
+    #[arg(long, default_value_t = 1000)]
+    hostile: u64,
 }
 
 fn main() -> ExitCode {
@@ -398,9 +401,7 @@ fn run_logs(args: &LogsArgs, threads: usize, json: bool) -> bool {
 struct GroupsReport {
     #[serde(flatten)]
     totals: groups::Explored,
-    /// Images with a damaged block, and those whose losses were reported.
-    damaged: u64,
-    told: u64,
+    others: groups::Others,
     seconds: f64,
     violations: Vec<String>,
 }
@@ -457,28 +458,24 @@ fn run_groups(args: &GroupsArgs, threads: usize, json: bool) -> bool {
     };
     in_threads(threads, worker);
     let mut violations: Vec<String> = violations.into_inner().expect(NO_PANIC);
-    let damaged = match args.only {
-        None => groups::damaged(),
-        Some(_) => Ok((0, 0)),
+    let others = match args.only {
+        None => groups::others(args.hostile),
+        Some(_) => Ok(groups::Others::default()),
     };
-    let (damaged, told) = damaged.unwrap_or_else(|e| {
-        violations.push(format!("damage: {e}"));
-        (0, 0)
+    let others = others.unwrap_or_else(|e| {
+        violations.push(e);
+        groups::Others::default()
     });
     let report = GroupsReport {
         totals: totals.into_inner().expect(NO_PANIC),
-        damaged,
-        told,
+        others,
         seconds: start.elapsed().as_secs_f64(),
         violations,
     };
     if json {
         println!("{}", serde_json::to_string(&report).expect("plain data"));
     } else {
-        println!(
-            "{:?}, {} damaged images, {} losses told, in {:.1} s",
-            report.totals, report.damaged, report.told, report.seconds
-        );
+        println!("{:?}, {:?}, in {:.1} s", report.totals, report.others, report.seconds);
         report.violations.iter().for_each(|v| println!("VIOLATION: {v}"));
     }
     report.violations.is_empty()

@@ -4,19 +4,43 @@
 
 mod damage;
 mod explore;
+mod formats;
+mod hostile;
 mod run;
 mod scenes;
 mod ssd;
 
+use serde::Serialize;
+
+use crate::device::Images;
+
 pub use damage::damaged;
 pub use explore::{explore, Bounds, Explored};
+pub use formats::{formats, Formats};
+pub use hostile::{hostile, Hostile};
 pub use run::{Op, Scene};
 pub use scenes::{random, small};
+
+/// What else is shown of grouped pools.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Others {
+    /// Images with a damaged block, and those whose losses were reported.
+    pub damaged: u64,
+    pub told: u64,
+    pub hostile: Hostile,
+    pub formats: Formats,
+}
+
+pub fn others(mutations: u64) -> Result<Others, String> {
+    let (damaged, told) = damaged().map_err(|e| format!("damaged: {e}"))?;
+    let formats = formats(Images { complete: 8, random: 4 }).map_err(|e| format!("format: {e}"))?;
+    Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats })
+}
 
 /// A short search for the planted bugs of groups: damage, and each small scene.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn search(runs: u64, limit: Option<std::time::Duration>) -> Result<(), String> {
-    damaged().map_err(|e| format!("damaged: {e}"))?;
+    others(100)?;
     let bounds = Bounds::new(64, runs);
     let seeds = (0..4).map(|n| random(4 * runs + n));
     small()
@@ -33,6 +57,19 @@ mod tests {
     fn damage_is_told_and_forges_nothing() {
         let (images, told) = damaged().unwrap_or_else(|e| panic!("{e}"));
         assert!(images > 400 && told > 20, "{images} images, {told} losses told");
+    }
+
+    #[test]
+    fn whatever_happens_to_the_blocks_the_pool_goes_on_or_says_why_not() {
+        let seen = hostile(0..600).unwrap_or_else(|e| panic!("{e}"));
+        assert!(seen.opened > 400 && seen.told > 60 && seen.whole > 200, "{seen:?}");
+    }
+
+    #[test]
+    fn a_cut_inside_a_format_leaves_the_new_pool_or_the_older_or_none() {
+        let bounds = Images { complete: 8, random: 4 };
+        let seen = formats(bounds).unwrap_or_else(|e| panic!("{e}"));
+        assert!(seen.older > 50 && seen.newer > 10 && seen.none > 100, "{seen:?}");
     }
 
     #[test]
