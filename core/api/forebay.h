@@ -162,12 +162,15 @@ struct fby_recovery_report {
 	u64 holes;   /* entries lost */
 	u64 lines_repaired; /* single-bit errors in lines, corrected */
 	u64 chunk_headers_lost; /* open or seal lines found damaged */
+	u64 groups_lost; /* of a grouped pool: groups of entries that the device had said to be durable, and lost */
 	u32 unknown_at; /* with -FBY_E_CHUNK_KIND the chunk, with -FBY_E_OWNER_KIND the record: the first */
 	u32 unknown_kind; /* ... and its kind */
 	u32 ndropped_named;
 	u32 nholes_named;
+	u32 ngroups_named;
 	struct fby_report_block dropped_named[FBY_REPORT_MAX];
 	struct fby_report_block holes_named[FBY_REPORT_MAX];
+	struct fby_report_block groups_named[FBY_REPORT_MAX]; /* volume: the log; page: the line in the chunk */
 };
 
 /* Scans chunks [first, first+n); each chunk exactly once, in any order, from any number of

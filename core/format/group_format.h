@@ -43,8 +43,9 @@
  * to be durable. */
 struct fby_witness {
 	u32 chunk;
+	u32 epoch; /* of the chunk, its low bits */
 	u16 line;
-	u16 epoch; /* the low bits */
+	u16 owner;
 };
 
 struct fby_group_line {
@@ -59,7 +60,6 @@ struct fby_group_line {
 	u16 before; /* records of the groups before in this chunk */
 	u16 owner; /* of the chunk */
 	struct fby_witness witness[FBY_WITNESSES];
-	u8 reserved[8];
 	u32 crc; /* from the CRC of the pool's UUID */
 };
 

@@ -169,6 +169,14 @@ bool fby_seal_line_read(const struct fby_store *st, u32 c, u32 which, struct fby
 	       (out->kind >= FBY_CHUNK_KINDS || seal_line_sane(st, out));
 }
 
+static bool witness_sane(const struct fby_store *st, const struct fby_witness *w)
+{
+	if (w->chunk == FBY_NO_CHUNK)
+		return w->epoch == 0 && w->line == 0 && w->owner == 0;
+	return w->chunk < st->sb.nchunks && w->owner < st->sb.nvolumes &&
+	       w->line >= st->first_page * (FBY_PAGE / FBY_LINE) && w->line < st->sb.chunk_size / FBY_LINE;
+}
+
 static bool group_line_sane(const struct fby_store *st, const struct fby_group_line *l)
 {
 	u32 start = st->first_page * (FBY_PAGE / FBY_LINE), end = st->sb.chunk_size / FBY_LINE;
@@ -176,7 +184,7 @@ static bool group_line_sane(const struct fby_store *st, const struct fby_group_l
 	return l->records >= 1 && l->records <= FBY_GROUP_RECORDS && l->lines > l->records &&
 	       (u32)l->line + l->lines <= end && (l->previous == 0 || (l->previous >= start && l->previous < l->line)) &&
 	       l->epoch < FBY_NUMBER_END && l->seq_max < FBY_NUMBER_END && l->owner < st->sb.nvolumes &&
-	       all_zero(l->reserved, sizeof(l->reserved));
+	       witness_sane(st, &l->witness[0]) && witness_sane(st, &l->witness[1]);
 }
 
 bool fby_group_line_read(const struct fby_store *st, u32 c, u32 line, struct fby_group_line *out)

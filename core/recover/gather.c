@@ -9,9 +9,7 @@
  */
 #include "recover/recovery.h"
 
-/* The next group of the epoch at or after the line.  One that does not begin there names a group
- * in the gap, which cannot be read, as the one before it. */
-static bool next_group(const struct fby_space *p, u32 c, u16 owner, u32 line, u32 previous, struct fby_group_line *g)
+bool fby_group_next(const struct fby_space *p, u32 c, u16 owner, u32 line, u32 previous, struct fby_group_line *g)
 {
 	const struct fby_store *st = &p->store;
 	const u32 from = line;
@@ -35,7 +33,7 @@ void fby_gather(const struct fby_space *p, u32 c, u16 owner, struct fby_seal_lin
 	u32 line = st->log_first, end = line, records = 0;
 	u64 seq_max = 0, seq_before = 0;
 
-	while (next_group(p, c, owner, line, last.line, &g)) {
+	while (fby_group_next(p, c, owner, line, last.line, &g)) {
 		seq_before = g.previous == last.line ? seq_max : g.seq_max;
 		seq_max = g.seq_max;
 		last = g;

@@ -295,7 +295,8 @@ static void finish_media(struct fby_recovery *p)
 			write_lines(p, c);
 		if (p->scanned[c].found & (CR_OPEN0 | CR_OPEN1))
 			write_open(p, c);
-		if ((p->scanned[c].found & CR_SEALS) || (!(p->scanned[c].found & CR_CLOSED) && ch->fill > p->space->store.first_page))
+		if ((p->scanned[c].found & (CR_SEALS | CR_WITNESSED)) ||
+		    (!(p->scanned[c].found & CR_CLOSED) && ch->fill > p->space->store.first_page))
 			write_seals(p, c);
 		fby_breathe();
 	}
@@ -427,6 +428,8 @@ int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *repo
 			*report = p->report;
 		return p->unknown;
 	}
+	if (p->space->store.unit)
+		fby_witness_all(p);
 	if (!p->space->opt.read_only && !numbers_low(p))
 		return -FBY_E_NUMBERS;
 	find_losses(p);

@@ -18,6 +18,7 @@ enum {
 	CR_CLOSED = 1u << 4, /* has a seal that says closed */
 	CR_DOUBT = 1u << 5,  /* so few seals are left that entries of its volume may be missing */
 	CR_LOST = 1u << 6,   /* as CR_DOUBT, and the volume is unknown, too */
+	CR_WITNESSED = 1u << 7, /* a group of it was durable and is gone: the chunk is to be closed */
 };
 
 /* What the scan notes about a chunk for the finish.  It is not in struct fby_chunk, where it
@@ -48,9 +49,17 @@ int fby_recovery_scan(struct fby_recovery *p, u32 first, u32 n);
 int fby_recovery_finish(struct fby_recovery *p, struct fby_recovery_report *report);
 
 /* --- gather.c: of a grouped pool ------------------------------------------------- */
+/* Reads the next group of the chunk's epoch at or after the line; previous: line of the group
+ * before, 0 for none.  A group that does not begin there names one in the gap, which cannot be
+ * read, as the group before it. */
+bool fby_group_next(const struct fby_space *p, u32 c, u16 owner, u32 line, u32 previous, struct fby_group_line *g);
 /* Makes the seal that a chunk of a log would have, from its groups.  The chunk's epoch and kind are
  * known. */
 void fby_gather(const struct fby_space *p, u32 c, u16 owner, struct fby_seal_line *seal);
+
+/* --- witness.c: of a grouped pool, after the scan -------------------------------- */
+/* Finds groups that were durable and are gone, and counts them as losses of their logs. */
+void fby_witness_all(struct fby_recovery *p);
 
 /* Upper bound of the seq that the unreadable line of page (c, i) may have had. */
 u64 fby_hole_seq(struct fby_recovery *p, u32 c, u32 i);

@@ -146,7 +146,8 @@ static void group_durable(struct fby_space *p, struct fby_stream *s)
 {
 	struct fby_group *g = &s->flight;
 
-	s->at = (struct fby_witness){ g->chunk, (u16)g->line, (u16)p->chunk[g->chunk].epoch };
+	s->at = (struct fby_witness){ .chunk = g->chunk, .epoch = (u32)p->chunk[g->chunk].epoch, .line = (u16)g->line,
+				      .owner = (u16)(s - p->streams.stream) };
 	s->last = g->records;
 	s->failures = 0;
 	p->streams.info.groups++;

@@ -134,12 +134,15 @@ pub struct fby_recovery_report {
     pub holes: u64,
     pub lines_repaired: u64,
     pub chunk_headers_lost: u64,
+    pub groups_lost: u64,
     pub unknown_at: u32,
     pub unknown_kind: u32,
     pub ndropped_named: u32,
     pub nholes_named: u32,
+    pub ngroups_named: u32,
     pub dropped_named: [fby_report_block; FBY_REPORT_MAX],
     pub holes_named: [fby_report_block; FBY_REPORT_MAX],
+    pub groups_named: [fby_report_block; FBY_REPORT_MAX],
 }
 
 #[repr(C)]

@@ -70,7 +70,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_probe { state, error, primary_valid, copy_valid, sb }
         fby_options { nslots, read_only, no_checksums, statics, maps, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
-        fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, dropped_named, holes_named }
+        fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, groups_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, ngroups_named, dropped_named, holes_named, groups_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, chunks_reserved, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
         fby_volume_spec { name, identity, uuid, origin_sectors, block_size, flush_us, static_bytes }
         fby_volume_info { spec, watermark, home, marks, used, damaged, attached, pages, lost_blocks, holes, holes_unknown, chunks, destage, draining, last_error, origin_errors, origin_writes, origin_sectors_written, origin_flushes, pages_destaged, pages_relocated, writes, written_sectors, rounds, throttle_ns, intake_limit, drain_rate, origin_depth, bypassing, bypasses, bypassed_sectors, flush_owed, lost_stuck, slots, counted, passes, conflicts, eras_percent }

@@ -99,6 +99,8 @@ impl Core {
             holes: report.holes,
             lines_repaired: report.lines_repaired,
             chunk_headers_lost: report.chunk_headers_lost,
+            groups_lost: report.groups_lost,
+            groups_named: named(&report.groups_named, report.ngroups_named),
             dropped_named: named(&report.dropped_named, report.ndropped_named),
             holes_named: named(&report.holes_named, report.nholes_named),
             seconds: started.elapsed().as_secs_f64(),

@@ -185,6 +185,9 @@ impl Explorer<'_> {
         if report.holes != 0 || report.damaged != 0 {
             return Err(format!("recovery reports {} holes", report.holes));
         }
+        if report.groups_lost != 0 {
+            return Err("a group counts as lost by a device that lost none".into());
+        }
         self.check(&engine, "after recovery")?;
         let (mut found, mut marks) = (Vec::new(), Vec::new());
         for log in 0..self.scene.logs {

@@ -2,10 +2,12 @@
 //! Logs of a grouped pool on the simulated [`device`](crate::device): every order of its requests
 //! and of their ends, cut at each.
 
+mod bytes;
 mod damage;
 mod explore;
 mod formats;
 mod hostile;
+mod lies;
 mod run;
 mod scenes;
 mod ssd;
@@ -14,10 +16,12 @@ use serde::Serialize;
 
 use crate::device::Images;
 
+pub use bytes::bytes;
 pub use damage::damaged;
 pub use explore::{explore, Bounds, Explored};
 pub use formats::{formats, Formats};
 pub use hostile::{hostile, Hostile};
+pub use lies::lies;
 pub use run::{Op, Scene};
 pub use scenes::{random, small};
 
@@ -29,12 +33,15 @@ pub struct Others {
     pub told: u64,
     pub hostile: Hostile,
     pub formats: Formats,
+    /// Cases of a device that has lost what it said to be durable.
+    pub lies: u64,
 }
 
 pub fn others(mutations: u64) -> Result<Others, String> {
     let (damaged, told) = damaged().map_err(|e| format!("damaged: {e}"))?;
     let formats = formats(Images { complete: 8, random: 4 }).map_err(|e| format!("format: {e}"))?;
-    Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats })
+    let lies = lies().map_err(|e| format!("lies: {e}"))?;
+    Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats, lies })
 }
 
 /// A short search for the planted bugs of groups: damage, and each small scene.
@@ -63,6 +70,26 @@ mod tests {
     fn whatever_happens_to_the_blocks_the_pool_goes_on_or_says_why_not() {
         let seen = hostile(0..600).unwrap_or_else(|e| panic!("{e}"));
         assert!(seen.opened > 400 && seen.told > 60 && seen.whole > 200, "{seen:?}");
+    }
+
+    #[test]
+    fn a_device_that_loses_what_it_said_is_durable_is_reported_once_by_the_log() {
+        assert_eq!(lies(), Ok(36));
+    }
+
+    /// `FOREBAY_BLESS=1` writes the file: a difference is a change of the format.
+    #[test]
+    fn the_bytes_of_a_pool_and_what_its_damaged_forms_are_stay_what_they_were() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/grouped.txt");
+        let now = bytes().unwrap_or_else(|e| panic!("{e}"));
+        if std::env::var_os("FOREBAY_BLESS").is_some() {
+            std::fs::write(file, &now).unwrap();
+        }
+        let kept = std::fs::read_to_string(file).unwrap();
+        for (kept, now) in kept.lines().zip(now.lines()) {
+            assert_eq!(kept, now);
+        }
+        assert_eq!(kept.lines().count(), now.lines().count());
     }
 
     #[test]

@@ -60,6 +60,12 @@ pub struct RecoveryReport {
     /// Single-bit errors in headers, put right.
     pub lines_repaired: u64,
     pub chunk_headers_lost: u64,
+    /// Groups of entries that the pool's device had said to be durable, and lost.
+    #[serde(default)]
+    pub groups_lost: u64,
+    /// The logs of the first few of these.
+    #[serde(default)]
+    pub groups_named: Vec<ReportBlock>,
     /// The first few of `dropped`.
     pub dropped_named: Vec<ReportBlock>,
     /// The first few of `holes`.
@@ -86,6 +92,7 @@ impl fmt::Display for RecoveryReport {
             (self.holes, "entries LOST"),
             (self.lines_repaired, "headers repaired"),
             (self.chunk_headers_lost, "chunk headers damaged"),
+            (self.groups_lost, "groups of entries LOST that the device had said to be durable"),
         ] {
             if n > 0 {
                 write!(f, "; {n} {what}")?;
