@@ -201,7 +201,7 @@ impl Core {
     fn numbered(&self, name: &str) -> Option<u16> {
         let index = name.strip_prefix('#')?.parse().ok()?;
         let v = self.volume_info(index).ok()?;
-        (!v.name.is_empty() || v.damaged).then_some(index)
+        v.is_used().then_some(index)
     }
 
     pub(crate) fn volume_name(&self, index: u16) -> Option<String> {

@@ -75,10 +75,8 @@ impl Core {
         let started = Instant::now();
         let mut drains = Vec::new();
         for asked in volumes {
-            let first = self.volume_info(asked.index)?;
-            if first.uuid != asked.uuid || !first.attached {
-                continue;
-            }
+            let first = self.info_of(asked.index, asked.uuid)?.filter(|first| first.attached);
+            let Some(first) = first else { continue };
             let draining = self.drains.begin(&self.engine, asked.index);
             let draining = draining.map_err(|e| self.drain_error(&asked.name, e))?;
             drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
@@ -145,26 +143,37 @@ impl Core {
     /// a static volume that it passed over.
     pub(crate) fn judge(&self, index: u16, drained: bool) -> Result<Completeness> {
         loop {
-            let uuid = self.volume_info(index)?.uuid;
-            if let Some(judged) = self.judge_as(index, uuid, drained)? {
+            let v = self.volume_info(index)?;
+            if !v.is_used() {
+                return Err(self.volume_error(index, Code(sys::FBY_E_NO_VOLUME)));
+            }
+            if let Some(judged) = self.judge_as(index, v.uuid, drained)? {
                 return Ok(judged);
             }
         }
     }
 
-    /// The same of the volume of this UUID; None: the index is another's by now.
+    /// The volume of this UUID.  None: it was removed, and the index is unused, or is that of
+    /// another volume, a log or a map.
+    fn info_of(&self, index: u16, uuid: Uuid) -> Result<Option<VolumeInfo>> {
+        match self.volume_info(index) {
+            // A removed volume leaves its UUID in its record.
+            Ok(v) => Ok(Some(v).filter(|v| v.is_used() && v.uuid == uuid)),
+            Err(Error::Volume { code: sys::FBY_E_NO_VOLUME, .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The same of the volume of this UUID; None: it was removed.
     fn judge_as(&self, index: u16, uuid: Uuid, drained: bool) -> Result<Option<Completeness>> {
         let (mut v, (lost, passed_over)) = loop {
-            let v = self.volume_info(index)?;
-            if v.uuid != uuid {
-                return Ok(None);
-            }
+            let Some(v) = self.info_of(index, uuid)? else { return Ok(None) };
             let lost = match v.lost_blocks {
                 0 => (Vec::new(), 0),
                 _ => self.engine.lost_and_passed_over(index, LOST_LISTED),
             };
             // Both are of one volume, unless the index is another's by now.
-            if self.volume_info(index)?.uuid == v.uuid {
+            if self.info_of(index, uuid)?.is_some() {
                 break (v, lost);
             }
         };
@@ -257,7 +266,8 @@ impl Core {
             }
             told = Instant::now();
             for (d, _) in flushes.iter().filter(|(_, flush)| !flush.is_finished()) {
-                let now = self.volume_info(d.draining.index)?;
+                // It may have ended just now, and the volume may be removed.
+                let Some(now) = self.info_of(d.draining.index, d.first.uuid)? else { continue };
                 let now = VolumeInfo { destage: DestageState::Flushing, ..now };
                 let p = DrainProgress { pages_left: 0, ..drain_progress(&d.first, &now, started) };
                 if progress(&d.name, &p).is_break() {
@@ -307,12 +317,11 @@ impl Core {
             }
             for d in drains.iter_mut().filter(|d| !d.ended) {
                 let Draining { index, upto, .. } = d.draining;
-                let raw =
-                    self.engine.volume_info(index).map_err(|e| self.drain_error(&d.name, e))?;
-                let now = self.volume_info(index)?;
-                if !now.attached || now.uuid != d.first.uuid || raw.spec.uuid != now.uuid.0 {
-                    return Err(self.drain_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED)));
-                }
+                let detached = || self.drain_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED));
+                let raw = self.engine.volume_info(index).ok();
+                let raw = raw.filter(|raw| raw.spec.uuid == d.first.uuid.0).ok_or_else(detached)?;
+                let now = self.info_of(index, d.first.uuid)?.filter(|now| now.attached);
+                let now = now.ok_or_else(detached)?;
                 // Only after its pages are released, so that they are counted.
                 let passed = raw.home >= upto && now.destage != DestageState::Committing;
                 d.ended = passed || self.engine.volume_clean(index);

@@ -27,7 +27,7 @@ impl Core {
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {
         let n = self.engine.info().sb.nvolumes as u16;
         let all = (0..n).filter_map(|i| self.volume_info(i).ok());
-        all.filter(|v| !v.name.is_empty() || v.damaged).collect()
+        all.filter(VolumeInfo::is_used).collect()
     }
 
     /// Has no name if the record is unused.

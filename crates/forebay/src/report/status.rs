@@ -304,6 +304,12 @@ pub struct VolumeInfo {
 pub const ERAS_WARN_PERCENT: u32 = 75;
 
 impl VolumeInfo {
+    /// Whether there is a volume at its index: one that was removed has no name, as has one that
+    /// lost its record.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.name.is_empty() || self.damaged
+    }
+
     /// Its name, or the number by which one without a name is addressed.
     pub fn label(&self) -> String {
         match self.name.as_str() {

@@ -262,6 +262,97 @@ fn a_drain_is_of_the_volumes_that_there_were() {
     assert_eq!(names, [("first", true)], "{judged:?}");
 }
 
+/// What may have the index of a volume that was removed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Now {
+    Nothing,
+    Volume,
+    Log,
+    Map,
+}
+
+impl Now {
+    const ALL: [Now; 4] = [Now::Nothing, Now::Volume, Now::Log, Now::Map];
+
+    fn add(self, pool: &Pool) {
+        match self {
+            Now::Nothing => {}
+            Now::Volume => {
+                pool.volume_add_origin("other", &MemOrigin::new(1 << 20).unwrap(), 0).unwrap();
+            }
+            Now::Log => {
+                pool.log_add("other", LogHome::Embedded).unwrap();
+            }
+            Now::Map => drop(pool.map_add("other", 4 << 20).unwrap()),
+        }
+    }
+}
+
+fn with_maps() -> CreateOptions {
+    let small = small(64);
+    let map_bytes = 8 << 20;
+    CreateOptions { size_bytes: small.size_bytes.map(|n| n + map_bytes), map_bytes, ..small }
+}
+
+/// A volume is removed while a drain runs, and its index is used by an owner of each kind, or by
+/// none.  A drain of all volumes leaves it out if it was not attached.  One that writes it stops.
+#[test]
+fn a_volume_that_is_removed_is_left_out_whatever_has_its_index() {
+    for (at, now) in Now::ALL.into_iter().enumerate() {
+        for dirty in [false, true] {
+            let dir = Dir::new(&format!("drain-removed-{at}-{dirty}"));
+            let pool = open(&dir.made(&with_maps()));
+            let first = attach(&pool, "first", &MemOrigin::new(1 << 20).unwrap());
+            first.write_at(&[1; 4096], 0).unwrap();
+            let memory = MemOrigin::new(1 << 20).unwrap();
+            let gone = attach(&pool, "gone", &memory);
+            if dirty {
+                gone.write_at(&[2; 4096], 0).unwrap();
+            }
+            gone.detach().unwrap();
+            let mut removed = false;
+            let judged = pool.drain(None, &mut |_, _| {
+                if !std::mem::replace(&mut removed, true) {
+                    pool.volume_remove("gone", dirty).unwrap();
+                    now.add(&pool);
+                }
+                ControlFlow::Continue(())
+            });
+            let judged = judged.unwrap_or_else(|e| panic!("{now:?}, dirty: {dirty}: {e}"));
+            let names: Vec<_> = judged.iter().map(|c| (&c.volume[..], c.complete)).collect();
+            assert_eq!(names, [("first", true)], "{now:?}, dirty: {dirty}: {judged:?}");
+        }
+    }
+    // The one that is drained.
+    for (at, now) in Now::ALL.into_iter().enumerate() {
+        for name in [None, Some("first")] {
+            let dir = Dir::new(&format!("drain-removed-own-{at}-{}", name.is_some()));
+            let pool = open(&dir.made(&with_maps()));
+            let memory = MemOrigin::new(1 << 20).unwrap();
+            let (origin, faults) = FaultyOrigin::new(Box::new(memory.clone()));
+            pool.volume_add_origin("first", &memory, 0).unwrap();
+            let options = AttachOptions::default();
+            let mut first = Some(pool.attach_origin("first", Box::new(origin), &options).unwrap());
+            faults.break_writes();
+            first.as_ref().unwrap().write_at(&[1; 4096], 0).unwrap();
+            let drained = pool.drain(name, &mut |_, p| {
+                if p.origin_error.is_some() && first.take().is_some() {
+                    pool.volume_remove("first", true).unwrap();
+                    now.add(&pool);
+                }
+                ControlFlow::Continue(())
+            });
+            assert!(first.is_none());
+            match drained {
+                Err(e @ Error::Stopped { .. }) => {
+                    assert!(e.to_string().contains("volume first"), "{now:?}: {e}")
+                }
+                drained => panic!("{now:?}, {name:?}: {drained:?}"),
+            }
+        }
+    }
+}
+
 /// The same of a volume that is being drained.
 #[test]
 fn another_volume_at_the_same_index_ends_no_drain() {
