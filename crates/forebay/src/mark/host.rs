@@ -240,15 +240,17 @@ impl Places {
 type Refused = (String, &'static str);
 
 impl Places {
-    /// The directory and the record of a number whose machine may be this one: its product alone is
-    /// another.
-    fn moved(&self, number: &str) -> Option<(&Path, Record)> {
+    /// The directories and the records of a number whose machine may be this one, if its product
+    /// alone is another.  `None`: there is none, or one of its records is of another machine.
+    fn moved(&self, number: &str) -> Option<Vec<(&Path, Record)>> {
         let seen = self.traits();
         let other_product = |of: &Traits| of.product.is_some() && of.product != seen.product;
         let alone = |of: &Traits| !Traits { product: None, ..of.clone() }.differ(&seen);
-        let mut records = self.records().into_iter();
-        let moved = |r: &Record| r.number == number && other_product(&r.of) && alone(&r.of);
-        records.find(|(_, r)| moved(r)).filter(|_| seen.product.is_some())
+        let of_it: Vec<_> =
+            self.records().into_iter().filter(|(_, r)| r.number == number).collect();
+        let sure = seen.product.is_some() && of_it.iter().all(|(_, r)| alone(&r.of));
+        let moved: Vec<_> = of_it.into_iter().filter(|(_, r)| other_product(&r.of)).collect();
+        (sure && !moved.is_empty()).then_some(moved)
     }
 
     fn accept(&self, number: &str) -> Result<(), Refused> {
@@ -263,7 +265,7 @@ impl Places {
                 "do this as root; a machine without one is known by its machine-id",
             ));
         }
-        let (dir, record) = self.moved(number).ok_or_else(|| {
+        let moved = self.moved(number).ok_or_else(|| {
             let theirs = self.records().into_iter().find(|(_, r)| r.number == number);
             let cause = match theirs {
                 Some(_) => "it has another machine-id, and so is another machine's".into(),
@@ -273,12 +275,22 @@ impl Places {
         })?;
         let turn = self.records().iter().map(|(_, r)| r.turn).max().unwrap_or(0) + 1;
         let boot = std::fs::read_to_string(&self.boot).ok().map(|boot| boot.trim().to_string());
-        let of = Traits { product: seen.product.clone(), ..record.of.filled(&seen) };
-        let new = Record { turn, of, boot, ..record };
-        new.write(dir, !new.path(dir).exists()).ok_or_else(|| {
-            let cause = format!("{} cannot be written", new.path(dir).display());
-            (cause, "make its file system writable, or make room there")
-        })
+        // The number is another machine's as long as one of its records says so.
+        for (dir, record) in moved {
+            let of = Traits { product: seen.product.clone(), ..record.of.filled(&seen) };
+            let new = Record { turn, of, boot: boot.clone(), ..record };
+            new.write(dir, !new.path(dir).exists()).ok_or_else(|| {
+                let cause = format!("{} cannot be written", new.path(dir).display());
+                (cause, "make its file system writable, or make room there, and say it again")
+            })?;
+        }
+        match self.known().own.contains(number) {
+            true => Ok(()),
+            false => {
+                let cause = "another process has changed its records meanwhile".into();
+                Err((cause, "see forebay origin status, and say it again"))
+            }
+        }
     }
 }
 
@@ -578,6 +590,51 @@ mod tests {
         assert!(at("", ID).host() == ID && at("", ID).is_this(&between, ID));
         let back = at("p", ID);
         assert!(back.host() != ID && !back.is_this(ID, &back.host()));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Several directories of state may have a record of the number, each of its own making.  An order
+    /// that is said to be done is done: it is good for all of them, or refused.
+    #[test]
+    fn a_moved_machine_is_accepted_in_every_directory() {
+        let dirs = ["user", "system"];
+        // What it is, the machine that each directory has a record of, why the order is refused.
+        type Row<'a> = (&'a str, [Option<Machine<'a>>; 2], Result<(), &'a str>);
+        #[rustfmt::skip]
+        let table: [Row<'_>; 6] = [
+            ("one has it", [Some(["p", ID, "1", "a"]), None], Ok(())),
+            ("the other has it", [None, Some(["p", ID, "1", "a"])], Ok(())),
+            ("both have it", [Some(["p", ID, "1", "a"]), Some(["p", ID, "1", "a"])], Ok(())),
+            ("of two products", [Some(["p", ID, "1", "a"]), Some(["r", ID, "1", "a"])], Ok(())),
+            ("one is another machine's", [Some(["p", ID, "1", "a"]), Some(["r", OTHER, "1", "a"])], Err("another machine-id")),
+            ("the first is another machine's", [Some(["r", OTHER, "1", "a"]), Some(["p", ID, "1", "a"])], Err("another machine-id")),
+        ];
+        let dir = new_dir("everywhere");
+        for (at, (what, records, accepted)) in table.into_iter().enumerate() {
+            let dir = dir.join(at.to_string());
+            for (state, of) in dirs.into_iter().zip(records) {
+                let Some([product, machine, ..]) = of else { continue };
+                let of = Traits { product: Some(product.into()), machine: Some(machine.into()) };
+                let record = Record { number: ID.into(), turn: 1, of, boot: Some("1".into()) };
+                record.write(&dir.join(state), true).unwrap();
+            }
+            let now = machine(&dir, "machine", ["q", ID, "2", "a"], &dirs);
+            let ours = now.host();
+            assert!(ours != ID && !now.is_this(ID, &ours), "{what}");
+            // The way out is only named where it is one.
+            assert_eq!(now.moved(ID).is_some(), accepted.is_ok(), "{what}");
+            match (now.accept(ID), accepted) {
+                (Ok(()), Ok(())) => {
+                    assert_eq!(now.host(), ID, "{what}");
+                    assert!(now.is_this(ID, &ours), "{what}");
+                }
+                (Err((cause, _)), Err(why)) => {
+                    assert!(cause.contains(why), "{what}: {cause}");
+                    assert_eq!(now.host(), ours, "{what}");
+                }
+                (done, _) => panic!("{what}: {done:?}"),
+            }
+        }
         std::fs::remove_dir_all(dir).unwrap();
     }
 
