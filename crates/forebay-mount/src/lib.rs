@@ -44,6 +44,7 @@ pub mod unix;
 
 pub use attach::Flags;
 pub use mount::{
-    clear_dead_mount, is_dead, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT,
+    clear_dead_mount, is_dead, unanswered, Mount, MountError, MountOptions, MountStatus,
+    Unanswered, ENDING_WAIT,
 };
 pub use unix::{is_mounted, is_mounted_at};

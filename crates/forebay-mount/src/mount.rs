@@ -2,6 +2,8 @@
 //! A mount from its start, which replays the log, to its end, which writes everything to the
 //! tree.
 
+mod threads;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +12,7 @@ use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay::{LogOptions, LogState, Pages, Pool};
+use forebay::{LogOptions, LogState, Pool};
 use fuser::{Notifier, Session, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
@@ -28,9 +30,9 @@ use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
-use crate::rights;
 use crate::tree::Tree;
 use crate::unix::UnixTree;
+use threads::{start_thread, StartThread};
 
 /// The options of a mount.
 #[derive(Clone, Debug)]
@@ -209,12 +211,29 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Whether the path is a FUSE mount whose server died.  The kernel may still have its
-/// attributes cached, but not its free space.
-pub fn is_dead(path: &Path) -> bool {
+/// Why a mount does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// It is a FUSE mount whose server died.
+    Dead,
+    /// No answer came for 10 s.
+    Silent,
+}
+
+/// Asks what is mounted at the path, if anything is.  The kernel may still have its attributes
+/// cached, but not its free space.
+pub fn unanswered(path: &Path) -> Option<Unanswered> {
     let at = path.to_path_buf();
-    let asked = answer(move || Ok(rustix::fs::statfs(at)?));
-    asked.is_err_and(|e| e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()))
+    match answer(move || Ok(rustix::fs::statfs(at)?)) {
+        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Some(Unanswered::Dead),
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => Some(Unanswered::Silent),
+        _ => None,
+    }
+}
+
+/// Whether the path is a FUSE mount whose server died.
+pub fn is_dead(path: &Path) -> bool {
+    unanswered(path) == Some(Unanswered::Dead)
 }
 
 /// Removes a dead mount, which hides the directory below it.
@@ -339,6 +358,17 @@ impl Mount {
         options: &MountOptions,
         interrupted: &mut dyn FnMut() -> bool,
     ) -> Result<Mount, MountError> {
+        Mount::start_with(pool, tree, mountpoint, options, interrupted, &mut start_thread)
+    }
+
+    fn start_with(
+        pool: &Pool,
+        tree: &Path,
+        mountpoint: &Path,
+        options: &MountOptions,
+        interrupted: &mut dyn FnMut() -> bool,
+        start_thread: &mut StartThread<'_>,
+    ) -> Result<Mount, MountError> {
         let tree_error = |cause| MountError::Tree { path: name(tree), cause };
         let mount_error = |cause| MountError::Mount { path: name(mountpoint), cause };
         let mark_error = |cause| MountError::of_mark(tree, cause);
@@ -391,7 +421,8 @@ impl Mount {
                 return Err(e);
             }
         };
-        let begun = mount.spawn(shown, pool.pages()).and_then(|()| mount.answers(interrupted));
+        let begun = mount.spawn(shown, pool.pages(), start_thread);
+        let begun = begun.and_then(|()| mount.answers(interrupted));
         let failed = match begun {
             Ok(Some(())) => None,
             Ok(None) => Some(MountError::Interrupted { mountpoint: name(mountpoint) }),
@@ -503,75 +534,6 @@ impl Mount {
         Ok((mount, Shown { session, acts, at_end, helpers }))
     }
 
-    fn spawn(&self, shown: Shown, mut pages: Pages) -> io::Result<()> {
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let (live, helpers) = (self.live.clone(), shown.helpers.clone());
-        // A wait for the session includes the helpers.
-        thread::Builder::new().name("mount-helpers".into()).spawn(move || {
-            rights::prepare(live.tree());
-            drop(live);
-            helpers.lead();
-        })?;
-        let (live, ended) = (self.live.clone(), self.ended.clone());
-        let (known, mountpoint) = (self.known.clone(), self.mountpoint.clone());
-        let (failure, cuts_off) = (self.session_failure.clone(), self.cuts_off.clone());
-        let begun = self.begun.clone();
-        threads.push(thread::Builder::new().name("mount-fuse".into()).spawn(move || {
-            // The threads that answer requests inherit from this one.
-            let _ = shown.acts.set(rights::prepare(live.tree()));
-            drop(live);
-            let aborted = Arc::new(OnceLock::new());
-            let (of, at) = (known.clone(), mountpoint.clone());
-            let own = cuts_off.clone();
-            let look = move || known::is_aborted(of.as_deref(), &own, &at);
-            let seen = aborted.clone();
-            // Runs when the threads have ended: the session then unmounts a mount made by
-            // fusermount3.
-            let _ = shown.at_end.set(Box::new(move || {
-                let _ = seen.set(look());
-            }));
-            let ran = shown.session.run();
-            let reported = known::was_aborted(&ran) && !cuts_off.load(Ordering::Relaxed);
-            if reported || aborted.get().copied().unwrap_or(ran.is_err()) {
-                let cause = clear_failed(ran, known.as_deref(), &mountpoint);
-                if begun.load(Ordering::Relaxed) {
-                    let told = session_error(&mountpoint, &cause);
-                    forebay::diagnostics::warn(format_args!("forebay: {told}"));
-                }
-                let _ = failure.set(cause);
-            }
-            // All requested work is done.
-            shown.helpers.wait();
-            *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            ended.1.notify_all();
-        })?);
-        let live = self.live.clone();
-        threads.push(
-            thread::Builder::new().name("mount-sync".into()).spawn(move || live.background())?,
-        );
-        let (live, ended) = (self.live.clone(), self.ended.clone());
-        let (known, mountpoint) = (self.known.clone(), self.mountpoint.clone());
-        threads.push(thread::Builder::new().name("mount-beat".into()).spawn(move || {
-            let second = Duration::from_secs(1);
-            let over = || ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // A mount that is abandoned may be in use for longer than it is served.
-            while !*over() && live.beat() {
-                drop(ended.1.wait_timeout_while(over(), second, |over| !*over));
-                if let Some(known) = &known {
-                    known.find_control(&mountpoint);
-                }
-            }
-        })?);
-        let finishing = self.finishing.clone();
-        threads.push(thread::Builder::new().name("mount-pages".into()).spawn(move || {
-            while !finishing.load(Ordering::Relaxed) && pages.map_next() {
-                // This limits the work to a fifth of a CPU.
-                thread::sleep(Duration::from_micros(200));
-            }
-        })?);
-        Ok(())
-    }
-
     pub fn tree(&self) -> &Path {
         &self.tree
     }
@@ -655,14 +617,19 @@ impl Mount {
         })
     }
 
-    /// Makes the kernel refuse later requests of programs.
-    fn force_end(&self) {
+    /// Removes the mount, in use or not.
+    fn cut_down(&self) {
         self.cuts_off.store(true, Ordering::Relaxed);
         if self.place() == Place::Ours && !self.ended() {
             let mut unmounter = self.unmounter.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = unmount(&self.mountpoint, UnmountFlags::FORCE | UnmountFlags::DETACH);
             let _ = unmounter.unmount();
         }
+    }
+
+    /// Makes the kernel refuse later requests of programs.
+    fn force_end(&self) {
+        self.cut_down();
         // While a program has a file open, the session goes on unless it is forced to end.
         if let (false, Some(known)) = (self.wait_for_end(ABORT_WAIT), &self.known) {
             known.abort();
@@ -759,3 +726,6 @@ impl Mount {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
