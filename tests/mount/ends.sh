@@ -70,6 +70,33 @@ apart() { # a process of another mount namespace holds it
 holder=''
 at_end '[ -z "${holder:-}" ] || kill "$holder" 2>/dev/null || true'
 
+# A server that is stopped, and that another directory of sockets does not show, is waited for once.
+stopped() {
+	local second=$shm/stopped begun
+	mkdir "$work/stopped" "$work/stopped-at"
+	"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
+	FOREBAY_RUNTIME_DIR=$work/run-3 "$FOREBAY" mount "$second" "$work/stopped" "$work/stopped-at" --foreground >"$work/stopped.log" 2>&1 &
+	stopped_server=$!
+	until grep -q '^mounted' "$work/stopped.log"; do
+		kill -0 "$stopped_server" || fail "no mount: $(cat "$work/stopped.log")"
+		sleep 0.05
+	done
+	kill -STOP "$stopped_server"
+	begun=$SECONDS code=0
+	"$FOREBAY" umount "$work/stopped-at" >"$work/stopped.log" 2>&1 || code=$?
+	kill -CONT "$stopped_server"
+	kill -TERM "$stopped_server"
+	wait "$stopped_server" || true
+	[ $code = 7 ] || fail "a stopped server: exit code $code: $(cat "$work/stopped.log")"
+	grep -q "does not answer" "$work/stopped.log" || fail "a stopped server: $(cat "$work/stopped.log")"
+	[ $((SECONDS - begun)) -lt 16 ] || fail "a stopped server was waited for $((SECONDS - begun)) s"
+	say "a stopped server is told from none, after $((SECONDS - begun)) s"
+}
+[ -n "$alone" ] || {
+	stopped & # beside the others, since it waits for most of its time
+	stopped=$!
+}
+
 while read -r code name; do
 	begin
 	case $name in
@@ -120,7 +147,10 @@ other_number() {
 	echo there >"$work/other-at/file" || fail "the server ended the connection of another mount"
 	FOREBAY_RUNTIME_DIR=$work/run-2 "$FOREBAY" umount "$work/other-at" >/dev/null || fail "umount of the other"
 }
-[ -n "$alone" ] || other_number
+[ -n "$alone" ] || {
+	wait "$stopped" || fail "umount with a stopped server"
+	other_number
+}
 say "10 ways to end a session are told apart${alone:+ where the server has no fusectl}; device number used again: $reused"
 
 # A mount that fusermount3 made for an ordinary user is unmounted when the session ends.
@@ -163,6 +193,75 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 else
 	say "no fusermount3 for an ordinary user: not tested"
 fi
+# The signal comes before there is anything to end: while the pool is opened, which another process
+# has, with a server of its own and without one.
+interrupted() { # NAME CODE: it is what mount.log says, too
+	[ "$2" = 13 ] || fail "$1: exit code $2: $(cat "$work/mount.log")"
+	grep -q "interrupted: mounting" "$work/mount.log" || fail "$1: $(cat "$work/mount.log")"
+	! mountpoint -q "$work/early" || fail "$1: it is mounted all the same"
+	[ ! -L "$tree/.forebay-mount" ] || fail "$1: the mark is left"
+}
+early() {
+	local how
+	mkdir "$work/early"
+	for how in '' --foreground; do
+		exec 7<"$pool"
+		flock 7
+		# shellcheck disable=SC2086 # it may be empty
+		"$FOREBAY" mount "$pool" "$tree" "$work/early" $how >"$work/mount.log" 2>&1 7<&- &
+		starting=$!
+		sleep 1.2
+		kill -TERM "$starting"
+		code=0
+		wait "$starting" || code=$?
+		exec 7<&-
+		interrupted "a signal while the pool is opened${how:+, $how}" "$code"
+	done
+	# The server is stopped as soon as it is seen, wherever that is, and gets the signal then.
+	"$FOREBAY" mount "$pool" "$tree" "$work/early" >"$work/mount.log" 2>&1 &
+	starting=$!
+	child=''
+	until [ -n "$child" ]; do
+		kill -0 "$starting" || fail "it has ended: $(cat "$work/mount.log")"
+		read -r child _ <"/proc/$starting/task/$starting/children" || true
+	done
+	kill -STOP "$child"
+	kill -TERM "$starting"
+	sleep 0.3
+	kill -CONT "$child"
+	code=0
+	wait "$starting" || code=$?
+	interrupted "a signal for a server that begins" "$code"
+	say "a signal before there is a mount is 13"
+}
+# As in containers whose system calls are filtered.
+without_pidfd() {
+	python3 - "$@" <<'P'
+import ctypes, os, struct, sys
+PIDFD_OPEN, SECCOMP, FILTER = 434, 22, 2
+code = struct.pack("HBBIHBBIHBBIHBBI", 0x20, 0, 0, 0, 0x15, 0, 1, PIDFD_OPEN, 6, 0, 0, 0x00050001, 6, 0, 0, 0x7fff0000)
+program = ctypes.create_string_buffer(code)
+head = ctypes.create_string_buffer(struct.pack("H6xQ", 4, ctypes.addressof(program)))
+if ctypes.CDLL(None, use_errno=True).prctl(SECCOMP, FILTER, head, 0, 0):
+    sys.exit(77)
+os.execvp(sys.argv[1], sys.argv[1:])
+P
+}
+filtered() {
+	code=0
+	without_pidfd true || code=$?
+	[ $code = 0 ] || { say "system calls cannot be filtered here: not tested"; return; }
+	mkdir "$work/filtered"
+	without_pidfd "$FOREBAY" mount "$pool" "$tree" "$work/filtered" >"$work/mount.log" 2>&1 || fail "without pidfd_open: $(cat "$work/mount.log")"
+	mountpoint -q "$work/filtered" || fail "without pidfd_open: no mount"
+	without_pidfd "$FOREBAY" umount "$work/filtered" >"$work/mount.log" 2>&1 || fail "umount without pidfd_open: $(cat "$work/mount.log")"
+	say "a mount starts and ends without pidfd_open"
+}
+if [ -z "$alone" ]; then
+	early
+	filtered
+fi
+
 # Who starts a mount is asked to end while the server waits for the tree, which somebody has locked:
 # nothing is mounted, then or later.
 if [ -z "$alone" ]; then

@@ -5,21 +5,25 @@
 use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use forebay::{Pool, Uuid};
 use forebay_mount::replay::Accept;
 use forebay_mount::service::{whole, MountRequest, Mounts, KIND};
-use forebay_mount::{is_mounted, Flags, ENDING_WAIT};
+use forebay_mount::{is_mounted, Flags, Unanswered, ENDING_WAIT};
 use forebay_server::{
     control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
+use rustix::process::{
+    kill_process, pidfd_open, waitid, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -30,28 +34,27 @@ use crate::{args, open, out};
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
-    let (begun, mut interrupt) = (Instant::now(), None);
+    // From here on a signal is an order to end, with its exit code, whatever this process does.
+    let (begun, interrupt) = (Instant::now(), Interrupt::watch()?);
     loop {
+        if interrupt.came() {
+            return Err(interrupted(&request.mountpoint, "nothing was mounted").into());
+        }
         // The tree whose mount is in the way.
         let mut tree = request.tree.clone();
         let mounted = match Client::for_pool(&runtime_dir(), &pool) {
-            Ok(Some(client)) => {
-                if interrupt.is_none() {
-                    interrupt = Some(Interrupt::watch()?);
-                }
-                let interrupt = interrupt.as_ref().expect("it was set");
-                by_server(a, client, &request, interrupt, &mut tree)
-            }
+            Ok(Some(client)) => by_server(a, client, &request, &interrupt, &mut tree),
             Ok(None) if a.foreground => match open::pool(&a.pool, &a.media.read_write()) {
-                Ok(pool) => return here(a, &request, pool, interrupt),
+                Ok(pool) => return here(a, &request, pool, &interrupt),
                 Err(e) => Err(e.into()),
             },
-            Ok(None) => return by_child(a, &pool, &request),
+            Ok(None) => return by_child(a, &pool, &request, &interrupt),
             Err(e) => Err(e.into()),
         };
-        let interrupted = interrupt.as_ref().is_some_and(Interrupt::came);
+        let waits = begun.elapsed() < ENDING_WAIT;
+        let cut_off = |e| interrupt.came() && crate::exit_code(e) == INTERRUPTED;
         match mounted {
-            Err(e) if is_ending(&e, &tree) && !interrupted && begun.elapsed() < ENDING_WAIT => {
+            Err(e) if waits && is_ending(&e, &tree) && !cut_off(&e) => {
                 std::thread::sleep(Duration::from_millis(50));
             }
             mounted => return mounted,
@@ -59,12 +62,22 @@ pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     }
 }
 
+/// The exit code of what was interrupted, also by the end of the server.
+const INTERRUPTED: u8 = 13;
+
+fn interrupted(mountpoint: &Path, state: &str) -> ServerError {
+    ServerError::service(
+        INTERRUPTED,
+        format!("interrupted: mounting {}", mountpoint.display()),
+        state,
+    )
+}
+
 /// The pool, the log or the tree is in use, or a server has just gone, and no mount of the tree
 /// is to be seen: somebody has unmounted it, and its server ends.
 fn is_ending(e: &anyhow::Error, tree: &Path) -> bool {
     const BUSY: u8 = 4;
-    const GONE: u8 = 13;
-    [BUSY, GONE].contains(&crate::exit_code(e)) && !is_mounted(tree)
+    [BUSY, INTERRUPTED].contains(&crate::exit_code(e)) && !is_mounted(tree)
 }
 
 /// With whole paths, for whoever mounts need not be in the same directory.
@@ -152,9 +165,8 @@ fn here(
     a: &args::Mount,
     request: &MountRequest,
     pool: Pool,
-    interrupt: Option<Interrupt>,
+    interrupt: &Interrupt,
 ) -> anyhow::Result<u8> {
-    let interrupt = interrupt.map_or_else(Interrupt::watch, Ok)?;
     let hangup = Hangup::watch()?;
     raise_open_files();
     let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
@@ -193,12 +205,16 @@ fn here(
         Ok(())
     });
     // Whatever the result, logged changes are safe, and the pool is closed in order.
-    server.close()?;
-    served.map(|()| 0)
+    out::served(served, server.close())
 }
 
 /// This command again, which stays; returns when it has mounted.
-fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Result<u8> {
+fn by_child(
+    a: &args::Mount,
+    pool: &Path,
+    request: &MountRequest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<u8> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg("mount").args(["--foreground", "--json"]);
     child.args(["--log", &request.log]);
@@ -228,27 +244,16 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
     child.arg("--").args([pool, &request.tree, &request.mountpoint]);
     // Nothing of this terminal and directory is held.
     child.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    std::os::unix::process::CommandExt::process_group(&mut child, 0);
-    let interrupt = Interrupt::watch()?;
-    let mut child = child.spawn().context("cannot start the server")?;
-    let server = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-    let forwarded = interrupt.clone();
-    // A signal that ends this command is one for the server, until it has mounted.
-    std::thread::Builder::new().name("fby-forward".into()).spawn(move || {
-        while !forwarded.came() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        let _ = pidfd_send_signal(&server, Signal::TERM);
-    })?;
-    match mounted_by(&mut child)? {
+    child.process_group(0);
+    let mut child = Started::by(child, interrupt)?;
+    match mounted_by(&mut child.process) {
         Some(status) if !interrupt.came() => announce(a, &status).map(|()| 0),
-        Some(status) => {
+        Some(_) => {
             child.wait()?;
-            let what = format!("interrupted: mounting {}", status.name);
-            Err(ServerError::service(13, what, "nothing is mounted there any more").into())
+            Err(interrupted(&request.mountpoint, "nothing is mounted there any more").into())
         }
         None => {
-            let code = failed(a, child);
+            let code = failed(a, child, request, interrupt);
             // One that was killed, or that had no memory left, could not do that itself.
             let _ = forebay_mount::clear_dead_mount(&request.mountpoint);
             code
@@ -256,14 +261,56 @@ fn by_child(a: &args::Mount, pool: &Path, request: &MountRequest) -> anyhow::Res
     }
 }
 
+/// A server that this command has started.  A signal that ends this command is one for the server,
+/// until it has mounted.
+struct Started {
+    process: Child,
+    /// The number that gets the signal, as long as it is that of this process.
+    pid: Arc<Mutex<Option<Pid>>>,
+}
+
+impl Started {
+    /// The thread that forwards comes first: no server is left without it.
+    fn by(mut command: Command, interrupt: &Interrupt) -> anyhow::Result<Started> {
+        let pid = Arc::new(Mutex::new(None));
+        let (interrupt, to) = (interrupt.clone(), pid.clone());
+        let forward = move || loop {
+            std::thread::sleep(Duration::from_millis(50));
+            if let (true, Some(pid)) = (interrupt.came(), *locked(&to)) {
+                let _ = kill_process(pid, Signal::TERM);
+                return;
+            }
+        };
+        std::thread::Builder::new().name("fby-forward".into()).spawn(forward)?;
+        let process = command.spawn().context("cannot start the server")?;
+        *locked(&pid) = Some(Pid::from_child(&process));
+        Ok(Started { process, pid })
+    }
+
+    fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        // Once it is reaped, its number may be that of another process.
+        let of = WaitId::Pid(Pid::from_child(&self.process));
+        let _ = rustix::io::retry_on_intr(|| {
+            waitid(of.clone(), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        });
+        *locked(&self.pid) = None;
+        self.process.wait()
+    }
+}
+
+fn locked(pid: &Mutex<Option<Pid>>) -> MutexGuard<'_, Option<Pid>> {
+    pid.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// `None`: it ended before.
-fn mounted_by(child: &mut Child) -> anyhow::Result<Option<ServiceStatus>> {
+fn mounted_by(child: &mut Child) -> Option<ServiceStatus> {
     let mut bar = Bar::default();
     let said = BufReader::new(child.stdout.take().expect("it is a pipe"));
     let mut mounted = None;
     for line in said.lines() {
         // The last is of an error, over several lines, and is on standard error too.
-        match serde_json::from_str(&line?) {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
             Ok(Line::Working(work)) => bar.show(&work),
             Ok(Line::Unreachable(why)) => unreachable(&why),
             Ok(Line::Mounted(status)) => {
@@ -274,17 +321,42 @@ fn mounted_by(child: &mut Child) -> anyhow::Result<Option<ServiceStatus>> {
         }
     }
     bar.end();
-    Ok(mounted)
+    mounted
 }
 
-/// Tells what the child told, and exits as it did.
-fn failed(a: &args::Mount, mut child: Child) -> anyhow::Result<u8> {
-    let mut said = String::new();
-    if let Some(mut errors) = child.stderr.take() {
-        errors.read_to_string(&mut said)?;
+/// Repeats the child's message, and exits as it did.
+fn failed(
+    a: &args::Mount,
+    mut child: Started,
+    request: &MountRequest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<u8> {
+    let mut said = Vec::new();
+    if let Some(mut errors) = child.process.stderr.take() {
+        errors.read_to_end(&mut said)?;
     }
-    let code = child.wait()?.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
-    out::warn(said.trim_end());
+    let said = String::from_utf8_lossy(&said);
+    let ended = child.wait()?;
+    if !said.trim_end().is_empty() {
+        out::warn(said.trim_end());
+    }
+    if let Some(signal) = ended.signal() {
+        // The server may get the signal before it can handle one.
+        return Err(match interrupt.came() {
+            true => interrupted(&request.mountpoint, "nothing is mounted there"),
+            false => {
+                let what = format!(
+                    "the server of {} was ended by signal {signal} before it had mounted",
+                    request.mountpoint.display()
+                );
+                let way_out = "mount again: what the log holds is replayed; the kernel's log says \
+                               if memory was short (dmesg)";
+                ServerError::service(1, what, way_out)
+            }
+        }
+        .into());
+    }
+    let code = ended.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
     if a.json.json {
         out::json_error(said.trim_end().trim_start_matches("forebay: "), code);
     }
@@ -312,8 +384,9 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     let mountpoint = whole(&a.mountpoint)
         .with_context(|| format!("{}: cannot be looked at", a.mountpoint.display()))?;
     let name = mountpoint.display().to_string();
-    let Some((client, process)) = server_that_starts(&mountpoint, &name)? else {
-        return Err(nobody(&mountpoint).into());
+    let (client, process) = match server_that_starts(&mountpoint, &name)? {
+        Served::By(client, process) => (client, process),
+        Served::ByNobody(why) => return Err(nobody(&mountpoint, why).into()),
     };
     let mut bar = Bar::default();
     let stopped = client.stop(KIND, &name, a.keep, &mut |work| {
@@ -343,21 +416,26 @@ fn wait_for_end(process: &OwnedFd) {
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
 }
 
+/// Who serves a mount.
+enum Served {
+    /// A server that can be asked, and its process if that ends with this mount.
+    By(Client, Option<OwnedFd>),
+    /// No server that can be asked; why the mount does not answer either.
+    ByNobody(Option<Unanswered>),
+}
+
 /// A mount is seen a moment before its server can be asked.
-fn server_that_starts(
-    mountpoint: &Path,
-    name: &str,
-) -> anyhow::Result<Option<(Client, Option<OwnedFd>)>> {
+fn server_that_starts(mountpoint: &Path, name: &str) -> anyhow::Result<Served> {
     let limit = Instant::now() + Duration::from_secs(2);
     loop {
-        let found = server_of(name)?;
-        let starts = || {
-            forebay_mount::is_mounted_at(mountpoint)
-                && !forebay_mount::is_dead(mountpoint)
-                && Instant::now() < limit
-        };
-        if found.is_some() || !starts() {
-            return Ok(found);
+        if let Some((client, process)) = server_of(name)? {
+            return Ok(Served::By(client, process));
+        }
+        // A server that is stopped is waited for, so it is asked once.
+        let unanswered = forebay_mount::unanswered(mountpoint);
+        let starts = unanswered.is_none() && forebay_mount::is_mounted_at(mountpoint);
+        if !starts || Instant::now() >= limit {
+            return Ok(Served::ByNobody(unanswered));
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -398,15 +476,20 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>
     silent.map_or(Ok(None), |e| Err(e.into()))
 }
 
-fn nobody(mountpoint: &Path) -> ServerError {
+fn nobody(mountpoint: &Path, why: Option<Unanswered>) -> ServerError {
     let name = mountpoint.display();
-    match forebay_mount::is_dead(mountpoint) {
-        true => ServerError::service(
+    match why {
+        Some(Unanswered::Dead) => ServerError::service(
             7,
             format!("{name}: the server of this mount has died"),
             "forebay mount POOL TREE brings back all that was acknowledged, and takes this mount away",
         ),
-        false => ServerError::service(
+        Some(Unanswered::Silent) => ServerError::service(
+            7,
+            format!("{name}: its server does not answer: it is stopped or hangs"),
+            "see it with ps; continue it (kill -CONT), or end it and mount again",
+        ),
+        None => ServerError::service(
             3,
             format!("{name}: no server of a pool has a mount there"),
             "see the mounts of a pool with forebay status POOL",

@@ -62,6 +62,21 @@ pub fn warn(text: impl Display) {
     forebay::diagnostics::warn(text);
 }
 
+/// The exit code of a server that has ended, and was closed whatever the reason.  That reason is the
+/// error, and one of the close is printed before it.
+pub fn served<E: Into<anyhow::Error>>(
+    served: anyhow::Result<()>,
+    closed: Result<(), E>,
+) -> anyhow::Result<u8> {
+    match (served, closed.map_err(Into::into)) {
+        (Err(e), Err(of_close)) => {
+            warn(format_args!("forebay: {of_close}"));
+            Err(e)
+        }
+        (served, closed) => served.and(closed).map(|()| 0),
+    }
+}
+
 /// A service that ends gives whoever reads its standard error so long to go on.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -177,6 +192,19 @@ mod tests {
         assert_eq!(q("a b"), "'a b'");
         assert_eq!(q("it's"), r"'it'\''s'");
         assert_eq!(q("$x"), "'$x'");
+    }
+
+    #[test]
+    fn why_a_server_has_ended_is_its_exit_code() {
+        let error = |code: u8| forebay_server::Error::service(code, "what", "way out");
+        let table =
+            [(None, None, 0), (None, Some(4), 4), (Some(13), None, 13), (Some(13), Some(4), 13)];
+        for (of_it, of_close, code) in table {
+            let of_it = of_it.map_or(Ok(()), |code| Err(error(code).into()));
+            let ended = served(of_it, of_close.map_or(Ok(()), |code| Err(error(code))));
+            let ended = ended.unwrap_or_else(|e| crate::exit_code(&e));
+            assert_eq!(ended, code, "{of_close:?}");
+        }
     }
 
     #[test]

@@ -36,8 +36,7 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let served = serve(a, &server, &path, &mounts, ready, &interrupt);
     // Whatever the result, cached data is safe, and the pool is closed in order.
-    server.close()?;
-    served.map(|()| 0)
+    out::served(served, server.close())
 }
 
 fn serve(

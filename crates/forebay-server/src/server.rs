@@ -105,13 +105,20 @@ impl Server {
         // Nobody else has the pool when it closes.
         drop(self.responder);
         let pool = self.shared.pool.path().display().to_string();
-        let Some(shared) = Arc::into_inner(self.shared) else {
+        let left = |why: &str| {
             warn(format_args!(
-                "pool {pool}: an origin that is tried again does not answer, so the pool is not closed in order: nothing is lost, and it is recovered when it is opened"
+                "pool {pool}: {why}, so the pool is not closed in order: nothing is lost, and it is recovered when it is opened"
             ));
-            return stopped;
+            Ok(())
         };
-        stopped.and(shared.pool.close().map_err(Error::Pool))
+        stopped.and(match Arc::into_inner(self.shared).map(|shared| shared.pool.close()) {
+            None => left("an origin that is tried again does not answer"),
+            // All services have stopped.  What is left of them ends with this process.
+            Some(Err(forebay::Error::PoolInUse { volumes, .. })) if volumes.is_empty() => {
+                left("a thread that waits for a disk still uses it")
+            }
+            Some(closed) => closed.map_err(Error::Pool),
+        })
     }
 }
 

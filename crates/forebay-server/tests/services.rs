@@ -285,6 +285,24 @@ fn the_end_does_not_wait_for_what_is_tried_again() {
     assert!(e.is_none(), "{e:?}");
 }
 
+/// A thread of a service that has stopped waits for a disk, and has the pool: the end is in order, and
+/// the pool is recovered when it is opened next.  A volume that is attached is another matter.
+#[test]
+fn the_end_does_not_fail_because_of_a_thread_that_waits() {
+    let dir = Dir::new("waits");
+    let (server, _) = serve(&dir);
+    server.pool().log_add("log", LogHome::Embedded).unwrap();
+    let waits = server.pool().log("log", &LogOptions::default()).unwrap();
+    server.close().unwrap();
+    drop(waits);
+    let pool = open(&dir.path("pool"));
+    let volume = attach(&pool, "v", &MemOrigin::new(1 << 20).unwrap());
+    let server = Server::new(pool, &dir.path("run"), Vec::new());
+    let e = server.close().unwrap_err();
+    assert!(e.exit_code() == 4 && e.to_string().contains("volume v is in use"), "{e}");
+    drop(volume);
+}
+
 /// Exports and others side by side; a client may not stop what only the server started.
 #[test]
 fn exports_are_one_kind_of_several() {
