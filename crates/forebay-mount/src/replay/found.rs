@@ -27,8 +27,13 @@ use crate::tree::{Attr, New, RenameHow, Tree};
 const NAME: &str = ".forebay-found";
 
 pub struct Found<'p, N> {
+    /// The first name for the directory, and how many names were passed over.
+    first: String,
+    more: u64,
     name: String,
     node: Option<N>,
+    /// This replay has made the directory.
+    made: bool,
     /// The last number given out.
     number: u64,
     /// The entries of the log that is replayed.
@@ -71,8 +76,11 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
     pub fn new(name: &str, entries: Option<&'p [Vec<u8>]>) -> Found<'p, N> {
         let name = if name.is_empty() { NAME } else { name };
         Found {
+            first: name.into(),
+            more: 0,
             name: name.into(),
             node: None,
+            made: false,
             number: 0,
             entries,
             report: None,
@@ -148,24 +156,35 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             return Ok(());
         }
         let shown = || "report".into();
-        let (report, size) = match self.report.take() {
-            Some(report) => report,
-            None => (self.new_report(tree)?, 0),
-        };
+        self.begin(tree)?;
+        let (report, size) = self.report.take().expect("it was just made");
         failed(tree.write(&report, size, text.as_bytes()), "write", shown)?;
         failed(tree.sync(&report), "sync", shown)?;
         self.report = Some((report, size + text.len() as u64));
         Ok(())
     }
 
+    /// Makes the report, before anything is promised a place next to it.
+    fn begin<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<()> {
+        if self.report.is_none() {
+            self.report = Some((self.new_report(tree)?, 0));
+        }
+        Ok(())
+    }
+
     fn new_report<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<N> {
-        let dir = self.directory(tree)?;
         loop {
+            let dir = self.directory(tree)?;
             self.number += 1;
             let name = format!("{}-report", self.number);
             let new = New::plain(Kind::File, 0o600);
             let node = match tree.create(&dir, name.as_bytes(), &new) {
                 Err(Errno::EXIST) => continue,
+                // It is sealed, where that does not show.
+                Err(Errno::PERM) if !self.made => {
+                    self.pass_over();
+                    continue;
+                }
                 made => failed(made, "make", || name.clone())?,
             };
             if let Some(entries) = self.entries {
@@ -182,8 +201,6 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             return Ok(node.clone());
         }
         let root = tree.root();
-        let first = self.name.clone();
-        let mut more = 0;
         loop {
             let name = self.name.clone();
             let shown = || name.clone();
@@ -191,6 +208,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
                 Some(node) => node,
                 None => {
                     let new = New::plain(Kind::Directory, 0o700);
+                    self.made = true;
                     failed(tree.create(&root, name.as_bytes(), &new), "make", shown)?
                 }
             };
@@ -199,9 +217,15 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
                 self.node = Some(node.clone());
                 return Ok(node);
             }
-            more += 1;
-            self.name = format!("{first}.{more}");
+            self.pass_over();
         }
+    }
+
+    /// The directory of this name is not used.
+    fn pass_over(&mut self) {
+        self.more += 1;
+        (self.node, self.made) = (None, false);
+        self.name = format!("{}.{}", self.first, self.more);
     }
 
     /// A free name, which is given to nothing else.
@@ -219,6 +243,9 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
 
     /// Promises places for the inodes at these paths in the report, durably.
     pub fn reserve<T: Tree<Node = N>>(&mut self, tree: &T, paths: &[String]) -> Result<()> {
+        if !paths.is_empty() && !planted(Bug::ToldAtTheEnd) {
+            self.begin(tree)?;
+        }
         let mut wanted: HashMap<&str, usize> = HashMap::new();
         let mut lines = Vec::new();
         for path in paths {
@@ -242,6 +269,9 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         what: &'static str,
         act: impl Fn(&N, &[u8]) -> crate::tree::Result<R>,
     ) -> Result<R> {
+        if !planted(Bug::ToldAtTheEnd) {
+            self.begin(tree)?;
+        }
         let dir = self.directory(tree)?;
         loop {
             let place = match self.reserved.get_mut(path).and_then(VecDeque::pop_front) {

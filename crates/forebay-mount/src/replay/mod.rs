@@ -200,9 +200,15 @@ pub enum ReplayError {
     Refused(Box<Report>),
     #[error(
         "{path}: cannot {what}: {cause}; the log keeps everything, replay again{}",
-        if *.cause == Errno::PERM { SEALED } else { "" }
+        if *.seal { SEALED } else { "" }
     )]
-    Tree { path: String, what: &'static str, cause: Errno },
+    Tree {
+        path: String,
+        what: &'static str,
+        cause: Errno,
+        /// [`Accept::sealed`] would leave out what cannot be done.
+        seal: bool,
+    },
     #[error(
         "{path}: cannot {what}: {cause}; the log keeps everything: mend that and replay again. \
          It is the last change there, and may have been under way at the crash: then it may be \
@@ -260,7 +266,7 @@ pub fn replay<T: Tree>(
             }
             Err(Failed { step, error }) => (step, error),
         };
-        let ReplayError::Tree { path, what, cause } = error else { return Err(error) };
+        let ReplayError::Tree { path, what, cause, seal } = error else { return Err(error) };
         let refusal = step.and_then(|step| flight::refusal(&step, cause));
         let number = step.and_then(|step| in_flight.of_step(&step));
         match (number.filter(|n| !refused.contains(n)), refusal) {
@@ -272,7 +278,7 @@ pub fn replay<T: Tree>(
                 report.left_out.push(format!("{what} {path} ({cause})"));
             }
             (Some(_), Some(_)) => return Err(ReplayError::UnderWay { path, what, cause }),
-            _ => return Err(ReplayError::Tree { path, what, cause }),
+            _ => return Err(ReplayError::Tree { path, what, cause, seal }),
         }
         plan = planned(tree, entries, &refused, &mut walked)?;
         allowed(plan.report(), options)?;
@@ -325,7 +331,7 @@ fn failed<T>(
     what: &'static str,
     path: impl FnOnce() -> String,
 ) -> Result<T> {
-    done.map_err(|cause| ReplayError::Tree { path: path(), what, cause })
+    done.map_err(|cause| ReplayError::Tree { path: path(), what, cause, seal: false })
 }
 
 /// The text of bytes for a message.

@@ -275,7 +275,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Err(ReplayError::Tree { cause: Errno::AGAIN, .. }) if self.may_wait(step) => {
                 return Ok(())
             }
-            Err(ReplayError::Tree { path, what, cause }) => (path, what, cause),
+            Err(ReplayError::Tree { path, what, cause, .. }) => (path, what, cause),
             Ok(()) => {
                 self.done.add(self.plan, step);
                 return Ok(());
@@ -313,7 +313,10 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             _ => false,
         };
         if !costs_the_step {
-            return Err(ReplayError::Tree { path, what, cause });
+            // The ways out include the operator's word only where that is asked for.
+            let asked = of_name || matches!(step, Step::Content(_) | Step::Attributes(_));
+            let seal = asked && cause == Errno::PERM && !self.options.accept.sealed;
+            return Err(ReplayError::Tree { path, what, cause, seal });
         }
         let stays = match step {
             Step::Content(_) => "its content stays as it is",

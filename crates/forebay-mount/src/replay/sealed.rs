@@ -162,25 +162,36 @@ fn a_seal_costs_what_it_touches() {
     assert!(found.is_err(), "not caught");
 }
 
-/// Another program has sealed a directory that the replay needs in the root.  The replay uses
-/// the next name, and inodes in dispute go there.
+/// Another program has sealed a directory that the replay needs in the root, where that shows or
+/// where it does not.  The replay uses the next name, and inodes in dispute go there.
 #[test]
 fn sealed_directories_of_forebay_stop_no_replay() {
-    for own in [".forebay-found", ".forebay-replay"] {
+    #[rustfmt::skip]
+    let table = [
+        (".forebay-found", None, true), (".forebay-found", None, false),
+        (".forebay-found", Some("1-report"), true), (".forebay-found", Some("1-report"), false),
+        (".forebay-replay", None, true), (".forebay-replay", None, false),
+        (".forebay-replay", Some("gone"), true), (".forebay-replay", Some("gone"), false),
+    ];
+    for (own, inner, shows) in table {
         let (state, log, _) = before(&ROWS[0]);
         let tree = SimTree::new(state);
         let dir = New::plain(Kind::Directory, 0o700);
         let sealed = tree.create(&ROOT_INO, own.as_bytes(), &dir).unwrap();
+        if let Some(inner) = inner {
+            let file = New::plain(Kind::File, 0o600);
+            tree.create(&sealed, inner.as_bytes(), &file).unwrap();
+        }
         let d = tree.lookup(&ROOT_INO, b"d").unwrap().unwrap();
         // In the way of a name that the log has.
         tree.create(&d, b"z", &new(Kind::Fifo, b"")).unwrap();
-        let tree = SimTree::new(tree.now()).refusing(of(sealed), true);
+        let tree = SimTree::new(tree.now()).refusing(of(sealed), shows);
         let report = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
-        let report = report.unwrap_or_else(|e| panic!("{own}: {e}"));
+        let report = report.unwrap_or_else(|e| panic!("{own}, {inner:?}, {shows}: {e}"));
         super::tidy(&tree).unwrap_or_else(|e| panic!("{own}: {e}"));
         assert_eq!(report.found.len(), 1, "{own}: {report:?}");
         let root = &tree.now().inodes[&ROOT_INO].names;
-        assert!(tree.now().inodes[&sealed].names.is_empty(), "{own}");
+        assert_eq!(tree.now().inodes[&sealed].names.len(), inner.iter().count(), "{own}");
         let found = if own == ".forebay-found" { ".forebay-found.1" } else { ".forebay-found" };
         let names = &tree.now().inodes[&root[found.as_bytes()]].names;
         assert!(names.len() == 2, "{own}: {names:?}");
@@ -188,6 +199,24 @@ fn sealed_directories_of_forebay_stop_no_replay() {
             tree.lookup(&d, b"z").unwrap().is_some()
                 && !root.contains_key(&b".forebay-replay.1"[..])
         );
+    }
+}
+
+/// The option is offered where it is a way out, and where it was not given.  The root refuses what a
+/// replay makes there for itself; a directory refuses what the log says of it.
+#[test]
+fn accept_sealed_is_offered_where_it_helps() {
+    for row in &ROWS {
+        for (root, given) in [(false, false), (true, false), (true, true)] {
+            let (state, log, sealed) = before(row);
+            let refused = if root { ROOT_INO } else { sealed };
+            let tree = SimTree::new(state).refusing(of(refused), false);
+            let accept = Accept { sealed: given, ..Accept::default() };
+            let options = ReplayOptions { accept, ..ReplayOptions::default() };
+            let e = replay(&tree, &log, &options, &mut |_, _| {}).expect_err(row.name);
+            let offered = e.to_string().contains("--accept=sealed");
+            assert_eq!(offered, !root, "{}, root: {root}, given: {given}: {e}", row.name);
+        }
     }
 }
 

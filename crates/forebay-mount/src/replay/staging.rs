@@ -11,7 +11,7 @@
 //! Whoever may write to the root can make a directory of that name, or move one of ours there.
 //! So a directory is used only if it is this user's, nobody else has rights to it, and nothing is
 //! in it but what a replay puts there.  One that somebody sealed (chattr +i) is used only if it is
-//! of the same replay.  Anything else stays as it is, and the replay uses `.forebay-replay.1` and
+//! of the same replay; a seal need not show, and then it takes no list.  Anything else stays as it is, and the replay uses `.forebay-replay.1` and
 //! so on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -250,28 +250,45 @@ impl<N: Clone> Staging<N> {
         if let (Some(node), true) = (&self.node, self.resumed) {
             return Ok(node.clone());
         }
-        let node = match self.node.take() {
-            Some(node) => node,
-            None => self.make(tree)?,
+        let before = match self.node.take() {
+            Some(node) => self.new_list(tree, &node)?.map(|list| (node, list)),
+            None => None,
         };
-        let shown = || printable(&self.name);
-        let list = match failed(tree.lookup(&node, LIST), "look", shown)? {
-            Some(list) => list,
+        let (node, list) = match before {
+            Some(found) => found,
             None => {
-                let new = New::plain(Kind::File, 0o600);
-                failed(tree.create(&node, LIST, &new), "make", shown)?
+                let node = self.make(tree)?;
+                let list = self.new_list(tree, &node)?;
+                let list = list.ok_or(Errno::PERM);
+                let list = failed(list, "make", || printable(&self.name))?;
+                (node, list)
             }
         };
+        let shown = || printable(&self.name);
         let mut text = key(entries);
         gone.for_each(|fid| text += &format!("{fid}\n"));
         text += ".\n";
         changed.iter().for_each(|fid| text += &format!("changed {fid}\n"));
         touched.iter().for_each(|fid| text += &format!("touched {fid}\n"));
-        failed(tree.truncate(&list, 0), "write", shown)?;
         failed(tree.write(&list, 0, text.as_bytes()), "write", shown)?;
         failed(tree.sync_all(), "sync", shown)?;
         self.node = Some(node.clone());
         Ok(node)
+    }
+
+    /// Makes an empty list, in the place of one that is not of this replay.  `None`: the directory
+    /// is sealed, where that does not show.
+    fn new_list<T: Tree<Node = N>>(&self, tree: &T, node: &N) -> Result<Option<N>> {
+        let shown = || printable(&self.name);
+        let removed = match failed(tree.lookup(node, LIST), "look", shown)? {
+            Some(_) => tree.unlink(node, LIST, false),
+            None => Ok(()),
+        };
+        let new = New::plain(Kind::File, 0o600);
+        match removed.and_then(|()| tree.create(node, LIST, &new)) {
+            Err(Errno::PERM) => Ok(None),
+            made => failed(made, "make", shown).map(Some),
+        }
     }
 
     /// Makes a new directory, at the first free name.
@@ -412,11 +429,16 @@ pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
             let what = format!("'{fid}' is in it");
             return Err(ReplayError::Staging { path: shown(), what });
         }
-        if list.is_some() {
-            failed(tree.unlink(&node, LIST, false), "remove", shown)?;
-        }
+        let removed = match list {
+            Some(_) => tree.unlink(&node, LIST, false),
+            None => Ok(()),
+        };
         let remove = || tree.unlink(&root, &name, true);
-        failed(mark::with_times_kept(tree, remove), "remove", shown)?;
+        match removed.and_then(|()| mark::with_times_kept(tree, remove)) {
+            // It is sealed, where that does not show, and holds nothing of the tree.
+            Err(Errno::PERM) => {}
+            removed => failed(removed, "remove", shown)?,
+        }
     }
     Ok(())
 }
