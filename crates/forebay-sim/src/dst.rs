@@ -540,7 +540,7 @@ impl World {
             return false;
         }
         let gave_up = infos.iter().any(|i| {
-            i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.last_error == 5
+            i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.lost_stuck
         });
         // Lost blocks are excluded here as well.
         let all_lost =
