@@ -539,9 +539,9 @@ impl World {
         if self.clients.iter().any(|c| !c.idle() && c.volume().is_some_and(placed)) {
             return false;
         }
-        let gave_up = infos.iter().any(|i| {
-            i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.lost_stuck
-        });
+        let gave_up = infos
+            .iter()
+            .any(|i| i.lost_blocks > 0 && i.destage == sys::FBY_DESTAGE_BACKOFF && i.lost_stuck);
         // Lost blocks are excluded here as well.
         let all_lost =
             infos.iter().filter(|i| i.spec.static_bytes == 0).all(|i| i.pages == i.lost_blocks);
