@@ -10,6 +10,8 @@
  *	edges jumps FILE        a handler is left by a jump, then a file is opened by deeper calls
  *	edges signals FILE      the process waits for signals while a file is open
  *	edges forks FILE        children while threads open and close files
+ *	edges numbers FILE      the descriptors that threads of the library open, while FILE is written
+ *				back and read
  *	edges others FILE       threads open, rename and change other files while FILE is closed
  *	edges syncs FILE        syncs while others read FILE and another file is closed
  *	edges room FILE         stores, says "stored", waits for a byte of its input; then FILE gets more
@@ -26,6 +28,7 @@
  *				while a thread opens OTHER again and again
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -41,6 +44,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "raw.h"
 
 #define MIB (1l << 20)
 
@@ -579,6 +583,116 @@ static void others(void)
 	}
 }
 
+static void *stores_and_syncs(void *p)
+{
+	int i;
+
+	for (i = 1; !stop; i++) {
+		*(volatile int *)p = i;
+		CHECK(msync(p, PAGE, MS_SYNC) == 0);
+		usleep(20000);
+	}
+	return NULL;
+}
+
+/* The threads of the library, and the system call that each makes. */
+static struct {
+	pid_t thread;
+	uint64_t call;
+} traced[16];
+static size_t traces;
+
+static void trace_library(void)
+{
+	char name[300], comm[32] = "";
+	struct dirent *entry;
+	DIR *tasks;
+	FILE *file;
+
+	snprintf(name, sizeof(name), "/proc/%d/task", getppid());
+	tasks = opendir(name);
+	CHECK(tasks);
+	while ((entry = readdir(tasks))) {
+		snprintf(name, sizeof(name), "/proc/%d/task/%s/comm", getppid(), entry->d_name);
+		file = fopen(name, "r");
+		if (!file || !fgets(comm, sizeof(comm), file) || strncmp(comm, "map-", 4) != 0)
+			continue;
+		CHECK(traces < sizeof(traced) / sizeof(*traced));
+		traced[traces].thread = atoi(entry->d_name);
+		CHECK(ptrace(PTRACE_SEIZE, traced[traces].thread, 0, PTRACE_O_TRACESYSGOOD) == 0);
+		CHECK(ptrace(PTRACE_INTERRUPT, traced[traces].thread, 0, 0) == 0);
+		traces++;
+	}
+	CHECK(traces || !is_mapped_run());
+}
+
+static int is_new_descriptor(uint64_t call)
+{
+	return call == SYS_openat || call == SYS_dup || call == SYS_dup3 || call == SYS_eventfd2 ||
+	       call == SYS_socket || call == SYS_accept4 || call == SYS_memfd_create;
+}
+
+/* Traces the library's threads, and fails if one of them takes a number that the program may
+ * expect for itself. */
+static void traces_numbers(void)
+{
+	struct __ptrace_syscall_info info;
+	time_t begun = time(NULL);
+	int status;
+	pid_t pid;
+	size_t i;
+
+	/* The library gives its lease back for this reader, and looks who has the file. */
+	CHECK((int)raw(SYS_openat, AT_FDCWD, P(path), O_RDONLY, 0, 0, 0) >= 0);
+	trace_library();
+	while (time(NULL) < begun + 3) {
+		pid = waitpid(-1, &status, __WALL | WNOHANG);
+		if (pid <= 0) {
+			usleep(100);
+			continue;
+		}
+		for (i = 0; i < traces && traced[i].thread != pid; i++)
+			;
+		if (!WIFSTOPPED(status) || i == traces)
+			continue;
+		if (WSTOPSIG(status) != (SIGTRAP | 0x80)) {
+			ptrace(PTRACE_SYSCALL, pid, 0, status >> 16 ? 0 : WSTOPSIG(status));
+			continue;
+		}
+		CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof(info), &info) > 0);
+		if (info.op == PTRACE_SYSCALL_INFO_ENTRY)
+			traced[i].call = info.entry.nr;
+		else if (is_new_descriptor(traced[i].call) && info.exit.rval >= 0 && info.exit.rval < 100)
+			CHECK(!"a thread of the library takes a low descriptor");
+		ptrace(PTRACE_SYSCALL, pid, 0, 0);
+	}
+	_exit(0);
+}
+
+static void numbers(void)
+{
+	int fd = made(path), status;
+	pthread_t thread;
+	pid_t child;
+	char *p;
+
+	CHECK(ftruncate(fd, MIB) == 0);
+	p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	thread = begin(stores_and_syncs, p);
+	while (!*(volatile int *)p)
+		usleep(1000);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		execl("/proc/self/exe", "edges", "traces", path, NULL);
+		_exit(1);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	stop = 1;
+	CHECK(pthread_join(thread, NULL) == 0 && close(fd) == 0);
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
@@ -589,6 +703,7 @@ static const struct {
 	{ "makes", makes, 1 },
 	{ "signals", signals, 1 },
 	{ "forks", forks, 1 },
+	{ "numbers", numbers, 1 },
 	{ "syncs", syncs, 0 },
 	{ "room", room, 0 },
 	{ "holds", holds, 0 },
@@ -614,6 +729,8 @@ int main(int argc, char **argv)
 		jumps_here(NULL);
 		CHECK(pthread_join(begin(jumps_here, NULL), NULL) == 0);
 	}
+	if (strcmp(argv[1], "traces") == 0)
+		traces_numbers();
 	if (strcmp(argv[1], "make") == 0)
 		CHECK(close(made(path)) == 0);
 	if (strcmp(argv[1], "stops") == 0)

@@ -57,7 +57,7 @@ pub fn any() -> bool {
 
 /// The first number for the library's descriptors: the upper quarter of the limit, as long as a
 /// table of descriptors stays small.
-fn first() -> usize {
+pub fn first() -> usize {
     // SAFETY: all zeroes is a value of it, and it is there for the call.
     let most = unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();

@@ -37,7 +37,7 @@ use crate::which;
 const F_SETSIG: usize = 10;
 const F_SETOWN_EX: usize = 15;
 const F_OWNER_TID: c_int = 0;
-const F_SETLEASE: usize = 1024;
+pub const F_SETLEASE: usize = 1024;
 const F_GETLEASE: usize = 1025;
 /// A signal that the C library keeps for itself.
 const SETXID: usize = 33;
@@ -76,7 +76,7 @@ pub fn in_child() {
     lock(&LEASE_GIVEN).clear();
 }
 
-fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
+pub fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> {
     // SAFETY: these take numbers, or the address of a struct that is valid for the call.
     match unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) } {
         e @ -4095..=-1 => Err(-e as c_int),
@@ -162,7 +162,7 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
     match which::regular(fd) {
         Some((id, size)) if size == map.size() => {
             lock(&LEASE_GIVEN).retain(|given| *given != id);
-            map.leased(true);
+            map.leased(Some(Instant::now()));
             Ok(true)
         }
         _ => Ok(false),
@@ -170,11 +170,11 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
 }
 
 /// Notes the lease of a file that was opened again by an open file description that may have
-/// one.
-pub fn inherit(map: &MapFile) {
+/// one.  Another process may wait for the lease since before that: its patience goes on.
+pub fn inherit(map: &MapFile, from: &Ending) {
     let id = map.file().and_then(|file| which::regular(file.as_raw_fd()));
     let given = id.is_some_and(|(id, _)| lock(&LEASE_GIVEN).contains(&id));
-    map.leased(!given);
+    map.leased(from.seen.filter(|_| !given));
 }
 
 fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
@@ -187,24 +187,30 @@ fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
 /// lease is held.  Without this it would last as long as anything has the file open: a child, a
 /// private mapping, a thread that writes back.
 #[derive(Debug)]
-pub struct Ending(Option<(OwnedFd, RawFd)>);
+pub struct Ending {
+    fd: Option<(OwnedFd, RawFd)>,
+    /// When the lease was last seen with no one waiting for it.
+    seen: Option<Instant>,
+}
 
 impl Ending {
     /// The file's open file description, which has the lease, for opening the file again.
     pub fn file(&self) -> Option<OwnedFd> {
-        self.0.as_ref().and_then(|(fd, _)| duplicate(fd.as_raw_fd()))
+        self.fd.as_ref().and_then(|(fd, _)| duplicate(fd.as_raw_fd()))
     }
 
     /// Keeps the lease, because the file was opened again by that description.
     pub fn stays(mut self) {
-        if let Some((fd, _)) = self.0.take() {
+        if let Some((fd, _)) = self.fd.take() {
             close(fd);
         }
     }
 }
 
+/// A duplicate, at a number that the program does not expect for its own next open.
 fn duplicate(fd: RawFd) -> Option<OwnedFd> {
-    let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, 3).ok()?;
+    let from = |least| control(fd, libc::F_DUPFD_CLOEXEC as usize, least);
+    let new = from(kept::first()).or_else(|_| from(3)).ok()?;
     // SAFETY: a duplicate is a new descriptor that no one else owns.
     Some(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
 }
@@ -227,16 +233,16 @@ fn free(fd: RawFd) {
 }
 
 pub fn ends(map: &MapFile) -> Ending {
-    let same = map.file().and_then(|file| {
+    let fd = map.file().and_then(|file| {
         let fd = kept::check(file.as_raw_fd()).ok().map(|()| file.as_raw_fd())?;
         Some((duplicate(fd)?, fd))
     });
-    Ending(same)
+    Ending { fd, seen: map.lease_seen() }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some((fd, first)) = self.0.take() {
+        if let Some((fd, first)) = self.fd.take() {
             // A thread may still use the descriptor for a moment and close it then.
             unset(fd.as_raw_fd(), first);
             // Its locks were kept in case the file would be opened again.
@@ -281,6 +287,7 @@ fn watch() {
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
     // SAFETY: the mask belongs to this thread.
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+    inside(which::keep_descriptors);
     WATCHER.store(thread(), Ordering::SeqCst);
     let mut given_back: Vec<Weak<Mapped>> = Vec::new();
     let mut most = Duration::from_secs(5);
@@ -349,8 +356,8 @@ fn state_of(file: &Mapped) -> Option<State> {
     })
 }
 
-fn leased(file: &Mapped, is: bool) {
-    inside(|| file.map().as_ref().map(|map| map.leased(is)));
+fn leased(file: &Mapped, seen: Option<Instant>) {
+    inside(|| file.map().as_ref().map(|map| map.leased(seen)));
 }
 
 /// Files whose lease was released.
@@ -382,7 +389,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         ));
     }
     inside(|| lock(&LEASE_GIVEN).push(file.id));
-    leased(file, false);
+    leased(file, None);
     if let Some(fd) = descriptor(file) {
         unset(fd, fd);
     }
@@ -402,7 +409,7 @@ fn is_whole_again(file: &Arc<Mapped>) {
     let is_whole = map.is_own() && set(fd).is_ok() && map.is_own();
     if is_whole {
         inside(|| {
-            map.leased(true);
+            map.leased(Some(Instant::now()));
             map.go_on();
         });
         return;
@@ -511,7 +518,7 @@ fn retake(file: &Mapped) -> bool {
     match set(fd) {
         Ok(()) => {
             inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
-            leased(file, true);
+            leased(file, Some(Instant::now()));
             return true;
         }
         Err(libc::EACCES | libc::EPERM) => once(
@@ -525,7 +532,12 @@ fn retake(file: &Mapped) -> bool {
         ),
         Err(_) => {}
     }
-    if which::is_open_plainly(file.id) {
+    // A close and an opening for more room have a duplicate of our descriptor, and the lock.
+    let is_plain = {
+        let held = file.map();
+        held.is_some() && which::is_open_plainly(file.id)
+    };
+    if is_plain {
         closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \
              or a library that is bound to the C library alone), and would not see what is stored: \

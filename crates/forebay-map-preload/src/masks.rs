@@ -114,11 +114,11 @@ fn blocks(but_for: usize, f: impl Fn(usize)) -> bool {
 }
 
 /// An open file or directory of /proc.
-struct Opened(usize);
+pub struct Opened(usize);
 
 impl Opened {
     /// Opens a path that ends with a zero byte.
-    fn of(path: &[u8]) -> Option<Opened> {
+    pub fn of(path: &[u8]) -> Option<Opened> {
         assert_eq!(path.last(), Some(&0));
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0];
@@ -126,11 +126,16 @@ impl Opened {
         usize::try_from(unsafe { raw(libc::SYS_openat, a) }).ok().map(Opened)
     }
 
-    fn fill(&self, by: libc::c_long, to: &mut [u8]) -> usize {
-        // SAFETY: the buffer is valid for the call (read, getdents64).
-        let n = unsafe { raw(by, [self.0, to.as_mut_ptr().addr(), to.len(), 0, 0, 0]) };
-        usize::try_from(n).unwrap_or(0)
+    /// Calls `f` for each number that is a name in the directory.
+    pub fn for_each_number(&self, f: impl FnMut(usize)) {
+        for_each_number(self.0, f);
     }
+}
+
+fn fill(fd: usize, by: libc::c_long, to: &mut [u8]) -> usize {
+    // SAFETY: the buffer is valid for the call (read, getdents64).
+    let n = unsafe { raw(by, [fd, to.as_mut_ptr().addr(), to.len(), 0, 0, 0]) };
+    usize::try_from(n).unwrap_or(0)
 }
 
 impl Drop for Opened {
@@ -140,14 +145,20 @@ impl Drop for Opened {
     }
 }
 
-fn for_each_thread(mut f: impl FnMut(usize)) {
+fn for_each_thread(f: impl FnMut(usize)) {
+    if let Some(all) = Opened::of(b"/proc/self/task\0") {
+        all.for_each_number(f);
+    }
+}
+
+/// Calls `f` for each number that is a name in an open directory, from where that is.
+pub fn for_each_number(dir: usize, mut f: impl FnMut(usize)) {
     /// The offsets of the length and the name in a directory entry (getdents64).
     const LENGTH: usize = 16;
     const NAME: usize = 19;
-    let Some(all) = Opened::of(b"/proc/self/task\0") else { return };
     let mut bytes = [0; 4096];
     loop {
-        let n = all.fill(libc::SYS_getdents64, &mut bytes);
+        let n = fill(dir, libc::SYS_getdents64, &mut bytes);
         let mut rest = &bytes[..n];
         if rest.is_empty() {
             return;
@@ -156,8 +167,8 @@ fn for_each_thread(mut f: impl FnMut(usize)) {
             let length = usize::from(u16::from_ne_bytes([rest[LENGTH], rest[LENGTH + 1]]));
             let (entry, after) = rest.split_at(length.clamp(NAME, rest.len()));
             let name = entry[NAME..].split(|&c| c == 0).next().unwrap_or_default();
-            if let Some(thread) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
-                f(thread);
+            if let Some(number) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
+                f(number);
             }
             rest = after;
         }
@@ -171,7 +182,7 @@ fn mask_of(thread: usize) -> Option<u64> {
     write!(&mut path[..63], "/proc/self/task/{thread}/status").ok()?;
     let status = Opened::of(&path)?;
     let mut bytes = [0; 4096];
-    let n = status.fill(libc::SYS_read, &mut bytes);
+    let n = fill(status.0, libc::SYS_read, &mut bytes);
     let mut lines = bytes[..n].split(|&c| c == b'\n');
     let mask = lines.find_map(|line| line.strip_prefix(b"SigBlk:\t"))?;
     u64::from_str_radix(std::str::from_utf8(mask).ok()?, 16).ok()

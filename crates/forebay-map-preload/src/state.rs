@@ -130,10 +130,10 @@ impl Opened {
         room: u64,
         ending: Option<&lease::Ending>,
     ) -> forebay_map::Result<MapFile> {
-        match ending.and_then(lease::Ending::file) {
-            Some(file) if !planted::is(Planted::ReopenedByName) => {
+        match ending.and_then(|ending| Some((ending, ending.file()?))) {
+            Some((ending, file)) if !planted::is(Planted::ReopenedByName) => {
                 let map = self.session.map_again(path, room, file)?;
-                lease::inherit(&map);
+                lease::inherit(&map, ending);
                 Ok(map)
             }
             _ => self.map(config, path, room),

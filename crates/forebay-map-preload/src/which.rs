@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identifies the file of a descriptor or a path, without opening it.
 
+use std::cell::OnceCell;
 use std::ffi::{c_int, CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use forebay_map::lasting::{self, Lasting};
+
 use crate::kept;
+use crate::masks::{self, Opened};
 use crate::real;
 
 /// The device and inode of a descriptor's file, if that is a regular one; its size; links.
@@ -57,11 +62,51 @@ fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
         let plain = flags >= 0 && flags & libc::O_PATH == 0 && is(flags & libc::O_ACCMODE);
         plain && !kept::is(*fd) && regular(*fd).is_some_and(|(other, _)| other == id)
     };
-    crate::state::inside(|| {
-        let all = std::fs::read_dir("/proc/self/fd").ok().into_iter().flatten().flatten();
-        let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        numbers.into_iter().any(|fd| of(&fd))
-    })
+    let mut found = false;
+    crate::state::inside(|| for_each_descriptor(|fd| found = found || of(&fd)));
+    found
+}
+
+const DESCRIPTORS: &str = "/proc/self/fd\0";
+
+thread_local! {
+    /// The directory of this process's descriptors, open in a thread of the library that looks
+    /// there again and again.  An open would take the lowest free number each time, which the
+    /// program may expect for its own next open.
+    static KEPT: OnceCell<Lasting<OwnedFd>> = const { OnceCell::new() };
+}
+
+/// Keeps the directory of descriptors open in this thread.
+pub fn keep_descriptors() {
+    let open = || {
+        let path = DESCRIPTORS.as_ptr().addr();
+        let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+        // SAFETY: the path ends with a zero byte.
+        let fd =
+            unsafe { real::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+        // SAFETY: it was opened just now, and no one else owns it.
+        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) }).ok_or(())
+    };
+    let _ = KEPT.try_with(|kept| lasting::open(open).map(|opened| kept.set(opened)));
+}
+
+fn for_each_descriptor(mut f: impl FnMut(c_int)) {
+    let kept = KEPT.try_with(|kept| {
+        let kept = kept.get()?;
+        lasting::check(kept.as_fd()).ok().map(|()| kept.as_raw_fd() as usize)
+    });
+    match kept.ok().flatten() {
+        Some(dir) => {
+            // SAFETY: it takes numbers.
+            unsafe { real::raw(libc::SYS_lseek, [dir, 0, libc::SEEK_SET as usize, 0, 0, 0]) };
+            masks::for_each_number(dir, |fd| f(fd as c_int));
+        }
+        None => {
+            if let Some(all) = Opened::of(DESCRIPTORS.as_bytes()) {
+                all.for_each_number(|fd| f(fd as c_int));
+            }
+        }
+    }
 }
 
 /// Whether the process can write to a file past the library.

@@ -309,18 +309,6 @@ impl Backing for RegularFile {
     }
 }
 
-/// How long the kernel delays an open of a file of which another process has a lease.  None:
-/// without end.
-pub(crate) fn lease_patience() -> Option<Duration> {
-    let told = std::fs::read_to_string("/proc/sys/fs/lease-break-time");
-    match told.ok().and_then(|told| told.trim().parse().ok()) {
-        Some(0) => None,
-        Some(seconds) => Some(Duration::from_secs(seconds)),
-        // There is no /proc.  This is the kernel's default.
-        None => Some(Duration::from_secs(45)),
-    }
-}
-
 /// Refuses a file of which another process has a lease (fcntl(2), F_SETLEASE).  A process that
 /// maps a file may take a lease to be notified when others open the file without the pool.
 pub(crate) fn not_leased(path: &Path) -> Result<()> {

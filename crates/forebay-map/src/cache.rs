@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use crate::features::Features;
 use crate::file::MapFile;
 use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
+use crate::patience::Patience;
 use crate::sharing::{Guest, Guests, Lent, Server};
 use crate::store::Store;
 use crate::threads;
@@ -113,6 +114,8 @@ pub(crate) struct Shared {
     awake: Mutex<bool>,
     /// Why the last round failed.
     failure: Mutex<Option<String>>,
+    /// Open from the first lease of a file on.
+    patience: OnceLock<Arc<Patience>>,
 }
 
 /// Files mapped onto one share.
@@ -140,6 +143,7 @@ impl Cache {
             wake: Condvar::new(),
             awake: Mutex::new(false),
             failure: Mutex::new(None),
+            patience: OnceLock::new(),
         });
         let mut cache = Cache { shared, thread: None };
         if !by_hand {
@@ -300,6 +304,11 @@ impl Drop for Cache {
 }
 
 impl Shared {
+    /// How long the kernel delays others while there is a lease.
+    pub fn patience(&self) -> Arc<Patience> {
+        Arc::clone(self.patience.get_or_init(|| Arc::new(Patience::open())))
+    }
+
     fn all(&self) -> Vec<Arc<dyn InPool>> {
         lock(&self.files).iter().filter_map(Weak::upgrade).collect()
     }

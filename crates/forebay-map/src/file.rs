@@ -4,6 +4,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::features::Features;
@@ -43,7 +44,10 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     }
     fn leave(&self) {}
     fn go_on(&self) {}
-    fn leased(&self, _is: bool) {}
+    fn leased(&self, _seen: Option<Instant>) {}
+    fn lease_seen(&self) -> Option<Instant> {
+        None
+    }
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call closes; later calls do nothing.
@@ -235,11 +239,17 @@ impl MapFile {
         self.it().go_on();
     }
 
-    /// Sets whether this process has a lease of the file (fcntl(2), F_SETLEASE), by which the
-    /// kernel keeps others from it for a time.  A recovery takes no later change for this
-    /// process's.
-    pub fn leased(&self, is: bool) {
-        self.it().leased(is);
+    /// Sets when this process's lease of the file (fcntl(2), F_SETLEASE) was last seen with no one
+    /// waiting for it.  From then on the kernel keeps others from the file for a time.  A recovery
+    /// takes no later change for this process's.  None: there is no lease.
+    pub fn leased(&self, seen: Option<Instant>) {
+        self.it().leased(seen);
+    }
+
+    /// When the lease was last seen with no one waiting for it.  If a file is opened again by the
+    /// open file description that has the lease, its patience goes on from there.
+    pub fn lease_seen(&self) -> Option<Instant> {
+        self.it().lease_seen()
     }
 
     /// Writes synced pages to the file and makes them durable there.  Returns their number.

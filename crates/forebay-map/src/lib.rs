@@ -22,6 +22,7 @@
 //! | [`tracker`] | the segments of a mapping: brought in on a touch, watched, scanned, evicted |
 //! | [`features`] | finds out by trial what the kernel can do |
 //! | [`pages`] | sets of pages |
+//! | `patience` | how long the kernel delays others while there is a lease |
 //! | `threads` | threads of the library, whose panics end the process |
 //! | `arena` | the addresses of mappings |
 //! | [`system`] | safe wrappers of Linux calls; the only module with unsafe code |
@@ -40,6 +41,7 @@ mod link;
 mod marking;
 mod own;
 pub mod pages;
+mod patience;
 mod planted;
 pub mod pool;
 #[cfg(test)]

@@ -16,12 +16,13 @@
 //! lease.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::backing::{lease_patience, Backing};
+use crate::backing::Backing;
 use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::patience::Patience;
 use crate::planted::{self, Planted};
 use crate::store::{Stamp, Store, Time, CHANGES_FOR};
 
@@ -56,6 +57,8 @@ struct Changes {
     /// The time when the lease was last seen with no one waiting for it.  None: no lease keeps
     /// others out.
     leased: Option<Instant>,
+    /// How long the kernel delays others while there is a lease.
+    patience: Option<Arc<Patience>>,
     /// The file's change time after this process's last change, read while no one else could
     /// change the file.
     last: Option<Time>,
@@ -177,17 +180,28 @@ impl Marking {
         if lasts || planted::is(Planted::NotStamped) {
             return Ok(());
         }
-        let until = changes.alone_until(of.backing, lease_patience());
+        // Without a lease nobody is delayed, and nothing is read.
+        let patience = match (changes.leased, &changes.patience) {
+            (Some(_), Some(patience)) => patience.now(),
+            _ => None,
+        };
+        let until = changes.alone_until(of.backing, patience);
         of.store.set_stamp(of.id, Stamp::Changing(explains_until(until)))?;
         let left = until.saturating_duration_since(Instant::now());
         changes.stamped = Some(Instant::now() + STAMP_LASTS.min(left / 4));
         Ok(())
     }
 
-    /// Sets whether a lease keeps others out: the kernel then delays opens of the file until we
-    /// have answered.
-    pub fn leased(&self, is: bool) {
-        lock(&self.changes).leased = is.then(Instant::now);
+    /// Sets since when a lease has been seen with no one waiting for it, and how long the kernel
+    /// then delays opens of the file, until we have answered.  None: no lease keeps others out.
+    pub fn leased(&self, lease: Option<(Instant, Arc<Patience>)>) {
+        let mut changes = lock(&self.changes);
+        (changes.leased, changes.patience) = lease.unzip();
+    }
+
+    /// When the lease was last seen with no one waiting for it.
+    pub fn lease_seen(&self) -> Option<Instant> {
+        lock(&self.changes).leased
     }
 
     /// Records the time of the last change, if no change is under way.

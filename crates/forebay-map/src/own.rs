@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::FoundMark;
 
@@ -629,8 +629,12 @@ impl Mapped for Inner {
         self.content.marking.go_on(self.content.of());
     }
 
-    fn leased(&self, is: bool) {
-        self.content.marking.leased(is);
+    fn leased(&self, seen: Option<Instant>) {
+        self.content.marking.leased(seen.map(|seen| (seen, self.shared.patience())));
+    }
+
+    fn lease_seen(&self) -> Option<Instant> {
+        self.content.marking.lease_seen()
     }
 
     fn write_back(&self) -> Result<usize> {
