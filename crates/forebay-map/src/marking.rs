@@ -34,6 +34,9 @@ const ENDS: Duration = Duration::from_secs(2);
 /// The greatest age after which a change renews the stamp; much less than `CHANGES_FOR`.
 const STAMP_LASTS: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(CHANGES_FOR as u64);
+/// How long after the begin of a step its change can be: the lock of the file, and two ticks of
+/// the kernel's clock.
+const STEP_CHANGES: Duration = Duration::from_millis(25);
 
 /// The mark and the stamp of one file.
 #[derive(Debug, Default)]
@@ -54,6 +57,8 @@ struct Changes {
     /// The time until which changes need no new stamp, if the last stamp says that we change
     /// the file.
     stamped: Option<Instant>,
+    /// The last stamp that says so.
+    stamp: Option<Stamp>,
     /// The time when the lease was last seen with no one waiting for it.  None: no lease keeps
     /// others out.
     leased: Option<Instant>,
@@ -62,6 +67,29 @@ struct Changes {
     /// The file's change time after this process's last change, read while no one else could
     /// change the file.
     last: Option<Time>,
+    /// The last step of a change that began while no one else could change the file.
+    step: Option<Step>,
+}
+
+/// A step of a change, whose end may have been seen too late: the process was stopped meanwhile,
+/// and the kernel has revoked the lease.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// The time of the system's clock when it began.
+    begun: SystemTime,
+    /// The stamp that it began under.
+    stamp: Stamp,
+}
+
+impl Step {
+    /// Whether a change of the file at this time was made by this step or by one before it.
+    /// Others can change the file only after the stamp has ended.  If the kernel's patience was
+    /// made shorter since the stamp, the time of the step still tells the two apart.
+    fn explains(&self, changed: Time) -> bool {
+        let latest = (self.begun + STEP_CHANGES).duration_since(UNIX_EPOCH).unwrap_or_default();
+        let latest = (latest.as_secs() as i64, latest.subsec_nanos());
+        changed <= latest && self.stamp.explains(changed)
+    }
 }
 
 /// A change that is under way, in one step or several.  It ends when this is dropped.
@@ -75,7 +103,7 @@ impl Change<'_> {
     /// Prepares another step: meanwhile the file may have been given up, or the stamp may be
     /// old.
     pub fn next(&self) -> Result<()> {
-        self.marking.may_change(&mut lock(&self.marking.changes), self.of)
+        self.marking.begin_step(&mut lock(&self.marking.changes), self.of)
     }
 }
 
@@ -87,6 +115,10 @@ impl Drop for Change<'_> {
         // The time is read before the check that our locks kept others out until now.
         if let (Ok(time), Ok(())) = (backing.changed(), backing.check_ours()) {
             changes.last = Some(time);
+            // Nothing of it was seen too late.
+            if changes.under_way == 0 {
+                changes.step = None;
+            }
         }
     }
 }
@@ -158,16 +190,24 @@ impl Marking {
     /// Begins a change of the file by this process; dropping the result ends it.
     pub fn change<'a>(&'a self, of: Of<'a>) -> Result<Change<'a>> {
         let mut changes = lock(&self.changes);
-        // Without this check the stamp would also explain writes by others who have got the
-        // file.
-        if let Err(e) = of.backing.check_ours() {
-            self.refuse(&mut changes, of);
-            return Err(of.system("change")(e));
-        }
-        self.may_change(&mut changes, of)?;
+        self.begin_step(&mut changes, of)?;
         changes.under_way += 1;
         changes.count += 1;
         Ok(Change { marking: self, of })
+    }
+
+    fn begin_step(&self, changes: &mut Changes, of: Of<'_>) -> Result<()> {
+        // The time is read before the check that our locks keep others out.
+        let begun = SystemTime::now();
+        // Without this check the stamp would also explain writes by others who have got the
+        // file.
+        if let Err(e) = of.backing.check_ours() {
+            self.refuse(changes, of);
+            return Err(of.system("change")(e));
+        }
+        self.may_change(changes, of)?;
+        changes.step = changes.stamp.map(|stamp| Step { begun, stamp });
+        Ok(())
     }
 
     fn may_change(&self, changes: &mut Changes, of: Of<'_>) -> Result<()> {
@@ -186,7 +226,9 @@ impl Marking {
             _ => None,
         };
         let until = changes.alone_until(of.backing, patience);
-        of.store.set_stamp(of.id, Stamp::Changing(explains_until(until)))?;
+        let stamp = Stamp::Changing(explains_until(until));
+        of.store.set_stamp(of.id, stamp)?;
+        changes.stamp = Some(stamp);
         let left = until.saturating_duration_since(Instant::now());
         changes.stamped = Some(Instant::now() + STAMP_LASTS.min(left / 4));
         Ok(())
@@ -231,8 +273,14 @@ impl Marking {
 
     /// Whether only this process has changed the file, as far as is known.
     pub fn is_own(&self, backing: &dyn Backing) -> bool {
-        let last = lock(&self.changes).last;
-        last.is_some() && backing.changed().ok() == last
+        let mut changes = lock(&self.changes);
+        let (Some(last), Ok(now)) = (changes.last, backing.changed()) else { return false };
+        let by_step = || changes.step.is_some_and(|step| last <= now && step.explains(now));
+        let is = last == now || changes.under_way == 0 && by_step();
+        if is {
+            changes.last = Some(now);
+        }
+        is
     }
 
     pub fn is_given_up(&self) -> bool {

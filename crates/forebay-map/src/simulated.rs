@@ -111,6 +111,8 @@ pub(crate) struct Machine {
     faults: Mutex<Faults>,
     /// Another process waits for the lease of each file.
     pub waits: AtomicBool,
+    /// The kernel has revoked the lease of each file.
+    pub revoked: AtomicBool,
     /// The share can promise sizes.
     pub promises: AtomicBool,
     /// A sync of a file has begun and does not end.
@@ -203,6 +205,7 @@ impl Machine {
             cuts: Mutex::new(cuts),
             faults: Mutex::new(Faults::default()),
             waits: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
             promises: AtomicBool::new(true),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),

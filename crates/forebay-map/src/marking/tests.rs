@@ -117,14 +117,7 @@ fn a_write_back_of_many_pages_is_one_change() {
 fn a_change_of_several_steps_ends_when_the_file_is_given_up() {
     let machine = Machine::new(1, &[0], []);
     let (backing, marking) = (machine.file(0), Marking::default());
-    let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
-    let record = crate::store::FileRecord {
-        identity: backing.identity().to_owned(),
-        path: "/a".into(),
-        ..Default::default()
-    };
-    let id = store.add_file(&record).expect("a record");
-    let of = Of { store: &*store, id, backing: &*backing };
+    let of = Of { store: &*machine, id: record_of(&machine), backing: &*backing };
     let change = marking.change(of).expect("it may");
     change.next().expect("it may go on");
     std::thread::scope(|s| {
@@ -135,6 +128,75 @@ fn a_change_of_several_steps_ends_when_the_file_is_given_up() {
         change.next().expect_err("it was left");
         drop(change);
     });
-    let stamp = store.files().expect("files")[0].1.stamp;
+    let stamp = machine.files().expect("files")[0].1.stamp;
     assert!(stamp == Stamp::LEFT && marking.change(of).is_err(), "{stamp:?}");
+}
+
+/// A record of the only file of a machine.
+fn record_of(machine: &Arc<Machine>) -> u32 {
+    let identity = machine.file(0).identity().to_owned();
+    let record = crate::store::FileRecord { identity, path: "/a".into(), ..Default::default() };
+    machine.add_file(&record).expect("a record")
+}
+
+/// The process is stopped in the middle of a change, and the kernel revokes its lease meanwhile.
+/// The change that it has made by then is its own, and the file is not given up for it.
+#[test]
+fn a_change_that_a_stop_interrupts_is_the_process_own() {
+    // Whether a process has waited for the file for long already, and whether it changes the file
+    // once it has it.
+    for (waits, changes) in [(false, false), (false, true), (true, false)] {
+        let machine = Machine::new(1, &[0], []);
+        let (backing, marking) = (machine.file(0), Marking::default());
+        let of = Of { store: &*machine, id: record_of(&machine), backing: &*backing };
+        marking.opened(backing.changed().expect("a time"));
+        let ago = Duration::from_secs(if waits { 1000 } else { 0 });
+        let seen = Instant::now().checked_sub(ago).expect("the machine is older");
+        marking.leased(Some((seen, Arc::new(Patience::open()))));
+        machine.waits.store(waits, Ordering::SeqCst);
+        let change = marking.change(of).expect("it may");
+        backing.write_at(0, &[1; 512]).expect("written");
+        change.next().expect("it may go on");
+        backing.write_at(512, &[2; 512]).expect("written");
+        machine.revoked.store(true, Ordering::SeqCst);
+        if changes {
+            std::thread::sleep(2 * STEP_CHANGES);
+            backing.write_at(0, &[3; 512]).expect("written");
+        }
+        // This is no step: nothing keeps others out.
+        change.next().expect_err("the lease is revoked");
+        drop(change);
+        marking.leave(of);
+        assert_eq!(marking.is_own(&*backing), !waits && !changes, "{waits} {changes}");
+        machine.revoked.store(false, Ordering::SeqCst);
+        if !waits && !changes {
+            marking.go_on(of);
+            let stamp = machine.files().expect("files")[0].1.stamp;
+            assert_eq!(stamp, Stamp::Settled(backing.changed().expect("a time")));
+            drop(marking.change(of).expect("it goes on"));
+            assert!(marking.is_own(&*backing));
+        }
+    }
+}
+
+/// A file that is opened again by its open file description has the lease since before that, and
+/// another process may wait for it.
+#[test]
+fn the_patience_of_a_break_goes_on_in_a_file_that_is_opened_again() {
+    let _alone = alone();
+    let (machine, cache, file) = begin();
+    let hour = Duration::from_secs(3600);
+    file.leased(Some(Instant::now().checked_sub(hour).expect("the machine is older")));
+    machine.waits.store(true, Ordering::SeqCst);
+    let seen = file.lease_seen();
+    file.close().expect("closed");
+    let file = cache.open_backing(machine.file(0), SEGMENT as u64).expect("open");
+    file.leased(seen);
+    file.store(0, &[7; PAGE]);
+    file.sync(0, u64::MAX).expect("synced");
+    file.change(|| ()).expect("it may");
+    let stamp = machine.files().expect("files")[0].1.stamp;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    let now = (now.as_secs() as i64, now.subsec_nanos());
+    assert!(!stamp.explains(now), "others have the file by now: {stamp:?}");
 }

@@ -120,6 +120,13 @@ impl Backing for Disked {
         Ok(disk.changed)
     }
 
+    fn check_ours(&self) -> io::Result<()> {
+        match self.0.revoked.load(Ordering::SeqCst) {
+            true => Err(io::Error::other("the lease is revoked, as ordered")),
+            false => Ok(()),
+        }
+    }
+
     fn is_waited_for(&self) -> bool {
         self.0.waits.load(Ordering::SeqCst)
     }
