@@ -13,8 +13,8 @@
  *	past grows FILE                as "reader", but at a byte of its input FILE gets more room first
  *	past busy FILE GROWS           says "stored", and stores and syncs until that fails; if GROWS is
  *				       "grows" FILE gets longer too
- *	past becomes HOW FILE          opens FILE and stores, then changes its user to nobody by HOW, writes,
- *				       says "stored", and waits for its input to end
+ *	past becomes HOW FILE          opens FILE and stores, then changes its user by HOW, writes, says
+ *				       "stored", and waits for its input to end
  *	past chroot FILE DIR           opens FILE, then again below DIR, as a bind mount
  */
 #define _GNU_SOURCE
@@ -23,6 +23,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <linux/openat2.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -266,6 +267,29 @@ static void busy(const char *path, int longer)
 }
 
 #define NOBODY 65534
+#define OTHER 1
+
+static volatile int in_handler;
+
+/* A handler may have interrupted the C library where it makes a thread. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*f)(void *), void *p)
+{
+	int (*make)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+
+	if (in_handler) {
+		puts("a thread is made in a handler");
+		_exit(1);
+	}
+	return make(thread, how, f, p);
+}
+
+static void becomes_nobody(int signal)
+{
+	(void)signal;
+	in_handler = 1;
+	CHECK(setuid(NOBODY) == 0);
+	in_handler = 0;
+}
 
 static void becomes(const char *how, const char *path)
 {
@@ -281,9 +305,15 @@ static void becomes(const char *how, const char *path)
 		CHECK(setresuid(NOBODY, NOBODY, NOBODY) == 0);
 	else if (strcmp(how, "seteuid") == 0)
 		CHECK(seteuid(NOBODY) == 0 && seteuid(0) == 0);
+	else if (strcmp(how, "in-steps") == 0)
+		CHECK(seteuid(NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0);
+	else if (strcmp(how, "other-user") == 0)
+		CHECK(setresuid(OTHER, 0, 0) == 0 && setresuid(0, NOBODY, 0) == 0 && seteuid(0) == 0);
+	else if (strcmp(how, "handler") == 0)
+		CHECK(signal(SIGUSR1, becomes_nobody) != SIG_ERR && raise(SIGUSR1) == 0);
 	else
 		CHECK(!"such a way");
-	CHECK(getuid() == (strcmp(how, "seteuid") == 0 ? 0 : NOBODY));
+	CHECK(getuid() == (geteuid() == 0 ? 0 : NOBODY));
 	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7 && fsync(fd) == 0);
 	puts("stored");
 	CHECK(read(0, &c, 1) == 0);

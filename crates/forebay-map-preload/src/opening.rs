@@ -89,7 +89,7 @@ fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
 }
 
 /// The kernel's answer to an open with these flags.
-fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
+pub fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
     let wanted = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => libc::R_OK,
         libc::O_WRONLY => libc::W_OK,

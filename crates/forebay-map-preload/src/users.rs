@@ -4,19 +4,20 @@
 //! The new user may lack what the library needs for an open file: the kernel gives a lease to the
 //! file's owner alone (or with CAP_LEASE), and the mark of the file takes the right to write to it.
 //! Then the program ends before the change, with everything in the file.  Whether it is so, the kernel
-//! is asked by a thread that changes its own user, which Linux keeps for each thread.
+//! is asked by a short-lived process that changes its own user.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use crate::closing;
+use crate::lease::{control, F_SETLEASE};
+use crate::mapped::Mapped;
+use crate::opening;
 use crate::real::{self, fail, raw};
 use crate::state::{self, inside, quietly, read, PLACES};
 
-const F_SETLEASE: usize = 1024;
-const SYS_FACCESSAT2: libc::c_long = 439;
-
-/// A system call that changes the user of the calling thread.
+/// A system call that changes the user of the caller.
 #[derive(Clone, Copy)]
 struct Call(libc::c_long, [u32; 3]);
 
@@ -37,27 +38,100 @@ fn users() -> [u32; 3] {
     all
 }
 
-/// The thread is one of those that did not ask to keep its capabilities, as the library's are.
+/// Makes the process one that did not ask to keep its capabilities, as the library's threads
+/// are.
 fn keep_no_capabilities() {
     // SAFETY: it takes numbers.
     unsafe { raw(libc::SYS_prctl, [libc::PR_SET_KEEPCAPS as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// What the thread's user may not do with an open file.
+/// What the user may not do with an open file.
 fn lacks(fd: RawFd) -> Option<&'static str> {
     // A lease to read is never given for a file that is open to write, but the right to have one is
     // looked at first.
-    let a = [fd as usize, F_SETLEASE, libc::F_RDLCK as usize, 0, 0, 0];
-    // SAFETY: it takes numbers.
-    if unsafe { raw(libc::SYS_fcntl, a) } == -(libc::EACCES as isize) {
+    if control(fd, F_SETLEASE, libc::F_RDLCK as usize) == Err(libc::EACCES) {
         return Some("have a lease of it, since the file is another user's");
     }
-    let flags = (libc::AT_EMPTY_PATH | libc::AT_EACCESS) as usize;
-    let a = [fd as usize, c"".as_ptr().addr(), libc::W_OK as usize, flags, 0, 0];
-    // SAFETY: the path ends with a zero byte.
-    match unsafe { raw(SYS_FACCESSAT2, a) } == -(libc::EACCES as isize) {
-        true => Some("mark it as incomplete, since the file is not writable for that user"),
-        false => None,
+    match opening::may(fd, libc::O_WRONLY) {
+        Err(libc::EACCES) => {
+            Some("mark it as incomplete, since the file is not writable for that user")
+        }
+        _ => None,
+    }
+}
+
+/// The effective user of this thread alone.
+fn become_user(user: u32) {
+    Call(libc::SYS_setresuid, [SAME, user, SAME]).run();
+}
+
+/// A change that is tried, and what it is tried for.
+struct Trial<'a> {
+    call: Call,
+    /// Descriptors of files.
+    files: &'a [(usize, RawFd)],
+    /// The first of them that could not be kept, and why.
+    found: Option<(usize, &'static str)>,
+}
+
+impl Trial<'_> {
+    /// Makes system calls only.
+    fn run(&mut self) {
+        keep_no_capabilities();
+        let before = users();
+        if self.call.run() != 0 {
+            return;
+        }
+        let after = users();
+        // A change that the program can undo is left to it.
+        if before.iter().all(|user| after.contains(user)) {
+            return;
+        }
+        let [real, effective, saved] = after;
+        self.found = self.files.iter().find_map(|&(file, fd)| {
+            let lacks_as = |user| {
+                become_user(user);
+                lacks(fd)
+            };
+            let what = lacks_as(effective)?;
+            // The program may become each of its users again.
+            (lacks_as(real).is_some() && lacks_as(saved).is_some()).then_some((file, what))
+        });
+    }
+}
+
+extern "C" fn tries(trial: *mut c_void) -> c_int {
+    // SAFETY: it is the caller's, which waits.
+    unsafe { (*trial.cast::<Trial<'_>>()).run() };
+    0
+}
+
+/// Runs a trial in a process that has this one's memory and descriptors, and users of its own.
+/// The program may be in a signal handler, which may have interrupted the C library where that
+/// makes a thread.  So no thread is made, and nothing is allocated but by system calls.
+fn run_apart(trial: &mut Trial<'_>) {
+    const STACK: usize = 64 << 10;
+    let (prot, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let a = [0, STACK, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: a new mapping, which is removed below.
+    let stack = unsafe { raw(libc::SYS_mmap, a) };
+    if (-4095..0).contains(&stack) {
+        return;
+    }
+    let top = std::ptr::with_exposed_provenance_mut::<c_void>(stack as usize + STACK);
+    // With CLONE_VFORK this thread waits until the process has ended.  Without a signal at its end
+    // no wait of the program's finds it, unless that asks for such processes.
+    let how = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_VFORK;
+    // SAFETY: the stack is the new process's alone.  The process makes system calls, and this
+    // thread and its memory stay as they are meanwhile.
+    unsafe {
+        let process = libc::clone(tries, top, how, std::ptr::from_mut(trial).cast());
+        if process > 0 {
+            let wait = [process as usize, 0, libc::__WALL as usize, 0, 0, 0];
+            while raw(libc::SYS_wait4, wait) == -(libc::EINTR as isize) {}
+        }
+        raw(libc::SYS_munmap, [stack as usize, STACK, 0, 0, 0, 0]);
     }
 }
 
@@ -68,32 +142,30 @@ fn look(call: Call) {
         return;
     }
     let files = inside(|| read(&PLACES).open.clone());
-    let try_it = || {
-        keep_no_capabilities();
-        let before = users();
-        // A change that fails, or that the program can undo, is left to it.
-        if call.run() != 0 || users().contains(&before[1]) {
-            return None;
-        }
-        files.iter().find_map(|file| {
-            let map = file.map();
-            // A file that is shared has none, and no lease.
-            let fd = map.as_ref()?.file()?.as_raw_fd();
-            Some((file, lacks(fd)?))
-        })
-    };
     let found = quietly(|| {
-        std::thread::scope(|s| {
-            let thread = std::thread::Builder::new().spawn_scoped(s, || inside(try_it));
-            thread.ok()?.join().ok().flatten()
-        })
+        // A file that is shared has none, and no lease.
+        let fd = |file: &Arc<Mapped>| Some(file.map().as_ref()?.file()?.as_raw_fd());
+        let fds: Vec<_> = files.iter().map(fd).enumerate().collect();
+        let fds: Vec<_> = fds.into_iter().filter_map(|(file, fd)| Some((file, fd?))).collect();
+        let mut trial = Trial { call, files: &fds, found: None };
+        run_apart(&mut trial);
+        let found = trial.found?;
+        // The program may have given up its rights for a while, and the files are completed by
+        // this thread next.
+        let may_all = |user: &u32| {
+            become_user(*user);
+            fds.iter().all(|&(_, fd)| lacks(fd).is_none())
+        };
+        let [real, effective, saved] = users();
+        [effective, real, saved].iter().any(may_all);
+        Some(found)
     });
     if let Some((file, what)) = found {
         closing::stop(format_args!(
             "{}: the program changes its user while the file is open, and the new user may not {what}: \
              all that was stored is in the file, and the program ends; start the program as that user, \
              give the file to that user, or leave the file out of --files",
-            file.path.display()
+            files[file].path.display()
         ));
     }
 }
