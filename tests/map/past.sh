@@ -9,12 +9,14 @@
 # that is stopped; another root directory.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../serve/lease-time.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
 compile past -rdynamic
 gcc -shared -fPIC -o "$work/deep.so" "$root/tests/map/deep.c" || fail "deep.c does not compile"
 make_map 128M 64M
 past=$work/past file=$work/past.map
 
+lease_time_stays
 fresh() { rm -f "$file" && truncate -s 64K "$file"; }
 stored_there() { [ "$(dd if="$file" bs=1 skip=8192 count=6 status=none)$(dd if="$file" bs=1 skip=12288 count=7 status=none)" = storedwritten ]; }
 run() { timeout 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$@"; }
@@ -112,20 +114,16 @@ beside reader writes
 grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
 tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
 # The program does not answer in time: the kernel lets the writer go on, and the program ends.
-patience=/proc/sys/fs/lease-break-time
-writes_by_force() {
-	local before
-	before=$(<$patience)
-	at_end "echo $before >$patience"
+by_force() { # COMMAND...
 	kill -STOP "$pid"
-	echo 1 >$patience
-	writes
-	echo "$before" >$patience
+	lease_time_is 1
+	"$@"
+	lease_time_back
 	kill -CONT "$pid"
 	sleep 1
 }
-if [ -w $patience ]; then
-	beside reader writes_by_force
+if lease_time_is 1 && lease_time_back; then
+	beside reader by_force writes
 	[ "$code" = 6 ] || fail "a writer by force: $code $(cat "$work/said" "$work/says")"
 	grep -q 'past the library.*kept in the pool' "$work/says" || fail "a writer by force is not told: $(cat "$work/says")"
 	[ "$(wc -l <"$work/says")" = 1 ] || fail "a writer by force is not told once: $(cat "$work/says")"
@@ -145,11 +143,10 @@ if [ -w $patience ]; then
 		pid=$!
 		says stored
 		sleep "0.$((RANDOM % 900 + 100))"
-		was=$(<$patience)
 		kill -STOP "$pid"
-		echo 1 >$patience
+		lease_time_is 1
 		printf other | dd of="$file" bs=1 seek=20580 conv=notrunc,fsync status=none
-		echo "$was" >$patience
+		lease_time_back
 		kill -CONT "$pid"
 		timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
 		code=0
@@ -163,15 +160,13 @@ if [ -w $patience ]; then
 	for how in stays grows; do
 		fresh
 		: >"$work/said"
-		was=$(<$patience)
-		at_end "echo $was >$patience"
-		echo 2 >$patience
+		lease_time_is 2
 		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" $how >"$work/said" 2>"$work/says" &
 		pid=$!
 		says stored
 		kill -STOP "$pid"
 		printf other | dd of="$file" bs=1 seek=20580 conv=notrunc,fsync status=none
-		echo "$was" >$patience
+		lease_time_back
 		kill -KILL "$pid"
 		wait "$pid" 2>/dev/null || true
 		"$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 && fail "$how: after a writer by force and a kill nobody is asked: $(cat "$work/recovered")"
@@ -179,17 +174,8 @@ if [ -w $patience ]; then
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
 	# Who has opened the file by force, and has not written to it yet, is not disturbed unasked.
-	opens_by_force() {
-		local before
-		before=$(<$patience)
-		kill -STOP "$pid"
-		echo 1 >$patience
-		exec 7>>"$file"
-		echo "$before" >$patience
-		kill -CONT "$pid"
-		sleep 1
-	}
-	beside reader opens_by_force
+	opens() { exec 7>>"$file"; }
+	beside reader by_force opens
 	[ "$code" = 6 ] || fail "an open by force: $code $(cat "$work/said" "$work/says")"
 	if "$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || grep -q stored "$file"; then
 		fail "a file that others have open by force is written to: $(cat "$work/recovered")"
@@ -198,7 +184,7 @@ if [ -w $patience ]; then
 	exec 7>&-
 	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 && stored_there || fail "an open by force: $(cat "$work/recovered")"
 else
-	say "NOT TESTED: $patience cannot be written"
+	say "NOT TESTED: $lease_time cannot be written"
 fi
 say "programs beside it: passed"
 

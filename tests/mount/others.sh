@@ -14,12 +14,11 @@
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/volatile.sh"
+. "$(dirname "$0")/../serve/lease-time.sh"
 
 systems=("$@")
 [ $# -gt 0 ] || systems=(btrfs ext4)
 seed=${SEED:-1}
-break_time=$(cat /proc/sys/fs/lease-break-time)
-at_end '(echo "$break_time" >/proc/sys/fs/lease-break-time) 2>/dev/null || true'
 bytes=$((256 << 20))
 pool_size=256M
 
@@ -121,13 +120,13 @@ P
 	sleep 2
 	kill -0 $holder || fail "$system: nobody holds the files"
 	# The kernel takes the lease after this time.
-	(echo 3 >/proc/sys/fs/lease-break-time) 2>/dev/null || true
+	lease_time_is 3 || true
 	began=$SECONDS
 	# A replay writes what was written by those who may write larger files than its caller.
 	ulimit -Sf 32
 	start_mount "$work/disk/tree"
 	ulimit -Sf unlimited
-	(echo "$break_time" >/proc/sys/fs/lease-break-time) 2>/dev/null || true
+	lease_time_back
 	[ $((SECONDS - began)) -lt 90 ] || fail "$system: the replay has waited for more than a lease"
 	tail -n 1 "$work/disk/tree/lease" | grep -qa "LOGGED lease" || fail "$system: what the log has of a file with a lease is not there"
 	tail -n 1 "$work/disk/tree/other" | grep -qa "LOGGED other" || fail "$system: what others have is not there"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# shellcheck shell=bash
+# The kernel's patience with a lease (fs.lease-break-time) is one setting of the whole machine.
+# Tests of several runs use it at the same time, so who changes it has a lock alone, and who needs
+# it as it is shares that lock.  The lock's file has the value to restore while it is changed: the
+# next test restores it after one that was killed.  Source it after lib.sh.
+lease_time=/proc/sys/fs/lease-break-time
+lease_lock=/run/forebay-lease-break-time
+lease_stays=-u # or -s
+lease_was=''
+
+lease_time_opened() {
+	[ -w "$lease_time" ] && [ -w /run ] || return 1
+	[ -n "${lease_fd:-}" ] && return
+	exec {lease_fd}>>"$lease_lock"
+	at_end lease_time_ends
+}
+
+# From now on no other test changes it.
+lease_time_stays() {
+	lease_time_opened || return 0
+	lease_stays=-s
+	flock -x "$lease_fd"
+	[ ! -s "$lease_lock" ] || { cat "$lease_lock" >"$lease_time" && : >"$lease_lock"; }
+	flock -s "$lease_fd"
+}
+
+# lease_time_is SECONDS: until lease_time_back; false where it cannot be changed.
+lease_time_is() {
+	lease_time_opened || return 1
+	if [ -z "$lease_was" ]; then
+		flock -x "$lease_fd"
+		lease_was=$(<"$lease_lock")
+		lease_was=${lease_was:-$(<"$lease_time")}
+		echo "$lease_was" >"$lease_lock"
+	fi
+	(echo "$1" >"$lease_time") 2>/dev/null || { lease_time_back; return 1; }
+}
+
+lease_time_back() {
+	[ -n "$lease_was" ] || return 0
+	(echo "$lease_was" >"$lease_time") 2>/dev/null || true
+	: >"$lease_lock"
+	lease_was=''
+	flock "$lease_stays" "$lease_fd"
+}
+
+# Processes that this script has started may have a copy of the descriptor.
+lease_time_ends() {
+	lease_stays=-u
+	lease_time_back
+	flock -u "$lease_fd"
+}
