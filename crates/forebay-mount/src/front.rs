@@ -13,14 +13,14 @@
 //! suffice, and otherwise to those that may wait.  So any number of requests may wait, for a
 //! disk or for space in the pool, and the next one is read.
 //!
-//! A request for a helper is copied.  The number of copied bytes is bounded ([`Memory`]): above
+//! A request for a helper is copied.  The number of copied bytes is bounded ([`rooms`]): above
 //! the bound the last thread waits with a write(2), and the kernel keeps the other requests.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags,
@@ -34,6 +34,7 @@ mod callers;
 mod helpers;
 mod holes;
 mod replacing;
+mod rooms;
 mod served;
 mod terms;
 
@@ -45,9 +46,10 @@ use crate::mount::MountOptions;
 use crate::record::SetAttr;
 use crate::unix::UnixTree;
 use callers::caller;
+use helpers::Class;
 pub(crate) use helpers::Helpers;
-use helpers::{Class, Held, Memory, Slot, Slots};
 pub(crate) use holes::kernel_waits;
+use rooms::{Room, Rooms};
 pub(crate) use served::number_for_kernel;
 use served::Served;
 use terms::time_or_now;
@@ -63,10 +65,6 @@ thread_local! {
     static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How long the last thread that reads requests waits for another one before it hands its
-/// request to a helper, which costs a copy of the written bytes.
-const MOMENT: Duration = Duration::from_millis(1);
-
 /// The number of threads that read requests, if this many may wait at once.
 pub(crate) const fn threads(waiting: usize) -> usize {
     waiting + 1
@@ -74,17 +72,20 @@ pub(crate) const fn threads(waiting: usize) -> usize {
 
 pub struct Front {
     served: Arc<Served>,
-    memory: Memory,
-    /// For the threads that read requests: one fewer than their number.
-    slots: Slots,
+    rooms: Rooms,
     at_end: AtEnd,
 }
 
-/// Answers here, or hands the request to a helper of the class if this is the last thread that
-/// reads requests.  Borrowed parts of the request are copied for that.
+/// Answers in the room that [`Rooms`] gives, or in `$room`.  Borrowed parts of the request are
+/// copied for a helper of the class.
 macro_rules! answer {
     ($front:ident, $class:ident, [$($borrowed:ident),*], |$served:ident| $answer:expr) => {
-        match $front.room(0 $(+ $borrowed.len())*) {
+        answer!($front.rooms.room(0 $(+ $borrowed.len())*) => $front, $class, [$($borrowed),*],
+            |$served| $answer)
+    };
+    ($room:expr => $front:ident, $class:ident, [$($borrowed:ident),*],
+        |$served:ident| $answer:expr) => {
+        match $room {
             Room::Here(_slot) => {
                 let $served = &*$front.served;
                 $answer
@@ -101,37 +102,7 @@ macro_rules! answer {
     };
 }
 
-/// The place where a request is answered.
-enum Room {
-    Here(Slot),
-    /// By a helper, for which the request is copied.
-    Later(Held),
-}
-
 impl Front {
-    /// Finds the place for a request with that many bytes.
-    fn room(&self, bytes: usize) -> Room {
-        match self.slots.take_soon(MOMENT) {
-            Some(slot) => Room::Here(slot),
-            None => Room::Later(self.memory.take(bytes)),
-        }
-    }
-
-    /// Finds the place for a write, which waits if it is a write(2) and the memory is full.
-    fn room_for_write(&self, bytes: usize, write: WriteFlags, flags: OpenFlags) -> Room {
-        loop {
-            if let Some(slot) = self.slots.take_soon(MOMENT) {
-                return Room::Here(slot);
-            }
-            if asked::write_is_whole(write, flags) {
-                return Room::Later(self.memory.take(bytes));
-            }
-            if let Some(held) = self.memory.take_write(bytes) {
-                return Room::Later(held);
-            }
-        }
-    }
-
     /// `waiting`: how many threads that read requests may wait, out of [`threads`].
     pub fn new(
         live: Arc<TreeLive>,
@@ -140,8 +111,7 @@ impl Front {
         waiting: usize,
     ) -> Front {
         let served = Arc::new(Served::new(live, latency, options));
-        let slots = Slots::new(waiting);
-        Front { served, memory: Memory::new(), slots, at_end: AtEnd::default() }
+        Front { served, rooms: Rooms::new(waiting), at_end: AtEnd::default() }
     }
 
     /// Set this once the kernel's notifier exists, before the first request.
@@ -216,7 +186,7 @@ impl Filesystem for Front {
         // Requests that the kernel makes by itself (it reads ahead and writes back, also for
         // asynchronous reads and writes of O_DIRECT) and that may wait.  While so many do it makes
         // no others.  They are taken whole.
-        let _ = config.set_max_background(self.memory.most_background());
+        let _ = config.set_max_background(self.rooms.most_background());
         Ok(())
     }
 
@@ -227,7 +197,7 @@ impl Filesystem for Front {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.slots.take_soon(MOMENT) {
+        match self.rooms.here() {
             Some(_slot) => self.served.lookup((parent, name), reply),
             None => {
                 let name = name.to_owned();
@@ -250,7 +220,7 @@ impl Filesystem for Front {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.slots.take_soon(MOMENT) {
+        match self.rooms.here() {
             Some(_slot) => self.served.getattr(ino, reply),
             None => self.later(Class::Cached, move |served| {
                 if let Some(reply) = served.getattr_now(ino, reply) {
@@ -435,7 +405,7 @@ impl Filesystem for Front {
         }
         let size = size as usize;
         let place = (ino, offset);
-        if let Some(_slot) = self.slots.take_soon(MOMENT) {
+        if let Some(_slot) = self.rooms.here() {
             return READ.with_borrow_mut(|bytes| {
                 if bytes.len() < size {
                     bytes.resize(size, 0);
@@ -466,16 +436,13 @@ impl Filesystem for Front {
         reply: ReplyWrite,
     ) {
         let (caller, place, how) = (caller(req), (ino, offset), (write_flags, flags));
-        match self.room_for_write(data.len(), write_flags, flags) {
-            Room::Here(_slot) => self.served.write(caller, place, data, how, reply),
-            Room::Later(held) => {
-                let data = data.to_owned();
-                self.later(Class::Changes, move |served| {
-                    let _held = held;
-                    served.write(caller, place, &data, how, reply);
-                });
-            }
-        }
+        let room = match asked::write_is_whole(write_flags, flags) {
+            true => self.rooms.room(data.len()),
+            false => self.rooms.room_for_write(data.len()),
+        };
+        answer!(room => self, Changes, [data], |served| {
+            served.write(caller, place, data, how, reply);
+        });
         affinity::follow(req.pid());
     }
 

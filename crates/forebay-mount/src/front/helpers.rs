@@ -3,7 +3,7 @@
 //! requests of the kernel.
 //!
 //! Only a few threads read the kernel's requests, and the last free one answers none
-//! ([`Slots`]), so that one always reads the next request.
+//! ([`rooms`](super::rooms)), so that one always reads the next request.
 //!
 //! Helpers have classes.  Each class has its own queue and its own bound, so a wait holds up
 //! only its own class.  A class may wait for one that is listed before it, and for none after
@@ -15,7 +15,6 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -196,138 +195,10 @@ impl Helpers {
     }
 }
 
-/// Bytes of requests that the kernel makes by itself and that wait for helpers: copies in this
-/// process's memory, while a disk that hangs takes none.  The kernel bounds them.  It is less where
-/// the process may have little memory.
-const MOST_HELD: usize = 256 << 20;
-const LEAST_HELD: usize = 32 << 20;
-
-/// The number of held bytes.  What the kernel makes by itself and short requests, of names and
-/// attributes, are always taken.  A write(2) waits for room in twice the bound.  It is never taken
-/// in part: the loop driver of the kernel, among others, does not look at a short count.
-#[derive(Clone, Debug)]
-pub(crate) struct Memory {
-    held: Arc<AtomicUsize>,
-    most: usize,
-}
-
-/// A part of these bytes, held until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Held(Memory, usize);
-
-impl Memory {
-    pub fn new() -> Memory {
-        Memory { held: Arc::default(), most: forebay::memory_share(LEAST_HELD, MOST_HELD) }
-    }
-
-    /// So many requests of 1 MiB that the kernel makes by itself leave a quarter of the bound.
-    pub fn most_background(&self) -> u16 {
-        ((self.most / 4 * 3) >> 20) as u16
-    }
-
-    /// For all of a request.
-    pub fn take(&self, bytes: usize) -> Held {
-        self.held.fetch_add(bytes, Ordering::Relaxed);
-        Held(self.clone(), bytes)
-    }
-
-    /// For all of a write(2), if there is room; one has room where nothing else is held.
-    pub fn take_write(&self, bytes: usize) -> Option<Held> {
-        let held = self.take(bytes);
-        let before = held.0.held.load(Ordering::Relaxed).saturating_sub(bytes);
-        (before == 0 || before.saturating_add(bytes) <= 2 * self.most).then_some(held)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.held.fetch_sub(self.1, Ordering::Relaxed);
-    }
-}
-
-/// A limit on concurrent work.
-#[derive(Clone, Debug)]
-pub(crate) struct Slots(Arc<Counted>);
-
-#[derive(Debug)]
-struct Counted {
-    state: Mutex<Count>,
-    freed: Condvar,
-}
-
-#[derive(Debug)]
-struct Count {
-    free: usize,
-    /// Threads that wait for a slot.
-    waiting: usize,
-    /// A thread has waited without success, and no slot was released since.
-    stalled: bool,
-}
-
-/// One slot, held until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Slot(Slots);
-
-impl Slots {
-    pub fn new(free: usize) -> Slots {
-        let state = Mutex::new(Count { free, waiting: 0, stalled: false });
-        Slots(Arc::new(Counted { state, freed: Condvar::new() }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Count> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes a slot; `None`: all are taken.
-    pub fn take(&self) -> Option<Slot> {
-        let mut state = self.lock();
-        state.free = state.free.checked_sub(1)?;
-        Some(Slot(self.clone()))
-    }
-
-    /// Takes a slot that others keep only briefly: waits a moment for one.  After a wait
-    /// without success no thread waits until a slot is released.
-    pub fn take_soon(&self, moment: Duration) -> Option<Slot> {
-        // A holder that was preempted runs then, and need not wake anyone.
-        const YIELDS: u32 = 16;
-        let mut state = self.lock();
-        for _ in 0..YIELDS {
-            if state.free > 0 || state.stalled {
-                break;
-            }
-            drop(state);
-            thread::yield_now();
-            state = self.lock();
-        }
-        if state.free == 0 && !state.stalled {
-            state.waiting += 1;
-            let none = |state: &mut Count| state.free == 0;
-            let waited = self.0.freed.wait_timeout_while(state, moment, none);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.waiting -= 1;
-            state.stalled = state.free == 0;
-        }
-        state.free = state.free.checked_sub(1)?;
-        Some(Slot(self.clone()))
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.free += 1;
-        state.stalled = false;
-        if state.waiting > 0 {
-            self.0 .0.freed.notify_one();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Instant;
 
     const SOON: Duration = Duration::from_secs(60);
 
@@ -415,62 +286,5 @@ mod tests {
         waiter.join().expect("one who waits");
         assert_eq!(told.try_recv(), Ok(()));
         leader.join().expect("the leader");
-    }
-
-    /// Writes fill twice the bound and no more.  Whatever else comes is taken, and one write has
-    /// room where nothing is held.
-    #[test]
-    fn held_bytes_are_bounded() {
-        const MIB: usize = 1 << 20;
-        let memory = Memory { most: MOST_HELD, ..Memory::new() };
-        let all: Vec<Held> = std::iter::from_fn(|| memory.take_write(MIB)).take(10_000).collect();
-        assert_eq!(all.len(), 2 * MOST_HELD / MIB);
-        assert!(memory.take_write(1).is_none(), "it is full");
-        let other = memory.take(MIB);
-        assert_eq!(memory.held.load(Ordering::Relaxed), 2 * MOST_HELD + MIB);
-        drop((all, other));
-        assert!(memory.take_write(4 * MOST_HELD).is_some(), "a long one alone");
-        assert_eq!(memory.held.load(Ordering::Relaxed), 0, "who had no room holds nothing");
-        let background = |most| Memory { most, ..Memory::new() }.most_background();
-        assert_eq!([LEAST_HELD, MOST_HELD].map(background), [24, 192]);
-    }
-
-    #[test]
-    fn slots_come_back() {
-        let slots = Slots::new(2);
-        let (first, second) = (slots.take(), slots.take());
-        assert!(first.is_some() && second.is_some() && slots.take().is_none());
-        drop(first);
-        let again = slots.take();
-        assert!(again.is_some() && slots.take().is_none());
-        drop(again);
-        assert_eq!(slots.lock().free, 1);
-    }
-
-    /// A thread that needs a slot waits while slots are released, and not when none is.
-    #[test]
-    fn who_has_waited_in_vain_waits_no_more() {
-        const MOMENT: Duration = Duration::from_millis(50);
-        let took = |slots: &Slots, moment| {
-            let began = Instant::now();
-            (slots.take_soon(moment), began.elapsed())
-        };
-        let slots = Slots::new(1);
-        let (first, _) = took(&slots, MOMENT);
-        assert!(first.is_some());
-        let (none, waited) = took(&slots, MOMENT);
-        assert!(none.is_none() && waited >= MOMENT);
-        // The limit of the wait must not pass sooner, either.
-        assert!(took(&slots, SOON).0.is_none() && slots.lock().stalled);
-        drop(first);
-        let second = slots.take();
-        assert!(second.is_some() && !slots.lock().stalled);
-        let waits = slots.clone();
-        let waiter = thread::spawn(move || waits.take_soon(SOON).is_some());
-        while slots.lock().waiting == 0 {
-            thread::yield_now();
-        }
-        drop(second);
-        assert!(waiter.join().expect("one who waits"), "it gets the one that comes back");
     }
 }

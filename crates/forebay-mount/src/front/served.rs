@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::callers::{has_mode_of_file, without_set_ids};
-use super::helpers::{Class, Helpers, Slots, MOST_WRITE_BACKS};
+use super::helpers::{Class, Helpers, MOST_WRITE_BACKS};
+use super::rooms::Slots;
 use super::terms::{empty, errno, file_type, kind_of, no_inode, system_time};
 use super::{asked, holes, TreeLive};
 use crate::latency::Latency;
