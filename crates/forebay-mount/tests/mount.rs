@@ -516,10 +516,11 @@ fn an_interrupted_start_leaves_nothing() {
     let e = started.expect_err("it is interrupted");
     assert!(matches!(e, MountError::Interrupted { .. }), "{e}");
     assert_eq!(asked, 1);
-    assert!(!forebay_mount::is_mounted(&bed.at()));
+    assert!(!forebay_mount::is_mounted_at(&bed.at()));
     let left: Vec<_> = fs::read_dir(bed.tree()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
     let mount = bed.start(&bed.at(), &nothing_synced());
+    assert!(forebay_mount::is_mounted_at(&bed.at()), "a mount is seen where there is one");
     fs::write(bed.at().join("file"), b"there").unwrap();
     mount.unmount(false).unwrap();
     assert_eq!(fs::read(bed.tree().join("file")).unwrap(), b"there");

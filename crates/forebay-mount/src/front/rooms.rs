@@ -4,7 +4,6 @@
 //! The last thread that reads requests answers none ([`Slots`]).  It copies its request for a
 //! helper, and the number of copied bytes is bounded ([`Memory`]).
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +11,8 @@ use std::time::Duration;
 /// How long the last thread that reads requests waits for another one before it hands its
 /// request to a helper, which costs a copy of the written bytes.
 const MOMENT: Duration = Duration::from_millis(1);
+/// How long a write waits for memory before it looks for a slot again.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The place where a request is answered.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Rooms {
             if let Some(slot) = self.here() {
                 return Room::Here(slot);
             }
-            if let Some(held) = self.memory.take_write(bytes) {
+            if let Some(held) = self.memory.take_write(bytes, LOOK) {
                 return Room::Later(held);
             }
         }
@@ -75,8 +76,21 @@ const LEAST_HELD: usize = 32 << 20;
 /// in part: the loop driver of the kernel, among others, does not look at a short count.
 #[derive(Clone, Debug)]
 struct Memory {
-    held: Arc<AtomicUsize>,
+    held: Arc<Bytes>,
     most: usize,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    state: Mutex<Sum>,
+    less: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Sum {
+    held: usize,
+    /// Threads that wait for room.
+    waiting: usize,
 }
 
 /// A part of these bytes, held until it is dropped.
@@ -93,23 +107,41 @@ impl Memory {
         ((self.most / 4 * 3) >> 20) as u16
     }
 
+    fn lock(&self) -> MutexGuard<'_, Sum> {
+        self.held.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// For all of a request.
     pub fn take(&self, bytes: usize) -> Held {
-        self.held.fetch_add(bytes, Ordering::Relaxed);
+        self.lock().held += bytes;
         Held(self.clone(), bytes)
     }
 
-    /// For all of a write(2), if there is room; one has room where nothing else is held.
-    pub fn take_write(&self, bytes: usize) -> Option<Held> {
-        let held = self.take(bytes);
-        let before = held.0.held.load(Ordering::Relaxed).saturating_sub(bytes);
-        (before == 0 || before.saturating_add(bytes) <= 2 * self.most).then_some(held)
+    /// For all of a write(2), if there is room within the time.  A write always has room where
+    /// nothing else is held.
+    pub fn take_write(&self, bytes: usize, time: Duration) -> Option<Held> {
+        let most = 2 * self.most;
+        let full = |sum: &mut Sum| sum.held > 0 && sum.held.saturating_add(bytes) > most;
+        let mut sum = self.lock();
+        sum.waiting += 1;
+        let waited = self.held.less.wait_timeout_while(sum, time, full);
+        (sum, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        sum.waiting -= 1;
+        if full(&mut sum) {
+            return None;
+        }
+        sum.held += bytes;
+        Some(Held(self.clone(), bytes))
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.held.fetch_sub(self.1, Ordering::Relaxed);
+        let mut sum = self.0.lock();
+        sum.held -= self.1;
+        if sum.waiting > 0 {
+            self.0.held.less.notify_all();
+        }
     }
 }
 
@@ -204,16 +236,67 @@ mod tests {
     fn held_bytes_are_bounded() {
         const MIB: usize = 1 << 20;
         let memory = Memory { most: MOST_HELD, ..Memory::new() };
-        let all: Vec<Held> = std::iter::from_fn(|| memory.take_write(MIB)).take(10_000).collect();
+        let all: Vec<Held> =
+            std::iter::from_fn(|| memory.take_write(MIB, Duration::ZERO)).take(10_000).collect();
         assert_eq!(all.len(), 2 * MOST_HELD / MIB);
-        assert!(memory.take_write(1).is_none(), "it is full");
+        assert!(memory.take_write(1, Duration::ZERO).is_none(), "it is full");
         let other = memory.take(MIB);
-        assert_eq!(memory.held.load(Ordering::Relaxed), 2 * MOST_HELD + MIB);
+        assert_eq!(memory.lock().held, 2 * MOST_HELD + MIB);
         drop((all, other));
-        assert!(memory.take_write(4 * MOST_HELD).is_some(), "a long one alone");
-        assert_eq!(memory.held.load(Ordering::Relaxed), 0, "who had no room holds nothing");
+        assert!(memory.take_write(4 * MOST_HELD, Duration::ZERO).is_some(), "a long one alone");
+        assert_eq!(memory.lock().held, 0, "who had no room holds nothing");
         let background = |most| Memory { most, ..Memory::new() }.most_background();
         assert_eq!([LEAST_HELD, MOST_HELD].map(background), [24, 192]);
+    }
+
+    /// No slot is free and the memory is full: a write takes no CPU until either changes.
+    #[test]
+    fn a_write_that_waits_takes_no_cpu() {
+        use rustix::time::{clock_gettime, ClockId};
+        const LONG: Duration = Duration::from_millis(500);
+        for slot_is_freed in [false, true] {
+            let rooms = Rooms {
+                slots: Slots::new(usize::from(slot_is_freed)),
+                memory: Memory { most: 1000, ..Memory::new() },
+            };
+            let slot = rooms.slots.take();
+            let held = rooms.memory.take(2000);
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| {
+                    let room = rooms.room_for_write(1);
+                    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+                    (room, Duration::new(cpu.tv_sec as u64, cpu.tv_nsec as u32))
+                });
+                thread::sleep(LONG);
+                assert!(!waiter.is_finished());
+                match slot_is_freed {
+                    true => drop(slot),
+                    false => drop(held),
+                }
+                let (room, cpu) = waiter.join().expect("a write that waits");
+                assert_eq!(matches!(room, Room::Here(_)), slot_is_freed, "{room:?}");
+                assert!(cpu < LONG / 50, "{cpu:?} of {LONG:?}");
+            });
+        }
+    }
+
+    /// Memory that is released wakes a write that waits.
+    #[test]
+    fn a_write_gets_the_memory_that_is_released() {
+        let memory = Memory { most: 1000, ..Memory::new() };
+        let (first, second) = (memory.take(1500), memory.take(500));
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| memory.take_write(1000, SOON).is_some());
+            while memory.lock().waiting == 0 {
+                thread::yield_now();
+            }
+            drop(second);
+            // 500 bytes are too few, so it waits for more.
+            assert_eq!(memory.lock().waiting, 1);
+            drop(first);
+            assert!(waiter.join().expect("a write that waits"));
+        });
+        assert_eq!(memory.lock().held, 0);
     }
 
     #[test]
