@@ -39,7 +39,7 @@ sides=(disk db volume)
 declare -A store
 # loop NAME FILE: as store[NAME].
 loop() {
-	store[$1]=$(losetup -f --show --direct-io=on "$2" 2>/dev/null || losetup -f --show "$2") || fail "loop devices do not work here"
+	store[$1]=$(loop_device "$2" --direct-io=on || loop_device "$2") || fail "$(cat "$work/no-loop")"
 	at_end "losetup -d ${store[$1]}"
 }
 disk disk "$kind" 4G

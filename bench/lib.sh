@@ -10,6 +10,7 @@ root=$(cd "$here/.." && pwd)
 me=$(basename "$0" .sh)
 . "$here/disks.sh"
 . "$here/facts.sh"
+. "$root/tests/loops.sh"
 FOREBAY=${FOREBAY:-${CARGO_TARGET_DIR:-$root/target}/release/forebay}
 
 say() { echo "$me: $*" >&2; }
@@ -106,7 +107,7 @@ uri() { echo "nbd+unix:///${2:-}?socket=$1"; }
 # mounted NAME: ext4 on $work/NAME.fuse/nbd, at $work/NAME.
 mounted() {
 	local loop
-	loop=$(losetup -f --show "$work/$1.fuse/nbd") || fail "loop devices do not work here"
+	loop=$(loop_device "$work/$1.fuse/nbd") || fail "$(cat "$work/no-loop")"
 	at_end "losetup -d $loop"
 	mkfs.ext4 -q -F -E lazy_itable_init=0,lazy_journal_init=0 "$loop"
 	mkdir -m 711 "$work/$1"

@@ -402,7 +402,7 @@ umount_disk
 
 # Programs get the kinds of directory entries even if the file system does not store them.
 truncate -s 16M "$work/image" && mkfs.ext4 -qF -O ^filetype "$work/image"
-mount -o loop "$work/image" "$work/disk"
+mount_image "$work/image" "$work/disk"
 mkdir -p "$tree/a/b" && touch "$tree/a/b/c" && ln -s c "$tree/a/b/s"
 start_mount "$tree"
 kinds() { find "$tree" -mindepth 1 -printf '%y %P\n' | sort | tr '\n' ' '; }

@@ -16,7 +16,7 @@ ops=${1:-5000}
 shift || true
 systems=("$@")
 [ $# -gt 0 ] || systems=(ext4 xfs btrfs)
-losetup --find >/dev/null 2>&1 || systems=(here)
+loops_work || systems=(here)
 seed=${SEED:-1}
 compile same -I"$root/tests/mount" "$root/tests/mount/same.c"
 

@@ -15,7 +15,7 @@ back=$work/back
 tree=$work/disk/tree
 mkdir -p "$back" "$work/disk"
 at_end 'umount -l "$work/disk" "$back" 2>/dev/null || true'
-disk() { mount -o loop,errors=continue "$back/image" "$work/disk" || skip "ext4 cannot be mounted from a file here"; }
+disk() { mount_image "$back/image" "$work/disk" errors=continue || skip "ext4 cannot be mounted from a file here"; }
 begin() { # MIB OF THE FILE
 	mount -t tmpfs -o size=24M none "$back"
 	truncate -s 128M "$back/image"

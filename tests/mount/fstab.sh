@@ -73,7 +73,7 @@ has() { [[ ,$(findmnt -fnro VFS-OPTIONS --mountpoint "$1"), == *,"$2",* ]]; }
 # Nothing holds the tree's disk when umount(8) returns.
 free() {
 	umount "$work/disk" || fail "the disk is busy after umount $1"
-	mount -o loop "$work/image" "$work/disk"
+	mount_image "$work/image" "$work/disk"
 }
 sync_to() { python3 -c 'import os, sys
 f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); os.write(f, b"by fstab\n"); os.fsync(f)' "$1"; }

@@ -24,7 +24,7 @@ make_disk() {
 	*) "mkfs.$1" -qf "$work/image" >/dev/null ;;
 	esac
 	mkdir -p "$work/disk"
-	mount -o loop "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
+	mount_image "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
 }
 umount_disk() { ! mountpoint -q "$work/disk" || umount "$work/disk"; }
 at_end 'umount -l "$work/disk" 2>/dev/null || true'

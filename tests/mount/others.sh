@@ -177,7 +177,7 @@ done
 # Names that differ in case.
 truncate -s 64M "$work/folding"
 if mkfs.ext4 -qF -O casefold "$work/folding" 2>/dev/null && mkdir -p "$work/fold" &&
-	mount -o loop "$work/folding" "$work/fold" 2>/dev/null; then
+	mount_image "$work/folding" "$work/fold" 2>/dev/null; then
 	at_end 'umount -l "$work/fold" 2>/dev/null || true'
 	mkdir -p "$work/fold/tree/folds" "$work/fold/tree/plain"
 	chattr +F "$work/fold/tree/folds"

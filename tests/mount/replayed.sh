@@ -34,7 +34,7 @@ make_plain() { # SYSTEM
 	*) "mkfs.$1" -qf "$work/plain.image" >/dev/null ;;
 	esac
 	mkdir -p "$work/stable"
-	mount -o loop "$work/plain.image" "$work/stable" || skip "$1 cannot be mounted from a file here"
+	mount_image "$work/plain.image" "$work/stable" || skip "$1 cannot be mounted from a file here"
 	mkdir "$work/stable/plain"
 }
 at_end 'umount -l "$work/stable" 2>/dev/null || true'

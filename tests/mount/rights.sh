@@ -15,7 +15,7 @@ new_disk() { # MOUNT OPTIONS
 	make_disk ext4 32M
 	umount "$work/disk"
 	tune2fs -r 8192 -g 3333 "$work/image" >/dev/null
-	mount -o "loop,$1" "$work/image" "$work/disk"
+	mount_image "$work/image" "$work/disk" "$1"
 	mkdir "$work/disk/tree"
 	chmod 755 "$work/disk/tree"
 }

@@ -45,7 +45,7 @@ P
 kill_mount
 umount_disk
 cp "$work/before" "$work/image"
-mount -o loop "$work/image" "$work/disk"
+mount_image "$work/image" "$work/disk"
 
 mount -o remount,ro "$work/disk"
 code=0
@@ -136,7 +136,7 @@ python3 -c 'import os, sys; os.fsync(os.open(sys.argv[1], os.O_CREAT | os.O_WRON
 kill_mount
 umount_disk
 cp "$work/before" "$work/image"
-mount -o loop "$work/image" "$work/disk"
+mount_image "$work/image" "$work/disk"
 for accept in '' --accept=under-way; do
 	code=0
 	# shellcheck disable=SC2086
@@ -169,7 +169,7 @@ if command -v mkfs.xfs >/dev/null && make_disk xfs 320M; then
 	kill_mount
 	umount_disk
 	cp "$work/before" "$work/image"
-	mount -o loop "$work/image" "$work/disk"
+	mount_image "$work/image" "$work/disk"
 	"$FOREBAY" replay "$pool" "$tree" >"$work/projects" 2>&1 || fail "a project: $(cat "$work/projects")"
 	for name in quota/new quota/sub/inner; do
 		[ "$(cat "$tree/$name")" = "$name" ] || fail "a project: $name: $(cat "$work/projects")"

@@ -20,13 +20,7 @@ start_disk() { # SYSTEM, or nothing: as it is
 		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
 		sleep 0.02
 	done
-	# Others look for a free one too, and take what was found.
-	for ((tries = 0; tries < 50; tries++)); do
-		loop=$(losetup --find --show "$work/drive/disk" 2>>"$work/disk.err") && break
-		loop=''
-		sleep 0.1
-	done
-	[ -n "$loop" ] || skip "no loop device on it: $(tail -n 1 "$work/disk.err")"
+	loop=$(loop_device "$work/drive/disk") || { loop='' && skip "$(cat "$work/no-loop")"; }
 	case ${1:-} in
 	'') ;;
 	ext4) mkfs.ext4 -qF "$loop" ;;

@@ -11,7 +11,7 @@
 need nbdfuse mkfs.ext4 e2fsck losetup mount fusermount3
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
 [ -e /dev/fuse ] || skip "no /dev/fuse"
-losetup -f >/dev/null 2>&1 || skip "no loop devices"
+loops_work || skip "no loop devices"
 
 mkdir "$work/fuse" "$work/mnt"
 make_pool 64M disk=256M
@@ -27,7 +27,7 @@ connect() {
 		kill -0 "$fuse" 2>/dev/null || { cat "$work/fuse.log" >&2; fail "nbdfuse"; }
 		sleep 0.05
 	done
-	loop=$(losetup -f --show "$work/fuse/nbd") || skip "loop devices do not work here"
+	loop=$(loop_device "$work/fuse/nbd") || skip "$(cat "$work/no-loop")"
 }
 disconnect() {
 	[ -n "$loop" ] && losetup -d "$loop"

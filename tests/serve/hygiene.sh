@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file; no
-# test takes the python3 that comes first in the PATH; and the mount namespace of one test
-# holds no mount of another.
+# test takes the python3 that comes first in the PATH; a test waits for a loop device that others
+# have, and says who has them; and the mount namespace of one test holds no mount of another.
 # Method: a planted test starts a server, a process that has left its session, a shell in the
 # background, mounts, a loop device and a tree mounted by Forebay, and then fails or is stopped.
-# A python3 that can do nothing comes first in the PATH of one that uses it.
+# A python3 that can do nothing comes first in the PATH of one that uses it, and so does a losetup
+# that finds no free device until it was asked some times.
 # A copy of another test's mount is looked for in a namespace by tests/apart, and in a plain one.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -28,7 +29,7 @@ if [[ $with == *mounts* ]]; then
 fi
 if [[ $with == *loop* ]]; then
 	truncate -s 8M "$work/loop.image"
-	losetup -f --show "$work/loop.image" >"$told.loop"
+	loop_device "$work/loop.image" >"$told.loop"
 fi
 if [[ $with == *fuse* ]]; then
 	mkdir "$work/tree"
@@ -45,7 +46,7 @@ with=''
 if [ "$(id -u)" = 0 ]; then
 	mkdir "$work/probe"
 	! mount -t tmpfs none "$work/probe" 2>/dev/null || with+=' mounts'
-	! losetup -f >/dev/null 2>&1 || with+=' loop'
+	! loops_work || with+=' loop'
 	[[ $with != *mounts* || ! -e /dev/fuse ]] || with+=' fuse'
 fi
 for how in exit fails stopped; do
@@ -81,6 +82,47 @@ if [ -x /usr/bin/python3 ]; then
 		fail "a test takes the python3 that comes first in the PATH: $(cat "$work/says")"
 	say "a test takes Debian's python3"
 fi
+
+mkdir "$work/few"
+printf '#!/bin/sh\n' >"$work/few/sleep"
+cat >"$work/few/losetup" <<'S'
+#!/bin/sh
+case "$*" in
+--list*) [ ! -s "$FEW/held" ] || cat "$FEW/held" ;;
+--find) cat "$FEW/free" ;;
+*)
+	echo >>"$FEW/asked"
+	[ "$(wc -l <"$FEW/asked")" -lt "$(cat "$FEW/granted")" ] || { echo /dev/its-own && exit; }
+	echo "losetup: cannot find an unused loop device" >&2
+	exit 1
+	;;
+esac
+S
+chmod +x "$work/few/sleep" "$work/few/losetup"
+export FEW=$work/few
+# ask GRANTED HELD FREE: a loop device, which is granted when it is asked for so many times, while
+# others hold some and a free one is shown; sets got and asked.
+ask() {
+	rm -f "$FEW/asked"
+	echo "$1" >"$FEW/granted"
+	echo "$3" >"$FEW/free"
+	printf %s "$2" >"$FEW/held"
+	got=$(PATH=$FEW:$PATH loop_device a-file 2>/dev/null) || got=none
+	asked=$(wc -l <"$FEW/asked")
+}
+loop_tries=40
+ask 30 '/dev/loop0 /of-another' /dev/loop8-is-not-there
+[ "$got" = /dev/its-own ] || fail "a test does not wait for a loop device that others have: $got"
+ask 10 '' /dev/loop8-is-not-there
+[ "$got" = /dev/its-own ] || fail "a test does not try again where another one took the device: $got"
+ask 9999 '/dev/loop0 /of-another' /dev/loop8-is-not-there
+[ "$got" = none ] && [ "$asked" = "$loop_tries" ] || fail "asked $asked times, and got $got"
+grep -q 'no loop device for a-file (losetup: cannot.*/dev/loop0 /of-another' "$work/no-loop" || fail "it does not say who has them: $(cat "$work/no-loop")"
+ask 9999 '/dev/loop0 /of-another' "$(find /dev -maxdepth 1 -type b -print -quit)"
+[ -z "$(cat "$FEW/free")" ] || [ "$asked" = 20 ] || fail "it waits for others while a device is free: asked $asked times"
+ask 9999 '' /dev/loop8-is-not-there
+[ "$asked" = 20 ] || fail "it waits where nobody has a loop device: asked $asked times"
+say "a test waits for a loop device that others have, and says who has them"
 
 [[ $with == *mounts* ]] && unshare --mount true 2>/dev/null || { say "NOT TESTED: no mount namespace can be made"; exit; }
 other=$(mktemp -d "${TMPDIR:-/tmp}/forebay-other.XXXXXX")

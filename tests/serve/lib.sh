@@ -114,6 +114,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 . "$root/scripts/debian-python"
+. "$root/tests/loops.sh"
 
 # listens NAME: the NBD server of another, which writes $work/NAME.pid when it listens (its socket
 # is there a moment before) and says what is wrong in $work/NAME.log.

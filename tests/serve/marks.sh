@@ -14,7 +14,7 @@
 . "$(dirname "$0")/lib.sh"
 need fio mkfs.ext4 losetup mount
 [ "$(id -u)" = 0 ] || skip "mounting needs root"
-losetup -f >/dev/null 2>&1 || skip "no loop devices"
+loops_work || skip "no loop devices"
 rounds=${1:-12}
 
 # small NAME [MKFS OPTIONS]: ext4 of 8 MiB at $work/NAME.
@@ -22,7 +22,7 @@ small() {
 	truncate -s 8M "$work/$1.ext4"
 	mkfs.ext4 -q -F -O ^has_journal "${@:2}" "$work/$1.ext4" 2>/dev/null
 	mkdir "$work/$1"
-	mount -o loop "$work/$1.ext4" "$work/$1" || skip "loop devices do not work here"
+	mount_image "$work/$1.ext4" "$work/$1" || skip "$(cat "$work/no-loop")"
 	at_end "umount -l '$work/$1'"
 }
 fill() { dd if=/dev/zero of="$1/fill" bs=4k 2>/dev/null || true; dd if=/dev/zero of="$1/rest" bs=512 2>/dev/null || true; }

@@ -34,15 +34,8 @@ start_disk() { # FILE or BLOCK, KEY=NUMBER...
 	attach "$device"
 	device=$loop
 }
-# attach FILE: sets loop.  Others look for a free device too, and take what was found.
-attach() {
-	local tries
-	for ((tries = 0; tries < 50; tries++)); do
-		loop=$(losetup --find --show "$1" 2>>"$work/disk.err") && return
-		loop=''
-		sleep 0.1
-	done
-	skip "no loop device: $(tail -n 1 "$work/disk.err")"
+attach() { # FILE; sets loop
+	loop=$(loop_device "$1") || { loop='' && skip "$(cat "$work/no-loop")"; }
 }
 stop_disk() {
 	[ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
@@ -191,7 +184,7 @@ if [ -n "$before" ]; then
 fi
 
 # A loop device over the device claims nothing, and neither does a program that writes to it.
-upper=$(losetup --find --show "$loop") || skip "no second loop device"
+upper=$(loop_device "$loop") || skip "$(cat "$work/no-loop")"
 at_end 'losetup -d "$upper" 2>/dev/null || true'
 expect 4 media-test "$loop" --server "$server" --overwrite
 grep -q "is the disk of $upper" "$work/error" || fail "a loop device over it is not seen: $(cat "$work/error")"

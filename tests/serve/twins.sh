@@ -17,14 +17,9 @@ need losetup qemu-io
 devices=()
 at_end 'umount /sys 2>/dev/null; for device in "${devices[@]}"; do losetup -d "$device" 2>/dev/null; done'
 new_device() { # NAME: makes a device of 16 MiB, at $work/NAME
-	local device tries
+	local device
 	truncate -s 16M "$work/$1.image"
-	for ((tries = 0; tries < 50; tries++)); do
-		device=$(losetup --find --show "$work/$1.image" 2>/dev/null) && break
-		device=''
-		sleep 0.1
-	done
-	[ -n "$device" ] || skip "no loop device"
+	device=$(loop_device "$work/$1.image") || skip "$(cat "$work/no-loop")"
 	devices+=("$device")
 	ln -sfn "$device" "$work/$1"
 }

@@ -21,7 +21,7 @@ for unit in serve mount; do
 done
 truncate -s 64M "$work/tree.image"
 mkfs.ext4 -q -F "$work/tree.image"
-loop=$(losetup -f --show "$work/tree.image") || skip "loop devices do not work here"
+loop=$(loop_device "$work/tree.image") || skip "$(cat "$work/no-loop")"
 at_end "losetup -d $loop"
 
 cat >"$work/container.sh" <<'S'

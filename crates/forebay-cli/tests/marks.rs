@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use common::nbd::Served;
 use common::{Bench, Output};
 use forebay::{AttachOptions, Pool, PoolOptions};
+use forebay_test::Loop;
 
 /// The place of a dirty origin, whose pool may hold block 0.
 struct Case {
@@ -536,37 +537,27 @@ fn a_loop_device_and_its_file_are_one_origin() {
     let b = Bench::on_disk();
     b.make_pool();
     b.write("disk", &[0; 1 << 20]);
-    let out = Command::new("losetup").args(["-f", "--show"]).arg(b.path("disk")).output();
-    let device = match out {
-        Ok(out) if out.status.success() => {
-            String::from_utf8(out.stdout).unwrap().trim().to_string()
-        }
-        _ => {
-            forebay_test::skipped!("no loop device is to be had");
-            return;
-        }
+    let device = match Loop::attach(&b.path("disk"), &[]) {
+        Ok(device) => device,
+        Err(why) => return forebay_test::skipped!("{why}"),
     };
-    let detach = || drop(Command::new("losetup").args(["-d", &device]).status());
-    let tried = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        b.run_ok(&["volume", "add", "pool", "v", &device]);
-        let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
-        let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
-        let volume = pool.attach("v", &state).unwrap();
-        volume.write_at(&[5; 4096], 0).unwrap();
-        volume.detach().unwrap();
-        pool.close().unwrap();
-        for place in [device.as_str(), "disk"] {
-            let out = b.run(&["origin", "status", place]);
-            assert_eq!(out.code, Some(14), "{place}: {out:?}");
-        }
-        b.run_ok(&["create", "other", "--size", "16M"]);
-        b.run_ok(&["drain", "pool"]);
-        for place in [device.as_str(), "disk"] {
-            assert_eq!(b.run(&["origin", "status", place]).code, Some(0), "{place}");
-        }
-    }));
-    detach();
-    tried.unwrap();
+    let places = [device.path().to_str().unwrap(), "disk"];
+    b.run_ok(&["volume", "add", "pool", "v", places[0]]);
+    let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
+    let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &state).unwrap();
+    volume.write_at(&[5; 4096], 0).unwrap();
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    for place in places {
+        let out = b.run(&["origin", "status", place]);
+        assert_eq!(out.code, Some(14), "{place}: {out:?}");
+    }
+    b.run_ok(&["create", "other", "--size", "16M"]);
+    b.run_ok(&["drain", "pool"]);
+    for place in places {
+        assert_eq!(b.run(&["origin", "status", place]).code, Some(0), "{place}");
+    }
 }
 
 // --- what a hostile user found ---------------------------------------------------------
@@ -679,13 +670,11 @@ fn a_loop_device_whose_file_is_deleted_is_not_complete() {
     let b = Bench::on_disk();
     b.make_pool();
     b.write("disk", &[0; 1 << 20]);
-    let out = Command::new("losetup").args(["-f", "--show"]).arg(b.path("disk")).output();
-    let Some(out) = out.ok().filter(|out| out.status.success()) else {
-        forebay_test::skipped!("no loop device is to be had");
-        return;
+    let device = match Loop::attach(&b.path("disk"), &[]) {
+        Ok(device) => device,
+        Err(why) => return forebay_test::skipped!("{why}"),
     };
-    let device = String::from_utf8(out.stdout).unwrap().trim().to_string();
-    b.run_ok(&["volume", "add", "pool", "v", &device]);
+    b.run_ok(&["volume", "add", "pool", "v", device.path().to_str().unwrap()]);
     let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
     let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
     let volume = pool.attach("v", &state).unwrap();
@@ -693,7 +682,7 @@ fn a_loop_device_whose_file_is_deleted_is_not_complete() {
     let go_on = &mut |_: &_| std::ops::ControlFlow::Continue(());
     fs::rename(b.path("disk"), b.path("moved")).unwrap();
     volume.drain(go_on).unwrap();
-    assert!(Command::new("losetup").args(["-d", &device]).status().unwrap().success());
+    drop(device);
     fs::remove_file(b.path("moved")).unwrap();
     volume.write_at(&[6; 4096], 0).unwrap();
     let told = volume.drain(go_on).unwrap_err().to_string();

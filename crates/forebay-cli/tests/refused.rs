@@ -8,6 +8,7 @@ use std::fs;
 use std::process::Command;
 
 use common::{crc32c, Bench};
+use forebay_test::Loop;
 
 #[test]
 fn a_busy_pool_is_refused_and_its_holder_named() {
@@ -53,19 +54,17 @@ fn a_busy_origin_is_refused() {
 fn an_origin_that_is_a_loop_device_is_refused() {
     let b = Bench::new();
     b.make_volume();
-    let losetup = |words: &[&str]| Command::new("losetup").args(words).output();
-    let made = losetup(&["-f", "--show", b.path("origin").to_str().unwrap()]);
-    let Some(made) = made.ok().filter(|made| made.status.success()) else {
-        forebay_test::skipped!("there are no loop devices here");
-        return;
+    let device = match Loop::attach(&b.path("origin"), &[]) {
+        Ok(device) => device,
+        Err(why) => return forebay_test::skipped!("{why}"),
     };
-    let device = String::from_utf8(made.stdout).unwrap();
+    let the_disk = format!("the disk of {}", device.path().display());
     let commands = ["drain pool", "volume add pool w origin"];
     let tried = commands.map(|command| b.run(&command.split(' ').collect::<Vec<_>>()));
-    assert!(losetup(&["-d", device.trim()]).unwrap().status.success());
+    drop(device);
     for out in tried {
         assert_eq!(out.code, Some(4), "{out:?}");
-        assert!(out.stderr.contains(&format!("the disk of {}", device.trim())), "{out:?}");
+        assert!(out.stderr.contains(&the_disk), "{out:?}");
     }
     b.run_ok(&["drain", "pool"]);
 }

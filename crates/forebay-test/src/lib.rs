@@ -5,13 +5,17 @@
 //! counts those of a run in its summary; `scripts/skips` refuses a test that returns early
 //! without it.
 //!
-//! [`memory`] is where tests make their pools.
+//! [`memory`] is where tests make their pools, and [`Loop`] a loop device.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout)]
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+mod loops;
+
+pub use loops::Loop;
 
 /// The file to which skipped tests are added, one a line.
 pub const FILE: &str = "FOREBAY_SKIPS";

@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 use crate::common::*;
 use crate::passing::origin_passes_on;
 use forebay::*;
+use forebay_test::Loop;
 
 fn add(pool: &Pool, origin: PathBuf, block_size: u32) {
     pool.volume_add(&NewVolume { name: "v".into(), origin, block_size, ..Default::default() })
@@ -218,34 +218,6 @@ fn an_origin_in_use_is_refused() {
     assert_eq!(pool.volume_add(&new).unwrap_err().exit_code(), 2);
 }
 
-/// A loop device, detached at the end.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// None, and a note, where this process may not make one.
-    fn new(file: &std::path::Path, sector: &str) -> Option<Loop> {
-        let out = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", sector])
-            .arg(file)
-            .output();
-        match out {
-            Ok(out) if out.status.success() => {
-                Some(Loop(String::from_utf8(out.stdout).unwrap().trim().into()))
-            }
-            failed => {
-                forebay_test::skipped!("no loop device ({failed:?})");
-                None
-            }
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 /// A block device is claimed for us alone, written with O_DIRECT, zeroed and
 /// discarded by the device, and known again by its id.
 #[test]
@@ -253,27 +225,28 @@ fn block_devices() {
     for (sector, block) in [("512", 512u32), ("4096", 4096)] {
         let dir = Dir::new("loop");
         let backing = dir.file("backing", 4 << 20);
-        let Some(device) = Loop::new(&backing, sector) else {
-            return;
+        let device = match Loop::attach(&backing, &["--sector-size", sector]) {
+            Ok(device) => device,
+            Err(why) => return forebay_test::skipped!("{why}"),
         };
         let pool = open(&dir.pool(16));
         if block == 4096 {
             let new = NewVolume {
                 name: "v".into(),
-                origin: device.0.clone(),
+                origin: device.path().into(),
                 block_size: 512,
                 ..Default::default()
             };
             let e = pool.volume_add(&new).unwrap_err();
             assert!(e.to_string().contains("use a block size of 4096"), "{e}");
         }
-        add(&pool, device.0.clone(), 0);
+        add(&pool, device.path().into(), 0);
         let volume = pool.attach("v", &plain()).unwrap();
         assert_eq!((volume.block_size(), volume.size_bytes()), (block, 4 << 20));
         let info = volume.info().unwrap();
         assert!(info.identity.starts_with("loop:file:"), "{}", info.identity);
         assert!(info.origin.unwrap().method.contains("O_DIRECT"));
-        let e = FileOrigin::open(&device.0, false).unwrap_err();
+        let e = FileOrigin::open(device.path(), false).unwrap_err();
         assert!(matches!(e, Error::Busy { .. }), "{e}");
 
         let mut model = vec![0u8; 4 << 20];
@@ -301,7 +274,7 @@ fn block_devices() {
         let kept = (0..3 << 20).chain(7 << 19..4 << 20);
         volume.detach().unwrap();
         let mut content = vec![0; 4 << 20];
-        FileOrigin::open(&device.0, true).unwrap().read_at(&mut content, 0).unwrap();
+        FileOrigin::open(device.path(), true).unwrap().read_at(&mut content, 0).unwrap();
         assert!(kept.clone().all(|i| content[i] == model[i]));
         pool.attach("v", &plain()).unwrap();
     }
