@@ -131,23 +131,26 @@ pub fn attach(
 /// Makes umount(8) read the mount table.  For a mount that `/run/mount/utab` does not name,
 /// umount(8) asks statfs(2) for the type, gets `fuse`, and does not find `umount.fuse.forebay`,
 /// which waits until the tree has everything.  Works for root only; otherwise umount(8) returns
-/// earlier.  `true`: a line was added, and [`unregister`] must remove it.
+/// earlier.  `true`: there is a line of this mount, and [`unregister`] must remove it.
 pub fn register(tree: &Path, mountpoint: &Path) -> bool {
     if !geteuid().is_root() {
         return false;
     }
     let known = fs::read("/run/mount/utab").unwrap_or_default();
     let target = [&b" TARGET="[..], &mangled(mountpoint), b" "].concat();
-    // The line may belong to the tree's own mount at the same place.
-    if known.windows(target.len()).any(|part| part == target) {
-        return false;
+    let has = |line: &[u8], part: &[u8]| line.windows(part.len()).any(|at| at == part);
+    // umount(8) removes the last line of a mountpoint.  A server that was killed left it, or it
+    // belongs to the tree's own mount at the same place.
+    if let Some(line) = known.split(|b| *b == b'\n').rfind(|line| has(line, &target)) {
+        let source = [&b"SRC="[..], &mangled(tree), b" "].concat();
+        return line.starts_with(&source) && has(line, b"uhelper=forebay");
     }
     let mut command = Command::new("mount");
     command.args(["-i", "-f", "--no-canonicalize", "-t", "fuse.forebay", "-o", "uhelper=forebay"]);
     run(command.arg("--").args([tree, mountpoint]))
 }
 
-/// Removes the line that [`register`] added, while the tree is mounted.
+/// Removes the line of [`register`].  The mount may have ended.
 pub fn unregister(mountpoint: &Path) {
     let mut command = Command::new("umount");
     run(command.args(["-i", "--fake", "--no-canonicalize", "--"]).arg(mountpoint));

@@ -474,8 +474,8 @@ impl Mount {
         self.registered.store(added.unwrap_or_default(), Ordering::Relaxed);
     }
 
-    /// Unmounts, if the mount is not in use.
-    fn take_away(&self) -> io::Result<()> {
+    /// `true`: umount(8) knew of this mount.
+    fn unregister(&self) -> bool {
         let at = self.mountpoint.clone();
         let registered = self.registered.swap(false, Ordering::Relaxed);
         if registered {
@@ -484,6 +484,12 @@ impl Mount {
                 Ok(())
             });
         }
+        registered
+    }
+
+    /// Unmounts, if the mount is not in use.
+    fn take_away(&self) -> io::Result<()> {
+        let registered = self.unregister();
         take_away(&self.mountpoint, UnmountFlags::empty()).inspect_err(|_| {
             if registered {
                 self.register();
@@ -689,6 +695,11 @@ impl Mount {
             if thread.thread().name() != Some("mount-fuse") || self.ended() {
                 let _ = thread.join();
             }
+        }
+        // The mount ended by another way than an unmount here.  What is mounted there since may be
+        // registered by the same line.
+        if !crate::is_mounted_at(&self.mountpoint) {
+            self.unregister();
         }
         let ended = match (self.live.failure(), keep) {
             (Some(_), _) => Err(self.failed()),

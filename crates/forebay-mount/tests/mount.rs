@@ -387,6 +387,47 @@ fn a_mount_in_use_can_be_abandoned() {
     assert!(late.is_err());
 }
 
+/// umount(8) knows of a mount until it ends, whatever ends it.  A line that a killed server left is
+/// taken over, and that of another mount at the same place stays.
+#[test]
+fn umount_knows_of_no_mount_that_has_ended() {
+    const NAMES: [&str; 4] = ["unmounted", "abandoned", "in use", "left by a killed server"];
+    let Some(bed) = Bed::alone("known") else { return };
+    let lines = || {
+        let utab = fs::read_to_string("/run/mount/utab").unwrap_or_default();
+        let target = format!(" TARGET={} ", bed.at().display());
+        utab.lines().filter(|line| line.contains(&target)).map(str::to_string).collect::<Vec<_>>()
+    };
+    let run = |program: &str, args: &[&str], places: &[&Path]| {
+        let mut command = std::process::Command::new(program);
+        assert!(command.args(args).args(places).status().unwrap().success());
+    };
+    let fake = ["-i", "-f", "--no-canonicalize", "-t", "fuse.forebay", "-o", "uhelper=forebay"];
+    for how in NAMES {
+        if how == NAMES[3] {
+            run("mount", &fake, &[&bed.tree(), &bed.at()]);
+        }
+        let mount = bed.start(&bed.at(), &MountOptions::default());
+        if lines().is_empty() {
+            mount.unmount(false).unwrap();
+            return forebay_test::skipped!("/run/mount/utab cannot be written here");
+        }
+        assert_eq!(lines().len(), 1, "{how}: {:?}", lines());
+        let open = (how == NAMES[2]).then(|| File::create_new(bed.at().join("open")).unwrap());
+        match how {
+            "abandoned" | "in use" => mount.abandon(false).unwrap(),
+            _ => mount.unmount(false).unwrap(),
+        }
+        assert_eq!(lines(), [""; 0], "{how}");
+        drop(open);
+    }
+    run("mount", &fake, &[&bed.dir.join("another"), &bed.at()]);
+    bed.start(&bed.at(), &MountOptions::default()).unmount(false).unwrap();
+    let left = lines();
+    run("umount", &["-i", "--fake", "--no-canonicalize"], &[&bed.at()]);
+    assert!(left.len() == 1 && left[0].contains("/another "), "{left:?}");
+}
+
 #[test]
 fn what_cannot_be_mounted_leaves_no_log_behind() {
     let Some(bed) = Bed::new("nowhere") else { return };
