@@ -257,9 +257,49 @@ filtered() {
 	without_pidfd "$FOREBAY" umount "$work/filtered" >"$work/mount.log" 2>&1 || fail "umount without pidfd_open: $(cat "$work/mount.log")"
 	say "a mount starts and ends without pidfd_open"
 }
+# The signal comes when the mount is there, and the command cannot print that yet, since nobody reads
+# its output: what it then says is true.
+late() {
+	mkdir "$work/late"
+	python3 - "$FOREBAY" "$pool" "$tree" "$work/late" <<'P' || fail "a signal while the command reports its mount"
+import os, signal, subprocess, sys, time
+at = sys.argv[-1]
+def mounted():
+    with open("/proc/self/mountinfo") as mounts:
+        return any(line.split()[4] == at for line in mounts)
+output, full = os.pipe()
+os.set_blocking(full, False)
+try:
+    while os.write(full, b"x" * 4096):
+        pass
+except BlockingIOError:
+    pass
+os.set_blocking(full, True)
+process = subprocess.Popen([sys.argv[1], "mount", *sys.argv[2:]], stdout=full)
+os.close(full)
+limit = time.monotonic() + 60
+while not mounted():
+    assert process.poll() is None and time.monotonic() < limit, "there is no mount"
+    time.sleep(0.05)
+time.sleep(1)  # for what the server does before it says so
+process.send_signal(signal.SIGTERM)
+time.sleep(0.5)
+printed = b""
+while part := os.read(output, 65536):
+    printed += part
+code = process.wait()
+time.sleep(0.5)
+# On a busy machine the signal may come before the server says that it has mounted.
+found = (code, b"mounted " in printed, mounted())
+assert found in [(0, True, True), (13, False, False)], (found, printed[-200:])
+P
+	! mountpoint -q "$work/late" || "$FOREBAY" umount "$work/late" >/dev/null || fail "umount of a mount that was reported late"
+	say "a mount that is reported is left alone"
+}
 if [ -z "$alone" ]; then
 	early
 	filtered
+	late
 fi
 
 # Who starts a mount is asked to end while the server waits for the tree, which somebody has locked:

@@ -247,8 +247,10 @@ fn by_child(
     child.process_group(0);
     let mut child = Started::by(child, interrupt)?;
     match mounted_by(&mut child.process) {
-        Some(status) if !interrupt.came() => announce(a, &status).map(|()| 0),
+        Some(status) if child.leaves(interrupt) => announce(a, &status).map(|()| 0),
         Some(_) => {
+            // The end of a mount that programs use already may cost what they wrote.
+            child.repeat_errors();
             child.wait()?;
             Err(interrupted(&request.mountpoint, "nothing is mounted there any more").into())
         }
@@ -285,6 +287,25 @@ impl Started {
         let process = command.spawn().context("cannot start the server")?;
         *locked(&pid) = Some(Pid::from_child(&process));
         Ok(Started { process, pid })
+    }
+
+    /// Leaves the server alone: it gets no later signal of this command.  `false`: a signal has come
+    /// before, and the server gets that one.
+    fn leaves(&self, interrupt: &Interrupt) -> bool {
+        let mut pid = locked(&self.pid);
+        let left = !interrupt.came();
+        if left {
+            *pid = None;
+        }
+        left
+    }
+
+    /// Repeats what the server prints to standard error until its end.
+    fn repeat_errors(&mut self) {
+        let Some(errors) = self.process.stderr.take() else { return };
+        for line in BufReader::new(errors).split(b'\n').map_while(Result::ok) {
+            out::warn(String::from_utf8_lossy(&line));
+        }
     }
 
     fn wait(&mut self) -> std::io::Result<ExitStatus> {
