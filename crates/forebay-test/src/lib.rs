@@ -61,6 +61,24 @@ pub fn memory() -> PathBuf {
     }
 }
 
+/// Runs a test of this program in a process of its own, with a umask by which others may read
+/// nothing, and with this variable, by which the test knows that it is there.
+///
+/// # Panics
+/// The test does not exist, or fails.
+pub fn run_with_umask_0077(test: &str, variable: &str, value: &Path) {
+    let program = std::env::current_exe().expect("the program of this test");
+    let ran = std::process::Command::new("sh")
+        .args(["-c", "umask 0077 && exec \"$0\" --exact \"$1\""])
+        .arg(program)
+        .arg(test)
+        .env(variable, value)
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("test result: ok. 1 passed"), "{test}: {said}");
+}
+
 fn has_room(free_bytes: u64) -> bool {
     free_bytes >= ROOM
 }

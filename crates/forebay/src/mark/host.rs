@@ -661,13 +661,7 @@ mod tests {
         }
         let dir = new_dir("umask");
         let test = "mark::host::tests::all_may_read_a_record_whatever_the_umask";
-        let ran = std::process::Command::new("sh")
-            .args(["-c", "umask 0077 && exec \"$0\" --exact \"$1\""])
-            .arg(std::env::current_exe().unwrap())
-            .arg(test)
-            .env(DIR, &dir)
-            .output();
-        assert!(ran.unwrap().status.success());
+        forebay_test::run_with_umask_0077(test, DIR, &dir);
         let record = dir.join("state").join(format!("{FILE}.{ID}"));
         assert_eq!(record.metadata().unwrap().permissions().mode() & 0o777, 0o644);
         std::fs::remove_dir_all(dir).unwrap();

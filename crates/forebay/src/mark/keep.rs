@@ -604,15 +604,8 @@ mod tests {
             return;
         }
         let dir = std::env::temp_dir().join(format!("fby-keep-umask-{}", std::process::id()));
-        let ran = std::process::Command::new("sh")
-            .args(["-c", "umask 0077 && exec \"$0\" --exact \"$1\""])
-            .arg(std::env::current_exe().unwrap())
-            .arg("mark::keep::tests::all_may_read_a_mark_whatever_the_umask")
-            .env(DIR, dir.join("above"))
-            .output()
-            .unwrap();
-        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
-        assert!(dir.exists(), "{}", String::from_utf8_lossy(&ran.stdout));
+        let test = "mark::keep::tests::all_may_read_a_mark_whatever_the_umask";
+        forebay_test::run_with_umask_0077(test, DIR, &dir.join("above"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
