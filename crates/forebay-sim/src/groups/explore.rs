@@ -145,6 +145,10 @@ impl Explorer<'_> {
         if claim.end != sys::FBY_LOG_COMPLETE || claim.twins != 0 {
             return Err(format!("claim: {claim:?}"));
         }
+        // A plain cut leaves no copies, which a claim would drop.
+        if info.found != nodes.len() as u64 {
+            return Err(format!("recovery finds {} entries, a claim {}", info.found, nodes.len()));
+        }
         let (mut ids, mut wrong, mut room) = (Vec::new(), None, Vec::new());
         let replayed = engine.log_replay(index, &mut nodes, &mut |node, _| {
             let id = engine.log_read(index, node, &mut room).ok().and_then(id_of);
