@@ -158,6 +158,7 @@
 	X(GROUP_CLOSED_EARLY, "a chunk's array is written before its last group is durable") \
 	X(GROUP_ERROR_IGNORED, "a group whose write failed counts as durable") \
 	X(GROUP_AGAIN_TWICE, "a group is appended again while the first one may count, too") \
+	X(ARRAY_OVERTAKES_OPEN, "a chunk is opened again before the array of its last use is durable") \
 	X(WITNESS_SILENT, "recovery does not say that a group is gone which another one names as durable") \
 	X(GROUP_PERSIST_IGNORED, "a record that could not be written counts as written") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \

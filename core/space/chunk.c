@@ -205,7 +205,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	fby_store(&ch->fill, p->store.first_page);
 	ch->sealed = ch->tick_fill = p->store.first_page;
 	ch->stays = false;
-	if (p->store.unit)
+	if (p->store.unit && !FBY_BUG(ARRAY_OVERTAKES_OPEN))
 		ch->pinned = FBY_PIN_GROUP; /* until its array is durable */
 	ch->last_block = FBY_NO_BLOCK;
 	fby_store(&ch->clean_for, 0u);

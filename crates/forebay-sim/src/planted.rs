@@ -78,7 +78,7 @@ const SEARCHERS: [(Searcher, &[&str]); 7] = [
         "CLEAN_ANY", "SEAL_COPY", "STATIC_"]),
     (Searcher::Logs, &["APPEND_", "COUNTERS_", "GENERATION_", "TORN_ENTRY", "SEAL_OF", "CHECKPOINT_", "EARLIER_",
         "OPEN_LINE", "GUID_", "STALE_HEADER", "STORED_", "END_", "ENTRY_EPOCH", "CREATE_", "DESTROY_"]),
-    (Searcher::Groups, &["GROUP_", "WITNESS_"]),
+    (Searcher::Groups, &["GROUP_", "WITNESS_", "ARRAY_"]),
     (Searcher::LogsDamaged, &["HEADER_ENDS", "MISSING_", "SYNC_"]),
     (Searcher::Seeds, &["CUT_PAST", "FREE_BEFORE", "CRC_SKIPS"]),
     (Searcher::Flips, &[]),

@@ -59,7 +59,7 @@ pub struct Hostile {
 }
 
 /// Its ticket, unless the pool is full.
-fn append(
+pub(super) fn append(
     ssd: &Ssd,
     engine: &Engine,
     log: u16,

@@ -8,6 +8,7 @@ mod explore;
 mod formats;
 mod hostile;
 mod lies;
+mod pinned;
 mod run;
 mod scenes;
 mod ssd;
@@ -22,6 +23,7 @@ pub use explore::{explore, Bounds, Explored};
 pub use formats::{formats, Formats};
 pub use hostile::{hostile, Hostile};
 pub use lies::lies;
+pub use pinned::pinned;
 pub use run::{Op, Scene};
 pub use scenes::{random, small};
 
@@ -40,6 +42,7 @@ pub struct Others {
 pub fn others(mutations: u64) -> Result<Others, String> {
     let (damaged, told) = damaged().map_err(|e| format!("damaged: {e}"))?;
     let formats = formats(Images { complete: 8, random: 4 }).map_err(|e| format!("format: {e}"))?;
+    pinned().map_err(|e| format!("pinned: {e}"))?;
     let lies = lies().map_err(|e| format!("lies: {e}"))?;
     Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats, lies })
 }
@@ -90,6 +93,11 @@ mod tests {
             assert_eq!(kept, now);
         }
         assert_eq!(kept.lines().count(), now.lines().count());
+    }
+
+    #[test]
+    fn a_chunk_is_opened_again_when_its_array_is_durable() {
+        assert_eq!(pinned(), Ok(()));
     }
 
     #[test]
