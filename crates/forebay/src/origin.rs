@@ -5,6 +5,7 @@
 //! server, [`RbdOrigin`] an image of a Ceph cluster.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
 //! and [`FaultyOrigin`] are for tests.
 
+mod claim;
 mod faulty;
 mod file;
 mod holes;
@@ -16,6 +17,7 @@ mod nbd;
 mod open;
 mod rbd;
 mod sent;
+mod whole;
 
 use std::fmt;
 use std::io;
@@ -26,6 +28,7 @@ use crate::error::Result;
 use crate::mark::{MarkedBy, MarkedOn};
 use crate::report::OriginInfo;
 
+pub(crate) use claim::{direct_if_possible, lock, open_claimed};
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;
 pub(crate) use identity::of_file as identity_of_file;
@@ -37,6 +40,7 @@ pub use nbd::NbdOrigin;
 pub use open::open;
 pub(crate) use open::{place_of, Place};
 pub use rbd::RbdOrigin;
+pub(crate) use whole::{read_full, written};
 
 /// A part of an origin, or of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::Image;
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::ReadWriteFlags;
+
+use crate::origin::{read_full, written};
 
 /// What lies below an image.  Calls may be in flight together.
 pub trait Device: Send + Sync + Debug {
@@ -46,16 +48,8 @@ impl Device for FileDevice {
     }
 
     fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        let mut have = 0;
-        while have < to.len() {
-            match rustix::io::pread(&*self.fd, &mut to[have..], at + have as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => have += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        let bytes = to.len();
+        read_full(self.fd.as_fd(), to, at, bytes)
     }
 
     fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
@@ -64,17 +58,9 @@ impl Device for FileDevice {
             true => ReadWriteFlags::DSYNC,
             false => ReadWriteFlags::empty(),
         };
-        let mut done = 0;
-        while done < bytes {
-            let rest = (at + done as u64, bytes - done);
-            match image.write_to(self.fd.as_fd(), rest.0, rest.1, flags.bits() as i32) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
+        written(bytes, |done| {
+            image.write_to(self.fd.as_fd(), at + done as u64, bytes - done, flags.bits() as i32)
+        })
     }
 
     fn flush(&self) -> io::Result<()> {

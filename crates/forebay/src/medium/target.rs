@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::{MediumFacts, Place};
 use crate::error::{Error, Result};
-use crate::media::{check_link, found_at, lock_holder, lock_soon};
-use crate::origin::loop_device_of;
+use crate::media::{check_link, found_at};
+use crate::origin::{direct_if_possible, lock, loop_device_of, open_claimed, read_full, written};
 use crate::ring::DurableWrites;
 
 /// What a durable write is at the device.
@@ -96,19 +96,8 @@ impl Target {
                 })
             }
         };
-        let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
-        flags |= match claim {
-            Claim::Write => OFlags::RDWR,
-            Claim::Read => OFlags::RDONLY,
-        };
-        if block {
-            flags |= OFlags::EXCL;
-        }
-        let opened = match open_soon(path, flags | OFlags::DIRECT) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => open_soon(path, flags).map(|fd| (fd, false)),
-            opened => opened.map(|fd| (fd, true)),
-        };
-        let (fd, direct) = opened.map_err(|e| open_error(path, e))?;
+        let read_only = claim == Claim::Read;
+        let (fd, direct) = open_claimed(path, block, read_only).map_err(|e| open_error(path, e))?;
         let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
         if FileType::from_raw_mode(st.st_mode) != file_type {
             return Err(Error::Unsuitable {
@@ -117,7 +106,7 @@ impl Target {
                 way_out: "try again".into(),
             });
         }
-        lock(path, &fd, claim)?;
+        lock(path, &fd, read_only, "stop that process first")?;
         if let Some(device) = (!block).then(|| loop_device_of(&st)).flatten() {
             return Err(Error::Busy {
                 path: path.into(),
@@ -142,12 +131,8 @@ impl Target {
     pub(crate) fn nameless(directory: &Path) -> Result<Target> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
         let mode = Mode::RUSR | Mode::WUSR;
-        let open = |flags| rustix::fs::open(directory, flags, mode);
-        let opened = match open(flags | OFlags::DIRECT) {
-            // Without O_DIRECT, or with a kernel or file system that has no nameless files.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => open(flags).map(|fd| (fd, false)),
-            opened => opened.map(|fd| (fd, true)),
-        };
+        // Some kernels and file systems have no O_DIRECT, and some no nameless files.
+        let opened = direct_if_possible(flags, |flags| rustix::fs::open(directory, flags, mode));
         let (fd, direct) = opened.map_err(|e| match e {
             Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL => Error::Unsupported {
                 path: directory.into(),
@@ -201,16 +186,8 @@ impl Target {
 
     /// The buffer has the alignment of a page, offset and length that of 4 KiB.
     pub(crate) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        let mut have = 0;
-        while have < to.len() {
-            match rustix::io::pread(&self.fd, &mut to[have..], at + have as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => have += n,
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        let bytes = to.len();
+        read_full(self.fd.as_fd(), to, at, bytes)
     }
 
     /// Durable with a flush that begins after it has returned.
@@ -224,12 +201,13 @@ impl Target {
             return self.write_with(data, at, ReadWriteFlags::DSYNC);
         };
         let mut durable = durable.lock().unwrap_or_else(PoisonError::into_inner);
-        written(data, at, |data, at| durable.write(self.fd.as_fd(), data, at))
+        written(data.len(), |done| durable.write(self.fd.as_fd(), &data[done..], at + done as u64))
     }
 
     fn write_with(&self, data: &[u8], at: u64, flags: ReadWriteFlags) -> io::Result<()> {
-        written(data, at, |data, at| {
-            Ok(rustix::io::pwritev2(&self.fd, &[IoSlice::new(data)], at, flags)?)
+        written(data.len(), |done| {
+            let rest = [IoSlice::new(&data[done..])];
+            Ok(rustix::io::pwritev2(&self.fd, &rest, at + done as u64, flags)?)
         })
     }
 
@@ -272,37 +250,6 @@ impl Target {
     }
 }
 
-/// All of the data, by as many calls as that takes.
-fn written(
-    data: &[u8],
-    at: u64,
-    mut write: impl FnMut(&[u8], u64) -> io::Result<usize>,
-) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        match write(&data[done..], at + done as u64) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => done += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
-}
-
-/// Opens, and tries again for a moment where it is claimed: a child that was just forked has the
-/// claims of its parent until it executes its program.
-fn open_soon(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    const TRIES: u32 = 20;
-    for _ in 1..TRIES {
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(Errno::BUSY) => std::thread::sleep(std::time::Duration::from_millis(2)),
-            done => return done,
-        }
-    }
-    rustix::fs::open(path, flags, Mode::empty())
-}
-
 fn open_error(path: &Path, e: Errno) -> Error {
     let way_out = match e {
         Errno::BUSY => "unmount it, or stop what uses it (lsblk and fuser name it)",
@@ -310,22 +257,6 @@ fn open_error(path: &Path, e: Errno) -> Error {
         e => return Error::system(path, "opening it", e.into()),
     };
     Error::Busy { path: path.into(), holder: None, way_out: way_out.into() }
-}
-
-fn lock(path: &Path, fd: &OwnedFd, claim: Claim) -> Result<()> {
-    let operation = match claim {
-        Claim::Write => FlockOperation::NonBlockingLockExclusive,
-        Claim::Read => FlockOperation::NonBlockingLockShared,
-    };
-    match lock_soon(fd, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
-            path: path.into(),
-            holder: lock_holder(fd),
-            way_out: "stop that process first".into(),
-        }),
-        Err(e) => Err(Error::system(path, "locking it", e.into())),
-    }
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::claim::{access, lock, open_claimed};
 use super::identity::OfBlock;
+use super::whole::{read_full, write_full};
 use super::{
     check_range, holes, identity, ioctl, join_identity, loops, split_identity, Extent, Known,
     Origin,
@@ -24,7 +26,6 @@ use super::{
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::mark::{MarkedBy, MarkedOn};
-use crate::media::{lock_holder, lock_soon};
 use crate::report::OriginInfo;
 
 /// Bytes of a bounce buffer.
@@ -82,7 +83,8 @@ impl FileOrigin {
             kind => return Err(unsuitable(path, kind)),
         };
         between();
-        let (fd, is_direct) = open_claimed(path, block_device, read_only)?;
+        let (fd, is_direct) =
+            open_claimed(path, block_device, read_only).map_err(|e| open_error(path, e))?;
         let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
         if FileType::from_raw_mode(st.st_mode) != file_type {
             return Err(Error::Unsuitable {
@@ -92,7 +94,8 @@ impl FileOrigin {
             });
         }
         if !block_device {
-            lock(path, &fd, read_only)?;
+            let way_out = "detach it there first; two users of one origin destroy its data";
+            lock(path, &fd, read_only, way_out)?;
             if !read_only {
                 not_a_loop_device(path, &st)?;
             }
@@ -521,65 +524,13 @@ fn unsuitable(path: &Path, kind: FileType) -> Error {
     }
 }
 
-fn access(read_only: bool) -> OFlags {
-    match read_only {
-        true => OFlags::RDONLY,
-        false => OFlags::RDWR,
-    }
-}
-
-/// Opens, with O_DIRECT if that can be had; the second is whether it was.
-fn open_claimed(path: &Path, block_device: bool, read_only: bool) -> Result<(OwnedFd, bool)> {
-    let mut flags = access(read_only) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    if block_device {
-        flags |= OFlags::EXCL;
-    }
-    let opened = match open_soon(path, flags | OFlags::DIRECT) {
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => open_soon(path, flags).map(|fd| (fd, false)),
-        opened => opened.map(|fd| (fd, true)),
+fn open_error(path: &Path, e: Errno) -> Error {
+    let way_out = match e {
+        Errno::BUSY => "it is mounted, or part of another device (see lsblk); an origin is used through its volume only",
+        Errno::TXTBSY => "it is being executed or used as swap",
+        e => return Error::system(path, "opening it", e.into()),
     };
-    opened.map_err(|e| match e {
-        Errno::BUSY => Error::Busy {
-            path: path.into(),
-            holder: None,
-            way_out: "it is mounted, or part of another device (see lsblk); an origin is used through its volume only".into(),
-        },
-        Errno::TXTBSY => Error::Busy {
-            path: path.into(),
-            holder: None,
-            way_out: "it is being executed or used as swap".into(),
-        },
-        e => Error::system(path, "opening it", e.into()),
-    })
-}
-
-/// Opens, and tries again for a moment where it is claimed: a child that was
-/// just forked has the parent's claims until it executes its program.
-fn open_soon(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-    const TRIES: u32 = 20;
-    for _ in 1..TRIES {
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(2)),
-            done => return done,
-        }
-    }
-    rustix::fs::open(path, flags, Mode::empty())
-}
-
-fn lock(path: &Path, fd: &OwnedFd, read_only: bool) -> Result<()> {
-    let operation = match read_only {
-        true => FlockOperation::NonBlockingLockShared,
-        false => FlockOperation::NonBlockingLockExclusive,
-    };
-    match lock_soon(fd, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Error::Busy {
-            path: path.into(),
-            holder: lock_holder(fd),
-            way_out: "detach it there first; two users of one origin destroy its data".into(),
-        }),
-        Err(e) => Err(Error::system(path, "locking it", e.into())),
-    }
+    Error::Busy { path: path.into(), holder: None, way_out: way_out.into() }
 }
 
 /// A device that was just unmounted may have the file for a moment more.
@@ -621,31 +572,6 @@ fn retry<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
             done => return done,
         }
     }
-}
-
-/// Reads until `least` bytes are there; more may be, up to the buffer's end.
-fn read_full(fd: BorrowedFd<'_>, buf: &mut [u8], offset: u64, least: usize) -> io::Result<()> {
-    let mut have = 0;
-    while have < least {
-        let n = retry(|| rustix::io::pread(fd, &mut buf[have..], offset + have as u64))?;
-        if n == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        have += n;
-    }
-    Ok(())
-}
-
-fn write_full(fd: BorrowedFd<'_>, data: &[u8], offset: u64) -> io::Result<()> {
-    let mut done = 0;
-    while done < data.len() {
-        let n = retry(|| rustix::io::pwrite(fd, &data[done..], offset + done as u64))?;
-        if n == 0 {
-            return Err(io::Error::from(io::ErrorKind::WriteZero));
-        }
-        done += n;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
