@@ -34,19 +34,7 @@ impl MediumFacts {
             refuse("swap", "the file is swap".into(), "name another file, or end its use: swapoff");
         }
         if let Some(system) = &self.file_system {
-            if let Some((name, cause, way_out)) = of_file_system(system) {
-                refuse(name, cause, way_out);
-            }
-            if let Some(option) = system.flushes_nothing() {
-                refuse(
-                    "no-barrier",
-                    format!(
-                        "{} is mounted with {option}: an fsync there does not flush the disk",
-                        system.mounted_on.display()
-                    ),
-                    "mount it without that option",
-                );
-            }
+            of_system(system, &mut refuse);
         }
         self.refuse_device(&mut refuse);
         self.refuse_below(&mut refuse);
@@ -145,22 +133,27 @@ fn of_device(device: &DeviceFacts, refuse: &mut impl FnMut(&str, String, &str)) 
 
 /// The file system of a loop device's file.
 fn of_backing(what: &str, system: &FileSystemFacts, refuse: &mut impl FnMut(&str, String, &str)) {
-    if let Some((name, cause, way_out)) = of_file_system(system) {
+    of_system(system, &mut |name, cause, way_out| {
         refuse(name, format!("{what}: {cause}"), way_out);
+    });
+}
+
+/// What a file system does with an fsync, by its kind and by how it is mounted.
+fn of_system(system: &FileSystemFacts, refuse: &mut impl FnMut(&str, String, &str)) {
+    if let Some((name, cause, way_out)) = of_kind(system) {
+        refuse(name, cause, way_out);
     }
     if let Some(option) = system.flushes_nothing() {
         let on = system.mounted_on.display();
         refuse(
             "no-barrier",
-            format!(
-                "{what}: {on} is mounted with {option}: an fsync there does not flush the disk"
-            ),
+            format!("{on} is mounted with {option}: an fsync there does not flush the disk"),
             "mount it without that option",
         );
     }
 }
 
-fn of_file_system(system: &FileSystemFacts) -> Option<(&'static str, String, &'static str)> {
+fn of_kind(system: &FileSystemFacts) -> Option<(&'static str, String, &'static str)> {
     const ORDINARY: &str =
         "use a file on ext4 or xfs of a local disk, or a partition without a file system";
     let kind = &system.kind;
