@@ -34,7 +34,7 @@ pub use file::FileOrigin;
 pub(crate) use identity::of_file as identity_of_file;
 pub(crate) use ioctl::file_extents;
 pub use ioctl::join_project;
-pub(crate) use loops::device_of as loop_device_of;
+pub(crate) use loops::{backing_of, device_of as loop_device_of};
 pub use mem::MemOrigin;
 pub use nbd::NbdOrigin;
 pub use open::open;

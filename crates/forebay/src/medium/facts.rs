@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::file_system::FileSystemFacts;
-use super::users::{self, is_swap, number_of, Number};
+use super::users::{self, is_swap, names, number_of, Number};
 use crate::error::{Error, Result};
 use crate::media::check_link;
-use crate::origin::file_extents;
+use crate::origin::{backing_of, file_extents};
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.
 const UNIT_LEAST: u32 = 4096;
@@ -48,7 +48,7 @@ pub struct MediumFacts {
 /// A block device, by what sysfs says of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
-    /// Of the whole disk.
+    /// The name of the whole disk.
     pub name: String,
     pub partition: Option<String>,
     /// How it is reached: `nvme`, `sata`, `usb`, `virtio`, `loop`, `network`, `stacked`...
@@ -72,13 +72,13 @@ pub struct DeviceFacts {
     pub made_of: Vec<DeviceFacts>,
     /// The file system of a loop device's file.
     pub backing: Option<FileSystemFacts>,
-    /// Of a disk that has several.
+    /// The namespace of a disk that has several.
     pub namespace: Option<String>,
     /// Where a partition begins, in sectors of 512 bytes.
     pub partition_start: Option<u64>,
 }
 
-/// Disks below disks are followed so far.
+/// How deep disks below disks are followed.
 const DEPTH: usize = 8;
 
 /// How the blocks of a file are laid out.
@@ -190,27 +190,31 @@ fn below_file_system(system: &FileSystemFacts, depth: usize) -> Option<DeviceFac
 
 /// The file of a loop device, or the device that is in its place.
 fn below_loop(disk: &Path, depth: usize) -> Option<(Option<FileSystemFacts>, Option<DeviceFacts>)> {
-    let backing = fs::read_to_string(disk.join("loop/backing_file")).ok()?;
-    let path = Path::new(backing.trim_end_matches('\n'));
-    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let path = backing_of(disk)?;
+    let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let st = rustix::fs::fstat(&file).ok()?;
     if FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice {
         return Some((None, DeviceFacts::of(number_of(st.st_rdev), depth)));
     }
-    let system = FileSystemFacts::of(&file, path);
+    let system = FileSystemFacts::of(&file, &path);
     let below = system.as_ref().and_then(|system| below_file_system(system, depth));
     Some((system, below))
 }
 
 impl DeviceFacts {
-    fn of((major, minor): Number, depth: usize) -> Option<DeviceFacts> {
+    pub(super) fn of((major, minor): Number, depth: usize) -> Option<DeviceFacts> {
         let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         Some(DeviceFacts::of_sysfs(&sys, depth))
     }
 
     /// All disks below it, at any depth.
     pub(super) fn all_below(&self) -> Vec<&DeviceFacts> {
-        self.made_of.iter().flat_map(|d| std::iter::once(d).chain(d.all_below())).collect()
+        self.made_of.iter().flat_map(DeviceFacts::with_below).collect()
+    }
+
+    /// The disk itself, and all disks below it.
+    pub(super) fn with_below(&self) -> Vec<&DeviceFacts> {
+        std::iter::once(self).chain(self.all_below()).collect()
     }
 
     /// A number of this disk or partition, by model, serial number and place; 0: it has no serial
@@ -228,7 +232,7 @@ impl DeviceFacts {
         text.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
     }
 
-    /// Of the directory of a disk or partition.
+    /// What sysfs says in the directory of a disk or partition.
     pub(super) fn of_sysfs(sys: &Path, depth: usize) -> DeviceFacts {
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (disk, partition) = match (sys.join("partition").exists(), sys.parent()) {
@@ -238,12 +242,7 @@ impl DeviceFacts {
         let partition_start = partition.as_ref().and_then(|_| text(sys, "start"));
         let number = |file: &str| text(disk, file).and_then(|t| t.parse::<u32>().ok());
         let first = |files: &[&str]| files.iter().find_map(|file| text(disk, file));
-        let mut below: Vec<_> = fs::read_dir(disk.join("slaves"))
-            .map(|all| {
-                all.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect()
-            })
-            .unwrap_or_default();
-        below.sort();
+        let below = names(&disk.join("slaves"));
         let mut made_of: Vec<_> = below
             .iter()
             .filter(|_| depth < DEPTH)

@@ -121,8 +121,8 @@ fn parse(line: &str) -> Option<(u64, FileSystemFacts)> {
     ))
 }
 
-/// Blanks and such are written as `\040`.
-fn unescaped(text: &str) -> String {
+/// Tables of /proc write a blank in a name as `\040`.
+pub(super) fn unescaped(text: &str) -> String {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
     while let Some(b) = bytes.get(at) {
         let octal = bytes.get(at + 1..at + 4).filter(|_| *b == b'\\');
@@ -133,7 +133,7 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Where devices are mounted or used as swap: `(major:minor)`, or a path of swap.
+/// The places where the device with this number is mounted.
 pub(super) fn mounts_of(device: (u32, u32)) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut found: Vec<_> = table

@@ -111,7 +111,7 @@ fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<
         return (MediumClass::PersistentMemory, vec![format!("{name} is a pmem device")]);
     }
     // Of disks that are made of others the weakest counts.
-    let all = std::iter::once(device).chain(device.all_below());
+    let all = device.with_below().into_iter();
     if let Some((class, because)) = all.filter_map(named).min_by_key(|(class, _)| strength(*class))
     {
         return (class, vec![because]);
@@ -245,7 +245,7 @@ fn doubts(facts: &MediumFacts, measured: Option<&Measured>, class: MediumClass) 
     let mut said: Vec<String> = Vec::new();
     let name = &device.name;
     let write_back = device.write_cache.as_deref() == Some("write back");
-    for one in std::iter::once(device).chain(device.all_below()) {
+    for one in device.with_below() {
         doubts_of_device(one, &mut said);
     }
     let times = measured.and_then(|m| Some((m.durable_ns()?, m.p50_ns(Way::Write, 4096)?)));

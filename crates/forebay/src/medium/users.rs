@@ -11,9 +11,9 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{fcntl_getlk, Flock, FlockType};
 
-use super::file_system::mounts_of;
+use super::file_system::{mounts_of, unescaped};
 use crate::media::file_holder;
-use crate::origin::loop_device_of;
+use crate::origin::{backing_of, loop_device_of};
 
 /// Writers that are named one by one.
 const WRITERS: usize = 4;
@@ -89,7 +89,8 @@ fn record_lock(fd: &OwnedFd) -> Option<String> {
     })
 }
 
-fn names(dir: &Path) -> Vec<String> {
+/// The names in a directory, in order.
+pub(super) fn names(dir: &Path) -> Vec<String> {
     let all = fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<_> = all.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
@@ -105,8 +106,7 @@ fn number_in(sys: &Path) -> Option<Number> {
 /// Loop devices whose disk is one of the devices.
 fn loops_over(sys: &Path, devices: &[(Number, String)]) -> Vec<String> {
     let over = |name: String| {
-        let backing = fs::read_to_string(sys.join(&name).join("loop/backing_file")).ok()?;
-        let st = rustix::fs::stat(backing.trim_end_matches('\n')).ok()?;
+        let st = rustix::fs::stat(backing_of(&sys.join(&name))?).ok()?;
         if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
             return None;
         }
@@ -155,12 +155,11 @@ pub(super) fn is_swap(path: &Path) -> bool {
     let Ok(st) = rustix::fs::stat(path) else { return false };
     let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
     table.lines().skip(1).filter_map(|l| l.split_whitespace().next()).any(|swap| {
-        let name = swap.replace("\\040", " ");
         let same = |other: Stat| match FileType::from_raw_mode(st.st_mode) {
             FileType::BlockDevice => other.st_rdev == st.st_rdev && other.st_mode == st.st_mode,
             _ => (other.st_dev, other.st_ino) == (st.st_dev, st.st_ino),
         };
-        rustix::fs::stat(name).is_ok_and(same)
+        rustix::fs::stat(unescaped(swap)).is_ok_and(same)
     })
 }
 

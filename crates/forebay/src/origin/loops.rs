@@ -3,7 +3,7 @@
 //! knows of no lock on it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::Stat;
 
@@ -14,11 +14,16 @@ pub(crate) fn device_of(file: &Stat) -> Option<String> {
 
 fn device_in(sys: &Path, file: &Stat) -> Option<String> {
     fs::read_dir(sys).ok()?.flatten().find_map(|device| {
-        let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        let found = rustix::fs::stat(backing.trim_end_matches('\n')).ok()?;
+        let found = rustix::fs::stat(backing_of(&device.path())?).ok()?;
         let same = (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino);
         same.then(|| device.file_name().to_string_lossy().into_owned())
     })
+}
+
+/// The file or device that is the disk of a loop device, by the directory of that in sysfs.
+pub(crate) fn backing_of(sys: &Path) -> Option<PathBuf> {
+    let name = fs::read_to_string(sys.join("loop/backing_file")).ok()?;
+    Some(name.trim_end_matches('\n').into())
 }
 
 #[cfg(test)]
