@@ -20,4 +20,4 @@ pub(crate) use measure::{fill_random, mixed};
 pub use measure::{measure, MeasureLimits, Measured, Timing, Way};
 pub use refusal::Refusal;
 pub use target::FuaWay;
-pub(crate) use target::{Claim, Target};
+pub(crate) use target::{Claim, Target, Used};

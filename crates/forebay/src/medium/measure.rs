@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::facts::{MediumFacts, Place};
-use super::target::{Claim, FuaWay, Target};
+use super::target::{Claim, FuaWay, Target, Used};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 
@@ -149,7 +149,8 @@ fn measure_device(
         return Err(held(found));
     }
     let mut run = Run::new(&target, at, len)?;
-    if let Some(byte) = run.first_used()? {
+    let used = target.first_used(at..at + len, run.buffer.bytes_mut(), &mut |_| true)?;
+    if let Used::At(byte) = used {
         return Err(held(format!("data of unknown kind (at byte {byte})")));
     }
     let measured = run.measure(facts, limits, stop);
@@ -176,25 +177,11 @@ struct Run<'t> {
 
 impl<'t> Run<'t> {
     fn new(target: &'t Target, at: u64, len: u64) -> Result<Run<'t>> {
-        let buffer = Memory::zeroed(LARGE)
-            .map_err(|e| Error::system(target.path(), "allocating memory", e))?;
-        Ok(Run { target, at, len, buffer })
+        Ok(Run { target, at, len, buffer: target.buffer(LARGE)? })
     }
 
     fn failed(&self, doing: &'static str) -> impl Fn(io::Error) -> Error + '_ {
         move |e| Error::system(self.target.path(), doing, e)
-    }
-
-    /// The first byte of the region that is not zero.
-    fn first_used(&mut self) -> Result<Option<u64>> {
-        for at in (self.at..self.at + self.len).step_by(LARGE) {
-            let read = self.target.read(self.buffer.bytes_mut(), at);
-            read.map_err(self.failed("reading it"))?;
-            if let Some(n) = self.buffer.bytes_mut().iter().position(|b| *b != 0) {
-                return Ok(Some(at + n as u64));
-            }
-        }
-        Ok(None)
     }
 
     /// Writes all of the region and flushes: bytes that nothing compresses, or zeroes.

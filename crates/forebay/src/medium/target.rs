@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +13,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{MediumFacts, Place};
+use super::facts::{DeviceFacts, MediumFacts, Place};
+use super::users::number_of;
+use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::media::{check_link, found_at};
 use crate::origin::{direct_if_possible, lock, loop_device_of, open_claimed, read_full, written};
@@ -67,13 +70,23 @@ pub(crate) enum Claim {
     Read,
 }
 
+/// What a look for content finds.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Used {
+    Nowhere,
+    /// The first byte that is not zero.
+    At(u64),
+    /// The caller has ended the look.
+    Stopped,
+}
+
 #[derive(Debug)]
 pub(crate) struct Target {
     path: PathBuf,
     fd: OwnedFd,
     size_bytes: u64,
     direct: bool,
-    /// Of a block device that is written past the page cache.
+    /// How a block device is written durably past the page cache.
     durable: Option<Mutex<DurableWrites>>,
 }
 
@@ -184,6 +197,44 @@ impl Target {
         Ok(rustix::fs::fstat(&self.fd)?.st_dev)
     }
 
+    /// A number of the disk or partition that it is; 0: it has none, or it is a file.
+    pub(crate) fn identity(&self) -> u64 {
+        let Ok(st) = rustix::fs::fstat(&self.fd) else { return 0 };
+        if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
+            return 0;
+        }
+        DeviceFacts::of(number_of(st.st_rdev), 0).map_or(0, |device| device.identity())
+    }
+
+    /// Memory for reads and writes of this target.
+    pub(crate) fn buffer(&self, bytes: usize) -> Result<Memory> {
+        Memory::zeroed(bytes).map_err(|e| Error::system(&self.path, "allocating memory", e))
+    }
+
+    /// Looks for a byte that is not zero, in pieces of the buffer's size.  After each piece `go_on`
+    /// gets the byte that the look has come to.
+    pub(crate) fn first_used(
+        &self,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<Used> {
+        let mut at = range.start;
+        while at < range.end {
+            let n = (range.end - at).min(buffer.len() as u64);
+            let bytes = &mut buffer[..n as usize];
+            self.read(bytes, at).map_err(|e| Error::system(&self.path, "reading it", e))?;
+            if let Some(used) = bytes.iter().position(|b| *b != 0) {
+                return Ok(Used::At(at + used as u64));
+            }
+            at += n;
+            if !go_on(at) {
+                return Ok(Used::Stopped);
+            }
+        }
+        Ok(Used::Nowhere)
+    }
+
     /// The buffer has the alignment of a page, offset and length that of 4 KiB.
     pub(crate) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         let bytes = to.len();
@@ -220,8 +271,7 @@ impl Target {
     /// looks at both ends and at places between them.
     pub(crate) fn found(&self) -> Result<Option<String>> {
         // A page that is asked for may lie across two, in a file of any size.
-        let mut pages = crate::engine::Memory::zeroed(8192)
-            .map_err(|e| Error::system(&self.path, "allocating memory", e))?;
+        let mut pages = self.buffer(8192)?;
         let pages = pages.bytes_mut();
         found_at(self.size_bytes, &mut |at, to| {
             let at = at as u64;

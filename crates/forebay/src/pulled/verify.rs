@@ -10,10 +10,9 @@ use super::check::{Check, DiskIs, First, PullReport, Seen};
 use super::journal::{read_slot, Journal, RunEnd, SLOT_BYTES};
 use super::run::Run;
 use super::writer::{this_boot, END_MARK_AT};
-use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::media::RUN_MAGIC;
-use crate::medium::{Claim, DeviceFacts, MediumFacts, Place, Target};
+use crate::medium::{Claim, Target};
 use crate::report::Uuid;
 
 /// Bytes read at once.
@@ -22,7 +21,7 @@ const PIECE: usize = 1 << 20;
 /// The parameters of the run that the first block of a disk has.
 pub fn run_on(path: &Path) -> Result<Run> {
     let target = Target::open(path, Claim::Read)?;
-    let mut memory = buffer(path)?;
+    let mut memory = target.buffer(PIECE)?;
     let page = &mut memory.bytes_mut()[..4096];
     let read = target.read(page, 0);
     let run = read.ok().and_then(|()| Run::decode(page));
@@ -32,10 +31,6 @@ pub fn run_on(path: &Path) -> Result<Run> {
     })
 }
 
-fn buffer(path: &Path) -> Result<Memory> {
-    Memory::zeroed(PIECE).map_err(|e| Error::system(path, "allocating memory", e))
-}
-
 /// Compares the disk with the record.  `go_on` gets the number of blocks that were read, of how
 /// many; if it says no, there is no report.
 pub fn verify(
@@ -43,7 +38,6 @@ pub fn verify(
     journal: &Journal,
     go_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<PullReport>> {
-    let facts = MediumFacts::of(path)?;
     let target = Target::open(path, Claim::Read)?;
     let run = &journal.run;
     let size = target.size_bytes();
@@ -54,7 +48,7 @@ pub fn verify(
             way_out: "name the disk that was written".into(),
         });
     }
-    let mut memory = buffer(path)?;
+    let mut memory = target.buffer(PIECE)?;
     let Some(mut check) = Check::new(journal, &mut || go_on(0, run.blocks)) else {
         return Ok(None);
     };
@@ -96,7 +90,6 @@ pub fn verify(
             });
         }
     }
-    let own = facts.device.as_ref().filter(|_| facts.place == Place::BlockDevice);
     let boot = this_boot();
     let unknown = Uuid([0; 16]);
     Ok(Some(check.end(Seen {
@@ -104,7 +97,7 @@ pub fn verify(
         end,
         same_boot: run.boot == boot || run.boot == unknown || boot == unknown,
         direct: target.is_direct(),
-        disk: match (run.disk, own.map_or(0, DeviceFacts::identity)) {
+        disk: match (run.disk, target.identity()) {
             (0, _) | (_, 0) => DiskIs::Unknown,
             (then, now) if then == now => DiskIs::Same,
             _ => DiskIs::Other,

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -17,14 +17,15 @@ use super::run::{Modes, PullMode, Run, BLOCKS_LEAST, BLOCKS_MOST, UNIT_MOST};
 use super::wire::Link;
 use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::medium::{Claim, DeviceFacts, MediumFacts, Place, Target};
+use crate::mark::now;
+use crate::medium::{Claim, MediumFacts, Target, Used};
 use crate::report::{human_bytes, Uuid};
 
 /// Bytes written at once when the disk is filled.
 const FILL: usize = 1 << 20;
-/// Of a run, if nothing else is asked for.
+/// The bytes of a run, if the caller asks for no other size.
 const DEFAULT_BYTES: u64 = 1 << 30;
-/// Where the first block has the end of a writer that could still say it.
+/// The place in the first block where a writer that could still do so has written how it ended.
 pub(super) const END_MARK_AT: usize = 512;
 /// A step that takes longer is not told: the disk may have lost power and come back, and the
 /// kernel may have reset it and tried again.
@@ -157,32 +158,16 @@ pub fn write_until_cut(
 /// The steps that the receiver has, and how it ended.
 type Ended = (u64, RunEnd, Option<io::Error>);
 
-enum Used {
-    Nowhere,
-    At(u64),
-    Stopped,
-}
-
 /// The first byte that is not zero: where the run will write, and at the end of the disk.
 fn first_used(target: &Target, run: &Run, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Used> {
-    let failed = |e: io::Error| Error::system(target.path(), "reading it", e);
-    let mut memory =
-        Memory::zeroed(FILL).map_err(|e| Error::system(target.path(), "allocating memory", e))?;
+    let mut memory = target.buffer(FILL)?;
     let size = target.size_bytes() / 4096 * 4096;
     let tail = size.saturating_sub(TAIL).max(run.end());
-    for (from, to) in [(0, run.end()), (tail, size)] {
-        let mut at = from;
-        while at < to {
-            let n = (to - at).min(FILL as u64) as usize;
-            let bytes = &mut memory.bytes_mut()[..n];
-            target.read(bytes, at).map_err(failed)?;
-            if let Some(used) = bytes.iter().position(|b| *b != 0) {
-                return Ok(Used::At(at + used as u64));
-            }
-            at += n as u64;
-            if !go_on(at.min(run.end()) / u64::from(run.unit_bytes)) {
-                return Ok(Used::Stopped);
-            }
+    for range in [0..run.end(), tail..size] {
+        let mut on = |at: u64| go_on(at.min(run.end()) / u64::from(run.unit_bytes));
+        match target.first_used(range, memory.bytes_mut(), &mut on)? {
+            Used::Nowhere => {}
+            found => return Ok(found),
         }
     }
     Ok(Used::Nowhere)
@@ -236,14 +221,12 @@ fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run>
         ));
     }
     let seed = Uuid::random()?;
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let device = facts.device.as_ref();
     let words = [
         Some(facts.path.display().to_string()),
         device.and_then(|d| d.model.clone()),
         device.and_then(|d| d.serial.clone()),
     ];
-    let disk = device.filter(|_| facts.place == Place::BlockDevice);
     Ok(Run {
         uuid: Uuid::random()?,
         unit_bytes: facts.unit_bytes,
@@ -252,9 +235,9 @@ fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run>
         modes: o.modes,
         seed: u64::from_le_bytes(seed.0[8..].try_into().expect("8 bytes")),
         boot: this_boot(),
-        started: since.as_secs(),
+        started: now(),
         device: words.into_iter().flatten().collect::<Vec<_>>().join(" "),
-        disk: disk.map_or(0, DeviceFacts::identity),
+        disk: target.identity(),
         fua_is: target.fua_way(facts),
         blank: false,
     })
@@ -275,9 +258,7 @@ struct Writer<'t> {
 impl<'t> Writer<'t> {
     fn new(target: &'t Target, run: &'t Run) -> Result<Writer<'t>> {
         let bytes = FILL.max(WRITE_MOST * run.unit_bytes as usize);
-        let buffer = Memory::zeroed(bytes)
-            .map_err(|e| Error::system(target.path(), "allocating memory", e))?;
-        Ok(Writer { target, run, buffer })
+        Ok(Writer { target, run, buffer: target.buffer(bytes)? })
     }
 
     /// Fills the disk, then step by step.  An error is none of the disk.
