@@ -16,6 +16,9 @@ use crate::out;
 /// signal to the process and to its group, and a terminal to all in the foreground.
 const ANOTHER: Duration = Duration::from_millis(500);
 
+/// The exit code of a command that a signal has ended.
+pub const INTERRUPTED: u8 = 13;
+
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -38,7 +41,7 @@ impl Interrupt {
             for _ in signals.forever() {
                 set.store(true, Ordering::Relaxed);
                 if first.get_or_insert_with(Instant::now).elapsed() >= ANOTHER {
-                    signal_hook::low_level::exit(13);
+                    signal_hook::low_level::exit(INTERRUPTED.into());
                 }
             }
         });

@@ -8,10 +8,10 @@ use forebay::{
 use serde::Serialize;
 
 use crate::args::medium::MediaInfo;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, INTERRUPTED};
 use crate::{out, units};
 
-/// Of a medium that is refused: not supported.
+/// The exit code for a medium that is refused: not supported.
 const REFUSED: u8 = 10;
 
 #[derive(Serialize)]
@@ -46,7 +46,7 @@ pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
     };
     let judgement = judge_medium(&facts, measured.as_ref());
     let code = match (interrupt.came(), refusals.is_empty()) {
-        (true, _) => 13,
+        (true, _) => INTERRUPTED,
         (_, false) => REFUSED,
         _ => 0,
     };
@@ -165,7 +165,10 @@ fn tell_times(measured: &Measured) -> anyhow::Result<()> {
         out::line("through the page cache: the file system has no O_DIRECT")?;
     }
     if measured.cut_short {
-        out::line("the time was over before there were 200 samples of each (--time)")?;
+        let wanted = MeasureLimits::default().samples;
+        out::line(format_args!(
+            "the time was over before there were {wanted} samples of each (--time)"
+        ))?;
     }
     Ok(())
 }

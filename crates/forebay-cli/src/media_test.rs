@@ -15,12 +15,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::args::medium::MediaTest;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, INTERRUPTED};
 use crate::{out, units};
 
-/// Of a disk that failed, which is what the test wants.
+/// The exit code for a disk that failed, which is what the test wants.
 const DISK_FAILED: u8 = 7;
-const INTERRUPTED: u8 = 13;
 /// Lines of refused connections, after which they are told less and less.
 const REFUSED_LINES: u64 = 50;
 
@@ -65,7 +64,9 @@ fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
             }
         }
         let said = match a.json.json {
-            true => out::json_line(&event_json(&event)),
+            true => {
+                serde_json::to_value(&event).map_err(Into::into).and_then(|e| out::json_line(&e))
+            }
             false => out::line(event_text(&event)),
         };
         if let Err(e) = said {
@@ -102,23 +103,6 @@ fn event_text(event: &ReceiveEvent) -> String {
             format!("{peer}: asks for run {run}, which is not known here")
         }
         ReceiveEvent::Refused { peer, why } => format!("{peer}: refused: {why}"),
-    }
-}
-
-fn event_json(event: &ReceiveEvent) -> serde_json::Value {
-    match event {
-        ReceiveEvent::Began { peer, run } => {
-            json!({ "event": "began", "peer": peer.to_string(), "run": run })
-        }
-        ReceiveEvent::Ended { peer, run, steps, why } => {
-            json!({ "event": "ended", "peer": peer.to_string(), "run": run, "steps": steps, "why": why })
-        }
-        ReceiveEvent::Asked { peer, run, known } => {
-            json!({ "event": "asked", "peer": peer.to_string(), "run": run, "known": known })
-        }
-        ReceiveEvent::Refused { peer, why } => {
-            json!({ "event": "refused", "peer": peer.to_string(), "why": why })
-        }
     }
 }
 

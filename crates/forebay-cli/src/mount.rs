@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::args::MountHow;
-use crate::interrupt::{raise_open_files, Hangup, Interrupt};
+use crate::interrupt::{raise_open_files, Hangup, Interrupt, INTERRUPTED};
 use crate::{args, open, out};
 
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
@@ -61,9 +61,6 @@ pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
         }
     }
 }
-
-/// The exit code of what was interrupted, also by the end of the server.
-const INTERRUPTED: u8 = 13;
 
 fn interrupted(mountpoint: &Path, state: &str) -> ServerError {
     ServerError::service(

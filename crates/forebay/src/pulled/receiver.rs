@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use serde::Serialize;
 
 use super::journal::{read_slot, Journal, RunEnd, ALIVE, SLOT_BYTES};
 use super::run::Run;
@@ -49,7 +50,8 @@ impl Default for ReceiverLimits {
 }
 
 /// What happens at a receiver.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
 pub enum ReceiveEvent {
     Began { peer: SocketAddr, run: Run },
     Ended { peer: SocketAddr, run: Uuid, steps: u64, why: String },
@@ -315,7 +317,7 @@ impl Receiver {
     }
 }
 
-/// Of a run's file: digits and a suffix, whatever the UUID.
+/// The name of a run's file: digits and a suffix, whatever the UUID.
 fn name(run: Uuid) -> String {
     format!("{run}.run")
 }
@@ -326,11 +328,43 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::Mutex;
 
+    use serde_json::json;
+
     use super::super::journal::slot_of;
     use super::super::run::tests::run;
     use super::super::run::Modes;
     use super::super::wire::{ask, Link};
     use super::*;
+
+    /// Scripts read these keys.
+    #[test]
+    fn events_have_their_keys_in_json() {
+        let peer: SocketAddr = "[::1]:7420".parse().unwrap();
+        let run = run(64, Modes::Both);
+        let (uuid, why) = (run.uuid, String::from("so"));
+        let told = run.clone();
+        let table = [
+            (
+                ReceiveEvent::Began { peer, run: told },
+                json!({ "event": "began", "peer": "[::1]:7420", "run": run }),
+            ),
+            (
+                ReceiveEvent::Ended { peer, run: uuid, steps: 7, why: why.clone() },
+                json!({ "event": "ended", "peer": "[::1]:7420", "run": uuid, "steps": 7, "why": "so" }),
+            ),
+            (
+                ReceiveEvent::Asked { peer, run: uuid, known: true },
+                json!({ "event": "asked", "peer": "[::1]:7420", "run": uuid, "known": true }),
+            ),
+            (
+                ReceiveEvent::Refused { peer, why },
+                json!({ "event": "refused", "peer": "[::1]:7420", "why": "so" }),
+            ),
+        ];
+        for (event, json) in table {
+            assert_eq!(serde_json::to_value(event).unwrap(), json);
+        }
+    }
 
     struct Bed {
         parent: PathBuf,
