@@ -123,7 +123,7 @@ pub use medium::{
     FsClass, FuaWay, Judgement, MeasureLimits, Measured, MediumClass, MediumFacts,
     Place as MediumPlace, Refusal as MediumRefusal, Timing, Way, SLOW_NS,
 };
-pub use memory::{memory_limit, memory_share};
+pub use memory::memory_share;
 pub use origin::{
     join_project, open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin,
     MemOrigin, NbdOrigin, Origin,

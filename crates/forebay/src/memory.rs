@@ -3,22 +3,22 @@
 //! above that.
 
 use std::fs;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
-/// In bytes.  A server that takes more is ended by the kernel, and every client with it.
-pub fn memory_limit() -> u64 {
+/// The limit in bytes.  The kernel ends a server that takes more, and every client with it.
+fn memory_limit() -> u64 {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let machine = machine(&read("/proc/meminfo")).unwrap_or(u64::MAX);
     machine.min(of_cgroups(&read("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")))
 }
 
-/// What is free of it now, without paging anything out.
+/// How much of the limit is free now, without paging anything out.
 pub(crate) fn memory_available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     memory_limit().min(meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX))
 }
 
-/// A part of it, for what clients make the server hold: a quarter, between these bounds.
+/// A part of the limit, for what clients make the server hold: a quarter, between these bounds.
 pub fn memory_share(least: usize, most: usize) -> usize {
     share_of(memory_limit(), least, most)
 }
@@ -27,7 +27,7 @@ fn share_of(limit: u64, least: usize, most: usize) -> usize {
     usize::try_from(limit / 4).unwrap_or(usize::MAX).clamp(least, most)
 }
 
-/// By /proc/meminfo.
+/// The memory of the machine, by /proc/meminfo.
 fn machine(meminfo: &str) -> Option<u64> {
     meminfo_bytes(meminfo, "MemTotal:")
 }
@@ -57,16 +57,10 @@ fn of_cgroups(cgroups: &str, root: &Path) -> u64 {
             _ if controllers.split(',').any(|c| c == "memory") => (root.join("memory"), &FIRST[..]),
             _ => continue,
         };
-        let names =
-            Path::new(path).components().filter(|part| matches!(part, Component::Normal(_)));
+        let own: PathBuf =
+            Path::new(path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
         // With a namespace of its own, or in a container, a process sees its cgroup as the root.
-        let mut at = mount;
-        let mut places = vec![at.clone()];
-        for name in names {
-            at.push(name);
-            places.push(at.clone());
-        }
-        for place in places {
+        for place in own.ancestors().map(|above| mount.join(above)) {
             for file in files {
                 let text = fs::read_to_string(place.join(file)).unwrap_or_default();
                 // "max" is none, and the first version writes a number that no machine has.
