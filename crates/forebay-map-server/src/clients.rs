@@ -140,7 +140,7 @@ impl Clients {
                     Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                         wait_for(&[PollFd::new(&listener, PollFlags::IN)]);
                     }
-                    // Descriptors or memory are used up for now.
+                    // The process has no descriptors or memory left at the moment: it tries again.
                     Err(_) => std::thread::sleep(TICK),
                 }
             }

@@ -40,11 +40,11 @@ const SIGNATURES: &[Signature] = &[
     sig("a reiserfs file system", 0x2034, b"ReIsEr"),
     sig("a UFS2 file system", 0x1055c, b"\x19\x01\x54\x19"),
     sig("a UFS1 file system", 0x255c, b"\x54\x19\x01\x00"),
-    // After all that carry one as well.
+    // Several of those above have this one as well, so it comes last.
     sig("a partition table or boot sector", 510, b"\x55\xaa"),
 ];
 
-/// The same, beyond the start that is looked at.
+/// Signatures that lie beyond [`EDGE_BYTES`] from the start.
 const FAR: &[Signature] = &[
     sig("a VMFS volume", 0x10_0000, b"\x0d\xd0\x01\xc0"),
     sig("a VMFS file system", 0x20_0000, b"\x5e\xf1\xab\x2f"),
@@ -86,8 +86,7 @@ const OWN: &[Signature] = &[
 /// Places between the two ends of a disk that are looked at.
 const DISK_PLACES: usize = 4096;
 
-/// The same of a disk, which may be so large that only some of the places are looked at; a pool
-/// too is named.
+/// Names what is found on a disk, also a pool.  Of a large disk only some of the places are read.
 pub(crate) fn found_on_disk<E>(len: u64, read: &mut Read<'_, E>) -> Result<Option<String>, E> {
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     for own in OWN {

@@ -84,7 +84,7 @@ fn sector(run: &Run, block: u64, number: usize, bytes: &[u8]) -> Sector {
     match (is_of_run(run, bytes), intact) {
         (true, true) => {}
         (true, false) => return Sector::Garbage,
-        // Of an earlier run, or what was there before this one.
+        // The sector is of an earlier run, or was there before this one.
         (false, true) => return Sector::Of(None),
         (false, false) if !run.blank => return Sector::Of(None),
         (false, false) => return Sector::Garbage,

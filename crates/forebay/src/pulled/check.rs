@@ -32,7 +32,8 @@ pub enum PullVerdict {
 }
 
 impl PullVerdict {
-    /// Of a command that ends with it, of [`EXIT_CODES`](crate::EXIT_CODES).
+    /// The exit code of a command that ends with this verdict, one of
+    /// [`EXIT_CODES`](crate::EXIT_CODES).
     pub fn exit_code(self) -> u8 {
         match self {
             PullVerdict::Kept => 0,
@@ -79,7 +80,7 @@ pub struct InFlight {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Example {
     pub block: u64,
-    /// Where it begins on the disk.
+    /// The byte of the disk where the block begins.
     pub byte: u64,
     /// The last acknowledged step that wrote it.
     pub step: u64,
@@ -164,8 +165,8 @@ pub(super) struct Check<'j> {
     /// The last acknowledged step of each block.
     last: Vec<u64>,
     cut: HashSet<u64>,
-    /// Blocks with a sector of the run.
-    carrying: u64,
+    /// Some block has a sector of the run.
+    carries: bool,
     report: PullReport,
 }
 
@@ -217,7 +218,7 @@ impl<'j> Check<'j> {
             verdict: PullVerdict::Inconclusive,
             because: None,
         };
-        Some(Check { run, last, cut, carrying: 0, report })
+        Some(Check { run, last, cut, carries: false, report })
     }
 
     fn of_mode(&mut self, mode: PullMode) -> &mut ModeReport {
@@ -232,8 +233,8 @@ impl<'j> Check<'j> {
         let step = self.last[block as usize];
         let (mode, is_cut) = (self.run.mode(step), self.cut.contains(&block));
         self.of_mode(mode).blocks += 1;
-        let carries = bytes.is_some_and(|bytes| block::has_sector_of(self.run, bytes));
-        self.carrying += u64::from(carries);
+        let carries = |bytes| block::has_sector_of(self.run, bytes);
+        self.carries = self.carries || bytes.is_some_and(carries);
         let found = bytes.map(|bytes| block::read(self.run, block, bytes));
         let bad = match found {
             Some(Found::Versions { oldest, newest, zeroes }) if !(is_cut && zeroes) => {
@@ -329,7 +330,7 @@ impl<'j> Check<'j> {
             () if seen.disk != DiskIs::Same && seen.first == First::Earlier => {
                 nothing("its first block has another run, and no serial number says that it is the disk of this one")
             }
-            () if seen.disk != DiskIs::Same && self.carrying == 0 => {
+            () if seen.disk != DiskIs::Same && !self.carries => {
                 nothing("no block has anything of the run, and no serial number says that it is its disk: it is another one, or has lost everything")
             }
             () if self.report.steps == 0 => nothing("no step was acknowledged"),

@@ -44,7 +44,7 @@ impl fmt::Display for PullMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Modes {
-    /// In turns.
+    /// Steps of both modes, in turns.
     #[default]
     Both,
     Fua,
@@ -67,13 +67,13 @@ pub struct Run {
     pub blocks: u64,
     pub modes: Modes,
     pub(super) seed: u64,
-    /// Of the system that writes.
+    /// The kernel's number of the start of the system that writes.
     pub boot: Uuid,
     /// Seconds since 1970.
     pub started: u64,
-    /// Its name and model.
+    /// The disk's name and model.
     pub device: String,
-    /// By model and serial number ([`crate::DeviceFacts`]); 0: it has none.
+    /// A number of the disk, by model and serial number ([`crate::DeviceFacts`]); 0: it has none.
     pub(super) disk: u64,
     /// What a write of FUA mode is at the device.
     pub fua_is: FuaWay,
@@ -167,12 +167,12 @@ impl Run {
         self.first_byte + block * u64::from(self.unit_bytes)
     }
 
-    /// The first byte behind the run's blocks.
+    /// The first byte after the run's blocks.
     pub(super) fn end(&self) -> u64 {
         self.byte(self.blocks)
     }
 
-    /// Of a step; step 0 writes all blocks once, and flushes.
+    /// The mode of a step; step 0 writes all blocks once, and flushes.
     pub(super) fn mode(&self, step: u64) -> PullMode {
         match self.modes {
             _ if step == 0 => PullMode::Flush,

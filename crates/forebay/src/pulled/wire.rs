@@ -30,7 +30,7 @@ pub(super) const HELLO_BYTES: usize = 16 + RUN_BYTES + 8;
 pub(super) const ANSWER_BYTES: usize = 24 + RUN_BYTES + 8;
 /// Where the parameters have their UUID.
 const UUID_AT: usize = 16;
-/// A receiver that does not answer.
+/// How long a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two signs of life of a writer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -162,8 +162,8 @@ pub(super) fn receive(
 pub(super) struct Link {
     server: String,
     stream: TcpStream,
-    /// The same, for whoever sends: a message is sent whole.
-    sending: Arc<Mutex<TcpStream>>,
+    /// The same connection, for whoever sends: a message is sent whole.
+    outgoing: Arc<Mutex<TcpStream>>,
     /// The thread that gives signs of life ends with it.
     alive: Option<mpsc::Sender<()>>,
     round_trip: Duration,
@@ -183,7 +183,7 @@ impl Link {
                         .and_then(|()| stream.try_clone());
                     return Ok(Link {
                         server: server.into(),
-                        sending: Arc::new(Mutex::new(set.map_err(|e| failed(e.to_string()))?)),
+                        outgoing: Arc::new(Mutex::new(set.map_err(|e| failed(e.to_string()))?)),
                         stream,
                         alive: None,
                         round_trip: Duration::ZERO,
@@ -206,7 +206,7 @@ impl Link {
 
     fn exchange<const N: usize>(&mut self, message: &[u8]) -> Result<[u8; N]> {
         let mut out = [0; N];
-        let sent = self.sending.lock().unwrap_or_else(PoisonError::into_inner).write_all(message);
+        let sent = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).write_all(message);
         sent.map_err(|e| self.failed(e))?;
         let deadline = Instant::now() + PATIENCE;
         // Not interrupted: an answer comes, or the time is over.
@@ -236,11 +236,11 @@ impl Link {
             }
         }
         let (alive, ended) = mpsc::channel();
-        let (sending, message) = (self.sending.clone(), slot_of(run, ALIVE, 0));
+        let (outgoing, message) = (self.outgoing.clone(), slot_of(run, ALIVE, 0));
         let keep_alive = move || {
             while ended.recv_timeout(each) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let sent =
-                    sending.lock().unwrap_or_else(PoisonError::into_inner).write_all(&message);
+                    outgoing.lock().unwrap_or_else(PoisonError::into_inner).write_all(&message);
                 if sent.is_err() {
                     return; // the next step shows it
                 }
