@@ -15,20 +15,26 @@ gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/volatile_disk" "$roo
 bytes=$((8 << 20))
 seed=${SEED:-1}
 mkdir "$work/drive"
-disk='' loop='' device=''
+disk='' loop='' device='' receiver='' server='' writer=''
 
+# await_disk PID DIRECTORY ERRORS: waits until the disk of that process is there.
+await_disk() {
+	local tries
+	for ((tries = 0; tries < 400; tries++)); do
+		[ -s "$2/disk" ] && return
+		kill -0 "$1" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$3")"; }
+		sleep 0.02
+	done
+	fail "there is no disk in $2: $(cat "$3")"
+}
 start_disk() { # FILE or BLOCK, KEY=NUMBER...
-	local kind=$1 tries
+	local kind=$1
 	shift
 	seed=$((seed + 1))
 	: >"$work/disk.log"
 	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed "$@" >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
-	for ((tries = 0; tries < 400; tries++)); do
-		[ -s "$work/drive/disk" ] && break
-		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
-		sleep 0.02
-	done
+	await_disk "$disk" "$work/drive" "$work/disk.err"
 	device=$work/drive/disk
 	[ "$kind" = file ] && return
 	attach "$device"
@@ -49,15 +55,18 @@ cut_disk() {
 	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
 }
 
-runs=$work/runs
-"$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$runs" --json >"$work/receiver.log" 2>&1 &
-receiver=$!
-until grep -qs listening "$work/receiver.log"; do
-	kill -0 $receiver || fail "the receiver ended: $(cat "$work/receiver.log")"
-	sleep 0.02
-done
-server=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$work/receiver.log")
+# start_receiver DIRECTORY LOG: sets receiver, and server, its address.
+start_receiver() {
+	"$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$1" --json >"$2" 2>&1 &
+	receiver=$!
+	until grep -qs listening "$2"; do
+		kill -0 $receiver || fail "the receiver ended: $(cat "$2")"
+		sleep 0.02
+	done
+	server=$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$2")
+}
 
+runs=$work/runs
 # The steps that the receiver has of the newest run.
 newest() { find "$runs" -name '*.run' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2; }
 steps() { od -An -v -tu8 -w16 -j512 "$1" 2>/dev/null | awk 'NR == 1 || NR == 33 { if ($1 > n) n = $1 } END { print n + 0 }'; }
@@ -71,22 +80,29 @@ expect() { # CODE COMMAND...
 	[ $got = "$wanted" ] || { cat "$work/json" "$work/error" >&2; fail "$* ended with code $got instead of $wanted (seed $seed)"; }
 }
 
+# start_writer MODE: sets writer, and returns when the receiver has 40 steps of its run.
+start_writer() {
+	local tries file
+	rm -f "$runs"/*.run
+	"$FOREBAY" media-test "$device" --server "$server" --mode "$1" --json >"$work/written" 2>&1 &
+	writer=$!
+	for ((tries = 0; tries < 3000; tries++)); do
+		file=$(newest)
+		[ -z "$file" ] || [ "$(steps "$file")" -lt 40 ] || return 0
+		kill -0 $writer 2>/dev/null || { cat "$work/written" >&2; fail "the writer ended before the cut"; }
+		sleep 0.02
+	done
+	fail "the receiver does not get 40 steps of the writer"
+}
+
 # pull KIND MODE KEY=NUMBER...: a run on a new disk, whose power is cut after some steps.
 pull() {
-	local kind=$1 mode=$2 writer code=0 tries file=''
+	local kind=$1 mode=$2 code=0
 	shift 2
 	rm -f "$work/platter"
 	truncate -s $bytes "$work/platter"
 	start_disk "$kind" "$@"
-	rm -f "$runs"/*.run
-	"$FOREBAY" media-test "$device" --server "$server" --mode "$mode" --json >"$work/written" 2>&1 &
-	writer=$!
-	for ((tries = 0; tries < 3000; tries++)); do
-		file=$(newest)
-		[ -z "$file" ] || [ "$(steps "$file")" -lt 40 ] || break
-		kill -0 $writer 2>/dev/null || { cat "$work/written" >&2; fail "the writer ended before the cut"; }
-		sleep 0.02
-	done
+	start_writer "$mode"
 	cut_disk
 	wait $writer || code=$?
 	[ $code = 7 ] || { cat "$work/written" >&2; fail "the writer on a disk without power ended with code $code"; }
@@ -101,18 +117,14 @@ mkdir "$work/slow"
 "$work/volatile_disk" "$work/slow" "$work/slow.platter" $((1 << 20)) flush_us=3200000 >"$work/slow.log" 2>&1 &
 slow=$!
 at_end 'kill -TERM $slow 2>/dev/null; umount -l "$work/slow" 2>/dev/null || true'
-for ((i = 0; i < 400; i++)); do
-	[ -s "$work/slow/disk" ] && break
-	sleep 0.02
-done
-"$FOREBAY" media-test --receive 127.0.0.1:0 --directory "$work/slow.runs" --json >"$work/slow.receiver" 2>&1 &
-slow_receiver=$!
+await_disk $slow "$work/slow" "$work/slow.log"
+start_receiver "$work/slow.runs" "$work/slow.receiver"
+slow_receiver=$receiver
 at_end 'kill -TERM $slow_receiver 2>/dev/null || true'
-until grep -qs listening "$work/slow.receiver"; do sleep 0.02; done
-"$FOREBAY" media-test "$work/slow/disk" --json --mode flush \
-	--server "$(sed -n 's/.*"address":"\([^"]*\)".*/\1/p' "$work/slow.receiver")" >"$work/stalled" 2>&1 &
+"$FOREBAY" media-test "$work/slow/disk" --json --mode flush --server "$server" >"$work/stalled" 2>&1 &
 slow_writer=$!
 
+start_receiver "$runs" "$work/receiver.log"
 tried=0
 for honest in "file both keep=0" "file fua keep=1" "file flush keep=1" "block both keep=1" "file flush keep=0 lie=2"; do
 	# shellcheck disable=SC2086 # words
@@ -144,18 +156,10 @@ stop_disk
 
 # The disk has power all the time, and its machine is not started again: nothing is known.
 pull_nothing() { # SIGNAL
-	local writer tries file=''
 	rm -f "$work/platter"
 	truncate -s $bytes "$work/platter"
 	start_disk block keep=0
-	rm -f "$runs"/*.run
-	"$FOREBAY" media-test "$device" --server "$server" --mode fua --json >"$work/written" 2>&1 &
-	writer=$!
-	for ((tries = 0; tries < 3000; tries++)); do
-		file=$(newest)
-		[ -z "$file" ] || [ "$(steps "$file")" -lt 40 ] || break
-		sleep 0.02
-	done
+	start_writer fua
 	kill -"$1" $writer
 	wait $writer 2>/dev/null || true
 	expect 17 media-test "$device" --server "$server" --verify
