@@ -12,7 +12,7 @@ use std::time::Duration;
 use libc::{sigaction, siginfo_t};
 
 use crate::extent;
-use crate::real::raw;
+use crate::real::{raw, thread};
 
 /// The thread that ends the program; it does not wait for itself.
 static ENDS: AtomicI32 = AtomicI32::new(0);
@@ -60,11 +60,6 @@ pub fn in_child() {
 
 pub fn has_begun() -> bool {
     ENDS.load(Ordering::SeqCst) != 0
-}
-
-fn thread() -> i32 {
-    // SAFETY: the call only queries.
-    unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
 /// Stops a thread that would otherwise see a file closed by the end of the program, or would

@@ -29,7 +29,7 @@ use crate::closing;
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
-use crate::real::raw;
+use crate::real::{process, raw, thread};
 use crate::say::{once, About};
 use crate::state::{inside, lock};
 use crate::which;
@@ -82,11 +82,6 @@ pub fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> 
         e @ -4095..=-1 => Err(-e as c_int),
         done => Ok(done),
     }
-}
-
-fn thread() -> i32 {
-    // SAFETY: the call only queries.
-    unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
 /// The thread that is told, by its number; zero: there is none.
@@ -260,12 +255,9 @@ pub fn watch_over(file: &Arc<Mapped>) {
         all.push(Arc::downgrade(file));
     }
     // Notifications before this had no effect.
-    let watcher = WATCHER.load(Ordering::SeqCst) as usize;
+    let to = [process() as usize, watcher(), kept::SIGN, 0, 0, 0];
     // SAFETY: the signal is for our thread, which waits for it.
-    unsafe {
-        let process = raw(libc::SYS_getpid, [0; 6]) as usize;
-        raw(libc::SYS_tgkill, [process, watcher, kept::SIGN, 0, 0, 0]);
-    }
+    unsafe { raw(libc::SYS_tgkill, to) };
 }
 
 /// Waits for the kernel's signal.  If the kernel cannot queue it, it sends SIGIO instead.  That

@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use libc::{siginfo_t, ucontext_t};
 
-use crate::real::raw;
+use crate::real::{process, raw, thread};
 use crate::signals;
 
 const FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
 /// How many milliseconds to wait for threads that have not run yet.
 const PATIENCE: usize = 100;
+
+/// The action has a function that returns from the handler.
+const SA_RESTORER: c_int = if cfg!(target_arch = "x86_64") { 0x0400_0000 } else { 0 };
 
 /// The kernel's struct: the C library's sigaction refuses this signal.
 #[repr(C)]
@@ -58,17 +61,11 @@ extern "C" fn unblocks(_: c_int, _: *mut siginfo_t, context: *mut c_void) {
 fn handle(signal: usize) -> bool {
     type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
     let handler = unblocks as Handler as usize;
-    #[cfg(target_arch = "x86_64")]
     let action = KernelAction {
         handler,
-        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK | 0x0400_0000) as usize,
+        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK | SA_RESTORER) as usize,
+        #[cfg(target_arch = "x86_64")]
         restorer: forebay_map_run_restore as unsafe extern "C" fn() as usize,
-        mask: !FAULTS,
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let action = KernelAction {
-        handler,
-        flags: (libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK) as usize,
         mask: !FAULTS,
     };
     // SAFETY: the action is valid for the call, and its handler changes only the thread's mask.
@@ -83,8 +80,7 @@ pub fn unblock_in_others(signal: usize, but_for: usize) {
     if !blocks(but_for, |_| ()) || !handle(signal) {
         return;
     }
-    // SAFETY: the call only queries.
-    let process = unsafe { raw(libc::SYS_getpid, [0; 6]) } as usize;
+    let process = process() as usize;
     for _ in 0..PATIENCE {
         // SAFETY: the signal has the handler above.
         let send = |thread| unsafe {
@@ -100,8 +96,7 @@ pub fn unblock_in_others(signal: usize, but_for: usize) {
 /// Calls `f` for each other thread that blocks one of these signals.  Returns whether there is
 /// one.
 fn blocks(but_for: usize, f: impl Fn(usize)) -> bool {
-    // SAFETY: the call only queries.
-    let own = unsafe { raw(libc::SYS_gettid, [0; 6]) } as usize;
+    let own = thread() as usize;
     let mut found = false;
     for_each_thread(|thread| {
         let others = thread != own && thread != but_for;

@@ -52,6 +52,18 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// The number of this process.
+pub fn process() -> i32 {
+    // SAFETY: the call only queries.
+    unsafe { raw(libc::SYS_getpid, [0; 6]) as i32 }
+}
+
+/// The number of this thread.
+pub fn thread() -> i32 {
+    // SAFETY: the call only queries.
+    unsafe { raw(libc::SYS_gettid, [0; 6]) as i32 }
+}
+
 /// Converts the result of a system call as the C library does.
 pub fn told(result: isize) -> isize {
     match result {

@@ -31,7 +31,7 @@ use crate::lease;
 use crate::locks::Locks;
 use crate::mapped::{Mapped, Place};
 use crate::planted::{self, Planted};
-use crate::real;
+use crate::real::{self, process};
 use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
 use crate::which::{identity_at, is_at};
@@ -108,18 +108,13 @@ impl Opened {
         if config.shared {
             return self.session.map_shared(path, room);
         }
-        let mut tries = 0;
-        loop {
-            match self.leased(self.session.map(path, room)?)? {
-                Some(map) => return Ok(map),
-                // A thread truncates it by its path, for instance.
-                None if tries < TRIES => tries += 1,
-                None => {
-                    let why = format!("{}: it is changed all the time", path.display());
-                    return Err(Error::Busy(why));
-                }
+        // A thread may truncate it by its path, for instance.
+        for _ in 0..=TRIES {
+            if let Some(map) = self.leased(self.session.map(path, room)?)? {
+                return Ok(map);
             }
         }
+        Err(Error::Busy(format!("{}: it is changed all the time", path.display())))
     }
 
     /// Maps a file again that was closed just now and whose lease was not released.
@@ -302,11 +297,6 @@ fn make_parent() -> std::io::Result<()> {
     Ok(())
 }
 
-fn process() -> i32 {
-    // SAFETY: the call only queries.
-    unsafe { real::raw(libc::SYS_getpid, [0; 6]) as i32 }
-}
-
 /// Whether this is a child made by fork, or by vfork, of which no one is notified: the table is
 /// the parent's.
 pub fn is_elsewhere() -> bool {
@@ -412,7 +402,7 @@ pub fn desc(fd: c_int) -> Option<Held> {
     }
 }
 
-/// The same, for a call that is a cancellation point.
+/// Like [`desc`], for a call that is a cancellation point.
 #[inline]
 pub fn desc_or_end(fd: c_int) -> Option<Held> {
     match is_ours(fd) {

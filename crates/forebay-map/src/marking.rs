@@ -297,11 +297,7 @@ impl Marking {
     /// writes to the file only if it is told to, although the others may not have changed it
     /// yet.
     pub fn leave(&self, of: Of<'_>) {
-        let mut changes = self.at_rest();
-        // If this fails, a recovery cannot be told.
-        if of.store.set_stamp(of.id, Stamp::LEFT).is_ok() {
-            changes.stamped = None;
-        }
+        self.at_rest().ends_with(of, Stamp::LEFT);
     }
 
     /// Lets no new change begin.  Waits for one that is under way, unless it takes long.
@@ -321,11 +317,8 @@ impl Marking {
     fn refuse(&self, changes: &mut Changes, of: Of<'_>) {
         self.given_up.store(true, Ordering::SeqCst);
         if changes.stamped.is_some() {
-            // If this fails, a recovery cannot be told.
             let stamp = changes.last.map_or(Stamp::LEFT, Stamp::Settled);
-            if of.store.set_stamp(of.id, stamp).is_ok() {
-                changes.stamped = None;
-            }
+            changes.ends_with(of, stamp);
         }
     }
 
@@ -341,6 +334,14 @@ impl Marking {
 }
 
 impl Changes {
+    /// Records the stamp of a file that this process changes no more.
+    fn ends_with(&mut self, of: Of<'_>, stamp: Stamp) {
+        // If this fails, a recovery cannot be told.
+        if of.store.set_stamp(of.id, stamp).is_ok() {
+            self.stamped = None;
+        }
+    }
+
     /// The time until which no one else can change the file, for use in a stamp.  The kernel
     /// delays others for `patience`, or without end.
     fn alone_until(&mut self, backing: &dyn Backing, patience: Option<Duration>) -> Instant {
@@ -357,12 +358,8 @@ impl Changes {
 
 /// The content of a stamp that explains changes until then.
 fn explains_until(until: Instant) -> Time {
-    let instant = Instant::now();
-    let wall = SystemTime::now() - MOST;
-    let at = match until.checked_duration_since(instant) {
-        Some(ahead) => wall + ahead,
-        None => wall - (instant - until),
-    };
-    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    // `until` is never later than that.
+    let age = (Instant::now() + MOST).saturating_duration_since(until);
+    let since = (SystemTime::now() - age).duration_since(UNIX_EPOCH).unwrap_or_default();
     (since.as_secs() as i64, since.subsec_nanos())
 }

@@ -21,7 +21,7 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::{FileRecord, Stamp};
 use crate::track::Track;
-use crate::tracker::{Counts, NotEvicted, Tracker};
+use crate::tracker::{Counts, NotEvicted, Tracker, CHECKING};
 
 /// The longest tick of a kernel's clock.  Two changes of a file that are further apart than
 /// this have different times.
@@ -239,9 +239,7 @@ impl<T: Track> Inner<T> {
 
     fn sync_range(&self, at: u64, len: u64) -> Result<()> {
         let content = &self.content;
-        self.tracker
-            .check()
-            .map_err(content.system("check the descriptors that report its stores"))?;
+        self.tracker.check().map_err(content.system(CHECKING))?;
         content.settle_written()?;
         content.settle_size()?;
         let end = at.saturating_add(len).min(content.size());

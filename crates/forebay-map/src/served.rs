@@ -71,11 +71,7 @@ impl ServedStore {
         let (share, memory) = match greeted.map_err(said)? {
             (Answer::Hello(share), Some(memory)) => (share, memory),
             (Answer::Failed { why, .. }, _) => return Err(Error::Pool(why)),
-            (answer, _) => {
-                return Err(Error::Pool(format!(
-                    "its server gave an unexpected answer: {answer:?}"
-                )))
-            }
+            (answer, _) => return Err(unexpected(&answer)),
         };
         if media.is_some_and(|media| media != share.media) {
             let (at, pid) = (&share.at, share.pid);
@@ -139,7 +135,7 @@ impl ServedStore {
     }
 }
 
-fn unexpected(answer: &Answer) -> Error {
+pub(crate) fn unexpected(answer: &Answer) -> Error {
     Error::Pool(format!("its server gave an unexpected answer: {answer:?}"))
 }
 

@@ -67,6 +67,9 @@ pub trait Source: Send + Sync {
 /// us).
 const LOOKS_IN_VAIN: u32 = 64;
 
+/// What a caller of [`Tracker::check`] does, for its error.
+pub(crate) const CHECKING: &str = "check the descriptors that report its stores";
+
 /// How often a segment is asked for again.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(2);
 

@@ -22,8 +22,9 @@ use crate::file::Mapped;
 use crate::own::{parts, segments_within};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
+use crate::served;
 use crate::store::Synced;
-use crate::tracker::{Counts, NotEvicted, Source, Tracker};
+use crate::tracker::{Counts, NotEvicted, Source, Tracker, CHECKING};
 use crate::wire::{Answer, Place, Request};
 
 /// How often to repeat a request while the server waits for others.
@@ -88,7 +89,7 @@ fn seed_of(grant: &Grant) -> Option<u32> {
 fn unexpected(answer: &Answer) -> Error {
     match answer {
         Answer::Failed { why, .. } => Error::Pool(why.clone()),
-        answer => Error::Pool(format!("its server gave an unexpected answer: {answer:?}")),
+        answer => served::unexpected(answer),
     }
 }
 
@@ -250,10 +251,7 @@ impl Rooms {
         if let Some(e) = grants.iter().find_map(|grant| self.stay.accept(grant).err()) {
             return Reply::Failed(e.to_string());
         }
-        let checked = self
-            .tracker
-            .check()
-            .map_err(self.stay.system("check the descriptors that report its stores"));
+        let checked = self.tracker.check().map_err(self.stay.system(CHECKING));
         match checked.map_err(Lacks::Told).and_then(|()| self.take(first as usize..end as usize)) {
             Ok(()) => Reply::Done,
             Err(Lacks::Grant(_) | Lacks::End) => Reply::Again,
@@ -485,10 +483,7 @@ impl Mapped for Guest {
         if stay.closed.load(Ordering::SeqCst) {
             return Err(stay.refused("it is closed"));
         }
-        self.rooms
-            .tracker
-            .check()
-            .map_err(stay.system("check the descriptors that report its stores"))?;
+        self.rooms.tracker.check().map_err(stay.system(CHECKING))?;
         // A guest that joined later has stored nothing that this sync must cover.
         if stay.board.get(Is::Guests) > 1 {
             let end = at.saturating_add(len).min(self.room());

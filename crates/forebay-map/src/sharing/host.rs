@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::frames::Frames;
 use crate::link::{self, Link};
 use crate::pages::PageSet;
-use crate::served::ServedStore;
+use crate::served::{unexpected, ServedStore};
 use crate::store::{Store, Synced};
 use crate::threads;
 use crate::wire::{self, Answer, Ordered, Place, Request};
@@ -137,7 +137,7 @@ fn another(
     match said.map_err(failed)?.0 {
         Answer::Done => Ok(stream),
         Answer::Failed { why, .. } => Err(Error::Pool(why)),
-        answer => Err(Error::Pool(format!("its server gave an unexpected answer: {answer:?}"))),
+        answer => Err(unexpected(&answer)),
     }
 }
 

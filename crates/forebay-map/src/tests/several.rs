@@ -691,7 +691,9 @@ fn a_file_is_read_into_its_own_mapping() {
 #[test]
 fn a_closed_file_can_be_opened_during_a_slow_sync_of_another() {
     let _alone = alone();
-    let Some(features) = has("a_file_that_was_closed_can_be_opened") else { return };
+    let Some(features) = has("a_closed_file_can_be_opened_during_a_slow_sync_of_another") else {
+        return;
+    };
     let path = std::env::temp_dir().join(format!("forebay-slow-{}", std::process::id()));
     std::fs::write(&path, vec![1; PAGE]).expect("a file");
     for planted in [true, false] {

@@ -61,7 +61,9 @@ fn after_cuts(machine: &Arc<Machine>, at: usize, len: usize) -> Vec<Vec<u8>> {
 #[test]
 fn a_value_that_a_dead_guest_restored_is_durable_after_a_sync() {
     let _alone = alone();
-    let Some(features) = has("what_a_dead_one_had_stored_back") else { return };
+    let Some(features) = has("a_value_that_a_dead_guest_restored_is_durable_after_a_sync") else {
+        return;
+    };
     let machine = Machine::new(3, &[ONE, 0], []);
     let world = World::new(&machine, &features);
     let (a, b) = (world.process(), world.process());
@@ -80,7 +82,9 @@ fn a_value_that_a_dead_guest_restored_is_durable_after_a_sync() {
 #[test]
 fn a_sync_covers_a_dead_guests_stores_whoever_notices_the_death() {
     let _alone = alone();
-    let Some(features) = has("a_sync_has_what_a_dead_one_has_stored") else { return };
+    let Some(features) = has("a_sync_covers_a_dead_guests_stores_whoever_notices_the_death") else {
+        return;
+    };
     let machine = Machine::new(3, &[ONE, 0], []);
     let world = Arc::new(World::new(&machine, &features));
     let too = Arc::downgrade(&world);
