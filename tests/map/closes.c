@@ -22,17 +22,6 @@
 
 static const char *path;
 
-static char *mapped(int *fd, const char *name)
-{
-	char *p;
-
-	*fd = open(name, O_RDWR | O_CREAT, 0600);
-	CHECK(*fd >= 0 && ftruncate(*fd, LENGTH) == 0);
-	p = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	CHECK(p != MAP_FAILED);
-	return p;
-}
-
 static const char *other_name(void)
 {
 	static char name[512];
@@ -76,9 +65,6 @@ static void paths(void)
 }
 
 static int other;
-static volatile pid_t closer;
-static volatile int closes_now;
-
 static void *closes(void *p)
 {
 	closer = gettid();
@@ -101,18 +87,11 @@ static void others(void)
 	pthread_t thread;
 	double begun;
 	int fd, i;
-	char *p = mapped(&fd, path), *second;
+	char *p = mapped(&fd, path, LENGTH), *second;
 
 	other = open(other_name(), O_RDWR | O_CREAT, 0600);
 	CHECK(other >= 0 && pwrite(other, "other", 5, 0) == 5);
-	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
-	while (!closer)
-		;
-	if (is_mapped_run())
-		slow_down(closer, 3);
-	closes_now = 1;
-	if (is_mapped_run())
-		wait_for_close();
+	thread = slow_close(closes, 3);
 	begun = now();
 	for (i = 0; i < 100; i++) {
 		second = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4 * PAGE);
@@ -134,7 +113,7 @@ static void others(void)
 static void killed(void)
 {
 	int fd;
-	char *first = mapped(&fd, path), *second = mapped(&fd, other_name());
+	char *first = mapped(&fd, path, LENGTH), *second = mapped(&fd, other_name(), LENGTH);
 
 	CHECK(msync(first, LENGTH, MS_SYNC) == 0 && msync(second, LENGTH, MS_SYNC) == 0);
 	strcpy(first, "last, before the end");

@@ -89,9 +89,6 @@ static void *exits(void *p)
 	_exit(0);
 }
 
-static volatile pid_t closer;
-static volatile int closes_now;
-
 /* It closes FILE, the last user of that, with much to write to it. */
 static void *closes(void *p)
 {
@@ -109,20 +106,6 @@ static void *closes(void *p)
 	for (;;)
 		pause();
 	return NULL;
-}
-
-static void end_beside_close(void)
-{
-	pthread_t thread;
-
-	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
-	while (!closer)
-		;
-	if (is_mapped_run())
-		slow_down(closer, 3);
-	closes_now = 1;
-	if (is_mapped_run())
-		wait_for_close();
 }
 
 static volatile int duplicated = -1;
@@ -219,7 +202,7 @@ static void end(const char *way)
 		exit(0);
 	} else if (strcmp(way, "beside-last-close") == 0) {
 		store("last, beside the last close");
-		end_beside_close();
+		slow_close(closes, 3);
 		_exit(0);
 	} else if (strcmp(way, "beside-close") == 0) {
 		/* Another file stays open. */
@@ -228,7 +211,7 @@ static void end(const char *way)
 		snprintf(name, sizeof(name), "%s.stays.map", path);
 		CHECK(open(name, O_RDWR | O_CREAT, 0600) >= 0);
 		store("last, beside a close");
-		end_beside_close();
+		slow_close(closes, 3);
 		_exit(0);
 	} else if (strcmp(way, "beside-copy") == 0) {
 		char name[512];
@@ -280,7 +263,7 @@ static void syncs(void)
 	snprintf(name, sizeof(name), "%s.stays.map", path);
 	CHECK(open(name, O_RDWR | O_CREAT, 0600) >= 0);
 	store("last, before a sync");
-	end_beside_close();
+	slow_close(closes, 3);
 	sync();
 	raise(SIGKILL);
 }
@@ -305,17 +288,6 @@ static void ends_at_once(int signal)
 {
 	(void)signal;
 	_exit(0);
-}
-
-static char *mapped(int *fd, const char *name, long len)
-{
-	char *p;
-
-	*fd = open(name, O_RDWR | O_CREAT, 0600);
-	CHECK(*fd >= 0 && ftruncate(*fd, len) == 0);
-	p = mmap(NULL, (size_t)len, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
-	CHECK(p != MAP_FAILED);
-	return p;
 }
 
 /* The close of this file takes a while, and so does that of another one. */

@@ -132,16 +132,19 @@ if lease_time_is 1 && lease_time_back; then
 	"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	stored_there || fail "what was stored before a writer by force is lost: $(cat "$work/recovered")"
 	tail -c 5 "$file" | grep -q other || fail "the bytes of a writer by force are lost"
-	# The same during syncs and writes: no recovery overwrites others' data unless told
+	busies() { # HOW: runs a program that stores, syncs and writes, until it has done so
+		fresh
+		: >"$work/said"
+		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" "$1" >"$work/said" 2>"$work/says" &
+		pid=$!
+		says stored
+	}
+	# A writer by force beside syncs and writes: no recovery overwrites others' data unless told
 	# to.
 	for ((try = 0; try < 8; try++)); do
 		how=stays
 		[ $((try % 2)) = 0 ] || how=grows
-		fresh
-		: >"$work/said"
-		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" $how >"$work/said" 2>"$work/says" &
-		pid=$!
-		says stored
+		busies $how
 		sleep "0.$((RANDOM % 900 + 100))"
 		kill -STOP "$pid"
 		lease_time_is 1
@@ -156,14 +159,10 @@ if lease_time_is 1 && lease_time_back; then
 		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: what a writer by force has written is written over: $(cat "$work/says" "$work/recovered")"
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
-	# The same for a program that is killed before it goes on.
+	# A program that is killed before it goes on.
 	for how in stays grows; do
-		fresh
-		: >"$work/said"
 		lease_time_is 2
-		"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" busy "$file" $how >"$work/said" 2>"$work/says" &
-		pid=$!
-		says stored
+		busies $how
 		kill -STOP "$pid"
 		printf other | dd of="$file" bs=1 seek=20580 conv=notrunc,fsync status=none
 		lease_time_back

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Stops a thread of the program in the middle of a close, like slow storage. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -57,9 +59,35 @@ static void slow_down(pid_t thread, unsigned seconds)
 	CHECK(read(slow_says[0], &c, 1) == 1);
 }
 
-static inline void wait_for_close(void)
+static volatile pid_t closer;
+static volatile int closes_now;
+
+/* A thread that closes a file is slowed down in its close, if the library does that.  The thread
+ * says who it is in `closer`, and waits for `closes_now`. */
+static pthread_t slow_close(void *(*closes)(void *), unsigned seconds)
 {
+	pthread_t thread;
 	char c;
 
-	CHECK(read(slow_says[0], &c, 1) == 1);
+	CHECK(pthread_create(&thread, NULL, closes, NULL) == 0);
+	while (!closer)
+		;
+	if (is_mapped_run())
+		slow_down(closer, seconds);
+	closes_now = 1;
+	if (is_mapped_run())
+		CHECK(read(slow_says[0], &c, 1) == 1);
+	return thread;
+}
+
+/* A file of this length, and its mapping. */
+static char *mapped(int *fd, const char *name, long len)
+{
+	char *p;
+
+	*fd = open(name, O_RDWR | O_CREAT, 0600);
+	CHECK(*fd >= 0 && ftruncate(*fd, len) == 0);
+	p = mmap(NULL, (size_t)len, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
 }
