@@ -26,6 +26,7 @@ use crate::state::{
     any_files, config, inside, is_elsewhere, is_inside, lock, may_be_within, read, write, Opened,
     FILES, OPEN, PLACES,
 };
+use crate::which;
 
 /// The exit status of a program that the library can no longer follow.
 const STOPPED: usize = 6;
@@ -100,6 +101,7 @@ pub fn close_pool(open: &mut Option<Opened>) {
     if let Err(e) = inside(|| opened.session.close()) {
         once(About::Pool, format_args!("{e}"));
     }
+    inside(which::forget_descriptors);
     POOL.store(false, Ordering::SeqCst);
 }
 

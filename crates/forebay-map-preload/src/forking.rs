@@ -3,10 +3,13 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::sync::MutexGuard;
 
+use forebay_map::lasting::Lasting;
+
 use crate::signals::{self, hold};
-use crate::{ending, kept, lease, state};
+use crate::{ending, kept, lease, state, which};
 
 /// The locks that no other thread may hold during a fork: the child has the state whole and
 /// unlocked, and none of those threads.  The holder of such a lock takes no other one, so they
@@ -16,6 +19,7 @@ struct Unchanged {
     _state: state::Unchanged,
     _kept: MutexGuard<'static, ()>,
     _lists: lease::Lists,
+    _descriptors: MutexGuard<'static, Option<Lasting<OwnedFd>>>,
 }
 
 thread_local! {
@@ -30,6 +34,7 @@ extern "C" fn before_fork() {
         _state: state::unchanged(),
         _kept: kept::unchanged(),
         _lists: lease::unchanged(),
+        _descriptors: which::unchanged(),
     };
     let _ = FORKS.try_with(|forks| forks.set(Some(ManuallyDrop::new(unchanged))));
     crate::MEMORY.stop();

@@ -279,7 +279,6 @@ fn watch() {
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
     // SAFETY: the mask belongs to this thread.
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
-    inside(which::keep_descriptors);
     WATCHER.store(thread(), Ordering::SeqCst);
     let mut given_back: Vec<Weak<Mapped>> = Vec::new();
     let mut most = Duration::from_secs(5);

@@ -34,7 +34,7 @@ use crate::planted::{self, Planted};
 use crate::real::{self, process};
 use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
-use crate::which::{identity_at, is_at};
+use crate::which::{self, identity_at, is_at};
 use crate::window;
 
 /// So often a file is opened again that was changed just then.
@@ -711,6 +711,7 @@ fn first(
             Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
         let session = Session::open(&config.wanted, options)?;
         *open = Some(Opened { session, files: HashMap::new() });
+        which::keep_descriptors();
         POOL.store(true, Ordering::SeqCst);
     }
     match open {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Identifies the file of a descriptor or a path, without opening it.
 
-use std::cell::OnceCell;
 use std::ffi::{c_int, CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_map::lasting::{self, Lasting};
 
 use crate::kept;
 use crate::masks::{self, Opened};
 use crate::real;
+use crate::state::lock;
 
 /// The device and inode of a descriptor's file, if that is a regular one; its size; links.
 pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
@@ -67,42 +68,49 @@ fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
     found
 }
 
-const DESCRIPTORS: &str = "/proc/self/fd\0";
+const OPEN: &str = "/proc/self/fd\0";
 
-thread_local! {
-    /// The directory of this process's descriptors, open in a thread of the library that looks
-    /// there again and again.  An open would take the lowest free number each time, which the
-    /// program may expect for its own next open.
-    static KEPT: OnceCell<Lasting<OwnedFd>> = const { OnceCell::new() };
+/// The directory of this process's descriptors, while the pool is open.  A thread of the library
+/// looks there again and again, and an open would take the lowest free number each time, which the
+/// program may expect for its own next open.
+static DESCRIPTORS: Mutex<Option<Lasting<OwnedFd>>> = Mutex::new(None);
+
+/// For a fork.
+pub fn unchanged() -> MutexGuard<'static, Option<Lasting<OwnedFd>>> {
+    DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the directory of descriptors open in this thread.
+/// Keeps the directory open.
 pub fn keep_descriptors() {
     let open = || {
-        let path = DESCRIPTORS.as_ptr().addr();
         let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+        let a = [libc::AT_FDCWD as usize, OPEN.as_ptr().addr(), flags, 0, 0, 0];
         // SAFETY: the path ends with a zero byte.
-        let fd =
-            unsafe { real::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) };
+        let fd = unsafe { real::raw(libc::SYS_openat, a) };
         // SAFETY: it was opened just now, and no one else owns it.
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) }).ok_or(())
     };
-    let _ = KEPT.try_with(|kept| lasting::open(open).map(|opened| kept.set(opened)));
+    let opened = lasting::open(open).ok();
+    let _before = std::mem::replace(&mut *lock(&DESCRIPTORS), opened);
+}
+
+/// Closes the directory.
+pub fn forget_descriptors() {
+    let _before = lock(&DESCRIPTORS).take();
 }
 
 fn for_each_descriptor(mut f: impl FnMut(c_int)) {
-    let kept = KEPT.try_with(|kept| {
-        let kept = kept.get()?;
-        lasting::check(kept.as_fd()).ok().map(|()| kept.as_raw_fd() as usize)
-    });
-    match kept.ok().flatten() {
-        Some(dir) => {
+    // The threads that look have one place in the directory.
+    let kept = lock(&DESCRIPTORS);
+    match kept.as_ref().filter(|kept| lasting::check(kept.as_fd()).is_ok()) {
+        Some(kept) => {
+            let dir = kept.as_raw_fd() as usize;
             // SAFETY: it takes numbers.
             unsafe { real::raw(libc::SYS_lseek, [dir, 0, libc::SEEK_SET as usize, 0, 0, 0]) };
             masks::for_each_number(dir, |fd| f(fd as c_int));
         }
         None => {
-            if let Some(all) = Opened::of(DESCRIPTORS.as_bytes()) {
+            if let Some(all) = Opened::of(OPEN.as_bytes()) {
                 all.for_each_number(|fd| f(fd as c_int));
             }
         }
