@@ -47,7 +47,7 @@ told() { # NAME RESULT WHY
 # calls.
 why_refused() {
 	{
-		sed -n "s/^forebay map-run: //p" "$1" | grep -v 'brought home' || true
+		sed -n "s/^forebay map-run: //p" "$1" | grep -v 'written back to .* files first' || true
 		grep -q -e 'Bad file descriptor' -e EBADF "$1" && echo 'EBADF by the kernel: a system call of its own with such a descriptor'
 	} | head -n 1 | sed "s,$dir/,,g; s,$work/,,g" | cut -c 1-160
 }
@@ -143,7 +143,7 @@ one() { # KIND NAME
 		last=$(timeout 120 "${run[@]}" dump "$name" "$dir" 2>"$work/dump.says") || last="$(tail -n 1 "$work/dump.says")"
 		[[ $last =~ ^[0-9]+$ ]] && [ "$last" -ge "$said" ] ||
 			{ lost "$name" "kill $kill: $said was acknowledged, and there is '$last'"; return; }
-		if grep -q 'brought [1-9]' "$work/brought"; then home=$((home + 1)); fi
+		if grep -q 'wrote back [1-9]' "$work/brought"; then home=$((home + 1)); fi
 		if [ "$last" -ge 8000 ]; then rm -rf "$dir"; mkdir "$dir"; fi
 		there=$said
 		[ "$there" -ge "$least" ] || least=$there

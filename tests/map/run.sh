@@ -140,7 +140,7 @@ if mapped "$program" last "$work/busy.map" 2>"$work/second"; then fail "a second
 grep -q "process $pid has it open.*forebay serve" "$work/second" || fail "not told: $(cat "$work/second")"
 killed $pid
 mapped "$program" last "$work/busy.map" >/dev/null 2>"$work/says" || fail "after a crash: $(cat "$work/says")"
-grep -q 'brought home' "$work/says" || fail "nobody said what was brought home"
+grep -q 'written back to .* files first' "$work/says" || fail "nobody said what was written back"
 say "two processes: passed"
 
 # Programs whose calls would not be seen.

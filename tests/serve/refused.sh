@@ -35,7 +35,7 @@ nbdcopy --connections=1 "$work/data" "$(uri v)"
 # Until only the bad blocks are left: pauses grow while nothing is taken.
 for ((tries = 0; tries < 40; tries++)); do
 	"$FOREBAY" drain "$pool" --timeout 2s >"$work/drain.out" 2>&1 && fail "a drain says that it is complete"
-	grep -q "3 pages that it refused are not home, the first at offset 1048576" "$work/drain.out" && break
+	grep -q "3 pages that it refused are not written back, the first at offset 1048576" "$work/drain.out" && break
 done
 [ "$tries" -lt 40 ] || fail "a drain does not name what is left: $(cat "$work/drain.out")"
 say "$(grep -o '[0-9]* pages that it refused.*offset [0-9]*' "$work/drain.out" | tail -n 1)"

@@ -142,7 +142,7 @@ fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> 
 
 const POOL_KINDS: &str =
     "the module takes a persistent-memory device like /dev/pmem0; forebay serve takes files too";
-const ORIGIN_KINDS: &str = "the module takes block devices: put a file behind losetup, or use forebay serve, which takes files too";
+const ORIGIN_KINDS: &str = "the module takes block devices: attach a file with losetup, or use forebay serve, which takes files too";
 
 /// The options as the module reads them.
 fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
@@ -215,7 +215,7 @@ fn identity(w: &Wanted) -> anyhow::Result<String> {
 
 fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
     let what = format!(
-        "volume {}: attaching {} behind {}",
+        "volume {}: attaching {} through the pool {}",
         w.volume,
         w.origin.display(),
         w.pool.display()
@@ -280,12 +280,12 @@ fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
             bail!(forebay::Error::WrongOrigin {
                 name: w.volume.clone(),
                 origin: w.origin.display().to_string(),
-                cause: format!("it is marked, and a pool behind a start sector marks nothing: {}", status.mark.map_or_else(String::new, |m| m.to_string())),
+                cause: format!("it is marked, and a pool that begins at a start sector marks nothing: {}", status.mark.map_or_else(String::new, |m| m.to_string())),
                 way_out: "drain the pool that marked it, or give up what that holds (forebay origin accept-loss)".into(),
             });
         }
         out::warn(format_args!(
-            "forebay: volume {}: behind --start-sector an origin is not marked",
+            "forebay: volume {}: with --start-sector an origin is not marked",
             w.volume
         ));
         return Ok(None);

@@ -312,7 +312,7 @@ impl Reader<'_> {
         if origin == pool {
             return Err(self.wrong(
                 &t.origin,
-                "origin and pool are the same device; the origin is the disk behind",
+                "origin and pool are the same device; the origin is the disk that the pool writes back to",
             ));
         }
         if let Some(id) = &t.origin_id {

@@ -32,13 +32,13 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
     ))?;
     if made.static_bytes > 0 {
         out::line(format_args!(
-            "beside it {} for static volumes",
+            "next to it {} for static volumes",
             units::bytes(made.static_bytes)
         ))?;
     }
     if made.map_bytes > 0 {
         out::line(format_args!(
-            "beside it {} for maps: forebay map add {} NAME",
+            "next to it {} for maps: forebay map add {} NAME",
             units::bytes(made.map_bytes),
             out::quoted(&made.path)
         ))?;

@@ -183,7 +183,7 @@ fn mapped_by(f: &OfFile) -> Option<String> {
     }
     Some(match Path::new(&format!("/proc/{pid}")).exists() {
         true => format!("mapped by process {pid}"),
-        false => format!("being brought home: process {pid} has ended"),
+        false => format!("being written back: process {pid} has ended"),
     })
 }
 
@@ -334,9 +334,9 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
         out::json(&done)?;
     } else {
         for m in done.maps.iter().filter(|m| !m.damaged) {
-            let verb = if a.dry_run { "would bring" } else { "brought" };
+            let verb = if a.dry_run { "would write back" } else { "wrote back" };
             out::line(format_args!(
-                "map {}: {verb} {} home; {} files have everything",
+                "map {}: {verb} {}; {} files have everything",
                 m.map,
                 units::bytes((m.pages * PAGE) as u64),
                 m.files

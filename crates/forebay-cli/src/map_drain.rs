@@ -118,7 +118,7 @@ impl MapsDrained {
 
     pub fn report(&self, pool: &Path, json: bool) -> anyhow::Result<()> {
         for (map, bytes) in self.home.iter().filter(|_| !json) {
-            out::line(format_args!("map {map}: {} brought home to files", units::bytes(*bytes)))?;
+            out::line(format_args!("map {map}: {} written back to files", units::bytes(*bytes)))?;
         }
         for MapLeft { map, file, pages, why } in &self.left {
             let pool = out::quoted(pool);

@@ -120,7 +120,7 @@ fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
         if report.pages > 0 {
             let bytes = (report.pages * forebay_map::PAGE) as u64;
             let (bytes, files) = (units::bytes(bytes), report.files);
-            out::warn(format_args!("forebay: {bytes} brought home to {files} files first"));
+            out::warn(format_args!("forebay: {bytes} written back to {files} files first"));
         }
         for r in &report.refused {
             let (name, pool) = (r.name.display(), a.pool.display());

@@ -28,7 +28,7 @@ pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
     let facts = MediumFacts::of(&a.path)?;
     if a.write && facts.place != MediumPlace::BlockDevice {
         let what = format!("{} is no block device", a.path.display());
-        let way_out = "leave --write out: a temporary file is measured beside it";
+        let way_out = "leave --write out: a temporary file next to it is measured";
         return Err(Error::usage(what, way_out).into());
     }
     let refusals = facts.refusals();

@@ -117,7 +117,7 @@ fn maps(pool: &Pool) -> Option<ServiceStatus> {
         let (map, files, at) = (m.map, m.files, out::quoted(pool.path()));
         status.trouble.push(format!(
             "map {map}: {files} files lack what it has of them since a crash: forebay map list {at} \
-             names them, forebay map recover {at} brings it home"
+             names them, forebay map recover {at} writes it back"
         ));
     }
     Some(status)

@@ -89,7 +89,7 @@ fn pages_are_listed_and_brought_home() {
     assert!(busy.code == Some(4) && busy.stderr.contains("forebay map recover"), "{busy:?}");
 
     let trial = bench.run(&["map", "recover", "pool", "--dry-run"]);
-    assert!(trial.code == Some(0) && trial.stdout.contains("would bring 4 KiB"), "{trial:?}");
+    assert!(trial.code == Some(0) && trial.stdout.contains("would write back 4 KiB"), "{trial:?}");
     assert!(!is_home(&file));
     let other = bench.run(&["map", "recover", "pool", "elsewhere"]);
     assert!(other.code == Some(3) && other.stderr.contains("map list"), "{other:?}");
@@ -170,7 +170,7 @@ fn a_pool_that_nobody_serves_tells_what_files_lack() {
 
     let drained = bench.run(&["drain", "pool"]);
     assert_eq!(drained.code, Some(14), "{drained:?}");
-    assert!(drained.stdout.contains("map db: 4 KiB brought home") && is_home(&home), "{drained:?}");
+    assert!(drained.stdout.contains("map db: 4 KiB written back") && is_home(&home), "{drained:?}");
     assert!(drained.stderr.contains(&format!("{shown}: NOT drained: 1 pages stay")), "{drained:?}");
     let (code, drained) = json(&bench, &["drain", "pool"]);
     assert_eq!((code, &drained["complete"]), (Some(14), &false.into()), "{drained}");

@@ -191,7 +191,7 @@ impl Owner<'_> {
             Found::Marked(mark) if !self.is_named(mark) && !bug!(OtherPoolTaken) => refuse(
                 format!("{mark}, and this is {what} {} of pool {}", self.name, self.pool),
                 format!(
-                    "bring it home with that pool ({} {}); if the pool is gone: {give_up}",
+                    "write back what that pool holds ({} {}); if the pool is gone: {give_up}",
                     mark.way_home(),
                     mark.at
                 ),

@@ -254,7 +254,7 @@ impl Pool {
         let (id, path) = split_identity(&identity);
         if path.is_none() {
             return Err(Error::Usage {
-                what: format!("{}: this place cannot be recorded: it is not UTF-8, or longer than the {} bytes left beside the origin's id", origin.info().name, sys::FBY_IDENTITY_MAX - id.len() - 1),
+                what: format!("{}: this place cannot be recorded: it is not UTF-8, or longer than the {} bytes left next to the origin's id", origin.info().name, sys::FBY_IDENTITY_MAX - id.len() - 1),
                 way_out: "name the origin by a shorter path, for example a link to it, or a shorter URI".into(),
             });
         }

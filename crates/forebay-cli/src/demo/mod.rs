@@ -399,7 +399,7 @@ fn safety_text(s: &Safety) -> String {
 
 fn next_steps() -> &'static str {
     "\n5. What to type next\n  \
-     A pool, a disk behind it, and a server (stop it with Ctrl-C; nothing is lost):\n    \
+     A pool, the disk that it writes back to, and a server (stop it with Ctrl-C; nothing is lost):\n    \
      forebay create /dev/shm/pool --size 1G        (or /dev/pmem0: survives a power cut)\n    \
      truncate -s 10G disk.img\n    \
      forebay volume add /dev/shm/pool data disk.img\n    \

@@ -218,7 +218,7 @@ impl OriginMarks {
                 Refusal {
                     cause: mark.to_string(),
                     way_out: format!(
-                        "bring it home with that pool ({} {}); if the pool is gone: forebay origin accept-loss {} gives up what that pool holds",
+                        "write back what that pool holds ({} {}); if the pool is gone: forebay origin accept-loss {} gives that up",
                         mark.way_home(),
                         mark.at,
                         self.place.display()

@@ -483,7 +483,7 @@ fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
     if shares != 0 && bytes >= engine::least_media_bytes(o.chunk_size_bytes) {
         return Error::usage(
             format!(
-                "{}: its {} do not hold {} for static volumes and maps and the least of a pool beside it",
+                "{}: its {} do not hold {} for static volumes and maps and the smallest pool next to it",
                 path.display(),
                 human_bytes(bytes),
                 human_bytes(shares)

@@ -200,7 +200,7 @@ fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
             let mapped = if holder.is_none() { mapped_by(fd) } else { Vec::new() };
             let way_out = match mapped.is_empty() {
                 true => "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
-                false => format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and brought home once they have ended"),
+                false => format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and is written back once they have ended"),
             };
             Err(Error::Busy { path: path.into(), holder, way_out })
         }

@@ -370,7 +370,7 @@ fn note(kind: MediaKind, persist: Persist, needed: Persist) -> String {
     }
     match kind {
         MediaKind::Shm => "shared memory: DRAM speed; survives a process, not a power cut",
-        MediaKind::File => "plain file behind the page cache: each commit is an msync, at disk speed; a stand-in for persistent memory",
+        MediaKind::File => "plain file through the page cache: each commit is an msync, at disk speed; a stand-in for persistent memory",
         MediaKind::DaxFile => "file on a DAX file system, mapped synchronously: stores reach the persistent memory directly",
         MediaKind::FsdaxBlock => "user space cannot map a raw pmem block device synchronously, so each commit is an msync; faster: a devdax device, a file on a file system mounted with -o dax, or the kernel module",
         MediaKind::DevDax => "devdax device: stores reach the persistent memory directly",

@@ -299,7 +299,7 @@ impl Origin for FileOrigin {
         }
         if let Some(now) = self.is_another(&own) {
             return Some(format!(
-                "is another origin now ({now}): what it showed was taken away or deleted, and goes when it is let go of"
+                "is another origin now ({now}): what was opened here was removed or deleted, and is lost when it is released"
             ));
         }
         let what = match rustix::fs::stat(&self.path) {

@@ -96,7 +96,7 @@ fn map_error(name: &str, e: Code) -> Error {
         }
         sys::FBY_E_MAP_DIRTY => {
             cause = "it has pages that their files lack, or may".into();
-            "bring them home first (forebay map recover), or discard them (--discard)"
+            "write them back first (forebay map recover), or discard them (--discard)"
         }
         sys::FBY_E_MAP_DAMAGED | sys::FBY_E_VOLUME_DAMAGED => {
             "see `forebay check`; what it says is not touched"

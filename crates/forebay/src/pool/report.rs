@@ -51,7 +51,7 @@ impl Core {
             match refused {
                 (0, _) => noted,
                 (n, block) => format!(
-                    "{noted}; {n} pages that it refused are not home, the first at offset {}",
+                    "{noted}; {n} pages that it refused are not written back, the first at offset {}",
                     block * 4096
                 ),
             }

@@ -415,7 +415,7 @@ impl fmt::Display for LogLeft {
             write!(f, ", and at least {} are LOST", self.missing.max(1))?;
         }
         f.write_str(
-            "; its consumer alone brings them home: that of a mount is forebay mount or forebay \
+            "; only its consumer writes them back: that of a mount is forebay mount or forebay \
              replay",
         )
     }

@@ -148,7 +148,7 @@ fn a_bad_sector_holds_back_its_own_block() {
     assert_eq!(home(&content), bad, "{last:?}");
     let error = last.origin_error.unwrap();
     assert!(
-        error.contains("3 pages that it refused are not home, the first at offset 0"),
+        error.contains("3 pages that it refused are not written back, the first at offset 0"),
         "{error}"
     );
     let info = f.volume.info().unwrap();

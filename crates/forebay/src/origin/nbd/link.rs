@@ -140,7 +140,7 @@ impl Link {
             // Behind what has just ended: no answer is to come of the last that was in flight.
             let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
-                return "it is let go of".into();
+                return "it is released".into();
             }
             down |= connection.is_down() || (shuts_down && connection.in_flight() == 0);
             let found = match down {
