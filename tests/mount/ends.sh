@@ -29,18 +29,22 @@ mountpoint -q "$control" || {
 }
 
 connection() { python3 -c 'import os, sys; print(os.minor(os.stat(sys.argv[1]).st_dev))' "$1"; }
+until_mounted() { # PID LOG
+	local tries
+	for ((tries = 0; tries < 1200; tries++)); do
+		! grep -qs '^mounted' "$2" || return 0
+		kill -0 "$1" 2>/dev/null || fail "the mount ended before it was there: $(cat "$2")"
+		sleep 0.05
+	done
+	fail "no mount after 60 s: $(cat "$2")"
+}
 begin() {
 	mount -t tmpfs none "$top"
 	mkdir "$at"
 	: >"$work/mount.log" # that of the server before says that it is mounted
 	"$FOREBAY" mount "$pool" "$tree" "$at" --foreground >"$work/mount.log" 2>&1 &
 	server=$!
-	for ((tries = 0; tries < 1200; tries++)); do
-		grep -qs '^mounted' "$work/mount.log" && break
-		kill -0 "$server" 2>/dev/null || fail "the mount ended before it was there: $(cat "$work/mount.log")"
-		sleep 0.05
-	done
-	[ $tries -lt 1200 ] || fail "no mount"
+	until_mounted "$server" "$work/mount.log"
 	abort=$control/$(connection "$at")/abort
 	echo served >"$at/file"
 }
@@ -77,10 +81,7 @@ stopped() {
 	"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
 	FOREBAY_RUNTIME_DIR=$work/run-3 "$FOREBAY" mount "$second" "$work/stopped" "$work/stopped-at" --foreground >"$work/stopped.log" 2>&1 &
 	stopped_server=$!
-	until grep -q '^mounted' "$work/stopped.log"; do
-		kill -0 "$stopped_server" || fail "no mount: $(cat "$work/stopped.log")"
-		sleep 0.05
-	done
+	until_mounted "$stopped_server" "$work/stopped.log"
 	kill -STOP "$stopped_server"
 	begun=$SECONDS code=0
 	"$FOREBAY" umount "$work/stopped-at" >"$work/stopped.log" 2>&1 || code=$?

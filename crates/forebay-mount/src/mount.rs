@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -169,8 +169,7 @@ pub struct Mount {
     kernel: Arc<OnceLock<Notifier>>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Set when the session is over, by an unmount or a failure.
-    ended: Arc<(Mutex<bool>, Condvar)>,
+    ended: Arc<Ended>,
     /// The reason why the session ended without an unmount.
     session_failure: Arc<OnceLock<String>>,
     /// This server ends the mount, even if it is in use.
@@ -182,6 +181,34 @@ pub struct Mount {
     /// umount(8) has a line about it that is ours.
     registered: AtomicBool,
     end: Mutex<End>,
+}
+
+/// The end of the session, by an unmount or a failure.
+#[derive(Debug, Default)]
+struct Ended {
+    is_set: Mutex<bool>,
+    set: Condvar,
+}
+
+impl Ended {
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self) {
+        *self.lock() = true;
+        self.set.notify_all();
+    }
+
+    fn is_set(&self) -> bool {
+        *self.lock()
+    }
+
+    /// Waits for the end; `true`: it has come.
+    fn wait(&self, limit: Duration) -> bool {
+        let waited = self.set.wait_timeout_while(self.lock(), limit, |ended| !*ended);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
 }
 
 /// A session that has not answered a request yet.
@@ -550,7 +577,7 @@ impl Mount {
 
     /// Whether the session has ended.
     pub fn ended(&self) -> bool {
-        *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ended.is_set()
     }
 
     /// Writes everything in the log to the tree while the mount is in use.
@@ -671,9 +698,7 @@ impl Mount {
 
     /// Waits for the end; `true`: the mount is gone everywhere.
     fn wait_for_end(&self, limit: Duration) -> bool {
-        let over = self.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.ended.1.wait_timeout_while(over, limit, |over| !*over);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
+        self.ended.wait(limit)
     }
 
     /// The first caller decides about the log.

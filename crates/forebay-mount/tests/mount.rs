@@ -76,7 +76,16 @@ impl Bed {
     }
 
     fn start(&self, at: &Path, options: &MountOptions) -> Mount {
-        Mount::start(self.pool(), &self.tree(), at, options, &mut || false).unwrap()
+        self.try_start(&self.tree(), at, options).unwrap()
+    }
+
+    fn try_start(
+        &self,
+        tree: &Path,
+        at: &Path,
+        options: &MountOptions,
+    ) -> Result<Mount, MountError> {
+        Mount::start(self.pool(), tree, at, options, &mut || false)
     }
 }
 
@@ -176,8 +185,7 @@ fn what_is_kept_in_the_log_is_asked_for_before_the_next_mount() {
     drop(mount);
     let info = bed.pool().log_info("mount").unwrap();
     assert!(info.state == LogState::Logging && info.entries > 0, "{info}");
-    let refused =
-        Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options, &mut || false).unwrap_err();
+    let refused = bed.try_start(&bed.tree(), &bed.at(), &options).unwrap_err();
     assert!(refused.to_string().contains("replay"), "{refused}");
     bed.reopen();
     replayed(&bed);
@@ -434,8 +442,7 @@ fn what_cannot_be_mounted_leaves_no_log_behind() {
     fs::write(bed.dir.join("file"), b"precious").unwrap();
     for name in ["nowhere", "file"] {
         let at = bed.dir.join(name);
-        let started =
-            Mount::start(bed.pool(), &bed.tree(), &at, &MountOptions::default(), &mut || false);
+        let started = bed.try_start(&bed.tree(), &at, &MountOptions::default());
         assert!(matches!(started, Err(MountError::Mount { .. })), "{name}: {started:?}");
         assert_eq!(bed.pool().log_info("mount").unwrap().state, LogState::None, "{name}");
     }
@@ -454,7 +461,7 @@ fn a_mount_that_is_refused_leaves_the_replays_list() {
     let list = bed.tree().join(".forebay-replay/gone");
     fs::create_dir(list.parent().unwrap()).unwrap();
     fs::write(&list, "of the replay").unwrap();
-    Mount::start(bed.pool(), &bed.tree(), &bed.at(), &options, &mut || false).unwrap_err();
+    bed.try_start(&bed.tree(), &bed.at(), &options).unwrap_err();
     assert_eq!(fs::read(&list).unwrap(), b"of the replay");
 }
 
@@ -497,11 +504,11 @@ fn a_tree_is_mounted_once_at_a_time() {
     let elsewhere = bed.dir.join("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     let other = MountOptions { log: "other".into(), ..Default::default() };
-    let second = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other, &mut || false);
+    let second = bed.try_start(&bed.tree(), &elsewhere, &other);
     let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("mounted already"), "{told}");
     mount.unmount(false).unwrap();
-    let again = Mount::start(bed.pool(), &bed.tree(), &elsewhere, &other, &mut || false).unwrap();
+    let again = bed.start(&elsewhere, &other);
     again.unmount(false).unwrap();
 }
 
@@ -514,7 +521,7 @@ fn a_tree_on_a_mount_is_refused() {
     fs::create_dir(&inner).unwrap();
     fs::create_dir(&there).unwrap();
     let other = MountOptions { log: "other".into(), ..Default::default() };
-    let second = Mount::start(bed.pool(), &inner, &there, &other, &mut || false);
+    let second = bed.try_start(&inner, &there, &other);
     let told = second.map(|second| second.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("FUSE"), "{told}");
     mount.unmount(false).unwrap();
@@ -535,8 +542,7 @@ fn a_directory_that_is_marked_is_not_entered() {
     let inner = bed.tree().join("d/e");
     fs::create_dir(&inner).unwrap();
     mount.unmount(false).unwrap();
-    let refused =
-        Mount::start(bed.pool(), &inner, &bed.at(), &MountOptions::default(), &mut || false);
+    let refused = bed.try_start(&inner, &bed.at(), &MountOptions::default());
     let told = refused.map(|mount| mount.unmount(false).unwrap()).unwrap_err();
     assert!(told.to_string().contains("is marked"), "{told}");
 }

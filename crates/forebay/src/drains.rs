@@ -39,6 +39,12 @@ pub(crate) struct Asked {
     pub one_of_all: bool,
 }
 
+impl Asked {
+    pub(crate) fn of(v: VolumeInfo, one_of_all: bool) -> Asked {
+        Asked { index: v.index, uuid: v.uuid, name: v.name, one_of_all }
+    }
+}
+
 /// A drain of one volume.
 struct Drain<'e> {
     name: String,
@@ -50,15 +56,9 @@ struct Drain<'e> {
 impl Core {
     /// The volumes to drain: the named one, or all.
     pub(crate) fn asked(&self, name: Option<&str>) -> Result<Vec<Asked>> {
-        let asked = |v: VolumeInfo| Asked {
-            index: v.index,
-            uuid: v.uuid,
-            name: v.name,
-            one_of_all: name.is_none(),
-        };
         match name {
-            Some(name) => Ok(vec![asked(self.volume_info(self.find(name)?)?)]),
-            None => Ok(self.volumes().into_iter().map(asked).collect()),
+            Some(name) => Ok(vec![Asked::of(self.volume_info(self.find(name)?)?, false)]),
+            None => Ok(self.volumes().into_iter().map(|v| Asked::of(v, true)).collect()),
         }
     }
 
@@ -110,7 +110,7 @@ impl Core {
         };
         for d in &drains {
             let (index, uuid) = (d.draining.index, d.first.uuid);
-            let attached = self.attached(index).filter(|attached| attached.uuid == uuid);
+            let attached = self.attached_as(index, uuid);
             // It is not detached meanwhile: the mark is judged by what the index holds.
             let held = attached.and_then(Flushing::begin);
             let cleared = held.map_or(Ok(true), |held| self.clear_mark(&held.0, index, true))?;
@@ -164,7 +164,12 @@ impl Core {
         }
     }
 
-    /// The same of the volume of this UUID; None: it was removed.
+    /// The attached volume of this UUID.
+    fn attached_as(&self, index: u16, uuid: Uuid) -> Option<Arc<Attached>> {
+        self.attached(index).filter(|attached| attached.uuid == uuid)
+    }
+
+    /// Judges the volume of this UUID; None: it was removed.
     fn judge_as(&self, index: u16, uuid: Uuid, drained: bool) -> Result<Option<Completeness>> {
         let (mut v, (lost, passed_over)) = loop {
             let Some(v) = self.info_of(index, uuid)? else { return Ok(None) };
@@ -202,7 +207,7 @@ impl Core {
     /// device at its recorded path.
     pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
         let place = v.origin_path.as_deref().map(Path::new);
-        let attached = self.attached(v.index).filter(|attached| attached.uuid == v.uuid);
+        let attached = self.attached_as(v.index, v.uuid);
         (v.origin_changed, v.origin_mark) = match (attached, place) {
             (Some(attached), _) => (attached.origin.changed(), None),
             (None, Some(place)) => {
@@ -247,7 +252,7 @@ impl Core {
         let mut flushes = Vec::new();
         for d in drains {
             let index = d.draining.index;
-            let attached = self.attached(index).filter(|attached| attached.uuid == d.first.uuid);
+            let attached = self.attached_as(index, d.first.uuid);
             let flushing = attached.and_then(Flushing::begin);
             let detached = || self.drain_error(&d.name, Code(sys::FBY_E_VOLUME_DETACHED));
             let (core, flushing) = (self.clone(), flushing.ok_or_else(detached)?);

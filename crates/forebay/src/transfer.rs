@@ -94,9 +94,7 @@ impl Volume {
         progress: &mut dyn FnMut(&DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
         let core = self.inner().core();
-        let info = self.info()?;
-        let asked =
-            Asked { index: info.index, uuid: info.uuid, name: info.name, one_of_all: false };
+        let asked = Asked::of(self.info()?, false);
         let (judged, last) = core.drain(&[asked], &mut |_, p| progress(p))?;
         match judged.into_iter().find(|c| c.exit_code() != 0) {
             None => Ok(last),

@@ -40,8 +40,7 @@ impl Mount {
             if let Some(known) = &self.known {
                 known.abort();
             }
-            *self.ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            self.ended.1.notify_all();
+            self.ended.set();
         })
     }
 
@@ -66,10 +65,9 @@ impl Mount {
         let (known, mountpoint) = (self.known.clone(), self.mountpoint.clone());
         let beat = move || {
             let second = Duration::from_secs(1);
-            let over = || ended.0.lock().unwrap_or_else(PoisonError::into_inner);
             // A mount that is abandoned may be in use for longer than it is served.
-            while !*over() && live.beat() {
-                drop(ended.1.wait_timeout_while(over(), second, |over| !*over));
+            while !ended.is_set() && live.beat() {
+                ended.wait(second);
                 if let Some(known) = &known {
                     known.find_control(&mountpoint);
                 }
@@ -114,8 +112,7 @@ impl Mount {
             }
             // All requested work is done.
             shown.helpers.wait();
-            *ended.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            ended.1.notify_all();
+            ended.set();
         };
         threads.push(start_thread("mount-fuse", Box::new(serve))?);
         Ok(())

@@ -156,7 +156,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
             return Ok(());
         }
         let shown = || "report".into();
-        self.begin(tree)?;
+        self.make_report(tree)?;
         let (report, size) = self.report.take().expect("it was just made");
         failed(tree.write(&report, size, text.as_bytes()), "write", shown)?;
         failed(tree.sync(&report), "sync", shown)?;
@@ -164,8 +164,15 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         Ok(())
     }
 
-    /// Makes the report, before anything is promised a place next to it.
+    /// Makes the report before anything is promised a place next to it.
     fn begin<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<()> {
+        match planted(Bug::ToldAtTheEnd) {
+            true => Ok(()),
+            false => self.make_report(tree),
+        }
+    }
+
+    fn make_report<T: Tree<Node = N>>(&mut self, tree: &T) -> Result<()> {
         if self.report.is_none() {
             self.report = Some((self.new_report(tree)?, 0));
         }
@@ -243,9 +250,10 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
 
     /// Promises places for the inodes at these paths in the report, durably.
     pub fn reserve<T: Tree<Node = N>>(&mut self, tree: &T, paths: &[String]) -> Result<()> {
-        if !paths.is_empty() && !planted(Bug::ToldAtTheEnd) {
-            self.begin(tree)?;
+        if paths.is_empty() {
+            return Ok(());
         }
+        self.begin(tree)?;
         let mut wanted: HashMap<&str, usize> = HashMap::new();
         let mut lines = Vec::new();
         for path in paths {
@@ -269,9 +277,7 @@ impl<'p, N: Clone + Send + Sync> Found<'p, N> {
         what: &'static str,
         act: impl Fn(&N, &[u8]) -> crate::tree::Result<R>,
     ) -> Result<R> {
-        if !planted(Bug::ToldAtTheEnd) {
-            self.begin(tree)?;
-        }
+        self.begin(tree)?;
         let dir = self.directory(tree)?;
         loop {
             let place = match self.reserved.get_mut(path).and_then(VecDeque::pop_front) {

@@ -71,20 +71,22 @@ impl Place {
     }
 }
 
+/// The mounts of this process's namespace.  No file system is asked, so a server that does not
+/// answer is no obstacle.
+fn places() -> Vec<Place> {
+    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().filter_map(Place::of).collect()
+}
+
 /// A mount of this tree is seen in this process's namespace.  Where there is none, and the tree
 /// is in use all the same, its mount is about to end, or is seen elsewhere.
 pub fn is_mounted(tree: &Path) -> bool {
-    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let of_tree = |place: Place| place.kind == "fuse.forebay" && place.source == tree;
-    mounts.lines().filter_map(Place::of).any(of_tree)
+    places().iter().any(|place| place.kind == "fuse.forebay" && place.source == tree)
 }
 
-/// A tree is mounted there, as this process's namespace shows it.  No file system is asked, so
-/// a server that does not answer is no obstacle.
+/// A tree is mounted there, as this process's namespace shows it.
 pub fn is_mounted_at(mountpoint: &Path) -> bool {
-    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let there = |place: Place| place.kind == "fuse.forebay" && place.at == mountpoint;
-    mounts.lines().filter_map(Place::of).any(there)
+    places().iter().any(|place| place.kind == "fuse.forebay" && place.at == mountpoint)
 }
 
 impl UnixTree {
@@ -116,8 +118,7 @@ impl UnixTree {
 
     /// The same for the directories that the mount of the tree does not show.
     fn above_the_mount(&self, holds: &impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
-        let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let places: Vec<_> = mounts.lines().filter_map(Place::of).collect();
+        let places = places();
         let root = self.root.fd()?;
         let id = fs::statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id;
         let Some(own) = places.iter().find(|p| p.id == id) else { return Ok(None) };

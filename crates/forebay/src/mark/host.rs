@@ -177,9 +177,13 @@ impl Places {
         records
     }
 
+    fn boot_id(&self) -> Option<String> {
+        Some(std::fs::read_to_string(&self.boot).ok()?.trim().into())
+    }
+
     fn known(&self) -> Known {
         let (seen, records) = (self.traits(), self.records());
-        let boot = std::fs::read_to_string(&self.boot).ok().map(|boot| boot.trim().to_string());
+        let boot = self.boot_id();
         // Who cannot read the product goes by what root wrote, best in this boot.
         let mut now = seen.clone();
         if now.product.is_none() {
@@ -191,7 +195,7 @@ impl Places {
         let others: HashSet<&String> =
             records.iter().filter(|(_, r)| r.of.differ(&now)).map(|(_, r)| &r.number).collect();
         let of_own = || records.iter().filter(|(_, r)| !others.contains(&r.number));
-        let turn = records.iter().map(|(_, r)| r.turn).max().unwrap_or(0) + 1;
+        let turn = next_turn(&records);
         let record = |number: &str, of: Traits| Record {
             number: number.into(),
             turn,
@@ -242,15 +246,22 @@ type Refused = (String, &'static str);
 impl Places {
     /// The directories and the records of a number whose machine may be this one, if its product
     /// alone is another.  `None`: there is none, or one of its records is of another machine.
-    fn moved(&self, number: &str) -> Option<Vec<(&Path, Record)>> {
+    fn moved<'r>(
+        &self,
+        number: &str,
+        records: &'r [(&'r Path, Record)],
+    ) -> Option<Vec<&'r (&'r Path, Record)>> {
         let seen = self.traits();
         let other_product = |of: &Traits| of.product.is_some() && of.product != seen.product;
         let alone = |of: &Traits| !Traits { product: None, ..of.clone() }.differ(&seen);
-        let of_it: Vec<_> =
-            self.records().into_iter().filter(|(_, r)| r.number == number).collect();
+        let of_it: Vec<_> = records.iter().filter(|(_, r)| r.number == number).collect();
         let sure = seen.product.is_some() && of_it.iter().all(|(_, r)| alone(&r.of));
         let moved: Vec<_> = of_it.into_iter().filter(|(_, r)| other_product(&r.of)).collect();
         (sure && !moved.is_empty()).then_some(moved)
+    }
+
+    fn may_be_accepted(&self, number: &str) -> bool {
+        self.moved(number, &self.records()).is_some()
     }
 
     fn accept(&self, number: &str) -> Result<(), Refused> {
@@ -265,20 +276,19 @@ impl Places {
                 "do this as root; a machine without one is known by its machine-id",
             ));
         }
-        let moved = self.moved(number).ok_or_else(|| {
-            let theirs = self.records().into_iter().find(|(_, r)| r.number == number);
-            let cause = match theirs {
+        let records = self.records();
+        let moved = self.moved(number, &records).ok_or_else(|| {
+            let cause = match records.iter().find(|(_, r)| r.number == number) {
                 Some(_) => "it has another machine-id, and so is another machine's".into(),
                 None => format!("no file {FILE}.{number} is in the directories of marks here"),
             };
             (cause, "accept the mark of each origin (--accept-mark), if that host does not use it")
         })?;
-        let turn = self.records().iter().map(|(_, r)| r.turn).max().unwrap_or(0) + 1;
-        let boot = std::fs::read_to_string(&self.boot).ok().map(|boot| boot.trim().to_string());
+        let (turn, boot) = (next_turn(&records), self.boot_id());
         // The number is another machine's as long as one of its records says so.
         for (dir, record) in moved {
             let of = Traits { product: seen.product.clone(), ..record.of.filled(&seen) };
-            let new = Record { turn, of, boot: boot.clone(), ..record };
+            let new = Record { number: number.into(), turn, of, boot: boot.clone() };
             new.write(dir, !new.path(dir).exists()).ok_or_else(|| {
                 let cause = format!("{} cannot be written", new.path(dir).display());
                 (cause, "make its file system writable, or make room there, and say it again")
@@ -305,14 +315,19 @@ pub fn accept_host(number: &str) -> Result<(), Error> {
 
 /// The way out of a refusal, where one consent for all origins is enough.
 pub(super) fn accept_once(host: &str) -> String {
-    match Places::of_system().moved(host) {
-        Some(_) => format!(
+    match Places::of_system().may_be_accepted(host) {
+        true => format!(
             "; if this is the same machine with another product UUID (a moved or restored virtual \
              machine, another mainboard), and not a clone of it, say so once for all origins: \
              forebay origin accept-host {host}"
         ),
-        None => String::new(),
+        false => String::new(),
     }
+}
+
+/// The turn of a new record: above those of all others.
+fn next_turn(records: &[(&Path, Record)]) -> u64 {
+    records.iter().map(|(_, r)| r.turn).max().unwrap_or(0) + 1
 }
 
 fn number_of(text: &str) -> Option<String> {
@@ -581,12 +596,12 @@ mod tests {
         refused(&at("q", ID), OTHER, "another machine-id");
         refused(&at("q", ID), &ID.replace('f', "0"), "no file host-id");
         refused(&at("q", ID), &between, "already");
-        assert!(at("q", ID).moved(ID).is_some() && at("q", OTHER).moved(ID).is_none());
+        assert!(at("q", ID).may_be_accepted(ID) && !at("q", OTHER).may_be_accepted(ID));
         at("q", ID).accept(ID).unwrap();
         let moved = at("q", ID);
         assert_eq!(moved.host(), ID);
         // The marks of both numbers are its own, for other users, too; the first machine is another.
-        assert!(moved.is_this(&between, ID) && moved.is_this(ID, ID) && moved.moved(ID).is_none());
+        assert!(moved.is_this(&between, ID) && moved.is_this(ID, ID) && !moved.may_be_accepted(ID));
         assert!(at("", ID).host() == ID && at("", ID).is_this(&between, ID));
         let back = at("p", ID);
         assert!(back.host() != ID && !back.is_this(ID, &back.host()));
@@ -622,7 +637,7 @@ mod tests {
             let ours = now.host();
             assert!(ours != ID && !now.is_this(ID, &ours), "{what}");
             // The way out is only named where it is one.
-            assert_eq!(now.moved(ID).is_some(), accepted.is_ok(), "{what}");
+            assert_eq!(now.may_be_accepted(ID), accepted.is_ok(), "{what}");
             match (now.accept(ID), accepted) {
                 (Ok(()), Ok(())) => {
                     assert_eq!(now.host(), ID, "{what}");
