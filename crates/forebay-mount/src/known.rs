@@ -100,7 +100,7 @@ fn fusectl_mounted() -> rustix::io::Result<OwnedFd> {
     open("/sys/fs/fuse/connections", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The same file system, without a mountpoint.
+/// A new instance of fusectl, which has the same content and no mountpoint.
 fn fusectl_of_root() -> rustix::io::Result<OwnedFd> {
     let system = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&system)?;

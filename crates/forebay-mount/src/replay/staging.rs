@@ -8,11 +8,11 @@
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 //!
-//! Whoever may write to the root can make a directory of that name, or move one of ours there.
-//! So a directory is used only if it is this user's, nobody else has rights to it, and nothing is
-//! in it but what a replay puts there.  One that somebody sealed (chattr +i) is used only if it is
-//! of the same replay; a seal need not show, and then it takes no list.  Anything else stays as it is, and the replay uses `.forebay-replay.1` and
-//! so on.
+//! Anyone who may write to the root can make a directory of that name, or move a staging
+//! directory there.  So a directory is used only if it belongs to this user, gives nobody else
+//! rights, and holds only what a replay puts there.  A sealed one (chattr +i) is used only if it
+//! is of the same replay.  A seal need not show: such a directory refuses a new list.  All other
+//! directories stay as they are, and the replay uses `.forebay-replay.1` and so on.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Holds inodes with as few descriptors as possible.
+//! This module holds inodes with as few descriptors as possible.
 //!
 //! If the process may open by file handle, an inode is held by its handle, and its descriptors
 //! are a cache: when there are many, the oldest ones that were not used lately are closed.  An
@@ -25,7 +25,7 @@ use super::{kind_of, HELD, LISTED};
 use crate::record::Kind;
 use crate::tree::{Handle, Result};
 
-/// An open descriptor, which counts.
+/// An open descriptor.  The cache counts it.
 #[derive(Debug)]
 pub struct Descriptor {
     fd: OwnedFd,

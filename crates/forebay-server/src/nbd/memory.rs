@@ -50,7 +50,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Where all have so much together.
+    /// The bounds for a process in which all connections may hold this many bytes together.
     pub fn within(self, all: usize) -> Bounds {
         let (export, client) = (self.export.min(all / 4 * 3), self.client.min(all / 2));
         Bounds { all, export, client, ..self }
