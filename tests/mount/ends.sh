@@ -303,8 +303,8 @@ if [ -z "$alone" ]; then
 	late
 fi
 
-# Who starts a mount is asked to end while the server waits for the tree, which somebody has locked:
-# nothing is mounted, then or later.
+# Who starts a mount is asked to end while the server waits for the tree, which somebody keeps locked:
+# it ends at once, and nothing is mounted, then or later.
 if [ -z "$alone" ]; then
 	place=$work/interrupted
 	mkdir "$place"
@@ -314,10 +314,11 @@ if [ -z "$alone" ]; then
 	starting=$!
 	sleep 2
 	kill -TERM "$starting"
-	sleep 0.5
-	exec 7<&-
+	begun=$SECONDS
 	code=0
 	wait "$starting" || code=$?
+	exec 7<&-
+	[ $((SECONDS - begun)) -le 5 ] || fail "a start that is interrupted ends after $((SECONDS - begun)) s"
 	[ $code = 13 ] || fail "a start that is interrupted: exit code $code: $(cat "$work/mount.log")"
 	sleep 1
 	! mountpoint -q "$place" || fail "a start that is interrupted: it is mounted all the same"

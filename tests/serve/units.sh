@@ -170,6 +170,23 @@ within 10 mountpoint -q /tmp/disk/data
 [ "$(cat /tmp/disk/data/kept)" = kept ] || fail "the mount lost a file"
 systemctl stop forebay-mount@tmp-disk-data || fail "stop of forebay-mount@"
 [ "$(cat /tmp/disk/data/kept)" = kept ] || fail "the tree lacks a file"
+# A stop while it starts, since another process has the tree: that is at once, and no failure.
+for unit in forebay-mount@tmp-disk-data:data forebay-serve@tmp-pool:tree; do
+	tree=/tmp/disk/${unit#*:} unit=${unit%:*}
+	flock "$tree" sleep 60 &
+	locked=$!
+	within 5 sh -c "! flock -n $tree true"
+	systemctl start --no-block "$unit"
+	sleep 2
+	[ "$(systemctl is-active "$unit")" = activating ] || fail "$unit does not wait for the tree"
+	begun=$SECONDS
+	systemctl stop "$unit" || fail "stop of $unit that starts"
+	[ $((SECONDS - begun)) -le 4 ] || fail "$unit that starts was stopped after $((SECONDS - begun)) s"
+	[ "$(systemctl is-active "$unit")" = inactive ] ||
+		fail "a stop while it starts: $(systemctl show -P Result -P ExecMainStatus "$unit")"
+	kill "$(cat /proc/$locked/task/$locked/children)"
+	wait $locked
+done
 umount /tmp/disk || fail "the disk is busy"
 kill "$(cat /tmp/nbdkit.pid)"
 echo ALL WELL
@@ -180,4 +197,4 @@ timeout -s KILL 150 "$root/tests/apart" "$work" --pid --cgroup --ipc --uts --net
 	bash "$work/container.sh" "$work/box" "$shared" >"$work/container.log" 2>&1 || true
 [ -e "$shared/out" ] || { tail "$work/container.log" >&2; skip "systemd does not start in a container here"; }
 grep -q '^ALL WELL$' "$shared/out" || { cat "$shared/out" >&2; fail "under the units"; }
-say "$(grep -c '^ok:' "$shared/out") waits under forebay-serve@ and forebay-mount@: origins on a file and an NBD server, one late, a mount, kills, an ordered end"
+say "$(grep -c '^ok:' "$shared/out") waits under forebay-serve@ and forebay-mount@: origins on a file and an NBD server, one late, a mount, kills, an ordered end, a stop while one starts"

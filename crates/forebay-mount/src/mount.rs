@@ -305,15 +305,19 @@ pub(crate) fn raise_limits() {
 }
 
 /// Opens the tree for a mount or a replay, by one at a time, and on a file system that can be
-/// synced.
-pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
+/// synced.  If it is interrupted while it waits for another one, that is an error of this kind.
+pub(crate) fn open_tree(
+    path: &Path,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> io::Result<UnixTree> {
     let tree = UnixTree::open(path)?;
     if tree.is_fuse()? {
         let what = "it is on a FUSE file system, which the kernel does not sync as a whole: \
                     mount the tree that lies below";
         return Err(io::Error::other(what));
     }
-    lock(&tree).map_err(|e| match e {
+    lock(&tree, interrupted).map_err(|e| match e {
+        Errno::INTR => io::ErrorKind::Interrupted.into(),
         Errno::WOULDBLOCK => {
             let mut what = String::from("it is mounted already, or a replay onto it goes on");
             let by = holders::of_lock(tree.root().ino());
@@ -328,13 +332,16 @@ pub(crate) fn open_tree(path: &Path) -> io::Result<UnixTree> {
 }
 
 /// Locks the tree.  A mount that was unmounted holds its tree until the tree has everything.
-fn lock(tree: &UnixTree) -> rustix::io::Result<()> {
+fn lock(tree: &UnixTree, interrupted: &mut dyn FnMut() -> bool) -> rustix::io::Result<()> {
     let begun = Instant::now();
     loop {
         match tree.lock() {
             Err(Errno::WOULDBLOCK)
                 if begun.elapsed() < ENDING_WAIT && !crate::unix::is_mounted(tree.path()) =>
             {
+                if interrupted() {
+                    return Err(Errno::INTR);
+                }
                 thread::sleep(Duration::from_millis(20));
             }
             locked => return locked,
@@ -376,8 +383,8 @@ fn end_period(live: &TreeLive) -> Result<(), MountError> {
 
 impl Mount {
     /// Mounts a tree whose log holds nothing (see [`crate::recover`]), over itself if the
-    /// mountpoint is the tree.  While it waits for the first answer it asks whether it is
-    /// interrupted.
+    /// mountpoint is the tree.  While it waits for the tree or for the first answer, it asks
+    /// whether it is interrupted.
     pub fn start(
         pool: &Pool,
         tree: &Path,
@@ -404,7 +411,10 @@ impl Mount {
         raise_limits();
         needs::probe(threads(waiting())).map_err(mount_error)?;
 
-        let below = open_tree(tree).map_err(tree_error)?;
+        let below = open_tree(tree, interrupted).map_err(|e| match e.kind() {
+            io::ErrorKind::Interrupted => MountError::Interrupted { mountpoint: name(mountpoint) },
+            _ => tree_error(e),
+        })?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
         if let Err(forebay::Error::NoLog { .. }) = pool.log_info(&options.log) {
             pool.log_add(&options.log, forebay::LogHome::Embedded)?;

@@ -91,7 +91,19 @@ impl Recovery<'_> {
     /// Replays what the log holds for the tree, and empties the log.  `None`: the log holds
     /// nothing.  `progress` gets the number of steps done and of all steps.
     pub fn run(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Report>, RecoverError> {
-        let tree = self.open().map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
+        self.run_unless(&mut || false, progress)
+    }
+
+    /// Like `run`.  While it waits for the tree it asks whether it is interrupted, which is an
+    /// error of this kind.
+    pub fn run_unless(
+        &self,
+        interrupted: &mut dyn FnMut() -> bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Option<Report>, RecoverError> {
+        let tree = self
+            .open(interrupted)
+            .map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
         let info = match self.pool.log_info(self.log) {
             Err(forebay::Error::NoLog { .. }) => None,
             info => Some(info?).filter(|info| info.state != LogState::None),
@@ -147,7 +159,7 @@ impl Recovery<'_> {
         Err(RecoverError::InUse { log: self.log.into() })
     }
 
-    fn open(&self) -> io::Result<UnixTree> {
+    fn open(&self, interrupted: &mut dyn FnMut() -> bool) -> io::Result<UnixTree> {
         // The limits allow a rewrite of what was written with them.
         raise_limits();
         if self.dry_run {
@@ -159,7 +171,7 @@ impl Recovery<'_> {
             return Ok(UnixTree::open(self.tree)?);
         }
         clear_dead_mount(self.tree)?;
-        open_tree(self.tree)
+        open_tree(self.tree, interrupted)
     }
 
     /// Replays the log, so that the tree has everything.
@@ -269,7 +281,7 @@ pub fn unmark(path: &Path, accept_loss: bool) -> Result<Found, RecoverError> {
     let of_tree = |cause| RecoverError::Tree { path: shown(), cause };
     let of_mark = |cause| RecoverError::Mark { path: shown(), cause };
     clear_dead_mount(path).map_err(of_tree)?;
-    let tree = open_tree(path).map_err(of_tree)?;
+    let tree = open_tree(path, &mut || false).map_err(of_tree)?;
     let found = mark::find(&tree).map_err(of_mark)?;
     if accept_loss {
         mark::give_up(&tree).map_err(of_mark)?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Mounts as a kind of service of a pool's server.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -186,8 +187,13 @@ impl Mounts {
         progress: &mut Progress<'_>,
     ) -> Result<Arc<MountService>> {
         let what = format!("mounting {}", request.tree.display());
-        if progress(&Work { what: what.clone(), ..Work::default() }).is_break() {
-            return Err(Error::service(13, format!("interrupted: {what}"), "nothing was mounted"));
+        let waiting = Work { what: what.clone(), ..Work::default() };
+        let progress = RefCell::new(progress);
+        let mut interrupted = || (progress.borrow_mut())(&waiting).is_break();
+        let was_interrupted =
+            || Error::service(13, format!("interrupted: {what}"), "nothing was mounted");
+        if interrupted() {
+            return Err(was_interrupted());
         }
         let options = request.options()?;
         let replaying = format!("replaying onto {}", request.tree.display());
@@ -203,15 +209,19 @@ impl Mounts {
             },
             dry_run: false,
         };
-        let replayed = recovery.run(&mut |done_bytes, total_bytes| {
+        let replayed = recovery.run_unless(&mut interrupted, &mut |done_bytes, total_bytes| {
             // An interrupted replay would only have to be repeated.
-            let _ =
-                progress(&Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None });
+            let work = Work { what: replaying.clone(), done_bytes, total_bytes, trouble: None };
+            let _ = (progress.borrow_mut())(&work);
         });
+        let replayed = match replayed {
+            Err(RecoverError::Tree { cause, .. }) if cause.kind() == io::ErrorKind::Interrupted => {
+                return Err(was_interrupted());
+            }
+            replayed => replayed,
+        };
         let now = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
         self.told().entry(request.tree.clone()).or_default().extend(now);
-        let waiting = Work { what, ..Work::default() };
-        let mut interrupted = || progress(&waiting).is_break();
         let mount =
             Mount::start(pool, &request.tree, &request.mountpoint, &options, &mut interrupted);
         let mount = mount.map_err(told)?;
