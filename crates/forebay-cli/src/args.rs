@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use forebay::{defaults, Persist, PoolOptions};
+use forebay::{defaults, MediumChoice, Persist, PoolOptions};
 use forebay_bench::MountCase;
 
 use crate::units;
@@ -222,9 +222,11 @@ impl MediaArgs {
     "forebay create /dev/shm/pool --size 512M --json",
     "forebay create /dev/pmem0 --static 48G   of it, with room for static volumes",
     "forebay create /dev/pmem0 --force        destroys what is on it",
+    "forebay create /dev/nvme0n1p4            on a partition of an SSD, for logs",
+    "forebay create /srv/log.pool --size 1G --medium ssd   in a file on an SSD, for logs",
 ))]
 pub struct Create {
-    /// Persistent memory device, or file to make
+    /// Persistent memory device, disk, partition, or file to make
     pub pool: PathBuf,
     /// Size of a new file: bytes, or with K, M, G, T
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
@@ -235,6 +237,10 @@ pub struct Create {
     #[arg(long, value_name = "N", default_value_t = defaults::VOLUMES, value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::VOLUMES)))]
     #[arg(help = format!("Most volumes the pool can hold, 1 to {}", defaults::VOLUMES))]
     pub volumes: u32,
+    /// What it is made for: memory, mapped; ssd, a disk without DAX or a file on one, for logs,
+    /// with an image of the pool in memory; auto: ssd for such a disk, memory for all else
+    #[arg(long, value_name = "MEDIUM", default_value_t)]
+    pub medium: MediumChoice,
     /// Leave so much of the pool to static volumes, a multiple of 64K
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,

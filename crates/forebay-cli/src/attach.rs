@@ -19,7 +19,7 @@ use crate::args::module::{AttachDevice, DetachDevice, DeviceOptions};
 use crate::args::Tuning;
 use crate::config::{self, Config};
 use crate::module::{self, Control, Device, Error, Listed};
-use crate::out;
+use crate::{open, out};
 
 /// A volume and how it is attached.
 struct Wanted {
@@ -123,6 +123,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
 
 /// A second start of a unit, or --all again, is no mistake.
 fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
+    open::must_hold(&w.pool, "volumes")?;
     let cache = module::device_number(&w.pool, POOL_KINDS)?;
     let what = format!("volume {}", w.volume);
     let there = module::list(control).map_err(|e| e.named(&what))?;
@@ -214,6 +215,7 @@ fn identity(w: &Wanted) -> anyhow::Result<String> {
 }
 
 fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
+    open::must_hold(&w.pool, "volumes")?;
     let what = format!(
         "volume {}: attaching {} through the pool {}",
         w.volume,

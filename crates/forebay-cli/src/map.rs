@@ -32,6 +32,7 @@ pub fn run(a: &args::Map) -> anyhow::Result<u8> {
 }
 
 fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
+    open::must_hold(&a.pool, "maps")?;
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let room = pool.status().map_bytes;
     if room == 0 {

@@ -27,6 +27,7 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
     may_run(&program, 0)?;
     // It tells best what is no pool.
     open::superblock(&a.pool)?;
+    open::must_hold(&a.pool, "maps")?;
     bring_home(a)?;
 
     let mut command = Command::new(&program);

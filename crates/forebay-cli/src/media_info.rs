@@ -15,12 +15,19 @@ use crate::{out, units};
 const REFUSED: u8 = 10;
 
 #[derive(Serialize)]
-struct Info {
+pub struct Info {
     #[serde(flatten)]
-    facts: MediumFacts,
-    measured: Option<Measured>,
+    pub facts: MediumFacts,
+    pub measured: Option<Measured>,
     judgement: Judgement,
     refusals: Vec<MediumRefusal>,
+}
+
+impl Info {
+    pub fn new(facts: MediumFacts, measured: Option<Measured>) -> Info {
+        let (judgement, refusals) = (judge_medium(&facts, measured.as_ref()), facts.refusals());
+        Info { facts, measured, judgement, refusals }
+    }
 }
 
 pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
@@ -44,13 +51,12 @@ pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
         }
         false => None,
     };
-    let judgement = judge_medium(&facts, measured.as_ref());
     let code = match (interrupt.came(), refusals.is_empty()) {
         (true, _) => INTERRUPTED,
         (_, false) => REFUSED,
         _ => 0,
     };
-    let info = Info { facts, measured, judgement, refusals };
+    let info = Info::new(facts, measured);
     match a.json.json {
         true => out::json(&info)?,
         false => tell(&info)?,
@@ -76,22 +82,12 @@ fn tell(info: &Info) -> anyhow::Result<()> {
             system.options
         ))?;
     }
-    match &facts.device {
-        Some(device) => tell_device(device, facts.unit_bytes)?,
-        None => out::line("disk: the system does not say which one it is")?,
+    if facts.device.is_none() {
+        out::line("disk: the system does not say which one it is")?;
     }
-    if let Some(measured) = &info.measured {
-        tell_times(measured)?;
-    }
-    let judged = &info.judgement;
-    out::line(format_args!("kind: {}", judged.class))?;
-    for (title, all) in
-        [("because", &judged.because), ("a pool", &judged.pool), ("doubt", &judged.doubts)]
-    {
-        for text in all {
-            out::line(format_args!("  {title}: {text}"))?;
-        }
-    }
+    tell_disk(info)?;
+    info.judgement.pool.iter().try_for_each(|text| out::line(format_args!("  a pool: {text}")))?;
+    info.judgement.doubts.iter().try_for_each(tell_doubt)?;
     for refusal in &info.refusals {
         out::line(format_args!(
             "refused ({}): {}; {}",
@@ -104,6 +100,30 @@ fn tell(info: &Info) -> anyhow::Result<()> {
     {
         out::line("not measured: --write allows it, on a device on which nothing is found")?;
     }
+    Ok(())
+}
+
+/// What was found of the disk that a new pool lies on.
+pub fn tell_found(info: &Info) -> anyhow::Result<()> {
+    tell_disk(info)?;
+    info.judgement.doubts.iter().try_for_each(tell_doubt)
+}
+
+fn tell_doubt(text: impl std::fmt::Display) -> anyhow::Result<()> {
+    out::line(format_args!("  doubt: {text}"))
+}
+
+/// The disk, its times, and its kind.
+fn tell_disk(info: &Info) -> anyhow::Result<()> {
+    if let Some(device) = &info.facts.device {
+        tell_device(device, info.facts.unit_bytes)?;
+    }
+    if let Some(measured) = &info.measured {
+        tell_times(measured)?;
+    }
+    let judged = &info.judgement;
+    out::line(format_args!("kind: {}", judged.class))?;
+    judged.because.iter().try_for_each(|text| out::line(format_args!("  because: {text}")))?;
     Ok(())
 }
 

@@ -34,6 +34,7 @@ use crate::{args, open, out};
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
+    open::must_take_a_tree(&pool)?;
     // From here on a signal is an order to end, with its exit code, whatever this process does.
     let (begun, interrupt) = (Instant::now(), Interrupt::watch()?);
     loop {

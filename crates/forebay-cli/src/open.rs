@@ -22,6 +22,32 @@ pub fn read_only(path: &Path) -> forebay::Result<Pool> {
     pool(path, &options)
 }
 
+/// Refuses a pool that is written in groups for what it does not hold.  Whatever else is wrong
+/// with it is told by whoever opens it.
+pub fn must_hold(path: &Path, what: &str) -> forebay::Result<()> {
+    match in_groups(path) {
+        true => Err(Error::logs_only(path, what)),
+        false => Ok(()),
+    }
+}
+
+/// The same for a tree that is to be mounted.
+pub fn must_take_a_tree(path: &Path) -> forebay::Result<()> {
+    match in_groups(path) {
+        true => Err(Error::Unsupported {
+            path: path.into(),
+            cause: "the pool is on a disk and written in groups, and no tree is mounted on such a one: each name that is made in the tree would wait for the disk".into(),
+            way_out: "use a pool on persistent memory, or in a plain file (forebay create --medium memory)".into(),
+        }),
+        false => Ok(()),
+    }
+}
+
+fn in_groups(path: &Path) -> bool {
+    let found = forebay::inspect(path).ok().and_then(|found| found.superblock);
+    found.is_some_and(|superblock| superblock.in_groups())
+}
+
 /// The superblock, also of a pool that another process has open.
 pub fn superblock(path: &Path) -> forebay::Result<forebay::SuperblockDump> {
     let found = forebay::inspect(path)?;

@@ -20,6 +20,7 @@ use crate::{args, open, out, units};
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     out::as_a_service();
     let interrupt = Interrupt::watch()?;
+    open::must_hold(&a.pool, "volumes to serve")?;
     raise_open_files();
     let path = match &a.socket {
         Some(path) => usable_socket(path),

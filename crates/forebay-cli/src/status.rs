@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{printable, Pool, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
+use forebay::{printable, MediumStatus, Pool, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
 use forebay_map_server::orders::MapStatus;
 use forebay_map_server::{MapService, KIND};
 use forebay_server::{control::Client, runtime_dir, ServerStatus, Service, ServiceStatus};
@@ -172,6 +172,32 @@ fn is_terminal() -> bool {
     std::io::IsTerminal::is_terminal(&std::io::stdout())
 }
 
+/// The disk of a pool that is written in groups.
+fn medium_lines(m: &MediumStatus) -> Vec<String> {
+    let errors = match m.write_errors + m.flush_errors {
+        0 => String::new(),
+        _ => format!(
+            ", ERRORS: {} writes, {} flushes, {} groups written again",
+            m.write_errors, m.flush_errors, m.again
+        ),
+    };
+    let mut lines = vec![format!(
+        "disk      durable by {}, blocks of {}; {} entries in {} groups; {} writes ({}), {} flushes{errors}",
+        m.durable_by,
+        units::bytes(m.unit_bytes.into()),
+        units::count(m.records),
+        units::count(m.groups),
+        units::count(m.writes),
+        units::bytes(m.written_bytes),
+        units::count(m.flushes),
+    )];
+    if let Some(trouble) = &m.trouble {
+        let state = if m.failed { "FAILED, nothing more becomes durable: " } else { "" };
+        lines.push(format!("trouble   {state}{}", printable(trouble)));
+    }
+    lines
+}
+
 fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
     let s = &served.pool;
     let mut lines = vec![
@@ -218,6 +244,7 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
             s.counters.waits_space,
         ),
     ];
+    lines.extend(s.medium.iter().flat_map(medium_lines));
     lines.retain(|line| !line.is_empty());
     lines.extend(s.held_by_detached.as_ref().map(|held| format!("full      {held}")));
     if let Some(r) = rates {

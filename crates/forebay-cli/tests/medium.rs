@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Goal: `forebay media-info` and `forebay media-test` say what they find, in text, JSON and exit
 //! code, and write nothing that was not allowed.
+//! `forebay create --medium ssd` makes a pool that the other commands open, or refuse by name.
 //! Method: files; tests/serve/media-test.sh has devices, and cuts the power.
 
 mod common;
@@ -296,4 +297,105 @@ fn refused_connections_are_told_less_and_less() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let told = lines.map(Result::unwrap).filter(|line| line.contains("refused")).count();
     assert!((50..70).contains(&told), "{told} lines for 300 connections");
+}
+
+/// A pool that is written in groups; `None`: this directory is no place for one.
+fn pool_in_groups(b: &Bench) -> Option<Value> {
+    let words =
+        ["create", "p", "--size", "16M", "--chunk-size", "64K", "--medium", "ssd", "--json"];
+    let out = b.run(&words);
+    if out.code == Some(10) {
+        forebay_test::skipped!("the directory is no place for such a pool: {}", out.stderr);
+        return None;
+    }
+    assert_eq!(out.code, Some(0), "{}", out.stderr);
+    Some(serde_json::from_str(&out.stdout).unwrap())
+}
+
+#[test]
+fn a_pool_that_is_written_in_groups_is_made_looked_at_and_removed_from() {
+    let b = Bench::on_disk();
+    let Some(made) = pool_in_groups(&b) else { return };
+    assert_eq!(made["media"]["kind"], "disk");
+    assert_eq!(made["media"]["persist"], "groups");
+    assert_eq!(made["medium"]["measured"]["timings"].as_array().unwrap().len(), 6, "{made}");
+    assert!(made["medium"]["device"]["write_cache"].is_string(), "{made}");
+    b.run_ok(&["log", "create", "p", "l"]);
+    let logs = json(&b, 0, &["log", "list", "p"]);
+    assert_eq!((&logs[0]["name"], &logs[0]["state"]), (&"l".into(), &"none".into()), "{logs}");
+    let status = json(&b, 0, &["status", "p"]);
+    assert_eq!(status["medium"]["unit_bytes"], 4096, "{status}");
+    assert_eq!(status["media"]["kind"], "disk");
+    let text = b.run_ok(&["status", "p"]).stdout;
+    assert!(text.contains("\ndisk      durable by "), "{text}");
+    for words in [
+        &["check", "p"][..],
+        &["dump", "superblock", "p"],
+        &["dump", "chunks", "p"],
+        &["dump", "volumes", "p"],
+        &["dump", "entries", "p", "0"],
+        &["log", "show", "p", "l"],
+        &["log", "dump", "p", "l", "--data"],
+        &["log", "replay", "--dry-run", "p", "l"],
+        &["volume", "list", "p"],
+        &["map", "list", "p"],
+        &["drain", "p"],
+        &["log", "destroy", "p", "l"],
+    ] {
+        assert_eq!(b.run(words).code, Some(0), "{words:?}");
+    }
+    assert_eq!(json(&b, 0, &["log", "list", "p"]).as_array().unwrap().len(), 0);
+    let copies = b.run_ok(&["dump", "superblock", "p"]).stdout;
+    assert!(copies.contains("at 0 valid, at 16384 valid"), "{copies}");
+}
+
+#[test]
+fn commands_that_need_another_pool_are_refused_by_name() {
+    let b = Bench::on_disk();
+    if pool_in_groups(&b).is_none() {
+        return;
+    }
+    b.write("origin", &[0; 1 << 20]);
+    fs::create_dir(b.path("tree")).unwrap();
+    for (words, named) in [
+        (&["volume", "add", "p", "v", "origin"][..], "no volumes"),
+        (&["map", "add", "p", "m"], "no maps"),
+        (&["serve", "p"], "no volumes to serve"),
+        (&["attach", "p", "v", "origin"], "no volumes"),
+        (&["mount", "p", "tree"], "no tree is mounted"),
+        (
+            &["create", "q", "--size", "16M", "--medium", "ssd", "--static", "64K"],
+            "no static volumes",
+        ),
+        (&["create", "q", "--size", "16M", "--medium", "ssd", "--maps", "2M"], "no maps"),
+    ] {
+        let out = b.run(words);
+        assert_eq!(out.code, Some(10), "{words:?}: {}", out.stderr);
+        assert!(out.stderr.contains(named), "{words:?}: {}", out.stderr);
+        assert!(out.stderr.contains("--medium memory"), "{words:?}: {}", out.stderr);
+    }
+    for (words, code, named) in [
+        (&["create", "p", "--medium", "ssd"][..], 12, "holds a Forebay pool"),
+        (&["create", "q", "--medium", "ssd"], 2, "no size was given"),
+        (&["create", "q", "--size", "16M", "--medium", "disk"], 2, "use auto, memory or ssd"),
+        (
+            &["create", "q", "--size", "16M", "--medium", "ssd", "--persist", "msync"],
+            2,
+            "pools in memory",
+        ),
+        (&["create", "q", "--size", "16M", "--persist", "groups"], 2, "--medium ssd"),
+        (&["log", "create", "p", "l", "--kernel", "generic"], 2, "pools in memory"),
+    ] {
+        let out = b.run(words);
+        assert_eq!(out.code, Some(code), "{words:?}: {}", out.stderr);
+        assert!(out.stderr.contains(named), "{words:?}: {}", out.stderr);
+    }
+    assert!(!b.path("q").exists());
+    b.run_ok(&["check", "p"]);
+    // A plain file is mapped unless it is said, and the output says what there is.
+    let text = b.run_ok(&["create", "q", "--size", "16M"]).stdout;
+    assert!(text.contains("persist method msync") && text.contains("--medium ssd"), "{text}");
+    let memory = Bench::new();
+    let out = memory.run(&["create", "q", "--size", "16M", "--medium", "ssd"]);
+    assert!(out.code == Some(10) && out.stderr.contains("(memory)"), "{}", out.stderr);
 }

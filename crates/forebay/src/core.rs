@@ -14,7 +14,8 @@ use crate::attached::Attached;
 use crate::draining::Drains;
 use crate::engine::{Code, Engine, Io};
 use crate::errno::errno_or_io;
-use crate::error::{open_error, volume_error, Error, Result};
+use crate::error::{log_error, open_error, volume_error, Error, Result};
+use crate::grouped::{Disk, Sender};
 use crate::kick::Kick;
 use crate::mark::OpenMedia;
 use crate::media::Media;
@@ -28,6 +29,8 @@ use crate::wait::{Flushes, Space};
 pub(crate) struct Core {
     pub media: Media,
     pub engine: Arc<Engine>,
+    /// Of a pool that is written in groups.
+    pub sender: Option<Sender>,
     pub drains: Drains,
     pub space: Space,
     pub flushes: Flushes,
@@ -60,8 +63,8 @@ pub(crate) struct Looked {
 impl Core {
     /// Recovered on so many threads, since that moment.
     pub(crate) fn new(
-        media: Media,
-        engine: Engine,
+        (media, disk): (Media, Option<Arc<Disk>>),
+        engine: Arc<Engine>,
         read_only: bool,
         report: sys::fby_recovery_report,
         threads: usize,
@@ -71,7 +74,8 @@ impl Core {
             Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
         let mut core = Core {
             media,
-            engine: Arc::new(engine),
+            sender: disk.map(|disk| Sender::new(engine.clone(), disk)),
+            engine,
             drains: Drains::default(),
             space: Space::default(),
             flushes: Flushes::default(),
@@ -217,11 +221,43 @@ impl Core {
 
     /// An error of the engine that is not about one volume.
     pub(crate) fn pool_error(&self, e: Code) -> Error {
+        if let Some(failed) = self.failed(e) {
+            return failed;
+        }
         match e.0 {
             sys::FBY_E_BUSY => {
                 Error::PoolInUse { pool: self.path().to_path_buf(), volumes: Vec::new() }
             }
             _ => open_error(self.path(), e),
+        }
+    }
+
+    /// The error of a pool whose disk has failed, if that is why.
+    pub(crate) fn failed(&self, e: Code) -> Option<Error> {
+        let sender = self.sender.as_ref()?;
+        e.is(sys::FBY_E_MEDIUM).then(|| sender.failed())
+    }
+
+    /// An error of the engine that is about a log.
+    pub(crate) fn log_error(&self, name: &str, e: Code) -> Error {
+        self.failed(e).unwrap_or_else(|| log_error(name, e))
+    }
+
+    /// Refuses what a pool that is written in groups does not hold.
+    pub(crate) fn check_holds(&self, what: &str) -> Result<()> {
+        match self.sender {
+            None => Ok(()),
+            Some(_) => Err(Error::logs_only(self.path(), what)),
+        }
+    }
+
+    /// Sends what a pool that is written in groups has to write, after a call that may have
+    /// left something to nobody.
+    pub(crate) fn push(&self) {
+        if let Some(sender) = &self.sender {
+            let mut wake = 0;
+            sender.push(&mut wake);
+            self.wake(wake);
         }
     }
 

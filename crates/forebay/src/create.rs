@@ -5,13 +5,54 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::mark::{marks_on_host, Found, OriginMarks};
-use crate::media::{self, CreateOptions, PoolSummary};
+use crate::media::{self, CreateOptions, Inspection, PoolSummary};
+use crate::on_disk;
 use crate::pool::{Pool, PoolOptions};
-use crate::report::SuperblockDump;
+use crate::report::{MediumChoice, SuperblockDump};
 
-/// Makes a pool.
+/// Makes a pool.  One that is there is formatted with force, unless an origin waits for it.
 pub fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
-    media::create(path, o, |superblock| waits_for(path, superblock))
+    let o = media::check_options(o)?;
+    if o.force {
+        if let Some(superblock) = inspect(path).ok().and_then(|i| i.superblock) {
+            waits_for(path, &superblock)?;
+        }
+    }
+    match o.in_groups(path) {
+        true => on_disk::create(path, &o),
+        false => media::create(path, &o),
+    }
+}
+
+/// Examines the path.  Takes no lock and writes nothing, so it can run concurrently with a
+/// process that has the pool open.
+pub fn inspect(path: &Path) -> Result<Inspection> {
+    match on_disk::look(path) {
+        on_disk::Found::Mapped => media::inspect(path),
+        on_disk::Found::Grouped(probe) => on_disk::inspection(path, &probe, None),
+        on_disk::Found::Disk { found, probe } => on_disk::inspection(path, &probe, found),
+    }
+}
+
+impl CreateOptions {
+    /// Is the pool at the path to be written in groups?
+    pub fn in_groups(&self, path: &Path) -> bool {
+        match self.medium {
+            MediumChoice::Memory => false,
+            MediumChoice::Ssd => true,
+            // What cannot be mapped.
+            MediumChoice::Auto => match on_disk::look(path) {
+                on_disk::Found::Disk { .. } => true,
+                on_disk::Found::Grouped(_) => is_block_device(path),
+                on_disk::Found::Mapped => false,
+            },
+        }
+    }
+}
+
+fn is_block_device(path: &Path) -> bool {
+    rustix::fs::stat(path)
+        .is_ok_and(|st| rustix::fs::FileType::from_raw_mode(st.st_mode).is_block_device())
 }
 
 /// Refuses to format a pool that an origin waits for, as far as that is known: it checks the

@@ -184,6 +184,7 @@ fn run(core: &Core, mut ring: Option<Ring>) {
         let before = ring.as_ref().map_or(0, Ring::unsubmitted);
         let sleep = step(core, &mut ring);
         if sleep.is_some() {
+            core.push();
             drain_again(core);
         }
         let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
@@ -240,7 +241,10 @@ fn step(core: &Core, ring: &mut Option<Ring>) -> Option<Duration> {
         }
         // Nothing that a retry would make worse, or could repair.
         Err(e) => {
-            core.failure.get_or_init(|| format!("destage: {} (internal error)", e.message()));
+            core.failure.get_or_init(|| match core.failed(e) {
+                Some(failed) => failed.to_string(),
+                None => format!("destage: {} (internal error)", e.message()),
+            });
             Some(NAP)
         }
     }

@@ -21,9 +21,10 @@ pub(crate) fn open(
     media: &Media,
     o: &sys::fby_options,
     threads: usize,
-) -> Result<(Engine, sys::fby_recovery_report)> {
+) -> Result<(Arc<Engine>, sys::fby_recovery_report)> {
     let path = &media.info().path;
-    Engine::open_threaded(media.mapped().clone(), o, threads).map_err(|e| match e {
+    let opened = Engine::open_threaded(media.mapped().clone(), o, threads);
+    opened.map(|(engine, report)| (Arc::new(engine), report)).map_err(|e| match e {
         OpenError::Engine(e) => open_error(path, e),
         OpenError::Unknown { code, at, kind } => unknown_error(path, code, at, kind),
         OpenError::Memory { bytes, source } => Error::Io {
@@ -64,7 +65,11 @@ pub(crate) enum ProbeState {
 }
 
 pub(crate) fn probe(media: &Media) -> Probe {
-    let out = forebay_engine::probe(media.mapped());
+    probe_of(media.mapped())
+}
+
+pub(crate) fn probe_of<M: forebay_engine::Medium>(media: &M) -> Probe {
+    let out = forebay_engine::probe(media);
     let state = match out.state {
         sys::FBY_PROBE_BLANK => ProbeState::Blank,
         sys::FBY_PROBE_POOL => ProbeState::Pool,
@@ -114,6 +119,17 @@ fn superblock_dump(
 pub(crate) fn least_media_bytes(chunk_size_bytes: u32) -> u64 {
     const LEAST_CHUNKS: u64 = 4;
     u64::from(chunk_size_bytes) * (1 + LEAST_CHUNKS)
+}
+
+/// The first page of a chunk that has data.  `unit`: that of a pool that is written in groups,
+/// else 0.
+pub(crate) fn first_data_page(chunk_size_bytes: u32, unit: u32) -> u32 {
+    let first = sys::fby_first_page(chunk_size_bytes / sys::FBY_PAGE);
+    match unit / sys::FBY_PAGE {
+        0 => first,
+        // Two blocks lie before the headers, which end with a block.
+        unit => (2 * unit + first).next_multiple_of(unit),
+    }
 }
 
 pub(crate) fn format(media: &Media, uuid: Uuid, o: &CreateOptions) -> Result<()> {

@@ -307,6 +307,15 @@ impl From<ParseError> for Error {
 }
 
 impl Error {
+    /// The refusal of a pool that is written in groups, which holds logs only.
+    pub fn logs_only(pool: &std::path::Path, what: &str) -> Error {
+        Error::Unsupported {
+            path: pool.into(),
+            cause: format!("the pool is on a disk and written in groups: it holds logs only, and no {what}"),
+            way_out: format!("for {what} make another pool, on persistent memory, or in a plain file (forebay create --medium memory)"),
+        }
+    }
+
     /// The errno number a block device answers with for this error.
     pub fn errno(&self) -> i32 {
         let e = match self {

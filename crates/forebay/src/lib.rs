@@ -86,6 +86,7 @@ mod mark;
 mod media;
 mod medium;
 mod memory;
+mod on_disk;
 mod opened;
 mod origin;
 mod pages;
@@ -103,7 +104,7 @@ mod wait;
 
 pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::VolumeChange;
-pub use create::create;
+pub use create::{create, inspect};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
 pub use log::{
@@ -115,7 +116,7 @@ pub use mark::{
     OriginStatus,
 };
 pub use media::{
-    file_holder, inspect, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
+    file_holder, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
     MediaOptions, PoolSummary,
 };
 pub use medium::{
@@ -143,9 +144,9 @@ pub use report::{
     BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,
     DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder, LogCheck,
     LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind,
-    Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport,
-    ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify,
-    VolumeInfo, WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
+    MediumChoice, MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist,
+    PoolStatus, RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump,
+    Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_socket, runtime_dir};

@@ -18,7 +18,8 @@ pub(crate) use info::log_info;
 
 use crate::core::Core;
 use crate::engine::{Code, Wait};
-use crate::error::{log_error, Error, Result};
+use crate::error::{Error, Result};
+use crate::grouped::Sender;
 use crate::opened::OpenPool;
 use crate::report::{EntryName, LogInfo, Uuid};
 use crate::wait::Waiter;
@@ -170,17 +171,29 @@ impl Log {
         let mut new = generation == Generation::New;
         loop {
             let mut wake = 0;
+            let seen = core.sender.as_ref().map_or(0, Sender::ends);
             let appended = core.engine.log_append(self.0.index, txg, new, pieces, &mut wake);
             if wake != 0 {
                 core.wake(wake);
             }
             let wait = match appended.map_err(|e| self.append_error(e, txg, pieces))? {
                 (Decision::Wait(wait), _) => wait,
-                (_, name) => return Ok(EntryName { generation: name.gen, id: name.id }),
+                (_, name) => {
+                    if name.ticket != 0 {
+                        self.wait_durable(name.ticket)?;
+                    }
+                    return Ok(EntryName { generation: name.gen, id: name.id });
+                }
             };
+            if let Some(sender) = &core.sender {
+                self.help(sender, wait, seen);
+            }
             // The next entry begins the generation, this one or another's: to begin one more
             // would let those who append all the time overtake it again and again.
             new = false;
+            if core.sender.is_some() && wait == Wait::Ticket {
+                continue;
+            }
             let waited = waiter.wait(core, wait, limit);
             waited.map_err(|gave_up| Error::LogFull {
                 name: self.0.name.clone(),
@@ -188,6 +201,28 @@ impl Log {
                 held: core.held_by_detached(&core.volumes()).map(Box::new),
             })?;
         }
+    }
+
+    /// Of a pool that is written in groups: returns when the entry is on the disk.
+    #[cold]
+    fn wait_durable(&self, ticket: u64) -> Result<()> {
+        let (core, mut wake) = (self.core(), 0);
+        let sender = core.sender.as_ref().expect("a pool that gives tickets is written in groups");
+        let done = sender.wait(self.0.index, ticket, &mut wake);
+        core.wake(wake);
+        done
+    }
+
+    /// Sends what a call waits for, or what frees space.
+    #[cold]
+    fn help(&self, sender: &Sender, wait: Wait, seen: u64) {
+        let mut wake = 0;
+        match wait {
+            Wait::Ticket => sender.help(seen, &mut wake),
+            Wait::Space => sender.push(&mut wake),
+            Wait::Slot | Wait::Block | Wait::Flush => {}
+        }
+        self.core().wake(wake);
     }
 
     /// Makes entries up to this txg obsolete: their content is durable elsewhere.  Returns the
@@ -199,6 +234,7 @@ impl Log {
         let mut wake = 0;
         let synced = self.core().engine.log_sync(self.0.index, txg, &mut wake);
         self.core().wake(wake);
+        self.core().push();
         synced.map(LogHeader).map_err(|e| self.error("sync", e))
     }
 
@@ -273,14 +309,21 @@ impl Log {
         let (core, mut waiter) = (self.core(), Waiter::default());
         loop {
             let mut wake = 0;
+            let seen = core.sender.as_ref().map_or(0, Sender::ends);
             let called = f(&mut wake);
             core.wake(wake);
-            match called.map_err(|e| self.error(doing, e))? {
-                (Decision::Wait(_), _) => {
+            match (called.map_err(|e| self.error(doing, e))?, &core.sender) {
+                ((Decision::Wait(wait @ Wait::Ticket), _), Some(sender)) => {
+                    self.help(sender, wait, seen);
+                }
+                ((Decision::Wait(_), _), _) => {
                     // A slot is waited for as long as it takes.
                     let _ = waiter.wait(core, Wait::Slot, None);
                 }
-                (_, done) => return Ok(done),
+                ((_, done), _) => {
+                    core.push();
+                    return Ok(done);
+                }
             }
         }
     }
@@ -294,7 +337,7 @@ impl Log {
     fn error(&self, doing: &'static str, e: Code) -> Error {
         match (e.0, self.core().engine.log_info(self.0.index)) {
             (sys::FBY_E_LOG_STATE, Ok(info)) => self.state_error(doing, &info),
-            _ => log_error(&self.0.name, e),
+            _ => self.core().log_error(&self.0.name, e),
         }
     }
 

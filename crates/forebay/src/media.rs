@@ -8,6 +8,7 @@
 //! | fsdax block device | block device with DAX; user space gets its page cache only | msync | power cut |
 //! | file | any other regular file: page cache | msync | power cut |
 //! | shm | file on tmpfs | non-temporal stores | the process |
+//! | disk | its superblock says that the pool is written in groups | writes to the device | power cut |
 //!
 //! The method is never weaker than the kind needs, unless the caller says so.
 
@@ -18,12 +19,17 @@ mod signature;
 
 use crate::report::Persist;
 
-pub(crate) use create::create;
-pub use create::{inspect, CreateOptions, Inspection, InspectionState, PoolSummary};
-pub(crate) use detect::{check_link, claim, id_of as detect_id, lock_holder, lock_soon, Access};
+pub(crate) use create::{
+    check_options, check_size, create, fill_all, found_on, found_text, inspect, summary,
+    sync_directory, too_small, NewFile,
+};
+pub use create::{CreateOptions, Inspection, InspectionState, PoolSummary};
+pub(crate) use detect::{
+    check_link, claim, has_dax, id_of as detect_id, lock_holder, lock_soon, Access,
+};
 pub use detect::{file_holder, lease_holder};
 pub use map::Media;
-pub(crate) use signature::{found_on_disk as found_at, RUN_MAGIC};
+pub(crate) use signature::{found_on_disk as found_at, EDGE_BYTES, RUN_MAGIC};
 
 /// How to open the media.  Fill in what matters and take the rest from
 /// `..Default::default()`.

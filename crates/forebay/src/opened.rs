@@ -65,7 +65,10 @@ impl OpenPool {
         }
         *closed = true;
         drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
-        self.core.engine.close().map_err(|e| self.core.pool_error(e))
+        match &self.core.sender {
+            Some(sender) if !self.core.read_only => sender.close(),
+            _ => self.core.engine.close().map_err(|e| self.core.pool_error(e)),
+        }
     }
 
     /// The destage thread runs from the first attach on.

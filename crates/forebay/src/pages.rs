@@ -31,6 +31,8 @@ impl Pages {
         let in_memory = match core.media.info().kind {
             MediaKind::Shm | MediaKind::DaxFile | MediaKind::DevDax => true,
             MediaKind::File | MediaKind::FsdaxBlock => false,
+            // Its image was filled when it was opened.
+            MediaKind::Disk => false,
         };
         let mapped = core.media.mapped();
         let bytes = mapped.size().saturating_sub(self.at).min(STEP);

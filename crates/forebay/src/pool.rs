@@ -29,8 +29,10 @@ use crate::core::Core;
 use crate::defaults;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{open_error, Error, Result, NOT_THERE};
+use crate::grouped::GroupedMedium;
 use crate::mark::{Completed, Judged, OriginMarks};
 use crate::media::{detect_id, Media, MediaOptions};
+use crate::on_disk::{self, Found};
 use crate::opened::OpenPool;
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
@@ -142,15 +144,28 @@ impl Pool {
     pub fn open(path: &Path, o: &PoolOptions) -> Result<Pool> {
         let started = Instant::now();
         let media = MediaOptions { read_only: o.read_only || o.media.read_only, ..o.media.clone() };
-        Pool::open_since(started, Media::open(path, &media)?, o)
+        match on_disk::look(path) {
+            Found::Mapped => Pool::open_since(started, Media::open(path, &media)?, None, o),
+            Found::Grouped(_) => {
+                let (media, disk) = on_disk::open(path, &media)?;
+                Pool::open_since(started, media, Some(disk), o)
+            }
+            Found::Disk { found, probe } => Err(on_disk::not_a_pool(path, found, &probe)),
+        }
     }
 
     /// The same on media that is already open.
     pub fn open_media(media: Media, o: &PoolOptions) -> Result<Pool> {
-        Pool::open_since(Instant::now(), media, o)
+        Pool::open_since(Instant::now(), media, None, o)
     }
 
-    fn open_since(started: Instant, media: Media, o: &PoolOptions) -> Result<Pool> {
+    /// `disk`: what the media is the image of.
+    pub(crate) fn open_since(
+        started: Instant,
+        media: Media,
+        disk: Option<GroupedMedium>,
+        o: &PoolOptions,
+    ) -> Result<Pool> {
         let path = media.info().path.clone();
         let probe = engine::probe(&media);
         check_probe(&path, &media, &probe)?;
@@ -173,8 +188,12 @@ impl Pool {
             0 => std::thread::available_parallelism().map_or(2, |n| n.get().max(2)),
             n => n,
         };
-        let (engine, report) = engine::open(&media, &options, threads)?;
-        let core = Arc::new(Core::new(media, engine, read_only, report, threads, started)?);
+        let (engine, report) = match &disk {
+            Some(disk) => disk.open_pool(&options, threads)?,
+            None => engine::open(&media, &options, threads)?,
+        };
+        let disk = disk.map(|disk| disk.disk().clone());
+        let core = Arc::new(Core::new((media, disk), engine, read_only, report, threads, started)?);
         Ok(Pool(Arc::new(OpenPool::new(core, o.io_uring))))
     }
 
@@ -247,6 +266,7 @@ impl Pool {
     /// Adds a volume in front of a file or block device, which is claimed for
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
+        self.0.core().check_holds("volumes")?;
         self.0.core().check_writable()?;
         self.check_not_the_pool(&new.origin)?;
         let origin = origin::open(&new.origin, false, Away::default())?;
@@ -296,6 +316,7 @@ impl Pool {
         placed: Option<Placed>,
     ) -> Result<VolumeInfo> {
         let core = self.0.core();
+        core.check_holds("volumes")?;
         core.check_writable()?;
         let block_size = choose_block_size(name, origin, block_size)?;
         let flush_us = placed.map_or(Ok(0), |p| self.check_placed(name, &p))?;

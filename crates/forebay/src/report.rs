@@ -26,12 +26,12 @@ pub use log::{
 };
 pub use map::{MapCheck, MapInfo};
 pub(crate) use media::{human_bytes, path_as_text};
-pub use media::{MediaInfo, MediaKind, Persist};
+pub use media::{MediaInfo, MediaKind, MediumChoice, Persist};
 pub use mode::{Mode, WhenFull};
 pub use options::{OptionsInfo, Verify};
 pub use status::{
-    CheckReport, Counters, DestageState, DrainProgress, OriginInfo, OriginUse, PoolStatus,
-    RecoveryReport, ReportBlock, VolumeInfo, ERAS_WARN_PERCENT,
+    CheckReport, Counters, DestageState, DrainProgress, MediumStatus, OriginInfo, OriginUse,
+    PoolStatus, RecoveryReport, ReportBlock, VolumeInfo, ERAS_WARN_PERCENT,
 };
 pub use uuid::Uuid;
 pub(crate) use words::words;

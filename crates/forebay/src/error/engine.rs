@@ -23,6 +23,16 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
             cause,
             way_out: "nothing was written; open it with the version of Forebay that made it".into(),
         },
+        sys::FBY_E_UNIT => Error::Unsupported {
+            path,
+            cause,
+            way_out: "nothing was written; copy the pool to a device of smaller blocks, or make a new one here".into(),
+        },
+        sys::FBY_E_LOGS_ONLY => Error::Unsupported {
+            path,
+            cause: "the pool is written in groups, and something in it is neither a log's nor free".into(),
+            way_out: "nothing was written; open it with the version of Forebay that made it".into(),
+        },
         sys::FBY_E_FEATURE_RO => Error::Unsupported {
             path,
             cause,

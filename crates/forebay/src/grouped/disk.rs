@@ -91,6 +91,16 @@ impl Disk {
         took
     }
 
+    /// Writes a range of the image, which is durable when it returns, before a pool is there.
+    pub(super) fn store(&self, image: &Image, at: u64, bytes: usize) -> io::Result<()> {
+        self.device.write(image, at, bytes, false)?;
+        self.device.flush()
+    }
+
+    pub(super) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        self.device.read(to, at)
+    }
+
     fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
         let done = self.device.write(image, at, bytes, fua);
         self.note("writing to", done)

@@ -40,6 +40,8 @@ pub struct GroupedMedium {
     disk: Arc<Disk>,
     media: Arc<Media>,
     unit: u32,
+    /// `None`: the caller has opened the device.
+    facts: Option<MediumFacts>,
     /// Why the image may be paged out.
     unlocked: Option<io::Error>,
 }
@@ -64,17 +66,7 @@ impl GroupedMedium {
         }
         let access = if o.read_only { Access::Read } else { Access::Write };
         let refusals = if o.read_only { Vec::new() } else { facts.refusals() };
-        let refusal = refusals.into_iter().next().map(|r| match r.name.as_str() {
-            "in-use" => {
-                let way_out = format!("{}: {}", r.cause, r.way_out);
-                Error::Busy { path: path.into(), holder: None, way_out }
-            }
-            name => Error::Unsupported {
-                path: path.into(),
-                cause: format!("{} ({name})", r.cause),
-                way_out: r.way_out,
-            },
-        });
+        let refusal = refusals.into_iter().next().map(|refusal| refusal.error(path));
         // The claim says better who has it.
         let (fd, _) = claim(path, access, OFlags::DIRECT)?;
         if let Some(refusal) = refusal {
@@ -84,7 +76,8 @@ impl GroupedMedium {
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
         let device = Arc::new(FileDevice::new(fd, size_bytes));
-        GroupedMedium::on(path, device, facts.unit_bytes, durable)
+        let medium = GroupedMedium::on(path, device, facts.unit_bytes, durable)?;
+        Ok(GroupedMedium { facts: Some(facts), ..medium })
     }
 
     /// On a device that the caller has opened, and claimed.
@@ -100,7 +93,16 @@ impl GroupedMedium {
         let below = Box::new(Beneath(disk.clone()));
         let media = Media::grouped(image, unit, durable, None, below);
         let media = media.expect("the best copy kernel with cached stores is always there");
-        Ok(GroupedMedium { disk, media: Arc::new(media), unit, unlocked })
+        Ok(GroupedMedium { disk, media: Arc::new(media), unit, facts: None, unlocked })
+    }
+
+    pub(crate) fn media(&self) -> &Arc<Media> {
+        &self.media
+    }
+
+    /// What the system said of it when it was opened.
+    pub fn facts(&self) -> Option<&MediumFacts> {
+        self.facts.as_ref()
     }
 
     pub fn disk(&self) -> &Arc<Disk> {
@@ -153,6 +155,19 @@ impl GroupedMedium {
         };
         let formatted = forebay_engine::format(&*self.media, &format);
         formatted.map_err(|e| self.error(e))
+    }
+
+    /// Zeroes whole blocks, of what is no pool that anybody wants to keep.
+    pub(crate) fn wipe(&self, at: u64, bytes: u64) -> Result<()> {
+        self.media.zero(at, bytes as usize);
+        let image = self.media.image().expect("grouped media have an image");
+        let wiped = self.disk.store(image, at, bytes as usize);
+        wiped.map_err(|e| Error::system(self.disk.path(), "wiping it", e))
+    }
+
+    /// From the device, past the page cache, to memory that is aligned as a page.
+    pub(crate) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        self.disk.read(to, at)
     }
 
     /// Opens the pool on it and recovers it on that many threads.

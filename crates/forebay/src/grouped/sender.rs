@@ -163,6 +163,10 @@ impl Sender {
         }
     }
 
+    pub fn disk(&self) -> &Arc<Disk> {
+        &self.disk
+    }
+
     pub fn counts(&self) -> SenderCounts {
         self.lock().counts
     }

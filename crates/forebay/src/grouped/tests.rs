@@ -7,3 +7,4 @@ mod cuts;
 mod faults;
 mod files;
 mod model;
+mod pools;

@@ -8,7 +8,7 @@ use forebay_engine::sys;
 use super::info::incomplete;
 use super::{Log, LogHeader};
 use crate::engine::Code;
-use crate::error::{log_error, Error, Result};
+use crate::error::{Error, Result};
 use crate::report::{EntryName, ReplayEnd, ReplayReport, Witness};
 
 /// An entry that is replayed; its bytes are verified.
@@ -126,7 +126,7 @@ impl Claimed {
             }
         });
         if let Some(e) = failed {
-            return Err(log_error(self.log.name(), e));
+            return Err(self.log.core().log_error(self.log.name(), e));
         }
         let report = ReplayReport::of(&outcome, &info);
         self.complete = report.end == ReplayEnd::Complete;

@@ -22,7 +22,7 @@ use super::{signature, Media, MediaOptions};
 use crate::defaults;
 use crate::engine::{self, Code, Probe, ProbeState};
 use crate::error::{Error, Result};
-use crate::report::{human_bytes, MediaInfo, SuperblockDump, Uuid};
+use crate::report::{human_bytes, MediaInfo, MediumChoice, SuperblockDump, Uuid};
 
 /// How to make a pool.
 #[derive(Clone, Debug, Default)]
@@ -39,6 +39,8 @@ pub struct CreateOptions {
     pub static_bytes: u64,
     /// Additional room for maps: a multiple of 2 MiB; 0: the pool takes none.
     pub map_bytes: u64,
+    /// Mapped memory, or a disk that is written in groups.
+    pub medium: MediumChoice,
     /// Format even if the media holds something.
     pub force: bool,
     pub media: MediaOptions,
@@ -101,7 +103,7 @@ fn why(probe: &Probe) -> &'static str {
 
 /// Examines the path.  Takes no lock and writes nothing, so it can run concurrently with a
 /// process that has the pool open.
-pub fn inspect(path: &Path) -> Result<Inspection> {
+pub(crate) fn inspect(path: &Path) -> Result<Inspection> {
     let o = MediaOptions { read_only: true, ..Default::default() };
     let media = match Media::open_as(path, &o, Access::Peek, None) {
         Ok(m) => m,
@@ -109,7 +111,22 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         Err(e) => return Err(e),
     };
     let probe = engine::probe(&media);
-    let (state, text) = match probe.state {
+    let (state, text) = found_text(&probe, || media.found());
+    Ok(Inspection {
+        path: path.to_path_buf(),
+        state,
+        size_bytes: media.info().size_bytes,
+        text,
+        id: media.info().id.clone(),
+        superblock: probe.superblock,
+    })
+}
+
+pub(crate) fn found_text(
+    probe: &Probe,
+    found: impl FnOnce() -> Option<String>,
+) -> (InspectionState, String) {
+    match probe.state {
         ProbeState::Pool if probe.error.is_none() => (
             InspectionState::Pool,
             match (probe.primary_valid, probe.copy_valid) {
@@ -120,25 +137,17 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         ),
         ProbeState::Pool => (
             InspectionState::PoolUnusable,
-            format!("a Forebay pool, but {}", why(&probe)),
+            format!("a Forebay pool, but {}", why(probe)),
         ),
         ProbeState::Damaged => (
             InspectionState::Damaged,
-            format!("a damaged Forebay pool: {}", why(&probe)),
+            format!("a damaged Forebay pool: {}", why(probe)),
         ),
-        ProbeState::Blank => match media.found() {
+        ProbeState::Blank => match found() {
             Some(found) => (InspectionState::Other, found),
             None => (InspectionState::Blank, "nothing (it is blank)".into()),
         },
-    };
-    Ok(Inspection {
-        path: path.to_path_buf(),
-        state,
-        size_bytes: media.info().size_bytes,
-        text,
-        id: media.info().id.clone(),
-        superblock: probe.superblock,
-    })
+    }
 }
 
 fn inspection_of_little(path: &Path, bytes: u64) -> Inspection {
@@ -156,29 +165,17 @@ fn inspection_of_little(path: &Path, bytes: u64) -> Inspection {
     }
 }
 
-/// Makes a pool.  One that is there is formatted with force, unless `waits_for` refuses that.
-pub(crate) fn create(
-    path: &Path,
-    o: &CreateOptions,
-    waits_for: impl FnOnce(&SuperblockDump) -> Result<()>,
-) -> Result<PoolSummary> {
-    let o = check_options(o)?;
+/// Makes a pool that is mapped, by options that were checked.
+pub(crate) fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     match rustix::fs::lstat(path) {
-        Err(Errno::NOENT) => create_file(path, &o),
+        Err(Errno::NOENT) => create_file(path, o),
         Err(e) => Err(Error::system(path, "looking at it", e.into())),
-        Ok(_) => {
-            if let Some(superblock) =
-                inspect(path).ok().filter(|_| o.force).and_then(|i| i.superblock)
-            {
-                waits_for(&superblock)?;
-            }
-            format_existing(path, &o)
-        }
+        Ok(_) => format_existing(path, o),
     }
 }
 
 /// Options with the defaults filled in.
-fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
+pub(crate) fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
     let mut o = o.clone();
     if o.chunk_size_bytes == 0 {
         o.chunk_size_bytes = defaults::CHUNK_SIZE_BYTES;
@@ -255,14 +252,14 @@ fn regular(path: &Path, fd: OwnedFd) -> Result<Opened> {
 }
 
 /// A file that gets its name last.
-struct NewFile {
-    fd: OwnedFd,
+pub(crate) struct NewFile {
+    pub(crate) fd: OwnedFd,
     /// Its name until then, on file systems without O_TMPFILE.
     temporary: Option<PathBuf>,
 }
 
 impl NewFile {
-    fn make(path: &Path) -> Result<NewFile> {
+    pub(crate) fn make(path: &Path) -> Result<NewFile> {
         let mode = Mode::RUSR | Mode::WUSR;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let directory = directory_of(path);
@@ -289,7 +286,7 @@ impl NewFile {
     }
 
     /// Gives it its name, if nothing has that name by now.
-    fn link(mut self, path: &Path) -> Result<()> {
+    pub(crate) fn link(mut self, path: &Path) -> Result<()> {
         let done = match &self.temporary {
             None => {
                 // Through /proc, since AT_EMPTY_PATH needs a capability.
@@ -339,7 +336,7 @@ fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-fn sync_directory(path: &Path) -> Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> Result<()> {
     let directory = directory_of(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let synced =
@@ -354,11 +351,7 @@ fn sync_directory(path: &Path) -> Result<()> {
 /// Gives a file all of its blocks, so that a full disk is an error here and
 /// never a SIGBUS later.
 fn allocate(path: &Path, fd: &OwnedFd, size_bytes: u64) -> Result<()> {
-    let full = |e: Errno| Error::DiskFull {
-        path: path.into(),
-        bytes_wanted: size_bytes,
-        source: e.into(),
-    };
+    let full = |e: Errno| disk_full(path, size_bytes, e);
     if i64::try_from(size_bytes).is_err() {
         return Err(full(Errno::FBIG));
     }
@@ -370,8 +363,17 @@ fn allocate(path: &Path, fd: &OwnedFd, size_bytes: u64) -> Result<()> {
     }
     let clone =
         fd.as_fd().try_clone_to_owned().map_err(|e| Error::system(path, "keeping it open", e))?;
-    fill(&mut File::from(clone), size_bytes).map_err(|e| match Errno::from_io_error(&e) {
-        Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => full(e),
+    fill_all(path, &mut File::from(clone), size_bytes)
+}
+
+fn disk_full(path: &Path, bytes_wanted: u64, e: Errno) -> Error {
+    Error::DiskFull { path: path.into(), bytes_wanted, source: e.into() }
+}
+
+/// With zeroes.
+pub(crate) fn fill_all(path: &Path, file: &mut File, size_bytes: u64) -> Result<()> {
+    fill(file, size_bytes).map_err(|e| match Errno::from_io_error(&e) {
+        Some(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) => disk_full(path, size_bytes, e),
         _ => Error::system(path, "filling it", e),
     })
 }
@@ -447,7 +449,7 @@ fn grow_empty_file(path: &Path, o: &CreateOptions) -> Result<()> {
     }
 }
 
-fn found_on(media: &Media, probe: &Probe) -> Option<String> {
+pub(crate) fn found_on(media: &Media, probe: &Probe) -> Option<String> {
     match probe.state {
         ProbeState::Pool => {
             let uuid = probe.superblock.as_ref().map(|s| s.uuid);
@@ -471,14 +473,14 @@ fn least_bytes(o: &CreateOptions) -> u64 {
     engine::least_media_bytes(o.chunk_size_bytes).saturating_add(shares)
 }
 
-fn check_size(path: &Path, bytes: u64, o: &CreateOptions) -> Result<()> {
+pub(crate) fn check_size(path: &Path, bytes: u64, o: &CreateOptions) -> Result<()> {
     match bytes < least_bytes(o) {
         true => Err(too_small(path, bytes, o)),
         false => Ok(()),
     }
 }
 
-fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
+pub(crate) fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
     let shares = o.static_bytes.saturating_add(o.map_bytes);
     if shares != 0 && bytes >= engine::least_media_bytes(o.chunk_size_bytes) {
         return Error::usage(
@@ -505,6 +507,12 @@ fn too_small(path: &Path, bytes: u64, o: &CreateOptions) -> Error {
 fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> {
     let uuid = Uuid::random()?;
     engine::format(media, uuid, o)?;
+    summary(path, media, uuid, 0)
+}
+
+/// Of the pool that was just made.
+/// `unit`: that of a pool that is written in groups, else 0.
+pub(crate) fn summary(path: &Path, media: &Media, uuid: Uuid, unit: u32) -> Result<PoolSummary> {
     let probe = engine::probe(media);
     let sb =
         probe.superblock.filter(|s| probe.error.is_none() && s.uuid == uuid).ok_or_else(|| {
@@ -518,7 +526,7 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
             }
         })?;
     let pages = sb.chunk_size_bytes / sys::FBY_PAGE;
-    let data_pages = u64::from(pages - sys::fby_first_page(pages));
+    let data_pages = u64::from(pages - engine::first_data_page(sb.chunk_size_bytes, unit));
     Ok(PoolSummary {
         path: path.to_path_buf(),
         uuid,

@@ -154,7 +154,7 @@ fn check_type(path: &Path, file_type: FileType) -> Result<()> {
     Err(Error::Unsuitable {
         path: path.into(),
         what: what.into(),
-        way_out: "a pool lies on a regular file, a pmem block device or a devdax device".into(),
+        way_out: "a pool lies on a regular file, a block device or a devdax device".into(),
     })
 }
 
@@ -363,21 +363,24 @@ pub(super) fn is_memory(fs: &rustix::fs::StatFs) -> bool {
 
 fn open_block(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {
     let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
-    let sys = sysfs("block", device);
-    // A partition has no queue directory of its own.
-    let dax = [sys.join("queue/dax"), sys.join("../queue/dax")]
-        .iter()
-        .any(|p| fs::read_to_string(p).is_ok_and(|s| s.trim() == "1"));
-    if !dax {
+    if !has_dax(device) {
         return Err(Error::Unsuitable {
             path: path.into(),
             what: "a block device without DAX, no faster than a disk".into(),
-            way_out: "use persistent memory (a devdax device, or a file on a file system mounted with -o dax), or a plain file as a stand-in".into(),
+            way_out: "make a pool that is written in groups (--medium ssd), or use persistent memory (a devdax device, or a file on a file system mounted with -o dax), or a plain file as a stand-in".into(),
         });
     }
     let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
     Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device, id: id_of_stat(st) })
+}
+
+/// Is it a block device that lies in memory?
+pub(crate) fn has_dax(device: (u32, u32)) -> bool {
+    let sys = sysfs("block", device);
+    // A partition has no queue directory of its own.
+    let places = [sys.join("queue/dax"), sys.join("../queue/dax")];
+    places.iter().any(|p| fs::read_to_string(p).is_ok_and(|s| s.trim() == "1"))
 }
 
 fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {

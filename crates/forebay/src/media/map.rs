@@ -57,7 +57,8 @@ fn best_slots(kind: MediaKind, modules: Option<u32>, cpus: u32, chunks: u32) -> 
     let memory = cpus.max(4);
     let best = match (kind, modules) {
         (MediaKind::File | MediaKind::FsdaxBlock, _) => SLEEPING,
-        (MediaKind::Shm, _) | (_, Some(0)) => memory,
+        // To append to an image is to store to memory.
+        (MediaKind::Shm | MediaKind::Disk, _) | (_, Some(0)) => memory,
         (_, modules) => memory.min(modules.unwrap_or(1).saturating_mul(MODULE)),
     };
     best.min((chunks / 16).max(4)).clamp(1, 64)
@@ -74,7 +75,12 @@ impl Media {
         Media::open_as(path, o, access, None)
     }
 
-    /// `len`: map only so much of a device.
+    /// The image of a disk.
+    pub(crate) fn of_image(info: MediaInfo, image: Arc<Mapped>, read_only: bool) -> Media {
+        Media { info, mapped: image, read_only, modules: None, fd: None }
+    }
+
+    /// Maps it, whatever it holds.  `len`: map only so much of a device.
     pub(crate) fn open_as(
         path: &Path,
         o: &MediaOptions,
@@ -259,7 +265,7 @@ impl Media {
 /// `None`: auto, which is none.
 fn persist_of(persist: Persist) -> Option<forebay_engine::Persist> {
     match persist {
-        Persist::Auto => None,
+        Persist::Auto | Persist::Groups => None,
         Persist::Nt => Some(forebay_engine::Persist::Nt),
         Persist::Clwb => Some(forebay_engine::Persist::Clwb),
         Persist::Eadr => Some(forebay_engine::Persist::Eadr),
@@ -328,6 +334,7 @@ fn needed_persist(kind: MediaKind, eadr: bool) -> Persist {
             false => Persist::Nt,
         },
         MediaKind::File | MediaKind::FsdaxBlock => Persist::Msync,
+        MediaKind::Disk => Persist::Groups,
     }
 }
 
@@ -335,6 +342,7 @@ fn needed_persist(kind: MediaKind, eadr: bool) -> Persist {
 fn is_enough(asked: Persist, needed: Persist) -> bool {
     let strength = |p| match p {
         Persist::Auto => unreachable!("resolved before"),
+        Persist::Groups => 3,
         Persist::Eadr => 0,
         // Both end with every line on its way and a fence: equally strong.
         Persist::Nt | Persist::Clwb => 1,
@@ -347,6 +355,12 @@ fn choose_persist(path: &Path, kind: MediaKind, eadr: bool, o: &MediaOptions) ->
     let needed = needed_persist(kind, eadr);
     if o.persist == Persist::Auto {
         return Ok(needed);
+    }
+    if o.persist == Persist::Groups {
+        return Err(Error::usage(
+            format!("{}: this pool is mapped, and nothing goes there in groups", path.display()),
+            "leave the persist method at auto; forebay create --medium ssd makes a pool that is written in groups",
+        ));
     }
     if o.persist == Persist::Msync && kind == MediaKind::DevDax {
         return Err(Error::Unsupported {
@@ -374,6 +388,7 @@ fn note(kind: MediaKind, persist: Persist, needed: Persist) -> String {
         MediaKind::DaxFile => "file on a DAX file system, mapped synchronously: stores reach the persistent memory directly",
         MediaKind::FsdaxBlock => "user space cannot map a raw pmem block device synchronously, so each commit is an msync; faster: a devdax device, a file on a file system mounted with -o dax, or the kernel module",
         MediaKind::DevDax => "devdax device: stores reach the persistent memory directly",
+        MediaKind::Disk => "a disk, written in groups",
     }
     .to_string()
 }

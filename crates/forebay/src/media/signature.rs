@@ -56,7 +56,7 @@ const OLD_RAID: &[u8] = b"\xfc\x4e\x2b\xa9";
 const OLD_RAID_STEP: usize = 64 << 10;
 
 /// Bytes at each end that are looked at.
-pub(super) const EDGE_BYTES: usize = 64 << 10;
+pub(crate) const EDGE_BYTES: usize = 64 << 10;
 
 /// Possible places of a chunk header of any pool: each multiple of the smallest chunk size.
 const CHUNK_STEP: usize = 64 << 10;

@@ -16,6 +16,23 @@ pub struct Refusal {
     pub way_out: String,
 }
 
+impl Refusal {
+    /// As the error of whoever was to use it.
+    pub(crate) fn error(self, path: &std::path::Path) -> crate::Error {
+        match self.name.as_str() {
+            "in-use" => {
+                let way_out = format!("{}: {}", self.cause, self.way_out);
+                crate::Error::Busy { path: path.into(), holder: None, way_out }
+            }
+            name => crate::Error::Unsupported {
+                path: path.into(),
+                cause: format!("{} ({name})", self.cause),
+                way_out: self.way_out,
+            },
+        }
+    }
+}
+
 impl MediumFacts {
     /// All that makes it unfit; empty if nothing does.
     pub fn refusals(&self) -> Vec<Refusal> {

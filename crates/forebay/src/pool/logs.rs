@@ -7,8 +7,9 @@ use forebay_engine::{sys, Decision};
 
 use super::{table_full, Pool};
 use crate::core::Core;
-use crate::engine::Code;
-use crate::error::{log_error, Error, Result};
+use crate::engine::{Code, Wait};
+use crate::error::{Error, Result};
+use crate::grouped::Sender;
 use crate::log::{log_info, Log, LogOptions};
 use crate::opened::Logs;
 use crate::report::{LogHome, LogInfo, VolumeInfo};
@@ -85,7 +86,7 @@ impl Pool {
             sys::FBY_E_VOLUME_DAMAGED => {
                 Error::no_log(core.path(), name, &core.logs(), &core.volumes())
             }
-            _ => log_error(name, e),
+            _ => core.log_error(name, e),
         })?;
         self.log_info_of(added, name)
     }
@@ -109,11 +110,18 @@ impl Pool {
         open.remove(&index);
         // A slot may be busy for a moment.
         loop {
-            match core.engine.log_remove(index, discard) {
-                Ok(Decision::Wait(_)) => std::thread::yield_now(),
-                removed => break removed.map_err(|e| remove_error(name, e)),
+            let seen = core.sender.as_ref().map_or(0, Sender::ends);
+            match (core.engine.log_remove(index, discard), &core.sender) {
+                (Ok(Decision::Wait(Wait::Ticket)), Some(sender)) => {
+                    let mut wake = 0;
+                    sender.help(seen, &mut wake);
+                    core.wake(wake);
+                }
+                (Ok(Decision::Wait(_)), _) => std::thread::yield_now(),
+                (removed, _) => break removed.map_err(|e| remove_error(core, name, e)),
             };
         }?;
+        core.push();
         core.space.wake();
         Ok(())
     }
@@ -150,7 +158,7 @@ impl Pool {
     }
 
     fn log_info_of(&self, index: u16, name: &str) -> Result<LogInfo> {
-        let info = self.engine().log_info(index).map_err(|e| log_error(name, e))?;
+        let info = self.engine().log_info(index).map_err(|e| self.0.core().log_error(name, e))?;
         Ok(log_info(index, &info))
     }
 }
@@ -159,7 +167,7 @@ fn has_handles(open: &Logs, index: u16) -> bool {
     open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0))
 }
 
-fn remove_error(name: &str, e: Code) -> Error {
+fn remove_error(core: &Core, name: &str, e: Code) -> Error {
     match e.0 {
         sys::FBY_E_LOG_STATE | sys::FBY_E_LOG_UNCLAIMED => Error::Log {
             name: name.into(),
@@ -167,6 +175,6 @@ fn remove_error(name: &str, e: Code) -> Error {
             way_out: "replay and destroy it first, or discard what it holds (--discard): its consumer then loses what it was promised".into(),
             code: e.0,
         },
-        _ => log_error(name, e),
+        _ => core.log_error(name, e),
     }
 }

@@ -101,8 +101,8 @@ impl Pool {
     }
 
     fn data_pages(&self) -> std::ops::Range<u32> {
-        let pages = self.engine().info().sb.chunk_size / sys::FBY_PAGE;
-        sys::fby_first_page(pages)..pages
+        let sb = self.engine().info().sb;
+        engine::first_data_page(sb.chunk_size, sb.unit)..sb.chunk_size / sys::FBY_PAGE
     }
 
     fn volume_name(&self, index: u16) -> Option<String> {

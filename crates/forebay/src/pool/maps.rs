@@ -56,6 +56,9 @@ impl Core {
         self.engine.map_find(name).map_err(|e| {
             let known: Vec<_> = self.maps().into_iter().map(|m| m.name).collect();
             let pool = self.path().display();
+            if let Err(refused) = self.check_holds("maps") {
+                return refused;
+            }
             let way_out = match (known.is_empty(), self.engine.info().sb.map_bytes) {
                 (_, 0) => "it has no room for maps, which a pool gets when it is made (forebay create --maps)".into(),
                 (true, _) => "it has none yet: make one with `forebay map add`".into(),
@@ -119,6 +122,7 @@ impl Pool {
     /// A new map, of the room that the pool has for them: a multiple of 2 MiB.
     pub fn map_add(&self, name: &str, share_bytes: u64) -> Result<MapInfo> {
         let core = self.0.core();
+        core.check_holds("maps")?;
         core.check_writable()?;
         let _volumes = self.0.volumes();
         let added = core.engine.map_add(name, Uuid::random()?.0, share_bytes);

@@ -11,11 +11,12 @@ use crate::bypass::VolumeChange;
 use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{Error, Result};
+use crate::grouped::Durable;
 use crate::origin::split_identity;
 use crate::printable::printable;
 use crate::report::{
-    Chunks, Counters, DestageState, HeldByDetached, OptionsInfo, OriginUse, PoolStatus,
-    ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
+    Chunks, Counters, DestageState, HeldByDetached, MediumStatus, OptionsInfo, OriginUse,
+    PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
 };
 
 /// Damaged blocks that status lists.
@@ -226,9 +227,36 @@ impl Core {
                 let damaged = engine.damaged(DAMAGED_LISTED);
                 damaged.iter().map(|b| self.report_block(b)).collect()
             },
+            medium: self.medium_status(),
             destage_failure: self.failure(),
             checksum_kernel: sys::posix_crc_kernel().into(),
         }
+    }
+
+    fn medium_status(&self) -> Option<MediumStatus> {
+        let sender = self.sender.as_ref()?;
+        let disk = sender.disk();
+        let info = self.engine.medium_info();
+        Some(MediumStatus {
+            unit_bytes: info.unit,
+            durable_by: match disk.durable() {
+                Durable::Through => "write-through",
+                Durable::Fua => "fua",
+                Durable::Flush => "flush",
+            }
+            .into(),
+            groups: info.groups,
+            records: info.records,
+            writes: info.writes,
+            written_bytes: info.written_bytes,
+            flushes: info.flushes,
+            write_errors: info.write_errors,
+            flush_errors: info.flush_errors,
+            again: info.again,
+            held: sender.counts().held,
+            failed: info.failed,
+            trouble: disk.trouble(),
+        })
     }
 
     /// With its verdict, for which its origin is looked at: the one in use, or else what

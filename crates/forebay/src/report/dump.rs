@@ -57,6 +57,13 @@ impl SuperblockDump {
     }
 }
 
+impl SuperblockDump {
+    /// It lies on a disk, and is written in groups.
+    pub fn in_groups(&self) -> bool {
+        self.features_incompat & sys::FBY_FEATURE_GROUPED != 0
+    }
+}
+
 impl fmt::Display for SuperblockDump {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let valid = |v| if v { "valid" } else { "DAMAGED" };
@@ -88,8 +95,9 @@ impl fmt::Display for SuperblockDump {
         }
         write!(
             f,
-            "copies          at 0 {}, at 4096 {}",
+            "copies          at 0 {}, at {} {}",
             valid(self.primary_valid),
+            if self.in_groups() { self.chunk_size_bytes / 4 } else { 4096 },
             valid(self.copy_valid)
         )
     }

@@ -24,6 +24,8 @@ pub enum MediaKind {
     /// A devdax character device (`/dev/daxN.M`).
     #[serde(rename = "devdax")]
     DevDax,
+    /// A disk, a partition, or a file on one, written in groups ([`MediumChoice::Ssd`]).
+    Disk,
 }
 
 impl fmt::Display for MediaKind {
@@ -34,6 +36,7 @@ impl fmt::Display for MediaKind {
             MediaKind::DaxFile => "DAX file",
             MediaKind::FsdaxBlock => "fsdax block device",
             MediaKind::DevDax => "devdax device",
+            MediaKind::Disk => "disk",
         })
     }
 }
@@ -53,11 +56,37 @@ pub enum Persist {
     Eadr,
     /// Cached stores, then `msync` of the range.
     Msync,
+    /// Writes to a disk that many threads share: not to be chosen, but by
+    /// [`MediumChoice::Ssd`] when the pool is made.
+    Groups,
 }
 
 words! {
-    Persist { "auto" => Auto, "nt" => Nt, "clwb" => Clwb, "eadr" => Eadr, "msync" => Msync }
+    Persist {
+        "auto" => Auto, "nt" => Nt, "clwb" => Clwb, "eadr" => Eadr, "msync" => Msync,
+        "groups" => Groups,
+    }
     unknown: "persist method \"{}\" is not known", way_out: "use auto, nt, clwb, eadr or msync"
+}
+
+/// What a new pool is made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MediumChoice {
+    /// A disk without DAX: [`MediumChoice::Ssd`]; all else, plain files too:
+    /// [`MediumChoice::Memory`].
+    #[default]
+    Auto,
+    /// Mapped memory.  Each commit to a plain file is an `msync`.
+    Memory,
+    /// A disk, or a file on one.  The pool has an image in memory, and what threads append goes
+    /// to the disk in groups.  It holds logs only.
+    Ssd,
+}
+
+words! {
+    MediumChoice { "auto" => Auto, "memory" => Memory, "ssd" => Ssd }
+    unknown: "medium \"{}\" is not known", way_out: "use auto, memory or ssd"
 }
 
 /// The detected properties of a pool's media.

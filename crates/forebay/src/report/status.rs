@@ -386,6 +386,31 @@ pub struct Counters {
     pub damaged_pages: u64,
 }
 
+/// The disk of a pool that is written in groups: counts since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediumStatus {
+    /// No block of so many bytes is shared by two writes.
+    pub unit_bytes: u32,
+    /// When a write is durable: `write-through`, `fua` or `flush`.
+    pub durable_by: String,
+    /// Groups that became durable, and the entries in them.
+    pub groups: u64,
+    pub records: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub write_errors: u64,
+    pub flush_errors: u64,
+    /// Groups that were written again elsewhere, after an error.
+    pub again: u64,
+    /// Groups that waited for entries that were expected.
+    pub held: u64,
+    /// Nothing more becomes durable.
+    pub failed: bool,
+    /// The last error of the disk.
+    pub trouble: Option<String>,
+}
+
 /// All about an open pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -433,6 +458,9 @@ pub struct PoolStatus {
     pub map_bytes: u64,
     #[serde(default)]
     pub maps: Vec<MapInfo>,
+    /// Of a pool that is written in groups.
+    #[serde(default)]
+    pub medium: Option<MediumStatus>,
     /// The last damaged blocks found.
     pub damaged_blocks: Vec<ReportBlock>,
     /// Why destage does not work at all: an internal error.

@@ -13,6 +13,7 @@ mod faults;
 mod figures;
 mod flushes;
 mod full;
+mod grouped;
 mod isolation;
 mod kill;
 mod kv;
