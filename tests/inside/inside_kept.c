@@ -413,6 +413,63 @@ static void open_and_young(void)
 	pool_restore();
 }
 
+static u64 round_at(u64 now)
+{
+	struct fby_io io;
+
+	while (next_request(now, &io, &wake) == FBY_ORIGIN)
+		fby_destage_complete(pool, io.id, 0);
+	EXPECT(fby_volume_clean(pool, 0));
+	return now;
+}
+
+/* The origin has all of an open chunk.  If the volume has a newer one, the chunk is closed, or its
+ * age, which counts from then on, would hide that of the newer one: whatever is in that would never
+ * count as old.  Without a limit of age it stays open, as the newest chunk always does. */
+static void closed_with_a_newer(void)
+{
+	struct fby_slot *slot = pool->space.slot;
+	struct fby_chunk *ch = &pool->space.chunk[open_chunk];
+	u64 now = 6000000000ull;
+
+	for (u32 newer = 0; newer < 2; newer++) {
+		for (u32 limited = 0; limited < 2; limited++) {
+			struct fby_io io;
+			u32 other;
+
+			pool->space.opt.max_age_ns = 5000000000ull;
+			cpu = 1;
+			EXPECT(!newer || put(20) == FBY_DONE);
+			cpu = 0;
+			now = round_at(now);
+			other = slot[1].volume[0].open;
+			pool->space.opt.max_age_ns = limited ? 5000000000ull : 0;
+			ch->copies_ns = 5;
+			wake = 0;
+			fby_wait_prepare(pool, FBY_WAIT_SPACE);
+			now += 100000000;
+			EXPECT(next_request(now, &io, &wake) == FBY_DONE);
+			if (newer && limited) {
+				EXPECT(slot[0].volume[0].open == FBY_NO_CHUNK && ch->state == FBY_CS_FREE);
+				EXPECT((wake & FBY_WAKE_SPACE) && pool->space.owner[0].first == other);
+			} else {
+				EXPECT(slot[0].volume[0].open == open_chunk && ch->opened_ns == now);
+				EXPECT(!(wake & FBY_WAKE_SPACE) && ch->copies_ns == FBY_NO_SEQ);
+			}
+			EXPECT(slot[1].volume[0].open == other);
+			cpu = 1;
+			EXPECT(!newer || put(21) == FBY_DONE);
+			cpu = 0;
+			for (u32 i = 0; newer && limited && i < 48; i++)
+				EXPECT(next_request(now += 100000000, &io, &wake) == FBY_DONE);
+			now += 300000000;
+			if (newer && limited)
+				EXPECT(next_request(now, &io, &wake) == FBY_ORIGIN && io.sector == 21 * P);
+			pool_restore();
+		}
+	}
+}
+
 /* A chunk is as old as the oldest copy in it; but not for one of what the origin refused, or all
  * else that is copied there would go at once. */
 static void copies_age(void)
@@ -453,4 +510,5 @@ void test_kept(void)
 	moved_ages();
 	copies_age();
 	open_and_young();
+	closed_with_a_newer();
 }

@@ -60,6 +60,68 @@ static void closed(void)
 	}
 }
 
+/* Both pages of volume 1 are dead, so its open chunk is free as soon as it is closed; and writers
+ * wait for that. */
+static void closes_free(void)
+{
+	wake = pool->space.wake_owed = 0;
+	fby_dead_row(&pool->space, NULL)[other_chunk] += 2;
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+}
+
+static bool freed(u32 told)
+{
+	bool free = pool->space.chunk[other_chunk].state == FBY_CS_FREE;
+
+	pool_restore();
+	return free && (told & FBY_WAKE_SPACE);
+}
+
+/* Whoever closes a chunk that becomes free tells those who wait for one, or leaves word for the next
+ * step of destage: a slot by itself, a detach and the end of the pool, which a busy slot refuses. */
+static void closed_and_free(void)
+{
+	struct fby_slot *slot = pool->space.slot;
+	u32 c;
+
+	closes_free();
+	slot->busy = 1;
+	fby_slot_close(&pool->space, slot, 1, &wake);
+	EXPECT(freed(wake));
+	closes_free();
+	slot[1].busy = 1;
+	EXPECT(fby_volume_detach(pool, 1) == -FBY_E_BUSY);
+	EXPECT(freed(pool->space.wake_owed));
+	closes_free();
+	slot[1].busy = 1;
+	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY);
+	EXPECT(freed(pool->space.wake_owed));
+	/* One that opens a chunk frees what it finds empty on the way. */
+	closes_free();
+	slot->busy = 1;
+	fby_slot_close(&pool->space, slot, 1, &(u32){ 0 });
+	fby_wait_prepare(pool, FBY_WAIT_SPACE);
+	pool->space.hand = closed_chunk;
+	fby_dead_row(&pool->space, NULL)[closed_chunk] += BLOCKS - 1;
+	c = fby_slot_open_chunk(&pool->space, slot, 2, 0, false, &wake);
+	EXPECT(c != FBY_NO_CHUNK && pool->space.chunk[closed_chunk].state == FBY_CS_FREE && (wake & FBY_WAKE_SPACE));
+	pool_restore();
+}
+
+/* A writer that fills its chunk while others get none has destage look at it. */
+static void filled(void)
+{
+	static u8 buffer[FBY_PAGE];
+
+	for (u64 block = 2; block < DATA_PAGES; block++) {
+		wake = 0;
+		pool->space.nfree = 1;
+		EXPECT(write_block(1, block, buffer, &wake) == FBY_DONE);
+		EXPECT(!(wake & FBY_WAKE_DESTAGE) == (block < DATA_PAGES - 1));
+	}
+	pool_restore();
+}
+
 /* An open chunk of a volume with nothing to destage is freed when others need it. */
 static void idle_closed(void)
 {
@@ -267,6 +329,8 @@ void test_wakes(void)
 	swept();
 	left();
 	closed();
+	closed_and_free();
+	filled();
 	idle_closed();
 	open_closed();
 	pressed();
