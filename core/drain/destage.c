@@ -390,15 +390,28 @@ void fby_destage_settle(struct fby_drain *p, u16 volume)
 
 /* --- idle ------------------------------------------------------------------ */
 
-/* Closes the chunks that idle slots have open for the volume. */
-static void close_open_chunks(struct fby_drain *p, u16 volume, u32 *wake)
+/* Slot held. */
+static bool open_is_empty(struct fby_drain *p, const struct fby_slot *s, u16 volume)
+{
+	u32 c = s->volume[volume].open;
+	bool empty;
+
+	fby_lock(&p->space->lock);
+	empty = c != FBY_NO_CHUNK && fby_chunk_live(p->space, c) == 0;
+	fby_unlock(&p->space->lock);
+	return empty;
+}
+
+/* Closes the chunks that idle slots have open for the volume; empty: only those that become free. */
+static void close_open_chunks(struct fby_drain *p, u16 volume, bool empty, u32 *wake)
 {
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
 
 		if (!fby_slot_try(s))
 			continue;
-		fby_slot_close(p->space, s, volume, wake);
+		if (!empty || open_is_empty(p, s, volume))
+			fby_slot_close(p->space, s, volume, wake);
 		fby_slot_give(p->space, s, wake);
 	}
 }
@@ -421,13 +434,14 @@ static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 	/* This excludes chunks that no other volume could have: idle slots fill them. */
 	bool needed = fby_starved(p->space) && fby_load(&p->space->owner[volume].nchunks) > p->space->entitled;
 
-	/* Another volume may need the chunks that idle slots keep open without use. */
+	/* Another volume may need the chunks that idle slots keep open without use.  One with lost
+	 * blocks does not become free, and its room may be all that this volume can write to. */
 	if (fby_starved(p->space) && fby_drain_clean(p, volume))
-		close_open_chunks(p, volume, wake);
+		close_open_chunks(p, volume, true, wake);
 	if (!fby_destage_wanted(p, volume) || fby_refused_waits(p, volume))
 		return FBY_DONE;
 	if (d->drain || (needed && !any_closed(p, volume)))
-		close_open_chunks(p, volume, wake);
+		close_open_chunks(p, volume, false, wake);
 	fby_round_collect(p, volume, wake);
 	if (d->n == 0)
 		return FBY_DONE;

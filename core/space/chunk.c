@@ -123,13 +123,18 @@ static bool free_if_empty(struct fby_space *p, u32 c)
 	return true;
 }
 
-/* After chunks were freed. */
+static void wake_waiting(struct fby_space *p, u32 *wake)
+{
+	*wake |= fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE;
+}
+
+/* After chunks were freed.  Without that, fewer chunks are kept only after fby_entitle, which wakes,
+ * too: a volume that opens a chunk takes one of those that were kept for it. */
 static void wake_space(struct fby_space *p, u32 *wake)
 {
 	/* enough for a volume that has none; see fby_kept_free */
-	if (fby_load(&p->nfree) > fby_first_leaves(p) &&
-	    (fby_fetch_and(&p->wait_mask, ~(u32)FBY_WAKE_SPACE) & FBY_WAKE_SPACE))
-		*wake |= FBY_WAKE_SPACE;
+	if (fby_load(&p->nfree) > fby_first_leaves(p))
+		wake_waiting(p, wake);
 }
 
 u32 fby_sweep_most(const struct fby_space *p)
@@ -270,6 +275,9 @@ u32 fby_slot_open_chunk(struct fby_space *p, struct fby_slot *s, u16 owner, u32 
 	fby_destage_look(p, owner);
 	if (c == FBY_NO_CHUNK)
 		return c;
+	/* Writers of the volume, which may have none of the reserve, may use the room in it. */
+	if (flags & (FBY_BEGIN_RESERVE | FBY_BEGIN_RELOCATE))
+		wake_waiting(p, wake);
 	if (fby_destage_due(p))
 		*wake |= FBY_WAKE_DESTAGE;
 	fby_owner_count(p, owner);

@@ -92,7 +92,7 @@ u32 fby_spare(const struct fby_space *p)
 
 u32 fby_first_leaves(const struct fby_space *p)
 {
-	return fby_reserve(p) > 1 || fby_load(&p->holders) > 0 ? 1 : 0;
+	return fby_load(&p->holders) > 0 ? 1 : 0;
 }
 
 u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags)

@@ -177,9 +177,9 @@ u32 fby_kept_free(const struct fby_space *p, u16 owner, u32 flags);
 /*
  * Free chunks that must remain after a volume opens its first one.  It may come from the chunks
  * reserved for relocation: those of detached volumes never become free, and the volume would wait
- * for ever.  A pool that reserves none for relocation has only the last chunk, which carries lost
- * blocks.  No round needs that one while no entitled volume has any chunk.  Exact with the pool
- * lock held.
+ * for ever.  Only the last chunk is free where the pool reserves none for relocation, and where a
+ * cut ended relocation of a volume that is now detached.  It carries lost blocks, and no round
+ * needs it while no entitled volume has any chunk.  Exact with the pool lock held.
  */
 u32 fby_first_leaves(const struct fby_space *p);
 bool fby_starved(const struct fby_space *p); /* writers get no chunk, except entitled ones */

@@ -108,6 +108,21 @@ static void closed_and_free(void)
 	pool_restore();
 }
 
+/* A chunk of the reserve: writers of the volume may use the room in it. */
+static void reserve_opened(void)
+{
+	static const u32 flags[] = { 0, FBY_BEGIN_RESERVE, FBY_BEGIN_RELOCATE };
+
+	for (u32 i = 0; i < 3; i++) {
+		wake = 0;
+		fby_wait_prepare(pool, FBY_WAIT_SPACE);
+		pool->space.slot[0].busy = 1;
+		EXPECT(fby_slot_open_chunk(&pool->space, &pool->space.slot[0], 2, flags[i], false, &wake) != FBY_NO_CHUNK);
+		EXPECT(!(wake & FBY_WAKE_SPACE) == (flags[i] == 0));
+		pool_restore();
+	}
+}
+
 /* A writer that fills its chunk while others get none has destage look at it. */
 static void filled(void)
 {
@@ -120,6 +135,34 @@ static void filled(void)
 		EXPECT(!(wake & FBY_WAKE_DESTAGE) == (block < DATA_PAGES - 1));
 	}
 	pool_restore();
+}
+
+/* An open chunk with a lost block stays open when all else is on the origin: its room may be all
+ * that the volume can write to.  One without any page is freed, and who waits hears of that. */
+static void lost_stays_open(void)
+{
+	struct fby_slot *slot = pool->space.slot;
+	u64 now = 5000000000ull;
+
+	for (u32 lost = 0; lost < 2; lost++) {
+		pool->space.opt.max_age_ns = 1;
+		step(now);
+		EXPECT(fby_volume_clean(pool, 1) && slot->volume[1].open == other_chunk);
+		if (lost) {
+			static u8 buffer[FBY_PAGE];
+
+			EXPECT(write_block(1, 3, buffer, &wake) == FBY_DONE);
+			pool->cache.volume[1].lost_only = 1;
+		}
+		wake = 0;
+		fby_wait_prepare(pool, FBY_WAIT_SPACE);
+		pool->space.opt.max_age_ns = 0;
+		pool->space.nfree = 1;
+		step(now + 1000000000ull);
+		EXPECT(slot->volume[1].open == (lost ? other_chunk : FBY_NO_CHUNK));
+		EXPECT(lost || (wake & FBY_WAKE_SPACE));
+		pool_restore();
+	}
 }
 
 /* An open chunk of a volume with nothing to destage is freed when others need it. */
@@ -330,7 +373,9 @@ void test_wakes(void)
 	left();
 	closed();
 	closed_and_free();
+	reserve_opened();
 	filled();
+	lost_stays_open();
 	idle_closed();
 	open_closed();
 	pressed();
