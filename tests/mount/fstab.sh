@@ -53,9 +53,10 @@ $pool $work/odd forebay noauto,odd=1 0 0
 $pool $work/flags forebay noauto,tree=$work/disk/flags,log=flags,user,noatime,sync 0 0
 F
 mkdir "$work/odd" "$work/upper" "$work/under" "$work/flags" "$work/disk/flags"
-export work to pool FOREBAY
+export root work to pool FOREBAY
 cat >"$work/inside.sh" <<'S'
 set -eu
+. "$root/tests/loops.sh"
 fail() { echo "fstab: FAILED: $*" >&2; exit 1; }
 mount -t tmpfs none "$work/under"
 mkdir "$work/under/upper" "$work/under/work"
