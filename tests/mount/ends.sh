@@ -297,10 +297,35 @@ P
 	! mountpoint -q "$work/late" || "$FOREBAY" umount "$work/late" >/dev/null || fail "umount of a mount that was reported late"
 	say "a mount that is reported is left alone"
 }
+# A server that ends when it is asked, as one of another mount may, is nobody's server.
+gone() {
+	mkdir -m 700 "$work/run-4"
+	mkdir "$work/gone"
+	python3 - "$work/run-4" "$FOREBAY" "$work/gone" <<'P' || fail "umount while the server of another mount ends"
+import os, socket, subprocess, sys, threading
+run, forebay, at = sys.argv[1:]
+server = socket.socket(socket.AF_UNIX)
+server.bind(f"{run}/01234567-89ab-4cde-8f01-23456789abcd.sock")
+server.listen()
+asked = 0
+def end():
+    global asked
+    while True:
+        client, _ = server.accept()
+        asked += 1
+        client.recv(1)
+        client.close()
+threading.Thread(target=end, daemon=True).start()
+said = subprocess.run([forebay, "umount", at], env=os.environ | {"FOREBAY_RUNTIME_DIR": run}, capture_output=True, text=True)
+assert asked and said.returncode == 3 and "no server of a pool has a mount there" in said.stderr, (asked, said)
+P
+	say "a server that ends is not that of another mount"
+}
 if [ -z "$alone" ]; then
 	early
 	filtered
 	late
+	gone
 fi
 
 # Who starts a mount is asked to end while the server waits for the tree, which somebody keeps locked:

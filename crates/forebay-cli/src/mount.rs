@@ -480,6 +480,8 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>
         let Ok(Some(mut client)) = Client::connect(&directory, uuid) else { continue };
         let status = match client.status() {
             Ok(status) => status,
+            // This server has just ended, and its mounts with it.
+            Err(e) if e.exit_code() == INTERRUPTED => continue,
             Err(e) => {
                 silent.get_or_insert(e);
                 continue;
