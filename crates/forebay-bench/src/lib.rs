@@ -11,6 +11,7 @@
 //! * [`mounts()`] does what waits for fsync on a directory and on a mount, in turns.
 //! * [`reads()`] reads cached blocks with verification.
 //! * [`recovery()`] opens a large pool full of dirty pages.
+//! * [`ssd()`] appends to a log on a disk, in groups and by msync, in turns.
 //! * [`slots()`] writes through the library with more and fewer commit slots, on
 //!   media of a limited bandwidth.
 //!
@@ -34,6 +35,7 @@ mod recovery;
 mod rounds;
 mod slots;
 mod slow;
+mod ssd;
 mod statics;
 mod strokes;
 
@@ -48,6 +50,7 @@ pub use reads::{reads, ReadReport, ReadThreads};
 pub use recovery::{recovery, RecoveryOptions, RecoveryReport};
 pub use rounds::ThreadsOptions;
 pub use slots::{slots, SlotsCell, SlotsOptions, SlotsReport, SlotsTarget};
+pub use ssd::{ssd, SsdOptions, SsdReport, SsdRow};
 pub use statics::{statics, StaticLookup, StaticReport, StaticThreads};
 
 /// Why a benchmark could not run.

@@ -555,6 +555,14 @@ pub enum Bench {
         "forebay bench log --pmemlog ./pmemlog",
     ))]
     Log(BenchLog),
+    /// Appends to a log on a disk: a pool written in groups, in turns with a mapped file
+    ///
+    /// Rates, and what an append costs the disk: writes, flushes and bytes.
+    #[command(after_help = after!(
+        "forebay bench ssd --dir /srv",
+        "forebay bench ssd --dir /srv --threads 1,4,16 --bytes 4096 --json",
+    ))]
+    Ssd(medium::BenchSsd),
     /// Programs that wait for fsync, on a directory and on a mount of one next to it
     ///
     /// In turns, on the disk that the directory is on.  Needs FUSE and root.

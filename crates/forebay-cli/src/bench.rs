@@ -18,6 +18,7 @@ pub fn run(a: &Bench) -> anyhow::Result<u8> {
         Bench::Static(a) => statics(a)?,
         Bench::Slots(a) => slots(a)?,
         Bench::Log(a) => log(a)?,
+        Bench::Ssd(a) => crate::bench_ssd::run(a, json)?,
         Bench::Mount(a) => crate::bench_mount::run(a)?,
         Bench::Map(a) => crate::bench_map::run(a)?,
     }

@@ -10,6 +10,7 @@ mod attach;
 mod bench;
 mod bench_map;
 mod bench_mount;
+mod bench_ssd;
 mod check;
 mod config;
 mod create;

@@ -323,6 +323,22 @@ fn benchmarks_print_what_they_measured() {
     let recovery = json(&b, &[&["bench", "recovery"], &small[..]].concat());
     assert!(recovery["blocks"].as_u64().unwrap() > 0);
     assert!(recovery["pool_bytes_per_s"].as_f64().unwrap() > 0.0);
+    let disk = Bench::on_disk();
+    let words = ["bench", "ssd", "--dir", ".", "--pool-size", "16M", "--rounds", "1", "--turn"];
+    let out = disk.run(&[&words[..], &["100ms", "--threads", "1,16", "--json"]].concat());
+    if out.code == Some(10) {
+        return forebay_test::skipped!("no place for a pool in groups: {}", out.stderr);
+    }
+    let ssd: Value = serde_json::from_str(&out.stdout).unwrap_or_else(|_| panic!("{}", out.stderr));
+    for (row, threads) in [(0, 1), (1, 16)] {
+        let row = &ssd["rows"][row];
+        assert_eq!(row["threads"], threads, "{ssd}");
+        assert!(row["groups_per_s"].as_f64().unwrap() > 0.0, "{ssd}");
+        assert!(row["written_bytes"].as_f64().unwrap() >= 4096.0, "{ssd}");
+    }
+    // One alone: a write of a header and a page, and now and then the array of a closed chunk.
+    assert!(ssd["rows"][0]["writes"].as_f64().unwrap() >= 1.0, "{ssd}");
+    assert_eq!(fs::read_dir(disk.directory()).unwrap().count(), 0, "litter");
 }
 
 /// The whole demo, short: it verifies itself, and says so.

@@ -69,7 +69,7 @@ const CHECK: usize = 3;
 const REPLAY: usize = 23;
 
 /// Subcommands that look at no pool of theirs.
-const WITHOUT: [&str; 32] = [
+const WITHOUT: [&str; 33] = [
     // crates/forebay/src/mark/host.rs
     "origin accept host",
     // tests/medium.rs
@@ -98,6 +98,7 @@ const WITHOUT: [&str; 32] = [
     "bench static",
     "bench slots",
     "bench log",
+    "bench ssd",
     "bench mount",
     "bench map",
     "mount",

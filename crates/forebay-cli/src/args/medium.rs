@@ -86,3 +86,27 @@ pub struct MediaTest {
     #[command(flatten)]
     pub json: Json,
 }
+
+#[derive(Args, Debug)]
+pub struct BenchSsd {
+    /// Directory for both pools, on the disk; default: the one for temporary files
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of each pool
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = units::parse_size)]
+    pub pool_size: u64,
+    /// Bytes of an entry
+    #[arg(long, value_name = "SIZE", default_value = "4096", value_parser = units::parse_size)]
+    pub bytes: u64,
+    /// Numbers of threads, one after the other
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,4,16", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub threads: Vec<u32>,
+    /// Rounds of each number
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// How long each of both has its turn in a round
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::parse_time)]
+    pub turn: Duration,
+    #[command(flatten)]
+    pub json: Json,
+}
