@@ -159,8 +159,14 @@ impl Pool {
         Pool::open_since(Instant::now(), media, None, o)
     }
 
+    /// Opens the pool on a disk that the caller has opened, and claimed.
+    pub fn open_on(disk: GroupedMedium, o: &PoolOptions) -> Result<Pool> {
+        let media = on_disk::media_of(disk.disk().path(), &disk, o.read_only);
+        Pool::open_since(Instant::now(), media, Some(disk), o)
+    }
+
     /// `disk`: what the media is the image of.
-    pub(crate) fn open_since(
+    fn open_since(
         started: Instant,
         media: Media,
         disk: Option<GroupedMedium>,

@@ -14,6 +14,7 @@ mod figures;
 mod flushes;
 mod full;
 mod grouped;
+mod grouped_cut;
 mod isolation;
 mod kill;
 mod kv;

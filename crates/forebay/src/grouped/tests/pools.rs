@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::{Durable, GroupedMedium};
 use super::bed::{blank, found};
@@ -14,7 +14,6 @@ use super::model::{Model, CHUNK, TAG, UNIT};
 use crate::error::{Error, Result};
 use crate::log::{Generation, Log, LogOptions};
 use crate::medium::mixed;
-use crate::on_disk::media_of;
 use crate::pool::{Pool, PoolOptions};
 use crate::report::{LogHome, Uuid};
 
@@ -25,9 +24,7 @@ fn made(model: &Arc<Model>, kind: Durable, logs: usize) -> (Pool, Vec<Log>) {
     let path = Path::new("(model)");
     let medium = GroupedMedium::on(path, model.clone(), UNIT as u32, kind).unwrap();
     medium.format(Uuid([7; 16]), CHUNK as u32, 8).unwrap();
-    let media = media_of(path, &medium, false);
-    let o = PoolOptions::default();
-    let pool = Pool::open_since(Instant::now(), media, Some(medium), &o).unwrap();
+    let pool = Pool::open_on(medium, &PoolOptions::default()).unwrap();
     let logs = (0..logs).map(|n| {
         let name = format!("log-{n}");
         pool.log_add(&name, LogHome::Embedded).unwrap();
