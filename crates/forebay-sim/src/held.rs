@@ -115,7 +115,7 @@ fn lossy(chunks: u64, round_pages: u32) -> Run {
 }
 
 pub fn packing_comes_to_rest() -> Result<(), String> {
-    for (chunks, round_pages) in [(6, 32), (6, 128), (7, 32)] {
+    for (chunks, round_pages) in [(5, 32), (5, 128), (6, 32), (6, 128), (7, 32)] {
         let mut run = lossy(chunks, round_pages);
         let info = run.engine.volume_info(0).unwrap();
         if (info.pages, info.lost_blocks) != (LOST, LOST) {
