@@ -110,7 +110,7 @@ fn tell(made: &Made, not_measured: Option<&str>) -> anyhow::Result<()> {
         return Ok(());
     }
     if pool.media.kind == MediaKind::File {
-        out::line("for logs, --medium ssd makes a faster pool on this disk: threads that append at a time share one write, where each has an msync of its own here")?;
+        out::line("for logs, --medium ssd makes a pool in which many threads that append at a time share one write; here each has an msync of its own (forebay bench ssd measures both on this disk)")?;
     }
     out::line(format_args!("next: forebay volume add {quoted} NAME ORIGIN"))?;
     Ok(())
