@@ -198,7 +198,7 @@ fi
 # has, with a server of its own and without one.
 interrupted() { # NAME CODE: it is what mount.log says, too
 	[ "$2" = 13 ] || fail "$1: exit code $2: $(cat "$work/mount.log")"
-	grep -q "interrupted: mounting" "$work/mount.log" || fail "$1: $(cat "$work/mount.log")"
+	grep -q "forebay: interrupted: " "$work/mount.log" || fail "$1: $(cat "$work/mount.log")"
 	! mountpoint -q "$work/early" || fail "$1: it is mounted all the same"
 	[ ! -L "$tree/.forebay-mount" ] || fail "$1: the mark is left"
 }
@@ -321,7 +321,45 @@ assert asked and said.returncode == 3 and "no server of a pool has a mount there
 P
 	say "a server that ends is not that of another mount"
 }
+# A second signal ends a server in the middle of its end, which the disk of its tree holds up: that is no
+# success, and the next mount has everything that was synced.
+cut_off() {
+	local disk=$work/slow tries
+	{ command -v fsfreeze && command -v mkfs.ext4; } >/dev/null || { say "no fsfreeze, or no mkfs.ext4: not tested"; return; }
+	mkdir "$disk"
+	truncate -s 64M "$work/slow.image"
+	mkfs.ext4 -qF "$work/slow.image"
+	mount_image "$work/slow.image" "$disk" || { say "no ext4 on a file: not tested"; return; }
+	at_end 'fsfreeze -u "$work/slow" 2>/dev/null; umount -l "$work/slow/tree" "$work/slow" 2>/dev/null || true'
+	mkdir "$disk/tree"
+	"$FOREBAY" mount "$pool" "$disk/tree" --foreground --write-back >"$work/mount.log" 2>&1 &
+	server=$!
+	until_mounted "$server" "$work/mount.log"
+	echo synced >"$disk/tree/file"
+	sync "$disk/tree/file"
+	fsfreeze -f "$disk"
+	kill -TERM "$server"
+	sleep 1
+	kill -0 "$server" || fail "the end of a server whose disk takes nothing"
+	kill -TERM "$server"
+	for ((tries = 0; tries < 100; tries++)); do
+		! grep -q "cut off by a second signal" "$work/mount.log" || break
+		sleep 0.05
+	done
+	sleep 0.2
+	fsfreeze -u "$disk"
+	code=0
+	wait "$server" || code=$?
+	server=''
+	[ $code = 19 ] || fail "an end that a second signal cuts off: exit code $code: $(cat "$work/mount.log")"
+	grep -q "cut off by a second signal" "$work/mount.log" || fail "an end that is cut off: $(cat "$work/mount.log")"
+	"$FOREBAY" mount "$pool" "$disk/tree" >"$work/mount.log" 2>&1 || fail "a mount after one that was cut off: $(cat "$work/mount.log")"
+	[ "$(cat "$disk/tree/file")" = synced ] || fail "what was synced is lost"
+	"$FOREBAY" umount "$disk/tree" >"$work/mount.log" 2>&1 || fail "umount after a mount that was cut off: $(cat "$work/mount.log")"
+	say "an end that a second signal cuts off is 19"
+}
 if [ -z "$alone" ]; then
+	cut_off
 	early
 	filtered
 	late

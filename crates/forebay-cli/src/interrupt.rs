@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! SIGINT and SIGTERM as a flag: whoever works looks at it and ends in order.
-//! One that comes later, when nobody seems to look, ends the process at once.
+//! A signal that comes later, when nobody seems to look, ends the process at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
@@ -16,8 +16,12 @@ use crate::out;
 /// signal to the process and to its group, and a terminal to all in the foreground.
 const ANOTHER: Duration = Duration::from_millis(500);
 
-/// The exit code of a command that a signal has ended.
+/// The exit code of a command that a signal has ended, and that has ended in order.
 pub const INTERRUPTED: u8 = 13;
+
+/// The exit code of a command that a later signal has ended before it had ended in order.  To the
+/// units that is a failure, and they start it again.
+const CUT_OFF: u8 = 19;
 
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
@@ -41,7 +45,8 @@ impl Interrupt {
             for _ in signals.forever() {
                 set.store(true, Ordering::Relaxed);
                 if first.get_or_insert_with(Instant::now).elapsed() >= ANOTHER {
-                    signal_hook::low_level::exit(INTERRUPTED.into());
+                    report_cut_off();
+                    signal_hook::low_level::exit(CUT_OFF.into());
                 }
             }
         });
@@ -56,6 +61,23 @@ impl Interrupt {
 
     pub fn came(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Reports it, if the reader of standard error takes that soon: such a reader may be the reason
+/// why the process does not end.
+fn report_cut_off() {
+    let (tell, told) = mpsc::channel();
+    let report = move || {
+        out::warn(
+            "forebay: cut off by a second signal, before it had ended in order; a pool that it had \
+             open is recovered when it is opened again",
+        );
+        forebay::diagnostics::flush(out::PATIENCE);
+        tell.send(())
+    };
+    if std::thread::Builder::new().spawn(report).is_ok() {
+        let _ = told.recv_timeout(out::PATIENCE);
     }
 }
 

@@ -7,15 +7,19 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::nbd::Client;
 use common::Bench;
+use rustix::process::{kill_process, Pid, Signal};
 
 const UNIT: &str = include_str!("../../../packaging/systemd/forebay-serve@.service.in");
+const OF_MOUNT: &str = include_str!("../../../packaging/systemd/forebay-mount@.service.in");
 
 /// A message that systemd would get.
 fn told(socket: &UnixDatagram) -> String {
@@ -113,5 +117,64 @@ fn systemd_takes_the_unit() {
         "ExecStart=@bindir@/forebay serve $SERVE_OPTIONS -- %f",
     ] {
         assert!(UNIT.lines().any(|found| found == line), "{line}");
+    }
+}
+
+/// Standard output that nobody reads, full from the start.
+fn unread() -> (UnixStream, UnixStream) {
+    let (mut ours, reader) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[b'x'; 4096]).is_ok() {}
+    ours.set_nonblocking(false).unwrap();
+    (ours, reader)
+}
+
+/// SIGTERM ends the process, and not the first one alone.
+fn handles_signals(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::TERM.as_raw() - 1) != 0
+}
+
+/// What it had begun is not done in order, so that is no success of a unit, unlike the end in order.
+#[test]
+fn a_second_signal_has_an_exit_code_of_its_own() {
+    const CUT_OFF: i32 = 19;
+    let b = Bench::new();
+    b.make_volume();
+    for words in [&["serve", "pool", "--json"][..], &["status", "pool", "--watch"]] {
+        let (full, _reader) = unread();
+        let mut command = b.command(words);
+        command.stdout(OwnedFd::from(full)).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        drop(command);
+        let pid = Pid::from_child(&process);
+        let start = Instant::now();
+        while !handles_signals(process.id()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{words:?}: no handler");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Until it prints, which it does not look for signals at.
+        std::thread::sleep(Duration::from_secs(1));
+        for _ in 0..2 {
+            kill_process(pid, Signal::TERM).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        assert_eq!(process.try_wait().unwrap(), None, "{words:?}: two at once are one");
+        std::thread::sleep(Duration::from_millis(600));
+        kill_process(pid, Signal::TERM).unwrap();
+        let out = process.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(CUT_OFF), "{words:?}: {said}");
+        assert!(said.contains("cut off by a second signal"), "{words:?}: {said}");
+    }
+    for unit in [UNIT, OF_MOUNT] {
+        let listed = |option: &str, code: &str| {
+            let line = unit.lines().find_map(|line| line.strip_prefix(option));
+            line.is_some_and(|codes| codes.split(' ').any(|listed| listed == code))
+        };
+        let [success, no_restart] = ["SuccessExitStatus=", "RestartPreventExitStatus="];
+        assert!(listed(success, "13") && !listed(success, "19"), "{unit}");
+        assert!(listed(no_restart, "2") && !listed(no_restart, "19"), "{unit}");
     }
 }

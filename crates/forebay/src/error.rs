@@ -19,7 +19,7 @@ pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
 /// man page are made from this.
-pub const EXIT_CODES: [(u8, &str); 19] = [
+pub const EXIT_CODES: [(u8, &str); 20] = [
     (0, "done"),
     (1, "anything that has no code of its own"),
     (2, "usage: an option or argument cannot be right"),
@@ -39,6 +39,7 @@ pub const EXIT_CODES: [(u8, &str); 19] = [
     (16, "media-test: blocks are damaged that nothing was writing to"),
     (17, "media-test: nothing can be said: no power cut is known, or it is another disk or record"),
     (18, "media-test: the receiver is not to be reached, or ends the connection"),
+    (19, "cut off by a second signal, before it had ended in order"),
 ];
 
 /// Result with the library's [`Error`].

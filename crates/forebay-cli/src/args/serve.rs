@@ -19,7 +19,8 @@ use crate::units;
 ///
 /// It sends a service manager READY=1 and STOPPING=1 (sd_notify); the unit
 /// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).  SIGINT or
-/// SIGTERM ends it in order; SIGHUP does not, and there is nothing to reload.
+/// SIGTERM ends it in order, and a second one at once (exit code 19); SIGHUP does not, and there is
+/// nothing to reload.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
 #[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
