@@ -68,9 +68,9 @@ fn error(e: RecoverError) -> anyhow::Error {
     match e {
         RecoverError::Pool(e) => e.into(),
         RecoverError::Tree { path, cause } => anyhow::Error::from(cause).context(path),
-        e @ (RecoverError::Mark { .. } | RecoverError::LostEntries { .. }) => {
-            not_replayed(e).into()
-        }
+        e @ (RecoverError::Mark { .. }
+        | RecoverError::LostEntries { .. }
+        | RecoverError::Interrupted { .. }) => not_replayed(e).into(),
         e => e.into(),
     }
 }

@@ -2,6 +2,7 @@
 //! A mount from its start, which replays the log, to its end, which writes everything to the
 //! tree.
 
+mod opening;
 mod threads;
 
 use std::io;
@@ -10,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay::{LogOptions, LogState, Pool};
 use fuser::{Notifier, Session, SessionUnmounter};
@@ -23,7 +24,6 @@ use crate::answer::{answer, answered};
 use crate::attach::{attach, register, unregister, waiting, Flags};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
-use crate::holders;
 use crate::known::{self, Known, Place, ABORT_WAIT};
 use crate::latency::Latency;
 use crate::live::{Live, LiveOptions};
@@ -31,7 +31,7 @@ use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
 use crate::tree::Tree;
-use crate::unix::UnixTree;
+pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
 
 /// The options of a mount.
@@ -304,51 +304,6 @@ pub(crate) fn raise_limits() {
     }
 }
 
-/// Opens the tree for a mount or a replay, by one at a time, and on a file system that can be
-/// synced.  If it is interrupted while it waits for another one, that is an error of this kind.
-pub(crate) fn open_tree(
-    path: &Path,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> io::Result<UnixTree> {
-    let tree = UnixTree::open(path)?;
-    if tree.is_fuse()? {
-        let what = "it is on a FUSE file system, which the kernel does not sync as a whole: \
-                    mount the tree that lies below";
-        return Err(io::Error::other(what));
-    }
-    lock(&tree, interrupted).map_err(|e| match e {
-        Errno::INTR => io::ErrorKind::Interrupted.into(),
-        Errno::WOULDBLOCK => {
-            let mut what = String::from("it is mounted already, or a replay onto it goes on");
-            let by = holders::of_lock(tree.root().ino());
-            if !by.is_empty() {
-                what += &format!("; its lock is held by {}", by.join(", "));
-            }
-            io::Error::new(io::ErrorKind::ResourceBusy, what)
-        }
-        e => e.into(),
-    })?;
-    Ok(tree)
-}
-
-/// Locks the tree.  A mount that was unmounted holds its tree until the tree has everything.
-fn lock(tree: &UnixTree, interrupted: &mut dyn FnMut() -> bool) -> rustix::io::Result<()> {
-    let begun = Instant::now();
-    loop {
-        match tree.lock() {
-            Err(Errno::WOULDBLOCK)
-                if begun.elapsed() < ENDING_WAIT && !crate::unix::is_mounted(tree.path()) =>
-            {
-                if interrupted() {
-                    return Err(Errno::INTR);
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-            locked => return locked,
-        }
-    }
-}
-
 /// Cleans up after a session without a server: waiting requests get an error, and a visible
 /// mount is removed.  Returns the reason why the session failed.
 fn clear_failed(ran: io::Result<()>, known: Option<&Known>, mountpoint: &Path) -> String {
@@ -411,9 +366,9 @@ impl Mount {
         raise_limits();
         needs::probe(threads(waiting())).map_err(mount_error)?;
 
-        let below = open_tree(tree, interrupted).map_err(|e| match e.kind() {
-            io::ErrorKind::Interrupted => MountError::Interrupted { mountpoint: name(mountpoint) },
-            _ => tree_error(e),
+        let below = open_tree(tree, interrupted).map_err(|e| match e {
+            NoTree::Interrupted => MountError::Interrupted { mountpoint: name(mountpoint) },
+            NoTree::Failed(cause) => tree_error(cause),
         })?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
         if let Err(forebay::Error::NoLog { .. }) = pool.log_info(&options.log) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, ReplayReport, Uuid};
 
 use crate::mark::{self, Found, MarkError, Verdict};
-use crate::mount::{clear_dead_mount, is_dead, open_tree, raise_limits};
+use crate::mount::{clear_dead_mount, is_dead, open_tree, raise_limits, NoTree};
 use crate::replay::{self, Accept, ReplayError, ReplayOptions, Report};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
@@ -32,6 +32,18 @@ pub enum RecoverError {
     InUse { log: String },
     #[error("{path}: {cause}")]
     Mark { path: String, cause: MarkError },
+    #[error("interrupted: {path} is in use by another mount or replay that has not ended yet")]
+    Interrupted { path: String },
+}
+
+impl RecoverError {
+    pub(crate) fn of_tree(path: &Path, cause: NoTree) -> RecoverError {
+        let path = path.display().to_string();
+        match cause {
+            NoTree::Interrupted => RecoverError::Interrupted { path },
+            NoTree::Failed(cause) => RecoverError::Tree { path, cause },
+        }
+    }
 }
 
 /// The content of logs that were claimed and not replayed to the end.  A log is claimed once
@@ -94,16 +106,14 @@ impl Recovery<'_> {
         self.run_unless(&mut || false, progress)
     }
 
-    /// Like `run`.  While it waits for the tree it asks whether it is interrupted, which is an
-    /// error of this kind.
+    /// Like `run`.  While it waits for the tree it asks whether it is interrupted.
     pub fn run_unless(
         &self,
         interrupted: &mut dyn FnMut() -> bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Option<Report>, RecoverError> {
-        let tree = self
-            .open(interrupted)
-            .map_err(|cause| RecoverError::Tree { path: self.path(), cause })?;
+        let tree =
+            self.open(interrupted).map_err(|cause| RecoverError::of_tree(self.tree, cause))?;
         let info = match self.pool.log_info(self.log) {
             Err(forebay::Error::NoLog { .. }) => None,
             info => Some(info?).filter(|info| info.state != LogState::None),
@@ -159,14 +169,14 @@ impl Recovery<'_> {
         Err(RecoverError::InUse { log: self.log.into() })
     }
 
-    fn open(&self, interrupted: &mut dyn FnMut() -> bool) -> io::Result<UnixTree> {
+    fn open(&self, interrupted: &mut dyn FnMut() -> bool) -> Result<UnixTree, NoTree> {
         // The limits allow a rewrite of what was written with them.
         raise_limits();
         if self.dry_run {
             if is_dead(self.tree) {
                 let what = "a mount whose server died is in the way, and nothing is changed here: \
                             umount -l it, or let forebay mount or replay take it away";
-                return Err(io::Error::other(what));
+                return Err(io::Error::other(what).into());
             }
             return Ok(UnixTree::open(self.tree)?);
         }
@@ -278,9 +288,9 @@ pub(crate) fn clear<T: Tree>(
 /// is given up.
 pub fn unmark(path: &Path, accept_loss: bool) -> Result<Found, RecoverError> {
     let shown = || path.display().to_string();
-    let of_tree = |cause| RecoverError::Tree { path: shown(), cause };
+    let of_tree = |cause| RecoverError::of_tree(path, cause);
     let of_mark = |cause| RecoverError::Mark { path: shown(), cause };
-    clear_dead_mount(path).map_err(of_tree)?;
+    clear_dead_mount(path).map_err(|e| of_tree(e.into()))?;
     let tree = open_tree(path, &mut || false).map_err(of_tree)?;
     let found = mark::find(&tree).map_err(of_mark)?;
     if accept_loss {

@@ -147,6 +147,9 @@ pub fn not_replayed(e: RecoverError) -> Error {
             Error::service(4, e.to_string(), "give this one another: --log NAME")
         }
         RecoverError::Tree { path, cause } => told(MountError::Tree { path, cause }),
+        e @ RecoverError::Interrupted { .. } => {
+            Error::service(13, e.to_string(), "nothing was replayed")
+        }
         RecoverError::Mark { path: tree, cause } => told(MountError::Mark { tree, cause }),
         RecoverError::Replay { ref cause, .. } => {
             let code = match cause {
@@ -215,9 +218,7 @@ impl Mounts {
             let _ = (progress.borrow_mut())(&work);
         });
         let replayed = match replayed {
-            Err(RecoverError::Tree { cause, .. }) if cause.kind() == io::ErrorKind::Interrupted => {
-                return Err(was_interrupted());
-            }
+            Err(RecoverError::Interrupted { .. }) => return Err(was_interrupted()),
             replayed => replayed,
         };
         let now = replayed.map_err(not_replayed)?.map_or_else(Vec::new, |r| r.in_dispute());
