@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::{sys, Soft, Store};
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -44,8 +45,14 @@ impl fmt::Debug for Found {
 
 /// A file or device that is only read.
 struct Reader {
-    fd: OwnedFd,
+    fd: Lasting<OwnedFd>,
     size: u64,
+}
+
+/// A child of the process does not have it, as of a pool that is open.
+fn open_to_read(path: &Path) -> rustix::io::Result<Lasting<OwnedFd>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    lasting::open(|| rustix::fs::open(path, flags, Mode::empty()))
 }
 
 impl Reader {
@@ -99,8 +106,7 @@ fn try_look(path: &Path) -> Option<Found> {
         }
         _ => return None,
     };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let fd = open_to_read(path).ok()?;
     let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).ok()?;
     let reader = Soft::new(Reader { fd, size });
     let mut probe = engine::probe_of(&reader);
@@ -194,9 +200,7 @@ pub(crate) fn media_of(path: &Path, grouped: &GroupedMedium, read_only: bool) ->
 /// Of what is not mapped.
 pub(crate) fn inspection(path: &Path, probe: &Probe, found: Option<String>) -> Result<Inspection> {
     let system = |e: rustix::io::Errno| Error::system(path, "looking at it", e.into());
-    let fd =
-        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty());
-    let size = fd.and_then(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)));
+    let size = open_to_read(path).and_then(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)));
     let (state, text) = found_text(probe, || found);
     Ok(Inspection {
         path: path.to_path_buf(),

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use forebay_engine::lasting;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -125,7 +126,7 @@ impl MediumFacts {
         };
         check_link(&looked_at)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let fd = rustix::fs::open(&looked_at, flags, Mode::empty())
+        let fd = lasting::open(|| rustix::fs::open(&looked_at, flags, Mode::empty()))
             .map_err(|e| Error::system(&looked_at, "opening it", e.into()))?;
         let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
         let mut facts = MediumFacts {

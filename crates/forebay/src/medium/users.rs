@@ -7,6 +7,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use forebay_engine::lasting;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{fcntl_getlk, Flock, FlockType};
@@ -60,7 +61,7 @@ pub(super) fn of_device(path: &Path, number: Number) -> Vec<String> {
     };
     users.extend(writers(Path::new("/proc"), std::process::id(), of));
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
-    let claimed = rustix::fs::open(path, flags, Mode::empty());
+    let claimed = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
     if users.is_empty() && matches!(claimed, Err(Errno::BUSY)) {
         users.push("another program has claimed it".into());
     }
