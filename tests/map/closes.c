@@ -5,17 +5,22 @@
  *
  *	closes paths FILE     truncate and utimensat by the path of FILE while a thread opens and closes it
  *	closes others FILE    mmap and munmap of FILE while a close of another file is slow
+ *	closes numbers FILE   uses FILE, whose last library descriptor it has closed by an instruction,
+ *			      while a close of another file is slow; both keep what is theirs
  *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "raw.h"
 #include "slow.h"
 
 #define LENGTH (64l << 10)
@@ -110,6 +115,54 @@ static void others(void)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
+/* Closes the last descriptor of the file at `path` by an instruction. */
+static void close_last(void)
+{
+	char link[64], name[512];
+	int fd, last = -1;
+
+	for (fd = 0; fd < 8192; fd++) {
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		ssize_t n = readlink(link, name, sizeof(name));
+
+		if (n == (ssize_t)strlen(path) && memcmp(name, path, (size_t)n) == 0)
+			last = fd;
+	}
+	CHECK(last > 100 && raw(SYS_close, last, 0, 0, 0, 0, 0) == 0);
+}
+
+static void numbers(void)
+{
+	int fd, i;
+	char *p = mapped(&fd, path, LENGTH), *second = mapped(&other, other_name(), LENGTH);
+	struct stat st;
+	pthread_t thread;
+
+	strcpy(p, "first");
+	CHECK(msync(p, LENGTH, MS_SYNC) == 0);
+	memset(second, 'o', LENGTH);
+	CHECK(munmap(second, LENGTH) == 0);
+	if (is_mapped_run())
+		close_last();
+	thread = slow_close(closes, 2);
+	for (i = 1; i < 8; i++) {
+		strcpy(p + i * PAGE, "first");
+		if (is_mapped_run()) {
+			msync(p, LENGTH, MS_SYNC);
+			CHECK(ftruncate(fd, LENGTH + i * PAGE) == -1 && errno == EIO);
+		}
+	}
+	CHECK(pthread_join(thread, NULL) == 0);
+	if (is_mapped_run())
+		CHECK(ftruncate(fd, 2 * LENGTH) == -1 && errno == EIO);
+	other = open(other_name(), O_RDWR);
+	CHECK(other >= 0 && fstat(other, &st) == 0 && st.st_size == LENGTH);
+	second = mmap(NULL, LENGTH, PROT_READ, MAP_SHARED, other, 0);
+	CHECK(second != MAP_FAILED);
+	for (i = 0; i < LENGTH; i++)
+		CHECK(second[i] == 'o');
+}
+
 static void killed(void)
 {
 	int fd;
@@ -131,6 +184,8 @@ int main(int argc, char **argv)
 		paths();
 	else if (strcmp(argv[1], "others") == 0)
 		others();
+	else if (strcmp(argv[1], "numbers") == 0)
+		numbers();
 	else if (strcmp(argv[1], "killed") == 0)
 		killed();
 	else

@@ -16,6 +16,15 @@ for what in paths others; do
 	say "$what: passed"
 done
 
+timeout 30 "$work/closes" numbers "$work/plain.dat" || fail "numbers of a plain file"
+ROOM=4M mapped timeout -s KILL 60 "$work/closes" numbers "$work/numbers.map" 2>"$work/says" || fail "numbers: $? $(cat "$work/says")"
+grep -q 'has closed a descriptor of the library' "$work/says" || fail "numbers: not told: $(cat "$work/says")"
+[ "$(tr -d o <"$work/numbers.map.2.map" | wc -c)" = 0 ] || fail "numbers: a file has what is another one's"
+[ "$(stat -c %s "$work/numbers.map" "$work/numbers.map.2.map" | tr '\n' ' ')" = "65536 65536 " ] || fail "numbers: a file has another size"
+recover || fail "numbers: not recovered: $(cat "$work/recovered")"
+[ "$(grep -ao first "$work/numbers.map" | wc -l)" = 8 ] || fail "numbers: what was synced is lost"
+say "numbers: passed"
+
 code=0
 ROOM=4M mapped timeout -s KILL 60 "$work/closes" killed "$work/killed.map" 2>"$work/says" || code=$?
 [ "$code" = 137 ] || fail "killed in the first close: ended with $code: $(cat "$work/says")"

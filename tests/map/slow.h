@@ -12,14 +12,23 @@
 static int slow_says[2];
 
 /* Whether the library is in a file's close before the sync: it has removed the file from its
- * tables by then. */
+ * tables by then, has made the duplicate of the file's descriptor, and holds no lock of all files. */
 static int is_closing(pid_t thread)
 {
+	static int has_duplicate;
+	/* The library makes the duplicate one of its own by these. */
+	static const long keeps[] = { SYS_fcntl, SYS_futex, SYS_prlimit64 };
+	size_t i;
 	struct __ptrace_syscall_info info;
 
 	CHECK(ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof(info), &info) > 0);
-	return info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == SYS_fcntl &&
-	       info.entry.args[1] == F_DUPFD_CLOEXEC;
+	if (info.op != PTRACE_SYSCALL_INFO_ENTRY)
+		return 0;
+	has_duplicate |= info.entry.nr == SYS_fcntl && info.entry.args[1] == F_DUPFD_CLOEXEC;
+	for (i = 0; i < sizeof(keeps) / sizeof(*keeps); i++)
+		if ((long)info.entry.nr == keeps[i])
+			return 0;
+	return has_duplicate;
 }
 
 static void stop_in_close(pid_t thread, unsigned seconds)

@@ -85,32 +85,58 @@ fn control(fd: RawFd, what: usize, argument: usize) -> isize {
     unsafe { raw(libc::SYS_fcntl, [fd as usize, what, argument, 0, 0, 0]) }
 }
 
-/// A free number: not one of ours that was closed without us, because its user would take this
-/// descriptor for the old one.
+/// Whether nothing is open at a number.
+fn is_free(number: usize) -> bool {
+    control(number as RawFd, libc::F_GETFD as usize, 0) == -(libc::EBADF as isize)
+}
+
+/// A duplicate at a free number: not one of ours that was closed without us, because its user would
+/// take this descriptor for the old one.  A duplicate of a descriptor of ours has the mark of ours, so
+/// it must not be at such a number even for a moment.
 fn number_from(least: usize, fd: RawFd) -> Option<OwnedFd> {
+    let is_known = |what: &AtomicU8| what.load(Ordering::SeqCst) != 0;
     let mut from = least;
     loop {
+        from += KEPT.get(from..)?.iter().position(|what| !is_known(what))?;
+        if !is_free(from) {
+            from += 1;
+            continue;
+        }
         let new = control(fd, libc::F_DUPFD_CLOEXEC as usize, from);
         // SAFETY: a duplicate is a new descriptor that no one else owns.
         let new = (new >= 0).then(|| unsafe { OwnedFd::from_raw_fd(new as RawFd) })?;
-        let what = of(new.as_raw_fd())?;
-        if what.load(Ordering::SeqCst) == 0 {
+        if !of(new.as_raw_fd()).is_some_and(is_known) {
             return Some(new);
         }
-        from = new.as_raw_fd() as usize + 1;
+        // Another thread has taken the number.
         close_number(new);
     }
+}
+
+fn number(fd: RawFd) -> Option<OwnedFd> {
+    number_from(first(), fd).or_else(|| number_from(3, fd))
+}
+
+/// A duplicate of one of ours, which is to become lasting.
+pub fn duplicate(fd: RawFd) -> Option<OwnedFd> {
+    let _alone = lock(&CHANGE);
+    number(fd)
 }
 
 fn keep(opened: OwnedFd) -> OwnedFd {
     let _alone = lock(&CHANGE);
     let at = opened.as_raw_fd();
-    let kept = match number_from(first(), at).or_else(|| number_from(3, at)) {
+    let is_new = of(at).is_some_and(|what| what.load(Ordering::SeqCst) == 0);
+    let moved = match at as usize >= first() && is_new {
+        true => None,
+        false => number(at),
+    };
+    let kept = match moved {
         Some(new) => {
             close_number(opened);
             new
         }
-        // No other number is free.
+        // It has such a number, or no other one is free.
         None => opened,
     };
     if let Some(what) = of(kept.as_raw_fd()) {

@@ -18,11 +18,12 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use forebay_map::lasting::{self, Lasting};
 use forebay_map::{Error, MapFile};
 
 use crate::closing;
@@ -178,12 +179,31 @@ fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
     std::ffi::OsString::from_vec(path.into_bytes()).into()
 }
 
+/// A duplicate of a file's descriptor.
+#[derive(Debug)]
+struct Kept {
+    fd: Lasting<OwnedFd>,
+    /// The file's descriptor.
+    first: RawFd,
+    id: Option<(u64, u64)>,
+}
+
+impl Kept {
+    /// Its number, unless the program has closed it.  When the kernel revokes the lease, it removes the
+    /// mark of the descriptor, too.
+    fn number(&self) -> Option<RawFd> {
+        let fd = self.fd.as_raw_fd();
+        let is_same = || self.id.is_some() && which::regular(fd).map(|(id, _)| id) == self.id;
+        (kept::check(fd).is_ok() || is_same()).then_some(fd)
+    }
+}
+
 /// Releases the lease of a file when it is dropped, after the file is closed.  Until then the
 /// lease is held.  Without this it would last as long as anything has the file open: a child, a
 /// private mapping, a thread that writes back.
 #[derive(Debug)]
 pub struct Ending {
-    fd: Option<(OwnedFd, RawFd)>,
+    fd: Option<Kept>,
     /// When the lease was last seen with no one waiting for it.
     seen: Option<Instant>,
 }
@@ -191,30 +211,13 @@ pub struct Ending {
 impl Ending {
     /// The file's open file description, which has the lease, for opening the file again.
     pub fn file(&self) -> Option<OwnedFd> {
-        self.fd.as_ref().and_then(|(fd, _)| duplicate(fd.as_raw_fd()))
+        kept::duplicate(self.fd.as_ref()?.number()?)
     }
 
     /// Keeps the lease, because the file was opened again by that description.
     pub fn stays(mut self) {
-        if let Some((fd, _)) = self.fd.take() {
-            close(fd);
-        }
+        self.fd = None;
     }
-}
-
-/// A duplicate, at a number that the program does not expect for its own next open.
-fn duplicate(fd: RawFd) -> Option<OwnedFd> {
-    let from = |least| control(fd, libc::F_DUPFD_CLOEXEC as usize, least);
-    let new = from(kept::first()).or_else(|_| from(3)).ok()?;
-    // SAFETY: a duplicate is a new descriptor that no one else owns.
-    Some(unsafe { OwnedFd::from_raw_fd(new as RawFd) })
-}
-
-/// Closes a descriptor without the checks for programs.
-fn close(fd: OwnedFd) {
-    let fd = fd.into_raw_fd();
-    // SAFETY: it was owned, and no one uses it any more.
-    unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// Frees the locks that the library has of a file.
@@ -228,22 +231,28 @@ fn free(fd: RawFd) {
 }
 
 pub fn ends(map: &MapFile) -> Ending {
-    let fd = map.file().and_then(|file| {
-        let fd = kept::check(file.as_raw_fd()).ok().map(|()| file.as_raw_fd())?;
-        Some((duplicate(fd)?, fd))
-    });
+    let kept = |first: RawFd| {
+        kept::check(first).ok()?;
+        let fd = lasting::open(|| kept::duplicate(first).ok_or(())).ok()?;
+        let id = which::regular(first).map(|(id, _)| id);
+        Some(Kept { fd, first, id })
+    };
+    let fd = map.file().and_then(|file| kept(file.as_raw_fd()));
     Ending { fd, seen: map.lease_seen() }
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some((fd, first)) = self.fd.take() {
-            // A thread may still use the descriptor for a moment and close it then.
-            unset(fd.as_raw_fd(), first);
-            // Its locks were kept in case the file would be opened again.
-            free(fd.as_raw_fd());
-            close(fd);
-        }
+        let Some(kept) = self.fd.take() else { return };
+        inside(|| {
+            if let Some(fd) = kept.number() {
+                // A thread may still use the descriptor for a moment and close it then.
+                unset(fd, kept.first);
+                // Its locks were kept in case the file would be opened again.
+                free(fd);
+            }
+            drop(kept);
+        });
     }
 }
 
