@@ -4,7 +4,7 @@
  * Method: closes.sh runs each with and without map-run.
  *
  *	closes paths FILE     truncate and utimensat by the path of FILE while a thread opens and closes it
- *	closes others FILE    mmap and munmap of FILE while a close of another file is slow
+ *	closes others FILE    mmap and munmap of FILE while a close of another file is slow; says "closing"
  *	closes numbers FILE   uses FILE, whose last library descriptor it has closed by an instruction,
  *			      while a close of another file is slow; both keep what is theirs
  *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
@@ -92,11 +92,16 @@ static void others(void)
 	pthread_t thread;
 	double begun;
 	int fd, i;
-	char *p = mapped(&fd, path, LENGTH), *second;
+	char *p, *second;
 
+	/* The library looks at the files in the order in which they were opened. */
 	other = open(other_name(), O_RDWR | O_CREAT, 0600);
 	CHECK(other >= 0 && pwrite(other, "other", 5, 0) == 5);
+	p = mapped(&fd, path, LENGTH);
+	strcpy(p, "stored");
 	thread = slow_close(closes, 3);
+	puts("closing");
+	fflush(stdout);
 	begun = now();
 	for (i = 0; i < 100; i++) {
 		second = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 4 * PAGE);

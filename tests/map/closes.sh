@@ -10,8 +10,19 @@ compile closes
 make_map 64M 32M
 
 for what in paths others; do
-	timeout 30 "$work/closes" $what "$work/plain.dat" || fail "$what of a plain file"
-	ROOM=4M mapped timeout -s KILL 60 "$work/closes" $what "$work/$what.map" 2>"$work/says" || fail "$what: $? $(cat "$work/says")"
+	timeout 30 "$work/closes" $what "$work/plain.dat" >/dev/null || fail "$what of a plain file"
+	: >"$work/said"
+	ROOM=4M mapped timeout -s KILL 60 "$work/closes" $what "$work/$what.map" >"$work/said" 2>"$work/says" &
+	pid=$!
+	if [ $what = others ]; then
+		# Another program reads the file meanwhile.
+		for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
+		began=$(date +%s%N)
+		[ "$(head -c 6 "$work/others.map")" = stored ] || fail "a reader during a close of another file does not see what was stored: $(cat "$work/says")"
+		took=$((($(date +%s%N) - began) / 1000000))
+		[ "$took" -lt 1500 ] || fail "a reader waits $took ms for a close of another file"
+	fi
+	wait $pid || fail "$what: $? $(cat "$work/says")"
 	[ ! -s "$work/says" ] || fail "$what: $(cat "$work/says")"
 	say "$what: passed"
 done

@@ -299,8 +299,13 @@ fn watch() {
         for file in files {
             let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
             match (is, state_of(&file)) {
-                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => most = LATER,
-                (_, Some(State::Taken)) => is_whole_again(&file),
+                // A close may take long, and the other files must not wait for it.
+                (_, Some(State::Changes)) => most = AGAIN,
+                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => {
+                    most = most.min(LATER);
+                }
+                (_, Some(State::Taken)) if !is_whole_again(&file) => most = AGAIN,
+                (_, Some(State::Taken)) => {}
                 (_, Some(State::Broken { to_write })) => {
                     give_back(&file, to_write);
                     match (is, settle(&file)) {
@@ -321,6 +326,8 @@ fn watch() {
 }
 
 enum State {
+    /// It is being closed, or opened for more room.
+    Changes,
     /// No one else has the file.
     Held,
     /// Another process waits to open it.
@@ -335,7 +342,7 @@ enum State {
 /// None: the file is closed.
 fn state_of(file: &Mapped) -> Option<State> {
     // With this lock held no thread closes the file or opens it again.
-    let map = file.map();
+    let Some(map) = file.map_now() else { return Some(State::Changes) };
     let fd = map.as_ref()?.file()?.as_raw_fd();
     let lease = control(fd, F_GETLEASE, 0);
     let was_given = lock(&LEASE_GIVEN).contains(&file.id);
@@ -356,10 +363,6 @@ fn state_of(file: &Mapped) -> Option<State> {
     })
 }
 
-fn leased(file: &Mapped, seen: Option<Instant>) {
-    inside(|| file.map().as_ref().map(|map| map.leased(seen)));
-}
-
 /// Files whose lease was released.
 static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
@@ -372,6 +375,10 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         true => "to be written or truncated ",
         false => "",
     };
+    // The file was closed meanwhile, and with that its lease was released.
+    if all == Err(libc::EBADF) {
+        return;
+    }
     if all.is_err() {
         // The waiting process may change the file once the program has ended.
         inside(|| file.map().as_ref().map(MapFile::leave));
@@ -388,21 +395,27 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
              stored is in the file, and the program ends; leave it out of --files"
         ));
     }
-    inside(|| lock(&LEASE_GIVEN).push(file.id));
-    leased(file, None);
-    if let Some(fd) = descriptor(file) {
+    // A close that is under way releases the lease, and after an opening for more room the lease is
+    // looked at again.
+    let Some(held) = file.map_now() else { return };
+    let Some(map) = held.as_ref() else { return };
+    inside(|| {
+        lock(&LEASE_GIVEN).push(file.id);
+        map.leased(None);
+    });
+    if let Some(fd) = descriptor(map) {
         unset(fd, fd);
     }
 }
 
 /// Tries to restore a lease that the kernel has revoked, as after a refused open and a
-/// write-back that has failed since.  If no one has the file and no one has changed it, the
+/// write-back that has failed since.  False: the file is being closed or opened again.  If no one has the file and no one has changed it, the
 /// lease is taken again, and the program goes on.  The kernel lets no one else change the file
 /// before it revokes the lease, and nothing of ours is written until the outcome is known.
-fn is_whole_again(file: &Arc<Mapped>) {
-    let held = file.map();
-    let Some(map) = held.as_ref() else { return };
-    let Some(fd) = map.file().map(|file| file.as_raw_fd()) else { return };
+fn is_whole_again(file: &Arc<Mapped>) -> bool {
+    let Some(held) = file.map_now() else { return false };
+    let Some(map) = held.as_ref() else { return true };
+    let Some(fd) = map.file().map(|file| file.as_raw_fd()) else { return true };
     inside(|| map.leave());
     // The descriptor counts as ours again.
     let _ = tell(fd);
@@ -412,10 +425,10 @@ fn is_whole_again(file: &Arc<Mapped>) {
             map.leased(Some(Instant::now()));
             map.go_on();
         });
-        return;
+        return true;
     }
     drop(held);
-    give_up(file);
+    give_up(file)
 }
 
 /// Gives up a file that others have and may have changed: nothing is written over their data.
@@ -437,10 +450,9 @@ fn give_up(file: &Arc<Mapped>) -> ! {
     ));
 }
 
-/// The file's descriptor, if the file is open.  The file's lock is not held, since the program
-/// may end next.
-fn descriptor(file: &Mapped) -> Option<RawFd> {
-    let fd = file.map().as_ref()?.file()?.as_raw_fd();
+/// The descriptor of an open file.
+fn descriptor(map: &MapFile) -> Option<RawFd> {
+    let fd = map.file()?.as_raw_fd();
     kept::check(fd).ok().map(|()| fd)
 }
 
@@ -454,7 +466,8 @@ fn descriptor(file: &Mapped) -> Option<RawFd> {
 /// a write.  So before that moment everything is in the file, and an open that has come by then
 /// is waited for.
 fn was_refused(file: &Arc<Mapped>) -> bool {
-    let held = file.map();
+    // What a close or an opening for more room leaves is looked at later.
+    let Some(held) = file.map_now() else { return true };
     let Some((map, fd)) = held.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
         return false;
     };
@@ -514,11 +527,15 @@ fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
 
 /// Tries to take the lease again.  Whether no one else has the file any more.
 fn retake(file: &Mapped) -> bool {
-    let Some(fd) = descriptor(file) else { return true };
+    let Some(held) = file.map_now() else { return false };
+    let Some(map) = held.as_ref() else { return true };
+    let Some(fd) = descriptor(map) else { return true };
     match set(fd) {
         Ok(()) => {
-            inside(|| lock(&LEASE_GIVEN).retain(|id| *id != file.id));
-            leased(file, Some(Instant::now()));
+            inside(|| {
+                lock(&LEASE_GIVEN).retain(|id| *id != file.id);
+                map.leased(Some(Instant::now()));
+            });
             return true;
         }
         Err(libc::EACCES | libc::EPERM) => once(
@@ -532,11 +549,9 @@ fn retake(file: &Mapped) -> bool {
         ),
         Err(_) => {}
     }
-    // A close and an opening for more room have a duplicate of our descriptor, and the lock.
-    let is_plain = {
-        let held = file.map();
-        held.is_some() && which::is_open_plainly(file.id)
-    };
+    let is_plain = which::is_open_plainly(file.id);
+    // The program may end next, and that closes the file.
+    drop(held);
     if is_plain {
         closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \

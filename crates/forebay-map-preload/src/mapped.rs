@@ -17,7 +17,7 @@ use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{errno_of, inside, lock, quietly, read, write, Locked, CONFIG, OPEN};
+use crate::state::{errno_of, inside, lock, quietly, read, try_read, write, Locked, CONFIG, OPEN};
 use crate::views::Views;
 use crate::which::is_at;
 
@@ -78,6 +78,11 @@ impl Mapped {
     /// The library's map of the file.  None: it is closed.
     pub fn map(&self) -> Locked<RwLockReadGuard<'_, Option<MapFile>>> {
         read(&self.map)
+    }
+
+    /// The same, without waiting for a close or an opening for more room.  None: one is under way.
+    pub fn map_now(&self) -> Option<Locked<RwLockReadGuard<'_, Option<MapFile>>>> {
+        try_read(&self.map)
     }
 
     /// Makes a call of the library.  Returns its result as an errno for the program.

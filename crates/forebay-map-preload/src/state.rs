@@ -17,7 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use std::sync::RwLockWriteGuard;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
+};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
 
@@ -185,6 +187,17 @@ pub fn lock<T>(m: &Mutex<T>) -> Locked<MutexGuard<'_, T>> {
 pub fn read<T>(l: &RwLock<T>) -> Locked<RwLockReadGuard<'_, T>> {
     let _busy = hold();
     Locked { guard: l.read().unwrap_or_else(PoisonError::into_inner), _busy }
+}
+
+/// None: a thread has it for writing, or waits for it.
+pub fn try_read<T>(l: &RwLock<T>) -> Option<Locked<RwLockReadGuard<'_, T>>> {
+    let _busy = hold();
+    let guard = match l.try_read() {
+        Ok(guard) => guard,
+        Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    Some(Locked { guard, _busy })
 }
 
 pub fn write<T>(l: &RwLock<T>) -> Locked<RwLockWriteGuard<'_, T>> {
