@@ -15,16 +15,23 @@
  *				       "grows" FILE gets longer too
  *	past becomes HOW FILE          opens FILE and stores, then changes its user by HOW, writes, says
  *				       "stored", and waits for its input to end
+ *	past between FILE OTHER        opens both and stores, then has three users: OTHER's (real), FILE's
+ *			       (effective) and another (saved); says "stored" and is killed
+ *	past alone FILE                opens FILE and stores, then changes its user where no process can be made
  *	past chroot FILE DIR           opens FILE, then again below DIR, as a bind mount
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <linux/filter.h>
 #include <linux/openat2.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -320,6 +327,38 @@ static void becomes(const char *how, const char *path)
 	puts("done");
 }
 
+static void between(const char *path, const char *second)
+{
+	int fd, other;
+
+	open_and_store(second, &other);
+	open_and_store(path, &fd);
+	CHECK(fsync(fd) == 0 && fsync(other) == 0);
+	CHECK(setresuid(OTHER, NOBODY, OTHER + 1) == 0);
+	CHECK(geteuid() == NOBODY && getuid() == OTHER);
+	puts("stored");
+	/* Each user would complete its file. */
+	raise(SIGKILL);
+}
+
+/* clone is refused. */
+static void alone(const char *path)
+{
+	struct sock_filter refuse[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = { sizeof(refuse) / sizeof(*refuse), refuse };
+	int fd;
+
+	open_and_store(path, &fd);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+	CHECK(setuid(NOBODY) == 0);
+	puts("stored");
+}
+
 static void chrooted(const char *path, const char *dir)
 {
 	int fd, again, plain;
@@ -365,6 +404,10 @@ int main(int argc, char **argv)
 		busy(argv[2], strcmp(argv[3], "grows") == 0);
 	else if (argc == 4 && strcmp(argv[1], "becomes") == 0)
 		becomes(argv[2], argv[3]);
+	else if (argc == 4 && strcmp(argv[1], "between") == 0)
+		between(argv[2], argv[3]);
+	else if (argc == 3 && strcmp(argv[1], "alone") == 0)
+		alone(argv[2]);
 	else if (argc == 4 && strcmp(argv[1], "chroot") == 0)
 		chrooted(argv[2], argv[3]);
 	else

@@ -227,6 +227,31 @@ handler no
 other-user yes
 seteuid yes
 END
+# Three users, each of which keeps some of the files.
+second=$work/second.map
+for owner in 1 root; do
+	fresh
+	rm -f "$second" && cp "$file" "$second"
+	chown nobody "$file"
+	chown $owner "$second"
+	code=0
+	run "$past" between "$file" "$second" >"$work/said" 2>"$work/says" || code=$?
+	if [ $owner = root ]; then
+		[ "$code" = 6 ] && [ ! -s "$work/said" ] || fail "three users, none of which has a file: $code $(cat "$work/said" "$work/says")"
+		grep -q 'second.map: .*changes its user' "$work/says" || fail "three users: not told: $(cat "$work/says")"
+	else
+		[ "$code" = 137 ] && [ -s "$work/said" ] || fail "three users: $code $(cat "$work/said" "$work/says")"
+		"$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || fail "three users: not recovered: $(cat "$work/recovered")"
+	fi
+	stored_there || fail "three users: what was stored is lost"
+done
+# Where it cannot be tried the program ends as well.
+fresh
+code=0
+run "$past" alone "$file" >"$work/said" 2>"$work/says" || code=$?
+[ "$code" = 6 ] && [ ! -s "$work/said" ] || fail "a change that cannot be tried: $code $(cat "$work/said" "$work/says")"
+grep -q 'changes its user.*cannot be tried' "$work/says" || fail "a change that cannot be tried: not told: $(cat "$work/says")"
+stored_there || fail "a change that cannot be tried: what was stored is lost"
 "$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || fail "the pool has pages: $("$FOREBAY" map list "$pool")"
 say "programs that change their user: passed"
 

@@ -8,11 +8,9 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 
 use crate::closing;
 use crate::lease::{control, F_SETLEASE};
-use crate::mapped::Mapped;
 use crate::opening;
 use crate::real::{self, fail, raw};
 use crate::state::{self, inside, quietly, read, PLACES};
@@ -60,18 +58,31 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
     }
 }
 
-/// The effective user of this thread alone.
-fn become_user(user: u32) {
-    Call(libc::SYS_setresuid, [SAME, user, SAME]).run();
+/// Sets the effective user of this thread alone.  Whether it could.
+fn become_user(user: u32) -> bool {
+    Call(libc::SYS_setresuid, [SAME, user, SAME]).run() == 0
+}
+
+/// The users of this thread in the order in which it can become each of them without capabilities: a
+/// user that is the effective one alone is lost with the first change.
+fn in_order() -> [u32; 3] {
+    let [real, effective, saved] = users();
+    [effective, real, saved]
+}
+
+/// A file that is open.
+struct OpenFile {
+    fd: RawFd,
+    /// What none of the users tried so far may do with it; of the first of them.
+    lacks: Option<&'static str>,
 }
 
 /// A change that is tried, and what it is tried for.
 struct Trial<'a> {
     call: Call,
-    /// Descriptors of files.
-    files: &'a [(usize, RawFd)],
-    /// The first of them that could not be kept, and why.
-    found: Option<(usize, &'static str)>,
+    files: &'a mut [OpenFile],
+    /// It was tried to its end.
+    is_over: bool,
 }
 
 impl Trial<'_> {
@@ -87,22 +98,26 @@ impl Trial<'_> {
         if before.iter().all(|user| after.contains(user)) {
             return;
         }
-        let [real, effective, saved] = after;
-        self.found = self.files.iter().find_map(|&(file, fd)| {
-            let lacks_as = |user| {
-                become_user(user);
-                lacks(fd)
-            };
-            let what = lacks_as(effective)?;
-            // The program may become each of its users again.
-            (lacks_as(real).is_some() && lacks_as(saved).is_some()).then_some((file, what))
-        });
+        // The program may become each of its users again.
+        let [effective, others @ ..] = in_order();
+        for file in self.files.iter_mut() {
+            file.lacks = lacks(file.fd);
+        }
+        for user in others.into_iter().filter(|&user| user != effective) {
+            if become_user(user) {
+                for file in self.files.iter_mut() {
+                    file.lacks = file.lacks.filter(|_| lacks(file.fd).is_some());
+                }
+            }
+        }
     }
 }
 
 extern "C" fn tries(trial: *mut c_void) -> c_int {
     // SAFETY: it is the caller's, which waits.
-    unsafe { (*trial.cast::<Trial<'_>>()).run() };
+    let trial = unsafe { &mut *trial.cast::<Trial<'_>>() };
+    trial.run();
+    trial.is_over = true;
     0
 }
 
@@ -143,30 +158,39 @@ fn look(call: Call) {
     }
     let files = inside(|| read(&PLACES).open.clone());
     let found = quietly(|| {
+        // With these locks held no thread closes a file, whose number would be another file's then.
+        let maps: Vec<_> = files.iter().map(|file| file.map()).collect();
         // A file that is shared has none, and no lease.
-        let fd = |file: &Arc<Mapped>| Some(file.map().as_ref()?.file()?.as_raw_fd());
-        let fds: Vec<_> = files.iter().map(fd).enumerate().collect();
-        let fds: Vec<_> = fds.into_iter().filter_map(|(file, fd)| Some((file, fd?))).collect();
-        let mut trial = Trial { call, files: &fds, found: None };
+        let fd = |at: usize| Some(maps[at].as_ref()?.file()?.as_raw_fd());
+        let (places, mut all): (Vec<_>, Vec<_>) = (0..files.len())
+            .filter_map(|at| Some((at, OpenFile { fd: fd(at)?, lacks: None })))
+            .unzip();
+        let first = *places.first()?;
+        let mut trial = Trial { call, files: &mut all, is_over: false };
         run_apart(&mut trial);
-        let found = trial.found?;
+        let is_over = trial.is_over;
+        let found = || all.iter().zip(&places).find_map(|(f, &at)| Some((at, Some(f.lacks?))));
+        let found = if is_over { found()? } else { (first, None) };
         // The program may have given up its rights for a while, and the files are completed by
         // this thread next.
-        let may_all = |user: &u32| {
-            become_user(*user);
-            fds.iter().all(|&(_, fd)| lacks(fd).is_none())
-        };
-        let [real, effective, saved] = users();
-        [effective, real, saved].iter().any(may_all);
+        let may_all = |user| become_user(user) && all.iter().all(|f| lacks(f.fd).is_none());
+        in_order().into_iter().any(may_all);
         Some(found)
     });
-    if let Some((file, what)) = found {
-        closing::stop(format_args!(
-            "{}: the program changes its user while the file is open, and the new user may not {what}: \
-             all that was stored is in the file, and the program ends; start the program as that user, \
-             give the file to that user, or leave the file out of --files",
-            files[file].path.display()
-        ));
+    let Some((file, lacks)) = found else { return };
+    let path = files[file].path.display();
+    let stays = "all that was stored is in the file, and the program ends";
+    match lacks {
+        Some(what) => closing::stop(format_args!(
+            "{path}: the program changes its user while the file is open, and the new user may not \
+             {what}: {stays}; start the program as that user, give the file to that user, or leave \
+             the file out of --files"
+        )),
+        None => closing::stop(format_args!(
+            "{path}: the program changes its user while the file is open, and whether the new user may \
+             keep it cannot be tried, since no process can be made for that (clone, mmap): {stays}; \
+             allow the program one more process, start it as that user, or leave the file out of --files"
+        )),
     }
 }
 
