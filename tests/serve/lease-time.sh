@@ -16,20 +16,34 @@ lease_time_opened() {
 	at_end lease_time_ends
 }
 
+# lease_time_locks HOW: a process that was started by a killed test may have the lock for good.
+lease_time_locks() {
+	local fd pid
+	flock -w "${LEASE_TIME_WAITS:-600}" "$1" "$lease_fd" && return
+	echo "$lease_lock is locked; these processes have it open:" >&2
+	for fd in /proc/[0-9]*/fd/*; do
+		[ "$fd" -ef "$lease_lock" ] || continue
+		pid=${fd#/proc/}
+		pid=${pid%%/*}
+		[ "$pid" = $$ ] || echo "  $pid $(tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null)" >&2
+	done
+	fail "$lease_lock is locked by others: end those that no test has"
+}
+
 # From now on no other test changes it.
 lease_time_stays() {
 	lease_time_opened || return 0
 	lease_stays=-s
-	flock -x "$lease_fd"
+	lease_time_locks -x
 	[ ! -s "$lease_lock" ] || { cat "$lease_lock" >"$lease_time" && : >"$lease_lock"; }
-	flock -s "$lease_fd"
+	lease_time_locks -s
 }
 
 # lease_time_is SECONDS: until lease_time_back; false where it cannot be changed.
 lease_time_is() {
 	lease_time_opened || return 1
 	if [ -z "$lease_was" ]; then
-		flock -x "$lease_fd"
+		lease_time_locks -x
 		lease_was=$(<"$lease_lock")
 		lease_was=${lease_was:-$(<"$lease_time")}
 		echo "$lease_was" >"$lease_lock"
@@ -42,7 +56,7 @@ lease_time_back() {
 	(echo "$lease_was" >"$lease_time") 2>/dev/null || true
 	: >"$lease_lock"
 	lease_was=''
-	flock "$lease_stays" "$lease_fd"
+	lease_time_locks "$lease_stays"
 }
 
 # Processes that this script has started may have a copy of the descriptor.
