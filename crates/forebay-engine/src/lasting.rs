@@ -18,6 +18,8 @@ use crate::forks;
 pub struct Keeper {
     /// Called when such a descriptor was opened; returns the one to use in its place.
     pub keep: fn(OwnedFd) -> OwnedFd,
+    /// A duplicate of such a descriptor, at a number that none of them had.
+    pub duplicate: fn(RawFd) -> io::Result<OwnedFd>,
     /// Closes it.
     pub close: fn(OwnedFd),
     /// Fails if the number is not what was kept by it, but something else or nothing.
@@ -56,6 +58,17 @@ where
 {
     let _hold = forks::hold();
     open().map(Lasting::from)
+}
+
+/// A lasting duplicate of a descriptor, which may be lasting itself.
+pub fn duplicate<T>(fd: BorrowedFd<'_>) -> io::Result<Lasting<T>>
+where
+    T: Into<OwnedFd> + From<OwnedFd>,
+{
+    open(|| match KEEPER.get() {
+        Some(keeper) => (keeper.duplicate)(fd.as_raw_fd()).map(T::from),
+        None => fd.try_clone_to_owned().map(T::from),
+    })
 }
 
 impl<T: Into<OwnedFd> + From<OwnedFd>> From<T> for Lasting<T> {

@@ -37,7 +37,7 @@ pub fn unchanged() -> MutexGuard<'static, ()> {
 }
 
 pub fn start() {
-    keep_by(Keeper { keep, close, check });
+    keep_by(Keeper { keep, duplicate, close, check });
 }
 
 fn of(fd: c_int) -> Option<&'static AtomicU8> {
@@ -118,9 +118,9 @@ fn number(fd: RawFd) -> Option<OwnedFd> {
 }
 
 /// A duplicate of one of ours, which is to become lasting.
-pub fn duplicate(fd: RawFd) -> Option<OwnedFd> {
+pub fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     let _alone = lock(&CHANGE);
-    number(fd)
+    number(fd).ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))
 }
 
 fn keep(opened: OwnedFd) -> OwnedFd {

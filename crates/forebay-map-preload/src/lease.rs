@@ -211,7 +211,7 @@ pub struct Ending {
 impl Ending {
     /// The file's open file description, which has the lease, for opening the file again.
     pub fn file(&self) -> Option<OwnedFd> {
-        kept::duplicate(self.fd.as_ref()?.number()?)
+        kept::duplicate(self.fd.as_ref()?.number()?).ok()
     }
 
     /// Keeps the lease, because the file was opened again by that description.
@@ -231,13 +231,14 @@ fn free(fd: RawFd) {
 }
 
 pub fn ends(map: &MapFile) -> Ending {
-    let kept = |first: RawFd| {
+    let kept = |file: BorrowedFd<'_>| {
+        let first = file.as_raw_fd();
         kept::check(first).ok()?;
-        let fd = lasting::open(|| kept::duplicate(first).ok_or(())).ok()?;
+        let fd = lasting::duplicate(file).ok()?;
         let id = which::regular(first).map(|(id, _)| id);
         Some(Kept { fd, first, id })
     };
-    let fd = map.file().and_then(|file| kept(file.as_raw_fd()));
+    let fd = map.file().and_then(kept);
     Ending { fd, seen: map.lease_seen() }
 }
 

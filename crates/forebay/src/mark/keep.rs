@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use forebay_engine::lasting::Lasting;
+use forebay_engine::lasting::{self, Lasting};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, XattrFlags, CWD};
 use rustix::io::Errno;
 
@@ -123,8 +123,8 @@ impl Kept {
     pub(crate) fn look(by: &MarkedBy<'_>, state: &Path) -> io::Result<Kept> {
         let on = match &by.on {
             MarkedOn::Host => On::Host,
-            MarkedOn::File(file) => On::File(own_description(*file)?.into()),
-            MarkedOn::Shared(file) => On::File(file.try_clone_to_owned()?.into()),
+            MarkedOn::File(file) => On::File(own_description(*file)?),
+            MarkedOn::Shared(file) => On::File(lasting::duplicate(*file)?),
             MarkedOn::Origin(bears) => On::Origin(bears.clone()),
         };
         let mut dirs = vec![state.join(MARKS)];
@@ -378,12 +378,12 @@ impl Keep for Kept {
 /// Linux reports a failed write-back once to each open file description.  A sync of the mark
 /// must not take the report away from the origin's next flush.  Without /proc the description
 /// is shared.
-fn own_description(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+fn own_description(file: BorrowedFd<'_>) -> io::Result<Lasting<OwnedFd>> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(own) => Ok(own),
-        Err(_) => file.try_clone_to_owned(),
+        Ok(own) => Ok(own.into()),
+        Err(_) => lasting::duplicate(file),
     }
 }
 

@@ -236,7 +236,7 @@ impl Media {
     /// Its file, another time.
     pub(crate) fn file(&self) -> io::Result<Lasting<std::fs::File>> {
         let fd = self.fd.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        lasting::open(|| fd.try_clone().map(std::fs::File::from))
+        lasting::duplicate(fd.as_fd())
     }
 
     /// A path of its file, if that was deleted and is gone when this process ends.
