@@ -4,6 +4,7 @@
 
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use libc::{mode_t, off_t};
 
@@ -403,16 +404,18 @@ macro_rules! sizes {
         pub unsafe extern "C-unwind" fn $truncate(path: *const c_char, size: off_t) -> c_int {
             // SAFETY: the caller guarantees it.
             let name = unsafe { real::text(path) };
-            let done = match (name, u64::try_from(size)) {
-                (Some(name), Ok(size)) => {
-                    state::call_at(libc::AT_FDCWD, name, true, |file| resize(file, size))
+            // SAFETY: the caller guarantees it.
+            let plain = || unsafe { real::truncate64(path, size) };
+            let (Some(name), Ok(new)) = (name, u64::try_from(size)) else { return plain() };
+            loop {
+                let call = |file: &Arc<crate::mapped::Mapped>| resize(file, new);
+                if let Some(done) = state::call_at(libc::AT_FDCWD, name, true, call) {
+                    return done.map_or_else(fail, |()| 0);
                 }
-                _ => None,
-            };
-            match done {
-                Some(done) => done.map_or_else(fail, |()| 0),
-                // SAFETY: the caller guarantees it.
-                None => unsafe { real::truncate64(path, size) },
+                // Another thread may open it meanwhile.
+                if let Some(done) = state::truncate_closed(name, plain) {
+                    return done;
+                }
             }
         }
         /// # Safety

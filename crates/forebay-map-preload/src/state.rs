@@ -20,6 +20,7 @@ use std::sync::RwLockWriteGuard;
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
 };
+use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
 
@@ -52,7 +53,7 @@ static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
 pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
 /// The places where files are mapped.
 pub static PLACES: RwLock<Places> =
-    RwLock::new(Places { open: Vec::new(), closing: Vec::new(), opening: None });
+    RwLock::new(Places { open: vec![], closing: vec![], opening: None, truncated: vec![] });
 /// The number of open files, including those that are being closed.
 pub static FILES: AtomicUsize = AtomicUsize::new(0);
 
@@ -78,6 +79,8 @@ pub struct Places {
     pub closing: Vec<Arc<Mapped>>,
     /// The file whose open is under way, with `OPEN` held.
     opening: Option<(u64, u64)>,
+    /// Files that were not open and that the kernel truncates by a path, one for each thread.
+    truncated: Vec<(u64, u64)>,
 }
 
 impl Places {
@@ -95,7 +98,14 @@ impl Opening {
     /// Begins an open.  The caller holds `OPEN`.
     fn of(id: (u64, u64)) -> Opening {
         write(&PLACES).opening = Some(id);
-        Opening(())
+        let opening = Opening(());
+        // A truncation would break the lease that is taken next.  A handler may have left it by a
+        // jump.
+        let begun = Instant::now();
+        while read(&PLACES).truncated.contains(&id) && begun.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        opening
     }
 }
 
@@ -335,6 +345,7 @@ pub fn in_child() {
         Ok(open) if open.is_none() => {
             PROCESS.store(process(), Ordering::Relaxed);
             lease::in_child();
+            write(&PLACES).truncated.clear();
             let parent = PARENT.load(Ordering::Relaxed);
             // SAFETY: the page was made at the start.
             unsafe { parent.write_volatile(1) };
@@ -597,6 +608,30 @@ pub fn call_at<R>(
             done => return Some(done),
         }
     }
+}
+
+/// Truncates a file by its path without the library.  None: it is open or being opened, or its
+/// close is under way.
+pub fn truncate_closed(path: &CStr, truncate: impl FnOnce() -> c_int) -> Option<c_int> {
+    ending::stay_if_begun();
+    let id = match config() {
+        Some(_) if !is_inside() && !is_child() => identity_at(libc::AT_FDCWD, path, 0),
+        _ => None,
+    };
+    let Some(id) = id else { return Some(truncate()) };
+    inside(|| {
+        let mut places = write(&PLACES);
+        let is_open = places.changes(id) || places.open.iter().any(|file| file.id == id);
+        (!is_open).then(|| places.truncated.push(id))
+    })?;
+    let done = truncate();
+    let errno = real::errno();
+    inside(|| {
+        let mut places = write(&PLACES);
+        let at = places.truncated.iter().position(|other| *other == id);
+        at.map(|at| places.truncated.swap_remove(at));
+    });
+    Some(if done == 0 { 0 } else { real::fail(errno) })
 }
 
 /// Opens a file for the program; `fd` is the kernel's descriptor for it.
