@@ -17,7 +17,7 @@ use super::disk::{Beneath, Disk};
 use crate::engine::{Code, Engine};
 use crate::error::{open_error, unknown_error, Error, Result};
 use crate::media::{claim, Access};
-use crate::medium::{MediumFacts, Place};
+use crate::medium::{DeviceFacts, MediumFacts, Place};
 use crate::memory::memory_available;
 use crate::report::{human_bytes, Uuid};
 
@@ -197,27 +197,42 @@ impl GroupedMedium {
 /// What the system says of the device, or what was asked for, if that is no weaker.
 fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<Durable> {
     let cache = facts.device.as_ref().and_then(|d| d.write_cache.as_deref());
+    let fua = facts.device.as_ref().is_some_and(needs_no_flush);
     let needed = match (facts.place, cache) {
         (Place::BlockDevice, Some("write through")) => Durable::Through,
-        // The kernel makes a flush and FUA of O_DSYNC on a raw device.
-        (Place::BlockDevice, _) => Durable::Flush,
-        // A file's metadata may have to be durable too.
-        _ => Durable::Fua,
+        // A file's metadata may have to be durable too, and the kernel knows that.
+        (Place::File, _) if fua => Durable::Fua,
+        _ => Durable::Flush,
+    };
+    let refused = |what: &str, why: &str, way_out: &str| {
+        Err(Error::usage(format!("{}: {what}: {why}", path.display()), way_out))
     };
     match asked {
-        Some(Durable::Through) if needed != Durable::Through => Err(Error::usage(
-            format!(
-                "{}: writes without a flush are not durable there: {}",
-                path.display(),
-                match facts.place {
-                    Place::BlockDevice => "it has a volatile write cache",
-                    _ => "it is a file",
-                }
-            ),
+        Some(Durable::Through) if needed != Durable::Through => refused(
+            "writes without a flush are not durable there",
+            match facts.place {
+                Place::BlockDevice => "it has a volatile write cache",
+                _ => "it is a file",
+            },
             "leave that out; a drive with capacitors is to say \"write through\" in queue/write_cache",
-        )),
+        ),
+        Some(Durable::Fua) if !fua => refused(
+            "a durable write is a write and a flush there",
+            "not every disk below it has FUA (queue/fua)",
+            "leave that out: the pool sends its flushes itself",
+        ),
         asked => Ok(asked.unwrap_or(needed)),
     }
+}
+
+/// A durable write (RWF_DSYNC) is one request, at the disk and at all disks below it.  Where a disk
+/// has no FUA, the kernel makes a write and a flush of it.  If that flush fails, the disk's cache
+/// may be gone with other writes, whose own flushes succeed after that: so the engine has to know
+/// of each flush.
+fn needs_no_flush(device: &DeviceFacts) -> bool {
+    let one =
+        |d: &&DeviceFacts| d.fua == Some(true) || d.write_cache.as_deref() == Some("write through");
+    device.with_below().iter().all(one)
 }
 
 fn no_memory(path: &Path, bytes: u64, what: &str, source: io::Error) -> Error {
@@ -279,4 +294,61 @@ fn not_read(path: &Path, source: io::Error, blocks: usize) -> Error {
         false => format!("nothing was written; {blocks} blocks or more cannot be read: copy what can be (ddrescue), and open the copy"),
     };
     Error::Io { path: PathBuf::from(path), doing: "reading it", source, way_out }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk(fua: Option<bool>, cache: Option<&str>, made_of: &[DeviceFacts]) -> DeviceFacts {
+        let write_cache = cache.map(str::to_string);
+        DeviceFacts { fua, write_cache, made_of: made_of.to_vec(), ..Default::default() }
+    }
+
+    /// Each kind of place and disk: what is taken, and whether FUA may be asked for.
+    #[test]
+    fn fua_is_relied_on_only_where_each_disk_below_has_it() {
+        let back = Some("write back");
+        let with = disk(Some(true), back, &[]);
+        let without = disk(Some(false), back, &[]);
+        let through = disk(Some(false), Some("write through"), &[]);
+        let unknown = disk(None, None, &[]);
+        let over = |below: &DeviceFacts| disk(Some(true), back, std::slice::from_ref(below));
+        let (file, device) = (Place::File, Place::BlockDevice);
+        let table = [
+            ("fua", file, Some(with.clone()), Durable::Fua, true),
+            ("no fua", file, Some(without.clone()), Durable::Flush, false),
+            ("no cache", file, Some(through.clone()), Durable::Fua, true),
+            ("unknown cache", file, Some(unknown.clone()), Durable::Flush, false),
+            ("unknown disk", file, None, Durable::Flush, false),
+            ("over fua", file, Some(over(&with)), Durable::Fua, true),
+            ("over no cache", file, Some(over(&through)), Durable::Fua, true),
+            ("over no fua", file, Some(over(&without)), Durable::Flush, false),
+            ("over over no fua", file, Some(over(&over(&without))), Durable::Flush, false),
+            ("over unknown", file, Some(over(&unknown)), Durable::Flush, false),
+            ("device, fua", device, Some(with), Durable::Flush, true),
+            ("device, no fua", device, Some(without), Durable::Flush, false),
+            ("device, no cache", device, Some(through), Durable::Through, true),
+            ("device, unknown", device, Some(unknown), Durable::Flush, false),
+        ];
+        let path = Path::new("(a place)");
+        for (what, place, device, needed, fua) in table {
+            let facts = MediumFacts {
+                path: path.into(),
+                place,
+                size_bytes: 1 << 30,
+                unit_bytes: 4096,
+                device,
+                file_system: None,
+                file: None,
+                used_by: Vec::new(),
+            };
+            assert_eq!(durable(path, &facts, None).unwrap(), needed, "{what}");
+            assert_eq!(durable(path, &facts, Some(Durable::Flush)).unwrap(), Durable::Flush);
+            let asked = durable(path, &facts, Some(Durable::Fua));
+            assert_eq!(asked.is_ok(), fua, "{what}: {asked:?}");
+            let asked = durable(path, &facts, Some(Durable::Through));
+            assert_eq!(asked.is_ok(), needed == Durable::Through, "{what}: {asked:?}");
+        }
+    }
 }

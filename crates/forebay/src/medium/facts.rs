@@ -214,7 +214,7 @@ impl DeviceFacts {
     }
 
     /// The disk itself, and all disks below it.
-    pub(super) fn with_below(&self) -> Vec<&DeviceFacts> {
+    pub(crate) fn with_below(&self) -> Vec<&DeviceFacts> {
         std::iter::once(self).chain(self.all_below()).collect()
     }
 
