@@ -136,8 +136,17 @@ impl Image {
 pub trait Below: Send + Sync {
     /// Writes whole blocks of the image to the device; without `more` all that these calls wrote
     /// is durable when it returns Done.  It and each flush, together with its `medium_end`, are
-    /// under one lock.
-    fn persist(&self, image: &Image, at: u64, bytes: usize, more: bool) -> Persisted;
+    /// under one lock.  A flush of it that fails adds one to `lost` under that lock: another
+    /// flush may succeed as soon as the lock is free, and the engine has to see that it proves
+    /// nothing.
+    fn persist(
+        &self,
+        image: &Image,
+        at: u64,
+        bytes: usize,
+        more: bool,
+        lost: &AtomicU32,
+    ) -> Persisted;
 }
 
 /// What media with an image have at `fby_media::host`.
@@ -243,12 +252,9 @@ unsafe extern "C" fn read_crc(
 unsafe extern "C" fn persist(m: *mut sys::fby_media, at: u64, n: u64, more: bool) -> c_int {
     // SAFETY: the engine calls it with its media, which has an image.
     let g = unsafe { grouped(m) };
-    let end = g.below.persist(&g.image, at, n as usize, more);
-    if end == Persisted::FlushFailed {
-        // SAFETY: the cell lives as long as the media; engine and host access the counter as an
-        // atomic.
-        let lost = unsafe { AtomicU32::from_ptr(&raw mut (*g.device.get()).lost) };
-        lost.fetch_add(1, Ordering::AcqRel);
-    }
+    // SAFETY: the cell lives as long as the media; engine and host access the counter as an
+    // atomic.
+    let lost = unsafe { AtomicU32::from_ptr(&raw mut (*g.device.get()).lost) };
+    let end = g.below.persist(&g.image, at, n as usize, more, lost);
     c_int::from(end != Persisted::Done)
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -150,7 +151,14 @@ fn errno(done: &io::Result<()>) -> i32 {
 pub(super) struct Beneath(pub(super) Arc<Disk>);
 
 impl Below for Beneath {
-    fn persist(&self, image: &Image, at: u64, bytes: usize, more: bool) -> Persisted {
+    fn persist(
+        &self,
+        image: &Image,
+        at: u64,
+        bytes: usize,
+        more: bool,
+        lost: &AtomicU32,
+    ) -> Persisted {
         let disk = &*self.0;
         let mut flushes = lock(&disk.flushes);
         if flushes.doubtful {
@@ -169,9 +177,47 @@ impl Below for Beneath {
             return Persisted::Done;
         }
         if disk.flush(&mut flushes).is_err() {
+            // The lock is still held.
+            lost.fetch_add(1, Ordering::AcqRel);
             return Persisted::FlushFailed;
         }
         flushes.open = false;
         Persisted::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Its flushes fail.
+    #[derive(Debug, Default)]
+    struct Failing;
+
+    impl Device for Failing {
+        fn size_bytes(&self) -> u64 {
+            1 << 16
+        }
+        fn read(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+            Ok(())
+        }
+        fn write(&self, _: &Image, _: u64, _: usize, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Err(rustix::io::Errno::IO.into())
+        }
+    }
+
+    /// By the device's lock holder: nobody who gets the lock later misses it.
+    #[test]
+    fn a_flush_that_fails_in_persist_is_counted_before_the_next_one() {
+        let disk = Arc::new(Disk::new(Path::new("(it)"), Arc::new(Failing), Durable::Flush));
+        let (below, image) = (Beneath(disk.clone()), Image::new(1 << 16).unwrap());
+        let lost = AtomicU32::new(0);
+        for n in 1..=3 {
+            let end = below.persist(&image, 0, 4096, false, &lost);
+            assert_eq!((end, lost.load(Ordering::Acquire)), (Persisted::FlushFailed, n));
+        }
     }
 }
