@@ -98,6 +98,11 @@ impl Disk {
         self.device.flush()
     }
 
+    /// All that was read of it is durable, before a pool is there.
+    pub(super) fn settle(&self) -> io::Result<()> {
+        self.device.flush()
+    }
+
     pub(super) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         self.device.read(to, at)
     }

@@ -76,12 +76,33 @@ impl GroupedMedium {
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
         let device = Arc::new(FileDevice::new(fd, size_bytes));
-        let medium = GroupedMedium::on(path, device, facts.unit_bytes, durable)?;
+        let medium = match o.read_only {
+            true => GroupedMedium::loaded(path, device, facts.unit_bytes, durable)?,
+            false => GroupedMedium::on(path, device, facts.unit_bytes, durable)?,
+        };
         Ok(GroupedMedium { facts: Some(facts), ..medium })
     }
 
     /// On a device that the caller has opened, and claimed.
     pub fn on(
+        path: &Path,
+        device: Arc<dyn Device>,
+        unit: u32,
+        durable: Durable,
+    ) -> Result<GroupedMedium> {
+        let medium = GroupedMedium::loaded(path, device, unit, durable)?;
+        // What was read may be in the device's cache alone, and recovery relies on it.
+        let flushed = medium.disk.settle();
+        flushed.map_err(|source| Error::Io {
+            path: path.into(),
+            doing: "flushing what was read of it",
+            source,
+            way_out: "nothing was written, and what it holds may not survive a power cut; see the system log, copy what can be read (ddrescue), and open the copy".into(),
+        })?;
+        Ok(medium)
+    }
+
+    fn loaded(
         path: &Path,
         device: Arc<dyn Device>,
         unit: u32,

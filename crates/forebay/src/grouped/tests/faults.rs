@@ -71,11 +71,12 @@ fn a_format_whose_flush_fails_is_an_error() {
     let mut refused = 0;
     for n in 0..8 {
         let model = Arc::new(Model::new(blank(), Durable::Flush, 0, 0));
-        model.plan(|plan| {
-            plan.flushes.insert(n, true);
-        });
         let medium =
             GroupedMedium::on(Path::new("(model)"), model.clone(), UNIT as u32, Durable::Flush);
+        let (_, _, flushes, _) = model.counts();
+        model.plan(|plan| {
+            plan.flushes.insert(flushes + n, true);
+        });
         match Bed::new(medium.unwrap(), 1) {
             Err(e) => {
                 refused += 1;
@@ -89,6 +90,26 @@ fn a_format_whose_flush_fails_is_an_error() {
         }
     }
     assert!(refused > 0);
+}
+
+/// What an opening for writing relies on was flushed first, however writes become durable; if that
+/// fails, nothing is opened, and nothing was written.
+#[test]
+fn what_was_read_is_flushed_before_anybody_relies_on_it() {
+    for kind in [Durable::Through, Durable::Fua, Durable::Flush] {
+        let model = Arc::new(Model::new(blank(), kind, 0, 0));
+        model.plan(|plan| {
+            plan.flushes.insert(1, false);
+        });
+        let open = || GroupedMedium::on(Path::new("(model)"), model.clone(), UNIT as u32, kind);
+        open().unwrap();
+        assert_eq!(model.counts(), (0, 0, 1, 0), "{kind:?}");
+        let e = open().unwrap_err();
+        let text = e.to_string();
+        assert!(text.contains("(model): flushing what was read"), "{kind:?}: {text}");
+        assert!(text.contains("ddrescue"), "{text}");
+        assert_eq!((model.counts(), e.exit_code()), ((0, 0, 2, 0), 7), "{kind:?}: {text}");
+    }
 }
 
 /// A block that cannot be read is damage there, and not elsewhere.
