@@ -255,9 +255,7 @@ impl Core {
     /// left something to nobody.
     pub(crate) fn push(&self) {
         if let Some(sender) = &self.sender {
-            let mut wake = 0;
-            sender.push(&mut wake);
-            self.wake(wake);
+            sender.push(|wake| self.wake(wake));
         }
     }
 

@@ -216,13 +216,13 @@ impl Log {
     /// Sends what a call waits for, or what frees space.
     #[cold]
     fn help(&self, sender: &Sender, wait: Wait, seen: u64) {
-        let mut wake = 0;
+        let (core, mut wake) = (self.core(), 0);
         match wait {
             Wait::Ticket => sender.help(seen, &mut wake),
-            Wait::Space => sender.push(&mut wake),
+            Wait::Space => sender.push(|wake| core.wake(wake)),
             Wait::Slot | Wait::Block | Wait::Flush => {}
         }
-        self.core().wake(wake);
+        core.wake(wake);
     }
 
     /// Makes entries up to this txg obsolete: their content is durable elsewhere.  Returns the

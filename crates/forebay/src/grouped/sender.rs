@@ -15,9 +15,13 @@
 //!
 //! A leader that sends something other than its log's group gives up the lead, so that the group
 //! does not wait for it.
+//!
+//! What nobody has a ticket for is sent by the call that left it (`push`).  That call does not
+//! become the sender of those who append: after a few requests it leaves the rest to them, and
+//! the last of them sends what is left then.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -38,6 +42,10 @@ const SLACK: Duration = Duration::from_micros(80);
 const SPINS: u32 = 16;
 const YIELDS: u32 = 64;
 const NAP: Duration = Duration::from_micros(50);
+/// Requests of one push while others send.
+const PUSHES: u32 = 4;
+/// Requests of one push at most.
+const PUSHES_MOST: u32 = 64;
 
 /// Sends what a grouped pool has to write.
 #[derive(Debug)]
@@ -48,6 +56,8 @@ pub struct Sender {
     ends: AtomicU64,
     /// Leaders, and appends without room, sleep here until one more has.
     ended: Condvar,
+    /// A push has ended before everything was sent.
+    left: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -159,6 +169,7 @@ impl Sender {
             disk,
             ends: AtomicU64::new(0),
             ended: Condvar::new(),
+            left: AtomicBool::new(false),
             state: Mutex::new(state),
         }
     }
@@ -185,6 +196,9 @@ impl Sender {
                 Turn::Lead => self.lead(log, ticket, wake),
                 _ => break,
             }
+        }
+        if self.left.load(Ordering::Relaxed) && !self.is_led() {
+            self.push(|more| *wake |= more);
         }
         match self.engine.ticket(ticket) {
             TicketState::Durable => Ok(()),
@@ -213,12 +227,27 @@ impl Sender {
         }
     }
 
-    /// Sends what there is, for nobody in particular: parts of chunks that were left.
-    pub fn push(&self, wake: &mut u32) {
-        let mut turns = 0;
+    /// Sends what there is, for nobody in particular: parts of chunks that were left.  `tell`:
+    /// whom the host is to wake, after each request.
+    pub fn push(&self, mut tell: impl FnMut(u32)) {
+        let (mut turns, mut sent) = (0, 0);
+        self.left.store(false, Ordering::Relaxed);
         while turns < YIELDS {
-            match self.engine.medium_next(wake) {
-                Ok((Decision::Done, io)) => drop(self.send(None, &io, wake)),
+            if sent >= PUSHES_MOST || (sent >= PUSHES && self.is_led()) {
+                self.left.store(true, Ordering::Relaxed);
+                return;
+            }
+            let mut wake = 0;
+            let next = self.engine.medium_next(&mut wake);
+            if let Ok((Decision::Done, io)) = &next {
+                let _ = self.send(None, io, &mut wake);
+                sent += 1;
+            }
+            if wake != 0 {
+                tell(wake);
+            }
+            match next {
+                Ok((Decision::Done, _)) => {}
                 Ok((Decision::Wait(Wait::Slot), _)) => pause(&mut turns),
                 _ => return,
             }
@@ -245,9 +274,9 @@ impl Sender {
 
     /// Closes the pool: everything is durable, and it is marked clean.
     pub fn close(&self) -> Result<()> {
-        let (mut turns, mut wake) = (0, 0);
+        let mut turns = 0;
         loop {
-            self.push(&mut wake);
+            self.push(drop);
             match self.engine.close() {
                 Ok(()) => return Ok(()),
                 Err(Code(sys::FBY_E_BUSY)) => pause(&mut turns),
@@ -261,6 +290,12 @@ impl Sender {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Does a thread send, or has it been called to?
+    fn is_led(&self) -> bool {
+        let led = |queue: &Queue| queue.leader.is_some() || !queue.waiting.is_empty();
+        self.lock().logs.iter().any(led)
     }
 
     fn pending(&self, ticket: u64) -> bool {
@@ -446,7 +481,9 @@ impl Sender {
     fn hold(&self, log: u16, ticket: u64) {
         let log = usize::from(log);
         let mut state = self.lock();
-        while let Some(rest) = self.rest(&state.logs[log], ticket) {
+        // Another thread may send the group meanwhile, and end.
+        while let Some(rest) = self.rest(&state.logs[log], ticket).filter(|_| self.pending(ticket))
+        {
             if !state.logs[log].holds {
                 state.logs[log].holds = true;
                 state.counts.held += 1;
@@ -464,7 +501,11 @@ impl Sender {
             }
         }
         let queue = &mut state.logs[log];
-        (queue.hold, queue.holds) = (None, false);
+        queue.holds = false;
+        // That of an entry which is durable is over: this is the next group's.
+        if self.pending(ticket) {
+            queue.hold = None;
+        }
     }
 }
 

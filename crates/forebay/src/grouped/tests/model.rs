@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Mutex, MutexGuard};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use forebay_engine::Image;
@@ -52,6 +53,8 @@ struct State {
     plan: Plan,
     /// The number of the group by which an entry became durable.
     tags: HashMap<u64, u64>,
+    /// Requests by who has sent them.
+    sent: HashMap<ThreadId, u64>,
 }
 
 #[derive(Debug)]
@@ -105,6 +108,11 @@ impl Model {
     pub fn counts(&self) -> (u64, u64, u64, u64) {
         let s = self.state();
         (s.writes, s.groups, s.flushes, s.bytes)
+    }
+
+    /// Writes and flushes that this thread has sent.
+    pub fn sent_here(&self) -> u64 {
+        self.state().sent.get(&std::thread::current().id()).copied().unwrap_or(0)
     }
 
     /// By which group the entry became durable.
@@ -169,6 +177,7 @@ impl Device for Model {
         if s.cut {
             return Err(error());
         }
+        *s.sent.entry(std::thread::current().id()).or_default() += 1;
         let number = s.writes;
         s.writes += 1;
         s.bytes += bytes as u64;
@@ -210,6 +219,7 @@ impl Device for Model {
         if s.cut {
             return Err(error());
         }
+        *s.sent.entry(std::thread::current().id()).or_default() += 1;
         let number = s.flushes;
         s.flushes += 1;
         let (covered, group) = (s.cache.clone(), s.groups);

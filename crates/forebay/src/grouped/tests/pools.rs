@@ -3,7 +3,7 @@
 //! logs, with the thread that frees chunks meanwhile.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -135,4 +135,52 @@ fn one_error_is_told_by_status_alone() {
     assert_eq!((medium.durable_by.as_str(), medium.records), ("fua", 6));
     drop(logs);
     pool.close().unwrap();
+}
+
+/// A sync next to threads that append without a pause sends what it left, and a few requests of
+/// theirs: it does not become their sender.
+#[test]
+fn a_sync_ends_while_others_append() {
+    const SYNCS: u64 = 60;
+    for kind in KINDS {
+        let model = Arc::new(Model::new(super::bed::room(128), kind, 200, 100));
+        let (pool, logs) = made(&model, kind, 8);
+        let (synced, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+        let mut most = 0;
+        std::thread::scope(|s| {
+            for thread in 0..24usize {
+                let (log, synced, stop) = (&logs[thread % 8], &synced, &stop);
+                s.spawn(move || {
+                    for n in 0.. {
+                        // One that falls behind is refused.
+                        let txg = synced.load(Ordering::Relaxed) + 2;
+                        let _ = append(log, txg, (thread as u64) << 32 | n, 100);
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            let watch = s.spawn(|| {
+                let began = std::time::Instant::now();
+                while !stop.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(10) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                !stop.swap(true, Ordering::Relaxed)
+            });
+            for txg in 1..=SYNCS {
+                for log in &logs {
+                    let before = model.sent_here();
+                    log.sync(txg).unwrap();
+                    most = most.max(model.sent_here() - before);
+                }
+                synced.store(txg, Ordering::Relaxed);
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(!watch.join().unwrap(), "{kind:?}: a sync did not end while others appended");
+        });
+        assert!(most <= 12, "{kind:?}: one sync has sent {most} requests");
+        drop(logs);
+        pool.close().unwrap();
+    }
 }
