@@ -56,7 +56,7 @@ impl GroupedMedium {
     /// Opens a block device or a file.  One that cannot keep the promise is refused by name,
     /// unless it is only read.
     pub fn open(path: &Path, o: &GroupedOptions) -> Result<GroupedMedium> {
-        let facts = MediumFacts::of(path)?;
+        let mut facts = MediumFacts::of(path)?;
         if facts.place == Place::NewFile {
             return Err(Error::Unsuitable {
                 path: path.into(),
@@ -65,12 +65,13 @@ impl GroupedMedium {
             });
         }
         let access = if o.read_only { Access::Read } else { Access::Write };
-        let refusals = if o.read_only { Vec::new() } else { facts.refusals() };
-        let refusal = refusals.into_iter().next().map(|refusal| refusal.error(path));
-        // The claim says better who has it.
+        // The claim says better who has it, and waits for readers.
         let (fd, _) = claim(path, access, OFlags::DIRECT)?;
-        if let Some(refusal) = refusal {
-            return Err(refusal);
+        if !o.read_only {
+            facts.claimed(&fd)?;
+            if let Some(refusal) = facts.refusals().into_iter().next() {
+                return Err(refusal.error(path));
+            }
         }
         let durable = durable(path, &facts, o.durable)?;
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))

@@ -93,7 +93,7 @@ pub(crate) fn claim(
     if file_type == FileType::BlockDevice && access != Access::Peek {
         flags |= OFlags::EXCL;
     }
-    let fd = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
+    let fd = open_after_readers(path, flags);
     let fd = fd.map_err(|e| match e {
         Errno::INVAL if more.contains(OFlags::DIRECT) => Error::Unsupported {
             path: path.into(),
@@ -112,6 +112,38 @@ pub(crate) fn claim(
     }
     lock(path, &fd, access)?;
     Ok((fd, st))
+}
+
+/// A reader of a block device claims it, too (O_EXCL), and closes it soon: so it is waited for, as
+/// for its lock.  A claim without such a lock is another program's, which may keep it for ever.
+fn open_after_readers(path: &Path, flags: OFlags) -> Result<Lasting<OwnedFd>, Errno> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    /// Between its claim and its lock a reader shows no lock.
+    const RACES: u32 = 10;
+    let (start, mut races) = (Instant::now(), 0);
+    loop {
+        match lasting::open(|| rustix::fs::open(path, flags, Mode::empty())) {
+            Err(Errno::BUSY) if flags.contains(OFlags::EXCL) && start.elapsed() < PATIENCE => {
+                if !is_read(path) {
+                    races += 1;
+                    if races > RACES {
+                        return Err(Errno::BUSY);
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// A process has the lock of a reader, and none that of a writer.
+fn is_read(path: &Path) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
+    let Ok(fd) = opened else { return false };
+    lock_holder(&*fd).is_some()
+        && rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
 /// For a file its file system and number, for a device its number.

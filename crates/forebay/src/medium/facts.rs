@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_engine::lasting;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -160,6 +161,28 @@ impl MediumFacts {
         let physical = facts.device.as_ref().and_then(|d| d.physical_block_bytes).unwrap_or(0);
         facts.unit_bytes = UNIT_LEAST.max(physical);
         Ok(facts)
+    }
+
+    /// Looks again who uses it, now that this process has claimed it: one that had it before may
+    /// have ended.
+    pub(crate) fn claimed(&mut self, fd: &OwnedFd) -> Result<()> {
+        // Another process that tries to claim it has it open for a moment, or a range locked.
+        const TRIES: u32 = 50;
+        let st = rustix::fs::fstat(fd)
+            .map_err(|e| Error::system(&self.path, "looking at it", e.into()))?;
+        for turn in 0..TRIES {
+            self.used_by = match self.place {
+                Place::BlockDevice => users::of_claimed_device(&self.path, number_of(st.st_rdev)),
+                Place::File | Place::NewFile => users::of_claimed_file(fd, &st),
+            };
+            if self.used_by.is_empty() {
+                break;
+            }
+            if turn + 1 < TRIES {
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        }
+        Ok(())
     }
 
     /// The directory where a file would be made, or where the file is that a link leads to.

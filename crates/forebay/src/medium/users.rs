@@ -28,6 +28,17 @@ pub(super) fn number_of(raw: u64) -> Number {
 
 /// A claim is tried, and what has it is looked for.
 pub(super) fn of_device(path: &Path, number: Number) -> Vec<String> {
+    let mut users = of_claimed_device(path, number);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
+    let claimed = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
+    if users.is_empty() && matches!(claimed, Err(Errno::BUSY)) {
+        users.push("another program has claimed it".into());
+    }
+    users
+}
+
+/// Who uses it next to this process, which has claimed it.
+pub(super) fn of_claimed_device(path: &Path, number: Number) -> Vec<String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
     let mut users: Vec<String> = Vec::new();
     users.extend(names(&sys.join("holders")).iter().map(|n| format!("it is a part of /dev/{n}")));
@@ -60,22 +71,22 @@ pub(super) fn of_device(path: &Path, number: Number) -> Vec<String> {
         found.filter(|_| block).map(|(_, of)| of.clone())
     };
     users.extend(writers(Path::new("/proc"), std::process::id(), of));
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
-    let claimed = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
-    if users.is_empty() && matches!(claimed, Err(Errno::BUSY)) {
-        users.push("another program has claimed it".into());
-    }
     users
 }
 
 pub(super) fn of_file(fd: &OwnedFd, st: &Stat) -> Vec<String> {
     let locked = file_holder(fd).map(|pid| format!("process {pid} has locked it"));
+    locked.into_iter().chain(of_claimed_file(fd, st)).collect()
+}
+
+/// Who uses it next to this process, which has locked it.
+pub(super) fn of_claimed_file(fd: &OwnedFd, st: &Stat) -> Vec<String> {
     let disk = loop_device_of(st).map(|device| format!("it is the disk of /dev/{device}"));
     let of = |other: &Stat| {
         let same = (other.st_dev, other.st_ino) == (st.st_dev, st.st_ino);
         same.then(|| "it".to_string())
     };
-    let mut users: Vec<String> = locked.into_iter().chain(disk).chain(record_lock(fd)).collect();
+    let mut users: Vec<String> = disk.into_iter().chain(record_lock(fd)).collect();
     users.extend(writers(Path::new("/proc"), std::process::id(), of));
     users
 }

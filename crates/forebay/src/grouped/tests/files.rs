@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::{Durable, GroupedMedium, GroupedOptions};
 use super::bed::{blank, found_on, options, room, Bed};
@@ -82,6 +82,48 @@ fn a_file_has_one_user() {
     }
     drop(first);
     open(&file.0, None).unwrap();
+}
+
+fn read_only() -> GroupedOptions {
+    GroupedOptions { durable: None, read_only: true }
+}
+
+/// Commands that only look, as status and the exporter, do not keep a consumer from opening.
+#[test]
+fn a_reader_is_waited_for() {
+    let file = Temporary::new("waited");
+    let Some(first) = on_a_disk(open(&file.0, None)) else { return };
+    drop(first);
+    waited_for(&file.0);
+    match forebay_test::Loop::attach(&file.0, &[]) {
+        Ok(device) => waited_for(device.path()),
+        Err(e) => forebay_test::skipped!("no loop device: {e}"),
+    }
+}
+
+fn waited_for(path: &Path) {
+    const KEPT: Duration = Duration::from_millis(400);
+    for write in [true, false] {
+        let reader = GroupedMedium::open(path, &read_only()).unwrap();
+        let began = Instant::now();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(KEPT);
+            drop(reader);
+        });
+        let opened =
+            GroupedMedium::open(path, &GroupedOptions { read_only: !write, ..read_only() });
+        let took = began.elapsed();
+        ends.join().unwrap();
+        opened.unwrap_or_else(|e| panic!("{}, write {write}: {e}", path.display()));
+        assert!(!write || took >= KEPT, "{took:?}");
+    }
+    // A writer is not.
+    let writer = open(path, None).unwrap();
+    let began = Instant::now();
+    let e = open(path, None).unwrap_err();
+    assert_eq!(e.exit_code(), 4, "{e}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{e}");
+    drop(writer);
 }
 
 #[test]
