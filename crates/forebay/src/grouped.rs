@@ -11,6 +11,7 @@
 mod device;
 mod disk;
 mod hold;
+mod layout;
 mod medium;
 mod sender;
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod refusal;
 mod target;
 mod users;
 
+pub(crate) use facts::unfilled;
 pub use facts::{DeviceFacts, FileFacts, MediumFacts, Place};
 pub use file_system::{FileSystemFacts, FsClass};
 pub use judge::{judge, Judgement, MediumClass, SLOW_NS};

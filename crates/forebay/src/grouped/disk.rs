@@ -94,8 +94,13 @@ impl Disk {
 
     /// Writes a range of the image, which is durable when it returns, before a pool is there.
     pub(super) fn store(&self, image: &Image, at: u64, bytes: usize) -> io::Result<()> {
-        self.device.write(image, at, bytes, false)?;
+        self.write_plainly(image, at, bytes)?;
         self.device.flush()
+    }
+
+    /// Writes a range of the image, before a pool is there.
+    pub(super) fn write_plainly(&self, image: &Image, at: u64, bytes: usize) -> io::Result<()> {
+        self.device.write(image, at, bytes, false)
     }
 
     /// All that was read of it is durable, before a pool is there.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::device::{Device, FileDevice};
 use super::disk::{Beneath, Disk};
+use super::layout::{self, Mend};
 use crate::engine::{Code, Engine};
 use crate::error::{open_error, unknown_error, Error, Result};
 use crate::media::{claim, Access};
@@ -33,6 +34,8 @@ pub struct GroupedOptions {
     pub durable: Option<Durable>,
     /// Nothing is written.
     pub read_only: bool,
+    /// A pool is to be made there.
+    pub new: bool,
 }
 
 /// A device or file, claimed, with its image.  It is for one pool, from its opening on.
@@ -44,6 +47,8 @@ pub struct GroupedMedium {
     facts: Option<MediumFacts>,
     /// Why the image may be paged out.
     unlocked: Option<io::Error>,
+    /// What was mended, or could not be.
+    told: Vec<String>,
 }
 
 impl fmt::Debug for GroupedMedium {
@@ -69,19 +74,31 @@ impl GroupedMedium {
         let (fd, _) = claim(path, access, OFlags::DIRECT)?;
         if !o.read_only {
             facts.claimed(&fd)?;
-            if let Some(refusal) = facts.refusals().into_iter().next() {
+            let refusals = match o.new {
+                true => facts.refusals(),
+                false => facts.refusals_of_place(),
+            };
+            if let Some(refusal) = refusals.into_iter().next() {
                 return Err(refusal.error(path));
             }
         }
         let durable = durable(path, &facts, o.durable)?;
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-        let device = Arc::new(FileDevice::new(fd, size_bytes));
-        let medium = match o.read_only {
-            true => GroupedMedium::loaded(path, device, facts.unit_bytes, durable)?,
-            false => GroupedMedium::on(path, device, facts.unit_bytes, durable)?,
+        let mut mend = match facts.file.as_mut().filter(|_| !o.read_only && !o.new) {
+            Some(file) => layout::unshare(path, &fd, file, size_bytes)?,
+            None => Mend::default(),
         };
-        Ok(GroupedMedium { facts: Some(facts), ..medium })
+        let device = Arc::new(FileDevice::new(fd, size_bytes));
+        let mut medium = GroupedMedium::loaded(path, device, facts.unit_bytes, durable)?;
+        if !o.read_only {
+            let image = medium.media.image().expect("grouped media have an image");
+            mend.fill(&medium.disk, image, facts.unit_bytes.into())?;
+            medium.settle()?;
+        }
+        medium.told = mend.told;
+        medium.facts = Some(facts);
+        Ok(medium)
     }
 
     /// On a device that the caller has opened, and claimed.
@@ -92,15 +109,18 @@ impl GroupedMedium {
         durable: Durable,
     ) -> Result<GroupedMedium> {
         let medium = GroupedMedium::loaded(path, device, unit, durable)?;
-        // What was read may be in the device's cache alone, and recovery relies on it.
-        let flushed = medium.disk.settle();
-        flushed.map_err(|source| Error::Io {
-            path: path.into(),
+        medium.settle()?;
+        Ok(medium)
+    }
+
+    /// What was read may be in the device's cache alone, and recovery relies on it.
+    fn settle(&self) -> Result<()> {
+        self.disk.settle().map_err(|source| Error::Io {
+            path: self.disk.path().into(),
             doing: "flushing what was read of it",
             source,
-            way_out: "nothing was written, and what it holds may not survive a power cut; see the system log, copy what can be read (ddrescue), and open the copy".into(),
-        })?;
-        Ok(medium)
+            way_out: "nothing was acknowledged, and what it holds may not survive a power cut; see the system log, copy what can be read (ddrescue), and open the copy".into(),
+        })
     }
 
     fn loaded(
@@ -115,7 +135,14 @@ impl GroupedMedium {
         let below = Box::new(Beneath(disk.clone()));
         let media = Media::grouped(image, unit, durable, None, below);
         let media = media.expect("the best copy kernel with cached stores is always there");
-        Ok(GroupedMedium { disk, media: Arc::new(media), unit, facts: None, unlocked })
+        Ok(GroupedMedium {
+            disk,
+            media: Arc::new(media),
+            unit,
+            facts: None,
+            unlocked,
+            told: Vec::new(),
+        })
     }
 
     pub(crate) fn media(&self) -> &Arc<Media> {
@@ -150,6 +177,7 @@ impl GroupedMedium {
     pub fn notes(&self) -> Vec<String> {
         let size = human_bytes(self.size_bytes());
         let mut said = vec![format!("the pool has an image of {size} in memory")];
+        said.extend(self.told.iter().cloned());
         if let Some(e) = &self.unlocked {
             said.push(format!("the image may be paged out, and then a write can wait for the swap device ({e}): allow the memory to be locked (ulimit -l, LimitMEMLOCK= of a unit)"));
         }

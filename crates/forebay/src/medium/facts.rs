@@ -2,7 +2,8 @@
 //! What the system says of a disk or file, without writing to it.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -358,7 +359,7 @@ fn clean(text: &str) -> Option<String> {
 }
 
 impl FileFacts {
-    fn of(fd: &OwnedFd, path: &Path, size: u64) -> FileFacts {
+    pub(crate) fn of(fd: &OwnedFd, path: &Path, size: u64) -> FileFacts {
         let layout = layout(fd, size);
         FileFacts {
             hole_bytes: layout.map(|l| l.0),
@@ -390,6 +391,32 @@ fn layout(fd: &OwnedFd, size: u64) -> Option<(u64, u64, u64)> {
         }
     }
     Some((holes, unwritten, shared))
+}
+
+/// Ranges of a file, up to its size, that have no blocks, or blocks that were never written; none
+/// if the file system does not say.
+pub(crate) fn unfilled(fd: BorrowedFd<'_>, size: u64) -> Vec<Range<u64>> {
+    let (mut at, mut all) = (0, Vec::new());
+    while at < size {
+        let Ok(found) = file_extents(fd, at) else { return Vec::new() };
+        if found.is_empty() {
+            all.push(at..size);
+            break;
+        }
+        for e in found {
+            let start = e.start.clamp(at, size);
+            let end = e.start.saturating_add(e.len).clamp(start, size);
+            let from = if e.unwritten { end } else { start };
+            if at < from {
+                all.push(at..from);
+            }
+            at = end;
+            if e.len == 0 {
+                return all;
+            }
+        }
+    }
+    all
 }
 
 #[cfg(test)]

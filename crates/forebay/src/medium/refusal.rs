@@ -36,6 +36,16 @@ impl Refusal {
 impl MediumFacts {
     /// All that makes it unfit; empty if nothing does.
     pub fn refusals(&self) -> Vec<Refusal> {
+        let mut all = self.refusals_of_place();
+        self.refuse_layout(&mut |name: &str, cause: String, way_out: &str| {
+            all.push(Refusal { name: name.into(), cause, way_out: way_out.into() });
+        });
+        all
+    }
+
+    /// All but how the blocks of a file are laid out: a copy of a pool's file changes that, and
+    /// its opening mends it.
+    pub(crate) fn refusals_of_place(&self) -> Vec<Refusal> {
         let mut all = Vec::new();
         let mut refuse = |name: &str, cause: String, way_out: &str| {
             all.push(Refusal { name: name.into(), cause, way_out: way_out.into() });
@@ -55,7 +65,6 @@ impl MediumFacts {
         }
         self.refuse_device(&mut refuse);
         self.refuse_below(&mut refuse);
-        self.refuse_layout(&mut refuse);
         all
     }
 

@@ -88,13 +88,16 @@ fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     let file = NewFile::make(path)?;
     fill(path, &file.fd, size_bytes)?;
     // Whoever sees its name finds it locked until the pool is whole.
-    let medium = GroupedMedium::open(&by_number(&file), &GroupedOptions::default())
-        .map_err(|e| named(path, e))?;
+    let medium = GroupedMedium::open(&by_number(&file), &new()).map_err(|e| named(path, e))?;
     let summary = format(path, &medium, o, false)?;
     rustix::fs::fsync(&file.fd).map_err(|e| Error::system(path, "syncing it", e.into()))?;
     file.link(path)?;
     sync_directory(path)?;
     Ok(summary)
+}
+
+fn new() -> GroupedOptions {
+    GroupedOptions { new: true, ..Default::default() }
 }
 
 /// The file has no name yet.
@@ -144,7 +147,7 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
             check_facts(&facts)?;
         }
     }
-    let medium = GroupedMedium::open(path, &GroupedOptions::default())?;
+    let medium = GroupedMedium::open(path, &new())?;
     if !o.force {
         let media = media_of(path, &medium, false);
         if let Some(found) = found_on(&media, &engine::probe(&media)) {

@@ -2,6 +2,7 @@
 //! On a plain file, past the page cache.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use super::super::{Durable, GroupedMedium, GroupedOptions};
 use super::bed::{blank, found_on, options, room, Bed};
 use super::model::Model;
 use crate::error::{Error, Result};
+use crate::medium::MediumFacts;
 
 struct Temporary(PathBuf);
 
@@ -33,7 +35,7 @@ impl Drop for Temporary {
 }
 
 fn open(path: &Path, durable: Option<Durable>) -> Result<GroupedMedium> {
-    GroupedMedium::open(path, &GroupedOptions { durable, read_only: false })
+    GroupedMedium::open(path, &GroupedOptions { durable, ..Default::default() })
 }
 
 /// A refusal of the machine's own temporary directory (btrfs, overlay, a network) skips the test.
@@ -76,7 +78,7 @@ fn a_file_has_one_user() {
     let file = Temporary::new("claimed");
     let Some(first) = on_a_disk(open(&file.0, None)) else { return };
     for read_only in [false, true] {
-        let o = GroupedOptions { durable: None, read_only };
+        let o = GroupedOptions { read_only, ..Default::default() };
         let e = GroupedMedium::open(&file.0, &o).unwrap_err();
         assert_eq!(e.exit_code(), 4, "{e}");
     }
@@ -84,8 +86,51 @@ fn a_file_has_one_user() {
     open(&file.0, None).unwrap();
 }
 
+/// Bytes of the file without blocks of its own that were written.
+fn unfit(path: &Path) -> u64 {
+    let file = MediumFacts::of(path).unwrap().file.unwrap();
+    file.hole_bytes.unwrap() + file.unwritten_bytes.unwrap() + file.shared_bytes.unwrap()
+}
+
+/// A sparse copy of a pool's file, and one that shares its blocks: each is opened, as is the
+/// original, and has blocks of its own then, with what they held.
+#[test]
+fn a_copy_gets_blocks_of_its_own() {
+    let file = Temporary::new("copied");
+    let Some(medium) = on_a_disk(open(&file.0, None)) else { return };
+    let bed = Bed::new(medium, 1).unwrap();
+    (0..20).for_each(|n| bed.append_durable(0, n, 500).unwrap());
+    bed.sender.close().unwrap();
+    drop(bed);
+    let check = |path: &Path, how: &str| {
+        let medium = open(path, None).unwrap_or_else(|e| panic!("{how}: {e}"));
+        let (notes, left) = (medium.notes().join("; "), unfit(path));
+        assert!(left == 0 && notes.contains(" of the file "), "{how}: {left} bytes, {notes}");
+        assert_eq!(found_on(&medium, 1)[0].len(), 20, "{how}");
+        // It is mended once.
+        drop(medium);
+        assert!(!open(path, None).unwrap().notes().join("; ").contains(" of the file "), "{how}");
+    };
+    let sparse = "--sparse=always --reflink=never";
+    for (how, original) in
+        [(sparse, false), ("--reflink=always", false), ("--reflink=always", true)]
+    {
+        let copy = Temporary(file.0.with_extension("copy"));
+        let words = how.split(' ');
+        let copied = Command::new("cp").args(words).args([&file.0, &copy.0]).output().unwrap();
+        if !copied.status.success() {
+            assert!(how.contains("reflink=always"), "{copied:?}");
+            continue;
+        }
+        std::fs::File::open(&copy.0).unwrap().sync_all().unwrap();
+        let opened = if original { &file.0 } else { &copy.0 };
+        assert!(unfit(opened) > 0, "{how}");
+        check(opened, how);
+    }
+}
+
 fn read_only() -> GroupedOptions {
-    GroupedOptions { durable: None, read_only: true }
+    GroupedOptions { read_only: true, ..Default::default() }
 }
 
 /// Commands that only look, as status and the exporter, do not keep a consumer from opening.
@@ -134,13 +179,14 @@ fn what_cannot_keep_the_promise_is_refused_by_name() {
     let e = open(&file.0, Some(Durable::Through)).unwrap_err();
     assert!(matches!(e, Error::Usage { .. }) && e.to_string().contains("it is a file"), "{e}");
     std::fs::File::options().write(true).open(&file.0).unwrap().set_len(64 << 20).unwrap();
-    let e = open(&file.0, None).unwrap_err();
+    let new = GroupedOptions { new: true, ..Default::default() };
+    let e = GroupedMedium::open(&file.0, &new).unwrap_err();
     assert!(e.to_string().contains("(holes)"), "{e}");
     assert_eq!(e.exit_code(), 10, "{e}");
     let missing = file.0.with_extension("missing");
     assert!(open(&missing, None).is_err());
     // Only to be read, it is opened, and nothing is written.
-    let o = GroupedOptions { durable: None, read_only: true };
+    let o = GroupedOptions { read_only: true, ..Default::default() };
     let medium = GroupedMedium::open(&file.0, &o).unwrap();
     let read = forebay_engine::sys::fby_options { read_only: true, ..options() };
     let e = medium.open_pool(&read, 1).unwrap_err();
