@@ -29,7 +29,7 @@ pub(crate) use detect::{
 };
 pub use detect::{file_holder, lease_holder};
 pub use map::Media;
-pub(crate) use signature::{found_on_disk as found_at, EDGE_BYTES, RUN_MAGIC};
+pub(crate) use signature::{found_on_disk as found_at, superblock_places, EDGE_BYTES, RUN_MAGIC};
 
 /// How to open the media.  Fill in what matters and take the rest from
 /// `..Default::default()`.

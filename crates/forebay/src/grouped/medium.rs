@@ -17,7 +17,7 @@ use super::disk::{Beneath, Disk};
 use super::layout::{self, Mend};
 use crate::engine::{Code, Engine};
 use crate::error::{open_error, unknown_error, Error, Result};
-use crate::media::{claim, Access};
+use crate::media::{claim, superblock_places, Access, EDGE_BYTES};
 use crate::medium::{DeviceFacts, MediumFacts, Place};
 use crate::memory::memory_available;
 use crate::report::{human_bytes, Uuid};
@@ -213,6 +213,26 @@ impl GroupedMedium {
         let image = self.media.image().expect("grouped media have an image");
         let wiped = self.disk.store(image, at, bytes as usize);
         wiped.map_err(|e| Error::system(self.disk.path(), "wiping it", e))
+    }
+
+    /// Nothing of what was there may be taken for valid later, by us or by a tool that looks for
+    /// file systems.  The superblocks go first, each copy of them: a power cut leaves the old pool
+    /// as it was, or none.
+    pub(crate) fn wipe_pool(&self) -> Result<()> {
+        let (size, unit) = (self.size_bytes(), u64::from(self.unit));
+        for at in superblock_places() {
+            let block = at / unit * unit;
+            let mut line = [0; 64];
+            let there = block + unit <= size && self.media.read(at, &mut line);
+            if there && line.starts_with(&sys::FBY_MAGIC.to_le_bytes()) {
+                self.wipe(block, unit)?;
+            }
+        }
+        let edge = EDGE_BYTES as u64;
+        for at in [0, size.saturating_sub(edge)] {
+            self.wipe(at, edge.min(size - at))?;
+        }
+        Ok(())
     }
 
     /// From the device, past the page cache, to memory that is aligned as a page.

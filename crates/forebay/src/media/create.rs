@@ -407,10 +407,20 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
         }
     } else {
         // Nothing of what was there may be taken for valid later, by us or
-        // by a tool that looks for file systems.  The start goes first: from
+        // by a tool that looks for file systems.  The superblocks go first: from
         // then on there is no pool, old or new, until the format is done.
         let len = media.info().size_bytes as usize;
         let edge = signature::EDGE_BYTES.min(len);
+        let holds = |at: u64| {
+            let mut line = [0; 64];
+            let there = at + signature::PAGE as u64 <= len as u64;
+            there
+                && media.mapped().read(at, &mut line)
+                && line.starts_with(&sys::FBY_MAGIC.to_le_bytes())
+        };
+        for at in signature::superblock_places().filter(|at| holds(*at)) {
+            media.wipe(at as usize, signature::PAGE);
+        }
         media.wipe(0, edge);
         media.wipe(len - edge, edge);
     }

@@ -5,6 +5,8 @@
 
 use forebay_engine::sys;
 
+use crate::defaults;
+
 /// One signature: bytes at an offset.
 struct Signature {
     name: &'static str,
@@ -62,7 +64,7 @@ pub(crate) const EDGE_BYTES: usize = 64 << 10;
 const CHUNK_STEP: usize = 64 << 10;
 const CHUNK_HEADER_BYTES: usize = 512;
 
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// Fills the slice with what is at a place of the media.
 type Read<'r, E> = dyn FnMut(usize, &mut [u8]) -> Result<(), E> + 'r;
@@ -75,6 +77,14 @@ pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<Strin
 
 /// Begins the first block of a run of `forebay media-test`.
 pub(crate) const RUN_MAGIC: &[u8; 8] = b"FBYPULL1";
+
+/// Places where a superblock of a pool may be, of either kind and any chunk size, the first one
+/// last.  A pool can be opened as long as one of them is left.
+pub(crate) fn superblock_places() -> impl Iterator<Item = u64> {
+    let sizes = (0..).map(|n| u64::from(defaults::CHUNK_SIZE_BYTES_MIN) << n);
+    let sizes = sizes.take_while(|size| *size <= u64::from(defaults::CHUNK_SIZE_BYTES));
+    sizes.map(|size| size / 4).chain([4096, 0])
+}
 
 /// Content of our own.
 const OWN: &[Signature] = &[

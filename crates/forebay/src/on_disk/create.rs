@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::grouped::{GroupedMedium, GroupedOptions};
 use crate::media::{
     check_size, claim, fill_all, found_on, summary, sync_directory, too_small, Access,
-    CreateOptions, NewFile, PoolSummary, EDGE_BYTES,
+    CreateOptions, NewFile, PoolSummary,
 };
 use crate::medium::{FsClass, MediumFacts, Place};
 use crate::memory::memory_available;
@@ -187,11 +187,7 @@ fn format(
 ) -> Result<PoolSummary> {
     let uuid = Uuid::random()?;
     if wipe {
-        let edge = EDGE_BYTES as u64;
-        let len = medium.size_bytes() / u64::from(medium.unit()) * u64::from(medium.unit());
-        for at in [0, len.saturating_sub(edge)] {
-            medium.wipe(at, edge.min(len - at))?;
-        }
+        medium.wipe_pool()?;
     }
     // As many as there is room for, if the number is the one that was not given.
     let volumes = match o.max_volumes {

@@ -9,6 +9,7 @@ use super::bed::{blank, found, found_on, options, Bed};
 use super::cuts::{check, run};
 use super::model::{Landed, Model, CHUNK, UNIT};
 use crate::error::Error;
+use crate::report::Uuid;
 
 /// The n-th write from now on, or flush, fails: everything is acknowledged all the same, and is
 /// there after a cut.
@@ -90,6 +91,47 @@ fn a_format_whose_flush_fails_is_an_error() {
         }
     }
     assert!(refused > 0);
+}
+
+/// A pool is made by force in place of another, and the power fails after each of its writes: the
+/// old pool is as it was, or there is none, or the new one is whole.
+#[test]
+fn a_format_that_is_cut_does_not_bring_back_half_a_pool() {
+    let kind = Durable::Through;
+    let mut content = blank();
+    let tail = content.len() - UNIT;
+    content[tail..].fill(0xaa);
+    let model = Arc::new(Model::new(content, kind, 0, 0));
+    let bed = Bed::on(&model, kind, 1);
+    (0..4).for_each(|n| bed.append_durable(0, n, 100).unwrap());
+    bed.sender.close().unwrap();
+    let old = model.cut(&mut 1);
+    assert!(old[tail..].iter().all(|b| *b == 0xaa));
+    let (mut whole, mut none) = (0, 0);
+    for n in 0.. {
+        let model = Arc::new(Model::new(old.clone(), kind, 0, 0));
+        let on = |model: &Arc<Model>| {
+            GroupedMedium::on(Path::new("(model)"), model.clone(), UNIT as u32, kind).unwrap()
+        };
+        model.plan(|plan| plan.dead_from = Some(n));
+        let medium = on(&model);
+        let made = medium.wipe_pool().and_then(|()| medium.format(Uuid([8; 16]), CHUNK as u32, 8));
+        let left = model.cut(&mut n.clone());
+        if made.is_ok() {
+            break;
+        }
+        let model = Arc::new(Model::new(left.clone(), kind, 0, 0));
+        match on(&model).open_pool(&options(), 1) {
+            Err(_) => none += 1,
+            Ok((engine, _)) if engine.info().sb.uuid == [8; 16] => {}
+            Ok(_) => {
+                whole += 1;
+                assert!(left[tail..] == old[tail..], "cut after write {n}: the end is gone");
+                assert_eq!(found(left, kind, 1), [[0, 1, 2, 3]], "cut after write {n}");
+            }
+        }
+    }
+    assert!(whole >= 1 && none >= 2, "{whole} {none}");
 }
 
 /// What an opening for writing relies on was flushed first, however writes become durable; if that
