@@ -38,6 +38,8 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
     let in_groups = options.in_groups(&a.pool);
     let (mut medium, mut not_measured) = (None, None);
     if in_groups {
+        // A device is measured by writes.
+        options.check_room(&a.pool)?;
         let interrupt = Interrupt::watch()?;
         let facts = MediumFacts::of(&a.pool)?;
         let (measured, why) = match measure(&facts, &interrupt) {

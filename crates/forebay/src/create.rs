@@ -35,6 +35,15 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 }
 
 impl CreateOptions {
+    /// Refuses, before anything is written, a size that a pool at the path cannot have, if it is
+    /// to be written in groups.
+    pub fn check_room(&self, path: &Path) -> Result<()> {
+        match self.in_groups(path) {
+            true => on_disk::check_room(path, &media::check_options(self)?),
+            false => Ok(()),
+        }
+    }
+
     /// Is the pool at the path to be written in groups?
     pub fn in_groups(&self, path: &Path) -> bool {
         match self.medium {

@@ -20,7 +20,7 @@ use crate::media::{
 };
 use crate::medium::FsClass;
 use crate::report::{MediaInfo, MediaKind, Persist};
-pub(crate) use create::create;
+pub(crate) use create::{check_room, create};
 
 /// What lies at a path, by a look that reads and takes no lock.
 pub(crate) enum Found {

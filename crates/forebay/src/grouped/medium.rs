@@ -235,6 +235,20 @@ impl GroupedMedium {
         Ok(())
     }
 
+    /// The first byte that is not zero.
+    pub(crate) fn first_byte_set(&self) -> Option<u64> {
+        let mut piece = vec![0; EDGE_BYTES];
+        let size = self.size_bytes();
+        (0..size).step_by(EDGE_BYTES).find_map(|at| {
+            let piece = &mut piece[..EDGE_BYTES.min((size - at) as usize)];
+            // What cannot be read may be anything.
+            match self.media.read(at, piece) {
+                true => piece.iter().position(|b| *b != 0).map(|n| at + n as u64),
+                false => Some(at),
+            }
+        })
+    }
+
     /// From the device, past the page cache, to memory that is aligned as a page.
     pub(crate) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
         self.disk.read(to, at)

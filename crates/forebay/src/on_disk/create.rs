@@ -6,6 +6,7 @@
 //! metadata as well.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,22 @@ pub(crate) fn create(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
         Err(e) => Err(Error::system(path, "looking at it", e.into())),
         Ok(_) => format_existing(path, o),
     }
+}
+
+/// Refuses, before anything is measured or written, a size that is not possible.
+pub(crate) fn check_room(path: &Path, o: &CreateOptions) -> Result<()> {
+    check_options(path, o)?;
+    let facts = MediumFacts::of(path)?;
+    let size_bytes = match facts.place {
+        Place::NewFile => o.size_bytes,
+        _ => {
+            check_given_size(&facts, o)?;
+            Some(facts.size_bytes).filter(|bytes| *bytes != 0).or(o.size_bytes)
+        }
+    };
+    let Some(size_bytes) = size_bytes else { return Ok(()) };
+    check_size(path, size_bytes, o)?;
+    check_memory(path, size_bytes)
 }
 
 fn check_options(path: &Path, o: &CreateOptions) -> Result<()> {
@@ -129,8 +146,41 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     check_memory(path, facts.size_bytes)?;
     check_given_size(&facts, o)?;
     let empty = facts.place == Place::File && facts.size_bytes == 0;
+    let made = fill_and_format(path, o, &facts, empty);
+    if made.is_err() && empty {
+        empty_again(path);
+    }
+    made
+}
+
+/// A file that was filled for a pool, and refused then, is as it was found.
+fn empty_again(path: &Path) {
+    let zeroes = |mut file: &File| -> std::io::Result<bool> {
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(true),
+                n if piece[..n].iter().any(|b| *b != 0) => return Ok(false),
+                _ => {}
+            }
+        }
+    };
+    let Ok((fd, _)) = claim(path, Access::Write, OFlags::empty()) else { return };
+    let Ok(file) = fd.try_clone().map(File::from) else { return };
+    // Another process may have made something of it.
+    if zeroes(&file).unwrap_or(false) {
+        let _ = file.set_len(0);
+    }
+}
+
+fn fill_and_format(
+    path: &Path,
+    o: &CreateOptions,
+    facts: &MediumFacts,
+    empty: bool,
+) -> Result<PoolSummary> {
     if empty {
-        check_facts(&facts)?;
+        check_facts(facts)?;
         let size_bytes = o.size_bytes.unwrap_or(0);
         check_size(path, size_bytes, o)?;
         check_memory(path, size_bytes)?;
@@ -144,13 +194,18 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     } else {
         check_size(path, facts.size_bytes, o)?;
         if facts.used_by.is_empty() {
-            check_facts(&facts)?;
+            check_facts(facts)?;
         }
     }
     let medium = GroupedMedium::open(path, &new())?;
     if !o.force {
         let media = media_of(path, &medium, false);
         if let Some(found) = found_on(&media, &engine::probe(&media)) {
+            return Err(Error::NotBlank { path: path.into(), found });
+        }
+        // Whatever the places that are looked at do not show.
+        if let Some(at) = medium.first_byte_set() {
+            let found = format!("data of unknown kind (at byte {at})");
             return Err(Error::NotBlank { path: path.into(), found });
         }
     }

@@ -256,8 +256,33 @@ fn options_of_memory_and_wrong_sizes_are_refused() {
     create(&path, &CreateOptions { size_bytes: None, force: true, ..options() }).unwrap();
     assert_eq!(open(&path).media().kind, MediaKind::Disk);
     let empty = dir.file("empty", 0);
+    create(&empty, &many).unwrap_err();
+    assert_eq!(std::fs::metadata(&empty).unwrap().len(), 0, "it is as it was found");
     create(&empty, &options()).unwrap();
     assert_eq!(open(&empty).media().size_bytes, options().size_bytes.unwrap());
+    // One byte that is set, between the places that a large disk is looked at.
+    let mut bytes = vec![0; options().size_bytes.unwrap() as usize];
+    bytes[(5 << 16) + 4000] = 1;
+    let other = dir.path("data");
+    std::fs::write(&other, bytes).unwrap();
+    std::fs::File::open(&other).unwrap().sync_all().unwrap();
+    let e = create(&other, &options()).unwrap_err();
+    assert!(e.exit_code() == 12 && e.to_string().contains("at byte 331680"), "{e}");
+}
+
+/// A size that no pool can have is refused before a disk is measured, which writes to it.
+#[test]
+fn a_size_is_compared_first() {
+    let dir = Dir::on_disk("grouped-size");
+    let huge = CreateOptions { size_bytes: Some(1 << 50), ..options() };
+    let path = dir.path("pool");
+    assert_eq!(huge.check_room(&path).unwrap_err().exit_code(), 2);
+    let small = CreateOptions { size_bytes: Some(64 << 10), ..options() };
+    assert_eq!(small.check_room(&path).unwrap_err().exit_code(), 8);
+    let sparse = dir.file("sparse", 1 << 40);
+    let all = CreateOptions { size_bytes: None, ..options() };
+    assert_eq!(all.check_room(&sparse).unwrap_err().exit_code(), 2);
+    options().check_room(&path).unwrap();
 }
 
 fn told(path: &Path) -> (u8, String) {
