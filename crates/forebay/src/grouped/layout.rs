@@ -54,9 +54,11 @@ pub(super) fn unshare(path: &Path, fd: &OwnedFd, facts: &mut FileFacts, size: u6
 impl Mend {
     /// Writes the zeroes that blocks hold which were never written.
     pub(super) fn fill(&mut self, disk: &Disk, image: &Image, unit: u64) -> Result<()> {
-        let bytes: u64 = self.fill.iter().map(|r| r.end - r.start).sum();
+        // What lies after the end of the pool is not written.
+        let size = image.size() as u64;
+        let bytes: u64 = self.fill.iter().map(|r| r.end.min(size).saturating_sub(r.start)).sum();
         for range in self.fill.drain(..) {
-            let end = range.end.next_multiple_of(unit).min(image.size() as u64);
+            let end = range.end.next_multiple_of(unit).min(size);
             let mut at = range.start / unit * unit;
             while at < end {
                 let n = PIECE.min(end - at);

@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_engine::groups::Durable;
-use forebay_engine::{sys, Image, Media, OpenError};
+use forebay_engine::{sys, Image, Media, Memory, OpenError, Soft, Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::device::{Device, FileDevice};
 use super::disk::{Beneath, Disk};
 use super::layout::{self, Mend};
-use crate::engine::{Code, Engine};
+use crate::engine::{probe_of, Code, Engine};
 use crate::error::{open_error, unknown_error, Error, Result};
 use crate::media::{claim, superblock_places, Access, EDGE_BYTES};
 use crate::medium::{DeviceFacts, MediumFacts, Place};
@@ -47,6 +47,8 @@ pub struct GroupedMedium {
     facts: Option<MediumFacts>,
     /// Why the image may be paged out.
     unlocked: Option<io::Error>,
+    /// What the device has after the end of the pool.
+    beyond_bytes: u64,
     /// What was mended, or could not be.
     told: Vec<String>,
 }
@@ -90,7 +92,7 @@ impl GroupedMedium {
             None => Mend::default(),
         };
         let device = Arc::new(FileDevice::new(fd, size_bytes));
-        let mut medium = GroupedMedium::loaded(path, device, facts.unit_bytes, durable)?;
+        let mut medium = GroupedMedium::loaded(path, device, facts.unit_bytes, durable, o.new)?;
         if !o.read_only {
             let image = medium.media.image().expect("grouped media have an image");
             mend.fill(&medium.disk, image, facts.unit_bytes.into())?;
@@ -108,7 +110,7 @@ impl GroupedMedium {
         unit: u32,
         durable: Durable,
     ) -> Result<GroupedMedium> {
-        let medium = GroupedMedium::loaded(path, device, unit, durable)?;
+        let medium = GroupedMedium::loaded(path, device, unit, durable, false)?;
         medium.settle()?;
         Ok(medium)
     }
@@ -128,8 +130,15 @@ impl GroupedMedium {
         device: Arc<dyn Device>,
         unit: u32,
         durable: Durable,
+        new: bool,
     ) -> Result<GroupedMedium> {
-        let image = load(path, &*device, unit)?;
+        // A pool that is there knows its size, and the device may have become larger.
+        let pool = match new {
+            true => None,
+            false => pool_bytes(&device, unit),
+        };
+        let image = load(path, &*device, unit, pool)?;
+        let beyond = device.size_bytes().saturating_sub(pool.unwrap_or(u64::MAX));
         let unlocked = image.lock().err();
         let disk = Arc::new(Disk::new(path, device, durable));
         let below = Box::new(Beneath(disk.clone()));
@@ -141,6 +150,7 @@ impl GroupedMedium {
             unit,
             facts: None,
             unlocked,
+            beyond_bytes: beyond,
             told: Vec::new(),
         })
     }
@@ -177,6 +187,13 @@ impl GroupedMedium {
     pub fn notes(&self) -> Vec<String> {
         let size = human_bytes(self.size_bytes());
         let mut said = vec![format!("the pool has an image of {size} in memory")];
+        if self.beyond_bytes >= u64::from(self.unit) {
+            said.push(format!(
+                "{} of {} are not the pool's: it was made when that was smaller",
+                human_bytes(self.beyond_bytes),
+                self.disk.path().display()
+            ));
+        }
         said.extend(self.told.iter().cloned());
         if let Some(e) = &self.unlocked {
             said.push(format!("the image may be paged out, and then a write can wait for the swap device ({e}): allow the memory to be locked (ulimit -l, LimitMEMLOCK= of a unit)"));
@@ -319,6 +336,50 @@ fn needs_no_flush(device: &DeviceFacts) -> bool {
     device.with_below().iter().all(one)
 }
 
+/// The device as a store that is only read.
+struct Look {
+    device: Arc<dyn Device>,
+    unit: u64,
+}
+
+impl Store for Look {
+    fn size(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn write(&self, _: u64, _: &[u8]) {
+        unreachable!("a probe stores nothing");
+    }
+
+    fn fence(&self, _: u64, _: usize) {}
+
+    fn read(&self, at: u64, bytes: usize, take: impl FnOnce(&[u8])) -> bool {
+        let start = at / self.unit * self.unit;
+        let end = (at + bytes as u64).next_multiple_of(self.unit);
+        let read = Memory::zeroed((end - start) as usize).and_then(|mut blocks| {
+            self.device.read(blocks.bytes_mut(), start)?;
+            Ok(blocks)
+        });
+        match read {
+            Ok(mut blocks) => {
+                take(&blocks.bytes_mut()[(at - start) as usize..][..bytes]);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// The size of the pool that is there, by its superblock or the copy of that.
+fn pool_bytes(device: &Arc<dyn Device>, unit: u32) -> Option<u64> {
+    let look = Look { device: device.clone(), unit: unit.max(1).into() };
+    let superblock = probe_of(&Soft::new(look)).superblock?;
+    let grouped = superblock.features_incompat & sys::FBY_FEATURE_GROUPED != 0;
+    let size = superblock.media_size_bytes;
+    let whole = size.is_multiple_of(unit.max(1).into()) && size <= device.size_bytes();
+    (grouped && whole).then_some(size)
+}
+
 fn no_memory(path: &Path, bytes: u64, what: &str, source: io::Error) -> Error {
     let way_out = format!(
         "it needs {} for {what}, and {} are free: free memory, or use a smaller pool",
@@ -328,10 +389,11 @@ fn no_memory(path: &Path, bytes: u64, what: &str, source: io::Error) -> Error {
     Error::Io { path: path.into(), doing: "allocating memory", source, way_out }
 }
 
-/// Reads all of the device.  A block that cannot be read is damage there.
-fn load(path: &Path, device: &dyn Device, unit: u32) -> Result<Image> {
+/// Reads the pool, or all of the device.  A block that cannot be read is damage there.
+fn load(path: &Path, device: &dyn Device, unit: u32, pool: Option<u64>) -> Result<Image> {
     let unit = unit as usize;
-    let size_bytes = device.size_bytes() - device.size_bytes() % unit.max(1) as u64;
+    let size_bytes = pool.unwrap_or(device.size_bytes());
+    let size_bytes = size_bytes - size_bytes % unit.max(1) as u64;
     let small = |bytes| Error::TooSmall {
         path: path.into(),
         bytes,

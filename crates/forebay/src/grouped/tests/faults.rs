@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The device fails: once at each place, for good, or when it is read.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use forebay_engine::Image;
+
+use super::super::device::Device;
 use super::super::{Durable, GroupedMedium, Sender};
 use super::bed::{blank, found, found_on, options, Bed};
 use super::cuts::{check, run};
@@ -91,6 +95,49 @@ fn a_format_whose_flush_fails_is_an_error() {
         }
     }
     assert!(refused > 0);
+}
+
+/// A device that has become as large as no memory is.
+#[derive(Debug)]
+struct Grown(Arc<Model>);
+
+impl Device for Grown {
+    fn size_bytes(&self) -> u64 {
+        1 << 50
+    }
+    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        match at + to.len() as u64 <= self.0.size_bytes() {
+            true => self.0.read(to, at),
+            false => Err(rustix::io::Errno::IO.into()),
+        }
+    }
+    fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
+        self.0.write(image, at, bytes, fua)
+    }
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// By each superblock alone, too.
+#[test]
+fn a_pool_keeps_its_size_on_a_larger_device() {
+    let kind = Durable::Flush;
+    let model = Arc::new(Model::new(blank(), kind, 0, 0));
+    let bed = Bed::on(&model, kind, 1);
+    (0..4).for_each(|n| bed.append_durable(0, n, 100).unwrap());
+    bed.sender.close().unwrap();
+    let left = model.cut(&mut 1);
+    for damaged in [None, Some(0), Some(CHUNK / 4)] {
+        let mut content = left.clone();
+        damaged.into_iter().for_each(|at| content[at..at + 512].fill(0xff));
+        let grown = Arc::new(Grown(Arc::new(Model::new(content, kind, 0, 0))));
+        let medium = GroupedMedium::on(Path::new("(model)"), grown, UNIT as u32, kind).unwrap();
+        assert_eq!(medium.size_bytes(), left.len() as u64, "{damaged:?}");
+        let notes = medium.notes().join("; ");
+        assert!(notes.contains("are not the pool's"), "{notes}");
+        assert_eq!(found_on(&medium, 1), [[0, 1, 2, 3]], "{damaged:?}");
+    }
 }
 
 /// A pool is made by force in place of another, and the power fails after each of its writes: the
