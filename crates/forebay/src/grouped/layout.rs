@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::disk::Disk;
 use crate::error::{Error, Result};
-use crate::medium::{unfilled, FileFacts};
+use crate::medium::{unfilled, MediumFacts};
 use crate::report::human_bytes;
 
 /// Bytes that are written at a time.
@@ -30,18 +30,21 @@ pub(super) struct Mend {
 }
 
 /// Gives a file its own blocks where it shares them, and looks which were never written.
-pub(super) fn unshare(path: &Path, fd: &OwnedFd, facts: &mut FileFacts, size: u64) -> Result<Mend> {
+pub(super) fn unshare(fd: &OwnedFd, facts: &mut MediumFacts, size: u64) -> Result<Mend> {
     let mut mend = Mend::default();
-    let shared = facts.shared_bytes.unwrap_or(0);
+    let shared_bytes = |facts: &MediumFacts| facts.file.as_ref().and_then(|f| f.shared_bytes);
+    let shared = shared_bytes(facts).unwrap_or(0);
     if shared != 0 {
         let done = rustix::fs::fallocate(fd, FallocateFlags::UNSHARE_RANGE, 0, size)
             .and_then(|()| rustix::fs::fsync(fd));
         match done {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
-            Err(e) => return Err(failed(path, "giving it blocks of its own", shared, e.into())),
+            Err(e) => {
+                return Err(failed(&facts.path, "giving it blocks of its own", shared, e.into()))
+            }
         }
-        *facts = FileFacts::of(fd, path, size);
-        let said = match facts.shared_bytes.unwrap_or(0) {
+        facts.look_at_file(fd);
+        let said = match shared_bytes(facts).unwrap_or(0) {
             0 => format!("{} of the file were shared with a copy (reflink), and are its own now", human_bytes(shared)),
             left => format!("{} of the file share their blocks with a copy (reflink), so each first write goes elsewhere and can fail for lack of space: use a copy made by cp --reflink=never --sparse=never", human_bytes(left)),
         };

@@ -87,9 +87,9 @@ impl GroupedMedium {
         let durable = durable(path, &facts, o.durable)?;
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-        let mut mend = match facts.file.as_mut().filter(|_| !o.read_only && !o.new) {
-            Some(file) => layout::unshare(path, &fd, file, size_bytes)?,
-            None => Mend::default(),
+        let mut mend = match facts.place == Place::File && !o.read_only && !o.new {
+            true => layout::unshare(&fd, &mut facts, size_bytes)?,
+            false => Mend::default(),
         };
         let device = Arc::new(FileDevice::new(fd, size_bytes));
         let mut medium = GroupedMedium::loaded(path, device, facts.unit_bytes, durable, o.new)?;
@@ -99,6 +99,8 @@ impl GroupedMedium {
             medium.settle()?;
         }
         medium.told = mend.told;
+        // One that is there was made before anybody looked.
+        medium.told.extend(facts.misaligned());
         medium.facts = Some(facts);
         Ok(medium)
     }

@@ -16,7 +16,7 @@ use super::file_system::FileSystemFacts;
 use super::users::{self, is_swap, names, number_of, Number};
 use crate::error::{Error, Result};
 use crate::media::check_link;
-use crate::origin::{backing_of, file_extents};
+use crate::origin::{backing_of, file_extents, FileExtent};
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.
 const UNIT_LEAST: u32 = 4096;
@@ -93,6 +93,9 @@ pub struct FileFacts {
     pub unwritten_bytes: Option<u64>,
     /// Bytes whose blocks another file has too.
     pub shared_bytes: Option<u64>,
+    /// Bytes in blocks that do not begin where a block of the unit begins on the disk.
+    #[serde(default)]
+    pub misaligned_bytes: Option<u64>,
     pub swap: bool,
 }
 
@@ -154,14 +157,25 @@ impl MediumFacts {
                 facts.device = facts.file_system.as_ref().and_then(|s| below_file_system(s, 0));
             }
         }
-        if place == Place::File {
-            facts.size_bytes = st.st_size as u64;
-            facts.file = Some(FileFacts::of(&fd, path, facts.size_bytes));
-            facts.used_by = users::of_file(&fd, &st);
-        }
         let physical = facts.device.as_ref().and_then(|d| d.physical_block_bytes).unwrap_or(0);
         facts.unit_bytes = UNIT_LEAST.max(physical);
+        if place == Place::File {
+            facts.size_bytes = st.st_size as u64;
+            facts.look_at_file(&fd);
+            facts.used_by = users::of_file(&fd, &st);
+        }
         Ok(facts)
+    }
+
+    /// How the blocks of the file are laid out now.
+    pub(crate) fn look_at_file(&mut self, fd: &OwnedFd) {
+        let on = (self.start_bytes(), u64::from(self.unit_bytes));
+        self.file = Some(FileFacts::of(fd, &self.path, self.size_bytes, on));
+    }
+
+    /// Where the partition begins that it is, or lies on.
+    pub(super) fn start_bytes(&self) -> u64 {
+        self.device.as_ref().and_then(|d| d.partition_start).unwrap_or(0).saturating_mul(512)
     }
 
     /// Looks again who uses it, now that this process has claimed it: one that had it before may
@@ -359,24 +373,30 @@ fn clean(text: &str) -> Option<String> {
 }
 
 impl FileFacts {
-    pub(crate) fn of(fd: &OwnedFd, path: &Path, size: u64) -> FileFacts {
-        let layout = layout(fd, size);
+    /// `on`: where its file system begins on the disk, and the unit.
+    fn of(fd: &OwnedFd, path: &Path, size: u64, on: (u64, u64)) -> FileFacts {
+        let layout = layout(|at| file_extents(fd.as_fd(), at).ok(), size, on);
         FileFacts {
-            hole_bytes: layout.map(|l| l.0),
-            unwritten_bytes: layout.map(|l| l.1),
-            shared_bytes: layout.map(|l| l.2),
+            hole_bytes: layout.map(|l| l[0]),
+            unwritten_bytes: layout.map(|l| l[1]),
+            shared_bytes: layout.map(|l| l[2]),
+            misaligned_bytes: layout.map(|l| l[3]),
             swap: is_swap(path),
         }
     }
 }
 
-/// Bytes of holes, unwritten and shared, of a file up to its size.
-fn layout(fd: &OwnedFd, size: u64) -> Option<(u64, u64, u64)> {
-    let (mut at, mut holes, mut unwritten, mut shared) = (0, 0, 0, 0);
+/// Bytes of holes, unwritten, shared, and misaligned, of a file up to its size.
+fn layout(
+    extents: impl Fn(u64) -> Option<Vec<FileExtent>>,
+    size: u64,
+    (begin, unit): (u64, u64),
+) -> Option<[u64; 4]> {
+    let (mut at, mut holes, mut unwritten, mut shared, mut misaligned) = (0, 0, 0, 0, 0);
     while at < size {
-        let found = file_extents(fd.as_fd(), at).ok()?;
+        let found = extents(at)?;
         if found.is_empty() {
-            return Some((holes + size - at, unwritten, shared));
+            return Some([holes + size - at, unwritten, shared, misaligned]);
         }
         for e in found {
             let start = e.start.clamp(at, size);
@@ -384,13 +404,15 @@ fn layout(fd: &OwnedFd, size: u64) -> Option<(u64, u64, u64)> {
             holes += start - at;
             unwritten += if e.unwritten { end - start } else { 0 };
             shared += if e.shared { end - start } else { 0 };
+            let place = begin.wrapping_add(e.physical).wrapping_sub(e.start);
+            misaligned += if place.is_multiple_of(unit) { 0 } else { end - start };
             at = end;
             if e.len == 0 {
                 return None; // or this would not end
             }
         }
     }
-    Some((holes, unwritten, shared))
+    Some([holes, unwritten, shared, misaligned])
 }
 
 /// Ranges of a file, up to its size, that have no blocks, or blocks that were never written; none
@@ -422,6 +444,34 @@ pub(crate) fn unfilled(fd: BorrowedFd<'_>, size: u64) -> Vec<Range<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Extents of a file on a partition: which of them share a block of the disk with others.
+    #[test]
+    fn blocks_that_lie_across_those_of_the_disk_are_counted() {
+        let extent = |start, len, physical| FileExtent {
+            start,
+            len,
+            physical,
+            unwritten: false,
+            shared: false,
+        };
+        let (file, far) = (vec![extent(0, 8192, 1 << 20)], vec![extent(0, 8192, (1 << 20) + 1024)]);
+        let two = vec![extent(0, 4096, 8192), extent(4096, 12288, 65536 + 2048)];
+        for (extents, begin, unit, expected) in [
+            (&file, 1 << 20, 4096, 0),
+            (&file, 63 * 512, 4096, 8192),
+            (&file, 8 * 512, 4096, 0),
+            (&file, 8 * 512, 16384, 8192),
+            (&far, 1 << 20, 4096, 8192),
+            (&far, 6 * 512, 4096, 0),
+            (&two, 0, 4096, 12288),
+        ] {
+            let size = extents.iter().map(|e| e.len).sum();
+            let given = |at| Some(extents.iter().filter(|e| e.start >= at).copied().collect());
+            let found = layout(given, size, (begin, unit));
+            assert_eq!(found, Some([0, 0, 0, expected]), "{extents:?} from {begin}, {unit}");
+        }
+    }
 
     /// A made-up sysfs: each way to be reached, and what is read of a disk and of a partition.
     #[test]
@@ -545,17 +595,18 @@ mod tests {
         file.write_all_at(&[7; 65536], 65536).unwrap();
         file.sync_all().unwrap();
         let fd = OwnedFd::from(fs::File::open(&path).unwrap());
-        let found = layout(&fd, 1 << 20);
+        let bytes = || layout(|at| file_extents(fd.as_fd(), at).ok(), 1 << 20, (0, 512));
+        let found = bytes();
         let all = rustix::fs::FallocateFlags::empty();
         let allocated = rustix::fs::fallocate(&file, all, 0, 1 << 20);
-        let after = layout(&fd, 1 << 20);
+        let after = bytes();
         fs::remove_file(&path).unwrap();
         let Some(found) = found else {
             return forebay_test::skipped!("the temporary directory's file system has no FIEMAP");
         };
-        assert_eq!(found, ((1 << 20) - 65536, 0, 0));
+        assert_eq!(found, [(1 << 20) - 65536, 0, 0, 0]);
         if allocated.is_ok() {
-            assert_eq!(after, Some((0, (1 << 20) - 65536, 0)));
+            assert_eq!(after, Some([0, (1 << 20) - 65536, 0, 0]));
         }
     }
 

@@ -37,9 +37,17 @@ impl MediumFacts {
     /// All that makes it unfit; empty if nothing does.
     pub fn refusals(&self) -> Vec<Refusal> {
         let mut all = self.refusals_of_place();
-        self.refuse_layout(&mut |name: &str, cause: String, way_out: &str| {
+        let mut refuse = |name: &str, cause: String, way_out: &str| {
             all.push(Refusal { name: name.into(), cause, way_out: way_out.into() });
-        });
+        };
+        self.refuse_layout(&mut refuse);
+        if let Some(cause) = self.misaligned() {
+            refuse(
+                "misaligned",
+                cause,
+                "use a partition that is aligned to 1 MiB, and on it a file system with blocks of 4 KiB",
+            );
+        }
         all
     }
 
@@ -66,6 +74,24 @@ impl MediumFacts {
         self.refuse_device(&mut refuse);
         self.refuse_below(&mut refuse);
         all
+    }
+
+    /// A write of a unit changes a part of another block of the disk: cut, it may damage what is
+    /// durable there.
+    pub(crate) fn misaligned(&self) -> Option<String> {
+        let (start, unit) = (self.start_bytes(), u64::from(self.unit_bytes));
+        let across = |what: String| {
+            format!("{what} across the disk's blocks of {}: a write that is cut there may damage what was durable, and each write is two", human_bytes(unit))
+        };
+        match (self.place, self.file.as_ref().and_then(|f| f.misaligned_bytes)) {
+            (Place::File, Some(bytes)) if bytes != 0 => {
+                Some(across(format!("{} of the file lie", human_bytes(bytes))))
+            }
+            (Place::BlockDevice, _) if !start.is_multiple_of(unit) => {
+                Some(across(format!("the partition begins at byte {start}, and lies")))
+            }
+            _ => None,
+        }
     }
 
     fn refuse_device(&self, refuse: &mut impl FnMut(&str, String, &str)) {
@@ -251,6 +277,7 @@ mod tests {
             hole_bytes: Some(0),
             unwritten_bytes: Some(0),
             shared_bytes: Some(0),
+            misaligned_bytes: Some(0),
             swap: false,
         };
         MediumFacts { place: Place::File, file: Some(file), file_system: Some(system), ..disk() }
@@ -350,6 +377,18 @@ mod tests {
             (Some("holes"), with_file(ext4(), |f| f.hole_bytes = Some(4096))),
             (Some("unwritten"), with_file(ext4(), |f| f.unwritten_bytes = Some(4096))),
             (Some("shared-blocks"), with_file(ext4(), |f| f.shared_bytes = Some(4096))),
+            (Some("misaligned"), with_file(ext4(), |f| f.misaligned_bytes = Some(4096))),
+            (Some("misaligned"), with_device(disk(), |d| d.partition_start = Some(63))),
+            (None, with_device(disk(), |d| d.partition_start = Some(2048))),
+            // Each extent of a file is looked at.
+            (None, with_device(ext4(), |d| d.partition_start = Some(63))),
+            (
+                Some("misaligned"),
+                MediumFacts {
+                    unit_bytes: 16384,
+                    ..with_device(disk(), |d| d.partition_start = Some(8))
+                },
+            ),
             (Some("swap"), with_file(ext4(), |f| f.swap = true)),
             (Some("in-use"), MediumFacts { used_by: vec!["it is mounted on /".into()], ..disk() }),
         ];

@@ -66,6 +66,8 @@ pub fn join_project(file: BorrowedFd<'_>, above: BorrowedFd<'_>) -> Result<(), E
 pub(crate) struct FileExtent {
     pub start: u64,
     pub len: u64,
+    /// Where it is on the file system's device, in bytes.
+    pub physical: u64,
     /// It has blocks, and reads as zeroes until it is written.
     pub unwritten: bool,
     /// Another file has the same blocks.
@@ -92,6 +94,7 @@ pub(crate) fn file_extents(file: BorrowedFd<'_>, start: u64) -> Result<Vec<FileE
     let found = ((map[2] >> 32) as usize).min(MOST);
     let extent = |e: &[u64]| FileExtent {
         start: e[0],
+        physical: e[1],
         len: e[2],
         unwritten: e[5] & UNWRITTEN != 0,
         shared: e[5] & SHARED != 0,
