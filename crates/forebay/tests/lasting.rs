@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use forebay::*;
 use forebay_engine::{forks, lasting};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
 /// Lasting descriptors have no lower number.
 const LEAST: RawFd = 500;
@@ -27,6 +28,12 @@ const NONE: [RawFd; 0] = [];
 
 fn keep(fd: OwnedFd) -> OwnedFd {
     rustix::io::fcntl_dupfd_cloexec(&fd, LEAST).unwrap()
+}
+
+fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    let me = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
+    let new = rustix::process::pidfd_getfd(me, fd, PidfdGetfdFlags::empty())?;
+    Ok(keep(new))
 }
 
 fn close(fd: OwnedFd) {
@@ -92,7 +99,7 @@ fn pool(directory: &Dir, medium: MediumChoice) -> Option<PathBuf> {
 
 #[test]
 fn a_child_has_no_descriptor_of_a_pool() {
-    assert!(lasting::keep_by(lasting::Keeper { keep, close, check }));
+    assert!(lasting::keep_by(lasting::Keeper { keep, duplicate, close, check }));
     let (memory, disk) = (Dir::new("lasting"), Dir::on_disk("lasting-groups"));
     let mapped = pool(&memory, MediumChoice::Memory).unwrap();
     // Such a descriptor is found.

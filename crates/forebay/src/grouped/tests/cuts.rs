@@ -15,6 +15,8 @@ use crate::engine::Code;
 use crate::medium::mixed;
 
 const THREADS: u64 = 16;
+/// As many fit in the pool, in groups of one entry too, if the cut comes late.
+const EACH: u64 = 80;
 const KINDS: [Durable; 3] = [Durable::Through, Durable::Fua, Durable::Flush];
 
 /// An entry's number: thread and count.
@@ -109,7 +111,7 @@ fn everything_acknowledged_is_there_after_a_cut() {
                 stop.store(true, Ordering::SeqCst);
                 model.cut(&mut seed)
             });
-            run_until(&bed, &model, (THREADS, u64::MAX), &acknowledged, &stop);
+            run_until(&bed, &model, (THREADS, EACH), &acknowledged, &stop);
             cutter.join().unwrap()
         });
         let acknowledged = acknowledged.into_inner().unwrap();
