@@ -222,7 +222,9 @@ impl Sender {
         match self.engine.medium_next(wake) {
             Ok((Decision::Done, io)) => drop(self.send(None, &io, wake)),
             Ok((Decision::Wait(Wait::Slot), _)) => std::thread::yield_now(),
-            Ok(_) => self.sleep_until_end(seen),
+            Ok(_) => {
+                self.sleep_until_end(seen);
+            }
             Err(_) => {}
         }
     }
@@ -396,9 +398,14 @@ impl Sender {
     /// Until its entry is durable, or it has given up the lead.
     fn lead(&self, log: u16, ticket: u64, wake: &mut u32) {
         let mut turns = 0;
-        while self.pending(ticket) {
+        loop {
             self.hold(log, ticket);
+            // In this order: an end that is not in `seen` may have made the entry durable, and no
+            // other one may come.
             let seen = self.ends();
+            if !self.pending(ticket) {
+                break;
+            }
             let before = self.engine.medium_load(ticket).in_flight;
             match self.engine.medium_next(wake) {
                 Ok((Decision::Done, io)) => {
@@ -414,7 +421,12 @@ impl Sender {
                     }
                 }
                 Ok((Decision::Wait(Wait::Slot), _)) => pause(&mut turns),
-                Ok(_) => self.sleep_until_end(seen),
+                Ok(_) => {
+                    // It slept for nothing.
+                    if !self.sleep_until_end(seen) && !self.pending(ticket) {
+                        self.lock().counts.lost += 1;
+                    }
+                }
                 // The pool has failed, and no ticket is pending.
                 Err(_) => break,
             }
@@ -454,8 +466,8 @@ impl Sender {
         done.is_some()
     }
 
-    /// Sleeps until another request has ended than `seen`.
-    fn sleep_until_end(&self, seen: u64) {
+    /// Sleeps until another request has ended than `seen`.  False: none has, to the limit.
+    fn sleep_until_end(&self, seen: u64) -> bool {
         let mut state = self.lock();
         state.sleepers += 1;
         while self.ends() == seen {
@@ -468,6 +480,7 @@ impl Sender {
             }
         }
         state.sleepers -= 1;
+        self.ends() != seen
     }
 
     // --- what a group waits for ----------------------------------------------

@@ -2,7 +2,9 @@
 //! A grouped pool with logs, and what a recovery finds in them.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
 
 use forebay_engine::{sys, Decision};
 
@@ -28,6 +30,21 @@ pub fn room(chunks: usize) -> Vec<u8> {
     vec![0; (1 + chunks) * CHUNK]
 }
 
+/// Milliseconds in which a thread that sleeps for 20 ms at a time did not run, the most so far: a
+/// machine that stood still.
+static STOOD_STILL_MS: AtomicU64 = AtomicU64::new(0);
+
+fn watch_the_machine() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        std::thread::spawn(|| loop {
+            let start = Instant::now();
+            std::thread::sleep(Duration::from_millis(20));
+            STOOD_STILL_MS.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
+        });
+    });
+}
+
 /// An open pool.
 pub struct Bed {
     pub engine: Arc<Engine>,
@@ -42,6 +59,7 @@ fn name(log: usize) -> String {
 impl Bed {
     /// A new pool with that many logs, in use.
     pub fn new(medium: GroupedMedium, logs: usize) -> Result<Bed> {
+        watch_the_machine();
         medium.format(Uuid([7; 16]), CHUNK as u32, 8)?;
         let (engine, _) = medium.open_pool(&options(), 1)?;
         let sender = Sender::new(engine.clone(), medium.disk().clone());
@@ -60,6 +78,15 @@ impl Bed {
         let place = Path::new("(model)");
         Bed::new(GroupedMedium::on(place, model.clone(), UNIT as u32, durable).unwrap(), logs)
             .unwrap()
+    }
+
+    /// Wake-ups that were lost.  They are counted by the time a sleep took, so a virtual machine
+    /// that was stopped for seconds shows some that were not.
+    pub fn lost(&self) -> u64 {
+        match STOOD_STILL_MS.load(Ordering::Relaxed) {
+            0..2000 => self.sender.counts().lost,
+            _ => 0,
+        }
     }
 
     /// An append, and the ticket that it returns.

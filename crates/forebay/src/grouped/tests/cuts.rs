@@ -119,7 +119,7 @@ fn everything_acknowledged_is_there_after_a_cut() {
         let found = found(left, kind, logs);
         check(&found, &acknowledged);
         unacknowledged += found.iter().map(Vec::len).sum::<usize>() - acknowledged.len();
-        assert_eq!(bed.sender.counts().lost, 0, "wake-ups were lost");
+        assert_eq!(bed.lost(), 0, "wake-ups were lost");
     }
     println!("{unacknowledged} entries were there that nobody was told of");
 }
@@ -134,7 +134,7 @@ fn nobody_is_left_asleep() {
             let each = 400 / threads;
             let acknowledged = run(&bed, &model, threads, each);
             assert_eq!(acknowledged.len() as u64, threads * each);
-            assert_eq!(bed.sender.counts().lost, 0, "{kind:?}, {logs} logs, {threads} threads");
+            assert_eq!(bed.lost(), 0, "{kind:?}, {logs} logs, {threads} threads");
             bed.sender.close().unwrap();
             let left = model.cut(&mut 1);
             check(&found(left, kind, logs), &acknowledged);
@@ -158,7 +158,7 @@ fn who_waits_is_called_when_the_leader_has_gone() {
                 });
             }
         });
-        assert_eq!(bed.sender.counts().lost, 0, "{kind:?}");
+        assert_eq!(bed.lost(), 0, "{kind:?}");
     }
 }
 

@@ -35,7 +35,7 @@ fn one_error_anywhere_loses_nothing() {
             assert_eq!(told.len(), 96, "{kind:?}, error {n}");
             let info = bed.engine.medium_info();
             assert!(info.write_errors + info.flush_errors > 0, "no error happened: {info:?}");
-            assert!(!info.failed && bed.sender.counts().lost == 0, "{info:?}");
+            assert!(!info.failed && bed.lost() == 0, "{info:?}");
             let mut seed = n;
             check(&found(model.cut(&mut seed), kind, 2), &told);
         }
@@ -65,7 +65,7 @@ fn a_device_that_fails_for_good_is_told_to_everybody() {
         }
         assert_eq!((e.exit_code(), e.errno()), (7, 5), "{e}");
         assert!(matches!(bed.sender.close(), Err(Error::Io { .. })));
-        assert_eq!(bed.sender.counts().lost, 0);
+        assert_eq!(bed.lost(), 0);
         check(&found(model.cut(&mut 5), kind, 1), &told);
     }
 }

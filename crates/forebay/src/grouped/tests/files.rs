@@ -65,7 +65,7 @@ fn entries_of_many_threads_are_in_the_file() {
                 });
             }
         });
-        assert_eq!(bed.sender.counts().lost, 0);
+        assert_eq!(bed.lost(), 0);
         // As a process that dies: nothing is closed.
         drop(bed);
         let found = found_on(&open(&file.0, durable).unwrap(), 2);
