@@ -207,6 +207,12 @@ impl Pool {
         &self.media().path
     }
 
+    /// Of a pool that is written in groups.
+    #[cfg(test)]
+    pub(crate) fn sender(&self) -> Option<&crate::grouped::Sender> {
+        self.0.core().sender.as_ref()
+    }
+
     pub fn uuid(&self) -> Uuid {
         self.0.core().uuid()
     }

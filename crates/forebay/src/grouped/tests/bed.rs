@@ -34,7 +34,7 @@ pub fn room(chunks: usize) -> Vec<u8> {
 /// machine that stood still.
 static STOOD_STILL_MS: AtomicU64 = AtomicU64::new(0);
 
-fn watch_the_machine() {
+pub fn watch_the_machine() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         std::thread::spawn(|| loop {
@@ -43,6 +43,15 @@ fn watch_the_machine() {
             STOOD_STILL_MS.fetch_max(start.elapsed().as_millis() as u64, Ordering::Relaxed);
         });
     });
+}
+
+/// Wake-ups that were lost.  They are counted by the time a sleep took, so a virtual machine that
+/// was stopped for seconds shows some that were not.
+pub fn lost_by(sender: &Sender) -> u64 {
+    match STOOD_STILL_MS.load(Ordering::Relaxed) {
+        0..2000 => sender.counts().lost,
+        _ => 0,
+    }
 }
 
 /// An open pool.
@@ -80,13 +89,8 @@ impl Bed {
             .unwrap()
     }
 
-    /// Wake-ups that were lost.  They are counted by the time a sleep took, so a virtual machine
-    /// that was stopped for seconds shows some that were not.
     pub fn lost(&self) -> u64 {
-        match STOOD_STILL_MS.load(Ordering::Relaxed) {
-            0..2000 => self.sender.counts().lost,
-            _ => 0,
-        }
+        lost_by(&self.sender)
     }
 
     /// An append, and the ticket that it returns.

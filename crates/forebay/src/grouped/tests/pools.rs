@@ -22,6 +22,7 @@ const KINDS: [Durable; 3] = [Durable::Through, Durable::Fua, Durable::Flush];
 /// A new pool with logs that are in use.
 fn made(model: &Arc<Model>, kind: Durable, logs: usize) -> (Pool, Vec<Log>) {
     let path = Path::new("(model)");
+    super::bed::watch_the_machine();
     let medium = GroupedMedium::on(path, model.clone(), UNIT as u32, kind).unwrap();
     medium.format(Uuid([7; 16]), CHUNK as u32, 8).unwrap();
     let pool = Pool::open_on(medium, &PoolOptions::default()).unwrap();
@@ -180,6 +181,8 @@ fn a_sync_ends_while_others_append() {
             assert!(!watch.join().unwrap(), "{kind:?}: a sync did not end while others appended");
         });
         assert!(most <= 12, "{kind:?}: one sync has sent {most} requests");
+        let sender = pool.sender().expect("it is written in groups");
+        assert_eq!(super::bed::lost_by(sender), 0, "{kind:?}: wake-ups were lost");
         drop(logs);
         pool.close().unwrap();
     }
