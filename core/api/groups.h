@@ -28,8 +28,9 @@
  * Write errors: the engine appends the group again, in another chunk, from the image.  Flush
  * errors: it does so with all groups that had been sent and were not durable, since a later flush
  * that succeeds does not prove that they are there.  If no chunk is free, it writes the group to
- * its place again.  A group that fails three times is not tried again: the pool has failed.  Then no ticket becomes durable any more, all
- * calls that would change something return -FBY_E_MEDIUM, and reads go on from the image.
+ * its place again.  A group that fails three times is not tried again: the pool has failed.  Then
+ * no ticket becomes durable any more, all calls that would change something return -FBY_E_MEDIUM,
+ * and reads go on from the image.
  *
  * In a pool in memory each append is durable when it returns: its ticket is 0, which is always
  * durable, and there is never anything to send.

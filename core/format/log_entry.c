@@ -50,7 +50,7 @@ bool fby_log_entry_read(const struct fby_store *st, u32 c, u32 line, struct fby_
 	       entry_sane(st, c, line, e);
 }
 
-/* Of a grouped chunk, any group says which epoch the chunk has: the first may be damaged. */
+/* Any group of a grouped chunk says which epoch the chunk has: the first may be damaged. */
 static bool group_newest(const struct fby_store *st, u32 c, struct fby_open_line *out)
 {
 	struct fby_group_line g;

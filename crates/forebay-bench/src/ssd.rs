@@ -59,7 +59,7 @@ pub struct SsdReport {
     pub media: String,
 }
 
-/// So many threads; rates are medians of the rounds, counts are of all rounds.
+/// The figures of one number of threads: rates are medians of the rounds, counts are of all rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SsdRow {
     pub threads: u32,
@@ -72,7 +72,7 @@ pub struct SsdRow {
     pub p99_ns: u64,
     pub mapped_p50_ns: u64,
     pub mapped_p99_ns: u64,
-    /// Of the disk, for each append.
+    /// Requests and bytes that the disk gets for each append.
     pub writes: f64,
     pub flushes: f64,
     pub written_bytes: f64,
@@ -181,7 +181,7 @@ impl Bed {
     }
 }
 
-/// What one kind of pool did.
+/// The result of one kind of pool.
 #[derive(Default)]
 struct Done {
     times: Vec<u32>,

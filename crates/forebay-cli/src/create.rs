@@ -9,7 +9,7 @@ use forebay::{
 };
 use serde::Serialize;
 
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, INTERRUPTED};
 use crate::media_info::{self, Info};
 use crate::{args, out, units};
 
@@ -48,7 +48,7 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         };
         if interrupt.came() {
             out::warn(format_args!("forebay: {}: interrupted; nothing was made", a.pool.display()));
-            return Ok(13);
+            return Ok(INTERRUPTED);
         }
         not_measured = why;
         medium = Some(Info::new(facts, measured));

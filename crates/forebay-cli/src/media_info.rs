@@ -103,7 +103,7 @@ fn tell(info: &Info) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was found of the disk that a new pool lies on.
+/// Prints the properties of the disk that a new pool lies on.
 pub fn tell_found(info: &Info) -> anyhow::Result<()> {
     tell_disk(info)?;
     info.judgement.doubts.iter().try_for_each(tell_doubt)

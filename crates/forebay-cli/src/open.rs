@@ -31,7 +31,7 @@ pub fn must_hold(path: &Path, what: &str) -> forebay::Result<()> {
     }
 }
 
-/// The same for a tree that is to be mounted.
+/// Refuses a pool that does not hold the log of a mount.
 pub fn must_take_a_tree(path: &Path) -> forebay::Result<()> {
     match in_groups(path) {
         true => Err(Error::Unsupported {

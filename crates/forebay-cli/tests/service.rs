@@ -136,7 +136,7 @@ fn handles_signals(pid: u32) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::TERM.as_raw() - 1) != 0
 }
 
-/// What it had begun is not done in order, so that is no success of a unit, unlike the end in order.
+/// The server was cut off in its work, so that is no success of a unit, unlike the end in order.
 #[test]
 fn a_second_signal_has_an_exit_code_of_its_own() {
     const CUT_OFF: i32 = 19;

@@ -410,9 +410,10 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
 }
 
 /// Tries to restore a lease that the kernel has revoked, as after a refused open and a
-/// write-back that has failed since.  False: the file is being closed or opened again.  If no one has the file and no one has changed it, the
-/// lease is taken again, and the program goes on.  The kernel lets no one else change the file
-/// before it revokes the lease, and nothing of ours is written until the outcome is known.
+/// write-back that has failed since.  False: the file is being closed or opened again.  If no
+/// one has the file and no one has changed it, the lease is taken again, and the program goes on.
+/// The kernel lets no one else change the file before it revokes the lease, and nothing of ours
+/// is written until the outcome is known.
 fn is_whole_again(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
@@ -467,7 +468,7 @@ fn descriptor(map: &MapFile) -> Option<RawFd> {
 /// a write.  So before that moment everything is in the file, and an open that has come by then
 /// is waited for.
 fn was_refused(file: &Arc<Mapped>) -> bool {
-    // What a close or an opening for more room leaves is looked at later.
+    // The file is looked at again after a close or an opening for more room.
     let Some(held) = file.map_now() else { return true };
     let Some((map, fd)) = held.as_ref().and_then(|map| Some((map, map.file()?.as_raw_fd()))) else {
         return false;

@@ -43,7 +43,7 @@ fn keep_no_capabilities() {
     unsafe { raw(libc::SYS_prctl, [libc::PR_SET_KEEPCAPS as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// What the user may not do with an open file.
+/// The right that the user lacks for an open file.
 fn lacks(fd: RawFd) -> Option<&'static str> {
     // A lease to read is never given for a file that is open to write, but the right to have one is
     // looked at first.
@@ -73,7 +73,7 @@ fn in_order() -> [u32; 3] {
 /// A file that is open.
 struct OpenFile {
     fd: RawFd,
-    /// What none of the users tried so far may do with it; of the first of them.
+    /// The right that all users tried so far lack, as the first of them lacks it.
     lacks: Option<&'static str>,
 }
 

@@ -12,7 +12,7 @@ use forebay_engine::sys;
 
 use crate::attached::Attached;
 use crate::draining::Drains;
-use crate::engine::{Code, Engine, Io};
+use crate::engine::{Code, Engine, Io, Wait};
 use crate::errno::errno_or_io;
 use crate::error::{log_error, open_error, volume_error, Error, Result};
 use crate::grouped::{Disk, Sender};
@@ -29,7 +29,7 @@ use crate::wait::{Flushes, Space};
 pub(crate) struct Core {
     pub media: Media,
     pub engine: Arc<Engine>,
-    /// Of a pool that is written in groups.
+    /// A pool that is written in groups has one.
     pub sender: Option<Sender>,
     pub drains: Drains,
     pub space: Space,
@@ -249,6 +249,19 @@ impl Core {
             None => Ok(()),
             Some(_) => Err(Error::logs_only(self.path(), what)),
         }
+    }
+
+    /// For a call of the engine that waits, on a pool that is written in groups: sends what it waits
+    /// for, or what frees space.  `seen`: [`Sender::ends`] before the call.
+    #[cold]
+    pub(crate) fn help(&self, sender: &Sender, wait: Wait, seen: u64) {
+        let mut wake = 0;
+        match wait {
+            Wait::Ticket => sender.help(seen, &mut wake),
+            Wait::Space => sender.push(|wake| self.wake(wake)),
+            Wait::Slot | Wait::Block | Wait::Flush => {}
+        }
+        self.wake(wake);
     }
 
     /// Sends what a pool that is written in groups has to write, after a call that may have

@@ -185,14 +185,14 @@ impl Log {
                     return Ok(EntryName { generation: name.gen, id: name.id });
                 }
             };
-            if let Some(sender) = &core.sender {
-                self.help(sender, wait, seen);
-            }
             // The next entry begins the generation, this one or another's: to begin one more
             // would let those who append all the time overtake it again and again.
             new = false;
-            if core.sender.is_some() && wait == Wait::Ticket {
-                continue;
+            if let Some(sender) = &core.sender {
+                core.help(sender, wait, seen);
+                if wait == Wait::Ticket {
+                    continue;
+                }
             }
             let waited = waiter.wait(core, wait, limit);
             waited.map_err(|gave_up| Error::LogFull {
@@ -203,7 +203,7 @@ impl Log {
         }
     }
 
-    /// Of a pool that is written in groups: returns when the entry is on the disk.
+    /// Returns when the entry is on the disk of a pool that is written in groups.
     #[cold]
     fn wait_durable(&self, ticket: u64) -> Result<()> {
         let (core, mut wake) = (self.core(), 0);
@@ -211,18 +211,6 @@ impl Log {
         let done = sender.wait(self.0.index, ticket, &mut wake);
         core.wake(wake);
         done
-    }
-
-    /// Sends what a call waits for, or what frees space.
-    #[cold]
-    fn help(&self, sender: &Sender, wait: Wait, seen: u64) {
-        let (core, mut wake) = (self.core(), 0);
-        match wait {
-            Wait::Ticket => sender.help(seen, &mut wake),
-            Wait::Space => sender.push(|wake| core.wake(wake)),
-            Wait::Slot | Wait::Block | Wait::Flush => {}
-        }
-        core.wake(wake);
     }
 
     /// Makes entries up to this txg obsolete: their content is durable elsewhere.  Returns the
@@ -314,7 +302,7 @@ impl Log {
             core.wake(wake);
             match (called.map_err(|e| self.error(doing, e))?, &core.sender) {
                 ((Decision::Wait(wait @ Wait::Ticket), _), Some(sender)) => {
-                    self.help(sender, wait, seen);
+                    core.help(sender, wait, seen);
                 }
                 ((Decision::Wait(_), _), _) => {
                     // A slot is waited for as long as it takes.

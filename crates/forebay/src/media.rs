@@ -20,8 +20,8 @@ mod signature;
 use crate::report::Persist;
 
 pub(crate) use create::{
-    check_options, check_size, create, fill_all, found_on, found_text, inspect, summary,
-    sync_directory, too_small, NewFile,
+    check_options, check_size, create, fill_all, found_on, found_text, inspect, size_of_new,
+    summary, too_small, NewFile,
 };
 pub use create::{CreateOptions, Inspection, InspectionState, PoolSummary};
 pub(crate) use detect::{
@@ -29,7 +29,7 @@ pub(crate) use detect::{
 };
 pub use detect::{file_holder, lease_holder};
 pub use map::Media;
-pub(crate) use signature::{found_on_disk as found_at, superblock_places, EDGE_BYTES, RUN_MAGIC};
+pub(crate) use signature::{found_on_disk as found_at, superblocks, EDGE_BYTES, RUN_MAGIC};
 
 /// How to open the media.  Fill in what matters and take the rest from
 /// `..Default::default()`.

@@ -5,7 +5,7 @@ mod create;
 
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use forebay_engine::lasting::{self, Lasting};
@@ -18,7 +18,7 @@ use crate::grouped::{GroupedMedium, GroupedOptions};
 use crate::media::{
     check_link, detect_id, found_at, found_text, has_dax, kernels, Inspection, Media, MediaOptions,
 };
-use crate::medium::FsClass;
+use crate::origin::read_full;
 use crate::report::{MediaInfo, MediaKind, Persist};
 pub(crate) use create::{check_room, create};
 
@@ -57,16 +57,8 @@ fn open_to_read(path: &Path) -> rustix::io::Result<Lasting<OwnedFd>> {
 
 impl Reader {
     fn read_at(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        let mut have = 0;
-        while have < to.len() {
-            match rustix::io::pread(&self.fd, &mut to[have..], at + have as u64) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => have += n,
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-        }
-        Ok(())
+        let bytes = to.len();
+        read_full(self.fd.as_fd(), to, at, bytes)
     }
 }
 
@@ -174,9 +166,7 @@ pub(crate) fn open(path: &Path, o: &MediaOptions) -> Result<(Media, GroupedMediu
 
 /// The image, as media of a pool.
 pub(crate) fn media_of(path: &Path, grouped: &GroupedMedium, read_only: bool) -> Media {
-    let in_memory = grouped.facts().is_some_and(|facts| {
-        facts.file_system.as_ref().is_some_and(|system| system.class == FsClass::Memory)
-    });
+    let in_memory = grouped.facts().is_some_and(|facts| facts.memory_system().is_some());
     let mut note = match in_memory {
         true => "a file in memory, written in groups: gone with the machine".to_string(),
         false => "a disk, written in groups".to_string(),
@@ -197,7 +187,7 @@ pub(crate) fn media_of(path: &Path, grouped: &GroupedMedium, read_only: bool) ->
     Media::of_image(info, grouped.media().clone(), read_only)
 }
 
-/// Of what is not mapped.
+/// Describes a path whose content is not mapped.
 pub(crate) fn inspection(path: &Path, probe: &Probe, found: Option<String>) -> Result<Inspection> {
     let system = |e: rustix::io::Errno| Error::system(path, "looking at it", e.into());
     let size = open_to_read(path).and_then(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)));

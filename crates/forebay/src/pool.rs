@@ -207,7 +207,7 @@ impl Pool {
         &self.media().path
     }
 
-    /// Of a pool that is written in groups.
+    /// A pool that is written in groups has one.
     #[cfg(test)]
     pub(crate) fn sender(&self) -> Option<&crate::grouped::Sender> {
         self.0.core().sender.as_ref()

@@ -17,7 +17,7 @@ use super::disk::{Beneath, Disk};
 use super::layout::{self, Mend};
 use crate::engine::{probe_of, Code, Engine};
 use crate::error::{open_error, unknown_error, Error, Result};
-use crate::media::{claim, superblock_places, Access, EDGE_BYTES};
+use crate::media::{claim, superblocks, Access, EDGE_BYTES};
 use crate::medium::{DeviceFacts, MediumFacts, Place};
 use crate::memory::memory_available;
 use crate::report::{human_bytes, Uuid};
@@ -239,13 +239,8 @@ impl GroupedMedium {
     /// as it was, or none.
     pub(crate) fn wipe_pool(&self) -> Result<()> {
         let (size, unit) = (self.size_bytes(), u64::from(self.unit));
-        for at in superblock_places() {
-            let block = at / unit * unit;
-            let mut line = [0; 64];
-            let there = block + unit <= size && self.media.read(at, &mut line);
-            if there && line.starts_with(&sys::FBY_MAGIC.to_le_bytes()) {
-                self.wipe(block, unit)?;
-            }
+        for block in superblocks(size, unit, |at, line| self.media.read(at, line)) {
+            self.wipe(block, unit)?;
         }
         let edge = EDGE_BYTES as u64;
         for at in [0, size.saturating_sub(edge)] {

@@ -215,7 +215,8 @@ pub(crate) fn check_options(o: &CreateOptions) -> Result<CreateOptions> {
     Ok(o)
 }
 
-fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
+/// The size of a pool in a file that does not exist yet.
+pub(crate) fn size_of_new(path: &Path, o: &CreateOptions) -> Result<u64> {
     let size_bytes = o.size_bytes.ok_or_else(|| {
         Error::usage(
             format!("{} does not exist and no size was given", path.display()),
@@ -223,6 +224,11 @@ fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
         )
     })?;
     check_size(path, size_bytes, o)?;
+    Ok(size_bytes)
+}
+
+fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
+    let size_bytes = size_of_new(path, o)?;
     let file = NewFile::make(path)?;
     // Nobody can see the file yet, but once linked it is ours until we close.
     rustix::fs::flock(&file.fd, FlockOperation::NonBlockingLockExclusive)
@@ -232,9 +238,7 @@ fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     let opened = regular(path, fd)?;
     let media = Media::map_new(path, opened, &o.media)?;
     let summary = format(path, &media, o)?;
-    rustix::fs::fsync(&file.fd).map_err(|e| Error::system(path, "syncing it", e.into()))?;
-    file.link(path)?;
-    sync_directory(path)?;
+    file.publish(path)?;
     Ok(summary)
 }
 
@@ -285,8 +289,14 @@ impl NewFile {
         Ok(NewFile { fd, temporary: Some(temporary) })
     }
 
-    /// Gives it its name, if nothing has that name by now.
-    pub(crate) fn link(mut self, path: &Path) -> Result<()> {
+    /// Makes the file and then its name durable, if nothing has that name by now.
+    pub(crate) fn publish(self, path: &Path) -> Result<()> {
+        rustix::fs::fsync(&self.fd).map_err(|e| Error::system(path, "syncing it", e.into()))?;
+        self.link(path)?;
+        sync_directory(path)
+    }
+
+    fn link(mut self, path: &Path) -> Result<()> {
         let done = match &self.temporary {
             None => {
                 // Through /proc, since AT_EMPTY_PATH needs a capability.
@@ -336,7 +346,7 @@ fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-pub(crate) fn sync_directory(path: &Path) -> Result<()> {
+fn sync_directory(path: &Path) -> Result<()> {
     let directory = directory_of(path);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let synced =
@@ -411,14 +421,8 @@ fn format_existing(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
         // then on there is no pool, old or new, until the format is done.
         let len = media.info().size_bytes as usize;
         let edge = signature::EDGE_BYTES.min(len);
-        let holds = |at: u64| {
-            let mut line = [0; 64];
-            let there = at + signature::PAGE as u64 <= len as u64;
-            there
-                && media.mapped().read(at, &mut line)
-                && line.starts_with(&sys::FBY_MAGIC.to_le_bytes())
-        };
-        for at in signature::superblock_places().filter(|at| holds(*at)) {
+        let read = |at, line: &mut [u8]| media.mapped().read(at, line);
+        for at in signature::superblocks(len as u64, signature::PAGE as u64, read) {
             media.wipe(at as usize, signature::PAGE);
         }
         media.wipe(0, edge);

@@ -78,12 +78,22 @@ pub(super) fn find<E>(len: usize, read: &mut Read<'_, E>) -> Result<Option<Strin
 /// Begins the first block of a run of `forebay media-test`.
 pub(crate) const RUN_MAGIC: &[u8; 8] = b"FBYPULL1";
 
-/// Places where a superblock of a pool may be, of either kind and any chunk size, the first one
-/// last.  A pool can be opened as long as one of them is left.
-pub(crate) fn superblock_places() -> impl Iterator<Item = u64> {
+/// The blocks that hold a superblock of a pool, of either kind and any chunk size, the first one
+/// last.  A pool can be opened as long as one of them is left.  `block`: bytes of a block.  `read`
+/// returns false for a place that cannot be read.
+pub(crate) fn superblocks(
+    size: u64,
+    block: u64,
+    read: impl Fn(u64, &mut [u8]) -> bool,
+) -> impl Iterator<Item = u64> {
     let sizes = (0..).map(|n| u64::from(defaults::CHUNK_SIZE_BYTES_MIN) << n);
     let sizes = sizes.take_while(|size| *size <= u64::from(defaults::CHUNK_SIZE_BYTES));
-    sizes.map(|size| size / 4).chain([4096, 0])
+    let places = sizes.map(|size| size / 4).chain([4096, 0]);
+    places.filter_map(move |at| {
+        let (start, mut line) = (at / block * block, [0; 64]);
+        let there = start + block <= size && read(at, &mut line);
+        (there && line.starts_with(&sys::FBY_MAGIC.to_le_bytes())).then_some(start)
+    })
 }
 
 /// Content of our own.

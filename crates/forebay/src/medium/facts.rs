@@ -12,7 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::file_system::FileSystemFacts;
+use super::file_system::{FileSystemFacts, FsClass};
 use super::users::{self, is_swap, names, number_of, Number};
 use crate::error::{Error, Result};
 use crate::media::check_link;
@@ -173,7 +173,12 @@ impl MediumFacts {
         self.file = Some(FileFacts::of(fd, &self.path, self.size_bytes, on));
     }
 
-    /// Where the partition begins that it is, or lies on.
+    /// Its file system, if that is in memory.
+    pub(crate) fn memory_system(&self) -> Option<&FileSystemFacts> {
+        self.file_system.as_ref().filter(|system| system.class == FsClass::Memory)
+    }
+
+    /// The start, in bytes, of the partition that it is, or lies on.
     pub(super) fn start_bytes(&self) -> u64 {
         self.device.as_ref().and_then(|d| d.partition_start).unwrap_or(0).saturating_mul(512)
     }
@@ -386,59 +391,72 @@ impl FileFacts {
     }
 }
 
-/// Bytes of holes, unwritten, shared, and misaligned, of a file up to its size.
-fn layout(
+/// Calls `piece` for each part of a file, up to its size and in order: a hole, or what is of an
+/// extent.  `None`: the file system does not say.
+fn pieces(
     extents: impl Fn(u64) -> Option<Vec<FileExtent>>,
     size: u64,
-    (begin, unit): (u64, u64),
-) -> Option<[u64; 4]> {
-    let (mut at, mut holes, mut unwritten, mut shared, mut misaligned) = (0, 0, 0, 0, 0);
+    mut piece: impl FnMut(Range<u64>, Option<&FileExtent>),
+) -> Option<()> {
+    let mut at = 0;
     while at < size {
         let found = extents(at)?;
         if found.is_empty() {
-            return Some([holes + size - at, unwritten, shared, misaligned]);
+            piece(at..size, None);
+            break;
         }
         for e in found {
             let start = e.start.clamp(at, size);
             let end = e.start.saturating_add(e.len).clamp(start, size);
-            holes += start - at;
-            unwritten += if e.unwritten { end - start } else { 0 };
-            shared += if e.shared { end - start } else { 0 };
-            let place = begin.wrapping_add(e.physical).wrapping_sub(e.start);
-            misaligned += if place.is_multiple_of(unit) { 0 } else { end - start };
+            if at < start {
+                piece(at..start, None);
+            }
+            piece(start..end, Some(&e));
             at = end;
             if e.len == 0 {
                 return None; // or this would not end
             }
         }
     }
+    Some(())
+}
+
+/// Bytes of holes, unwritten, shared, and misaligned, of a file up to its size.
+fn layout(
+    extents: impl Fn(u64) -> Option<Vec<FileExtent>>,
+    size: u64,
+    (begin, unit): (u64, u64),
+) -> Option<[u64; 4]> {
+    let (mut holes, mut unwritten, mut shared, mut misaligned) = (0, 0, 0, 0);
+    pieces(extents, size, |range, extent| {
+        let bytes = range.end - range.start;
+        let Some(e) = extent else { return holes += bytes };
+        unwritten += if e.unwritten { bytes } else { 0 };
+        shared += if e.shared { bytes } else { 0 };
+        let place = begin.wrapping_add(e.physical).wrapping_sub(e.start);
+        misaligned += if place.is_multiple_of(unit) { 0 } else { bytes };
+    })?;
     Some([holes, unwritten, shared, misaligned])
 }
 
 /// Ranges of a file, up to its size, that have no blocks, or blocks that were never written; none
 /// if the file system does not say.
 pub(crate) fn unfilled(fd: BorrowedFd<'_>, size: u64) -> Vec<Range<u64>> {
-    let (mut at, mut all) = (0, Vec::new());
-    while at < size {
-        let Ok(found) = file_extents(fd, at) else { return Vec::new() };
-        if found.is_empty() {
-            all.push(at..size);
-            break;
-        }
-        for e in found {
-            let start = e.start.clamp(at, size);
-            let end = e.start.saturating_add(e.len).clamp(start, size);
-            let from = if e.unwritten { end } else { start };
-            if at < from {
-                all.push(at..from);
+    let mut all: Vec<Range<u64>> = Vec::new();
+    let known = pieces(
+        |at| file_extents(fd, at).ok(),
+        size,
+        |range, extent| {
+            if extent.is_some_and(|e| !e.unwritten) {
+                return;
             }
-            at = end;
-            if e.len == 0 {
-                return all;
+            match all.last_mut() {
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => all.push(range),
             }
-        }
-    }
-    all
+        },
+    );
+    known.map_or_else(Vec::new, |()| all)
 }
 
 #[cfg(test)]

@@ -100,8 +100,7 @@ const CLOUD_NETWORK: [&str; 4] =
 const EMULATED: [&str; 5] = ["qemu", "vbox", "vmware", "virtual disk", "virtual nvme"];
 
 fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<String>) {
-    let memory = facts.file_system.as_ref().filter(|s| s.class == FsClass::Memory);
-    if let Some(system) = memory {
+    if let Some(system) = facts.memory_system() {
         return (MediumClass::Memory, vec![format!("its file system is {}", system.kind)]);
     }
     let unknown = DeviceFacts::default();

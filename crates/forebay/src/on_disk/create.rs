@@ -19,10 +19,10 @@ use crate::engine;
 use crate::error::{Error, Result};
 use crate::grouped::{GroupedMedium, GroupedOptions};
 use crate::media::{
-    check_size, claim, fill_all, found_on, summary, sync_directory, too_small, Access,
-    CreateOptions, NewFile, PoolSummary,
+    check_size, claim, fill_all, found_on, size_of_new, summary, too_small, Access, CreateOptions,
+    NewFile, PoolSummary,
 };
-use crate::medium::{FsClass, MediumFacts, Place};
+use crate::medium::{MediumFacts, Place};
 use crate::memory::memory_available;
 use crate::report::{human_bytes, Uuid};
 
@@ -62,7 +62,7 @@ fn check_options(path: &Path, o: &CreateOptions) -> Result<()> {
 
 /// Says by name what keeps the place from being one for a pool.
 fn check_facts(facts: &MediumFacts) -> Result<()> {
-    if facts.file_system.as_ref().is_some_and(|system| system.class == FsClass::Memory) {
+    if facts.memory_system().is_some() {
         return Err(Error::Unsupported {
             path: facts.path.clone(),
             cause: "its file system is in memory (memory)".into(),
@@ -93,13 +93,7 @@ fn check_memory(path: &Path, bytes: u64) -> Result<()> {
 }
 
 fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
-    let size_bytes = o.size_bytes.ok_or_else(|| {
-        Error::usage(
-            format!("{} does not exist and no size was given", path.display()),
-            "give the size of the new pool (--size)",
-        )
-    })?;
-    check_size(path, size_bytes, o)?;
+    let size_bytes = size_of_new(path, o)?;
     check_memory(path, size_bytes)?;
     check_facts(&MediumFacts::of(path)?)?;
     let file = NewFile::make(path)?;
@@ -107,9 +101,7 @@ fn create_file(path: &Path, o: &CreateOptions) -> Result<PoolSummary> {
     // Whoever sees its name finds it locked until the pool is whole.
     let medium = GroupedMedium::open(&by_number(&file), &new()).map_err(|e| named(path, e))?;
     let summary = format(path, &medium, o, false)?;
-    rustix::fs::fsync(&file.fd).map_err(|e| Error::system(path, "syncing it", e.into()))?;
-    file.link(path)?;
-    sync_directory(path)?;
+    file.publish(path)?;
     Ok(summary)
 }
 
@@ -122,7 +114,7 @@ fn by_number(file: &NewFile) -> PathBuf {
     format!("/proc/self/fd/{}", file.fd.as_raw_fd()).into()
 }
 
-/// By the name that it is to have.
+/// The error names the file as it is to be called.
 fn named(to: &Path, e: Error) -> Error {
     match e {
         Error::Unsupported { cause, way_out, .. } => {

@@ -112,10 +112,8 @@ impl Pool {
         loop {
             let seen = core.sender.as_ref().map_or(0, Sender::ends);
             match (core.engine.log_remove(index, discard), &core.sender) {
-                (Ok(Decision::Wait(Wait::Ticket)), Some(sender)) => {
-                    let mut wake = 0;
-                    sender.help(seen, &mut wake);
-                    core.wake(wake);
+                (Ok(Decision::Wait(wait @ Wait::Ticket)), Some(sender)) => {
+                    core.help(sender, wait, seen);
                 }
                 (Ok(Decision::Wait(_)), _) => std::thread::yield_now(),
                 (removed, _) => break removed.map_err(|e| remove_error(core, name, e)),

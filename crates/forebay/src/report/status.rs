@@ -458,7 +458,7 @@ pub struct PoolStatus {
     pub map_bytes: u64,
     #[serde(default)]
     pub maps: Vec<MapInfo>,
-    /// Of a pool that is written in groups.
+    /// The disk, if the pool is written in groups.
     #[serde(default)]
     pub medium: Option<MediumStatus>,
     /// The last damaged blocks found.
