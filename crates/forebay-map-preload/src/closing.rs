@@ -23,8 +23,8 @@ use crate::real;
 use crate::say::{once, About};
 use crate::signals::{self, hold};
 use crate::state::{
-    any_files, config, inside, is_elsewhere, is_inside, lock, may_be_within, read, write, Opened,
-    FILES, OPEN, PLACES,
+    any_files, config, inside, is_elsewhere, is_inside, lock_open, may_be_within, read,
+    try_lock_open, write, Opened, FILES, PLACES,
 };
 use crate::which;
 
@@ -41,7 +41,7 @@ pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
     if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, not_last).is_ok() {
         return Ok(());
     }
-    let mut open = lock(&OPEN);
+    let mut open = lock_open();
     let less = |users: usize| users.checked_sub(1);
     // A file without a user was closed before.
     if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) != Ok(1) {
@@ -224,7 +224,7 @@ fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
     loop {
-        match OPEN.try_lock() {
+        match try_lock_open() {
             Ok(open) => return Some(open),
             Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
             Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => return None,

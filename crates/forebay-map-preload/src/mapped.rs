@@ -17,7 +17,9 @@ use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{errno_of, inside, lock, quietly, read, try_read, write, Locked, CONFIG, OPEN};
+use crate::state::{
+    errno_of, inside, lock, lock_open, quietly, read, try_read, write, Locked, CONFIG,
+};
 use crate::views::Views;
 use crate::which::is_at;
 
@@ -120,7 +122,7 @@ impl Mapped {
         if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
             return Ok(());
         }
-        let opened = lock(&OPEN);
+        let opened = lock_open();
         ending::stay_if_begun();
         let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
         let mut map = write(&self.map);

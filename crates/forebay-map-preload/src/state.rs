@@ -16,10 +16,10 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::sync::RwLockWriteGuard;
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
 };
+use std::sync::{RwLockWriteGuard, TryLockResult};
 use std::time::{Duration, Instant};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
@@ -50,7 +50,10 @@ pub const MOST: usize = 1 << 16;
 static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
-pub static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
+static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
+/// The one thread that takes `OPEN` next holds this.  A thread that opens and closes a file all
+/// the time would else take `OPEN` again before a waiting thread has woken up.
+static NEXT: Mutex<()> = Mutex::new(());
 /// The places where files are mapped.
 pub static PLACES: RwLock<Places> =
     RwLock::new(Places { open: vec![], closing: vec![], opening: None, truncated: vec![] });
@@ -341,8 +344,8 @@ pub fn unchanged() -> Unchanged {
 /// In a child.  The child of a process without open files may open its own.  Any other child
 /// has descriptors without the memory.
 pub fn in_child() {
-    match OPEN.try_lock() {
-        Ok(open) if open.is_none() => {
+    match (NEXT.try_lock(), OPEN.try_lock()) {
+        (Ok(_), Ok(open)) if open.is_none() => {
             PROCESS.store(process(), Ordering::Relaxed);
             lease::in_child();
             write(&PLACES).truncated.clear();
@@ -565,6 +568,17 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
     found.len()
 }
 
+/// Takes the open files, after the threads that have waited for longer.
+pub fn lock_open() -> Locked<MutexGuard<'static, Option<Opened>>> {
+    let _next = lock(&NEXT);
+    lock(&OPEN)
+}
+
+/// Takes the open files if no other thread has them.
+pub fn try_lock_open() -> TryLockResult<MutexGuard<'static, Option<Opened>>> {
+    OPEN.try_lock()
+}
+
 /// An open file.  Waits only for an open or a close of that file: `OPEN` is held for as long as
 /// a close takes, and opens of other files must not wait for that.
 fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
@@ -578,7 +592,7 @@ fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
             }
         }
     }
-    lock(&OPEN).as_ref()?.files.get(&id).cloned()
+    lock_open().as_ref()?.files.get(&id).cloned()
 }
 
 pub fn is_open(id: (u64, u64)) -> bool {
@@ -644,7 +658,7 @@ pub fn open(
 ) -> Result<(), Refusal> {
     let Some(config) = config() else { return Err(Refusal::Errno(libc::EIO)) };
     let path = Path::new(std::ffi::OsStr::from_bytes(real.to_bytes()));
-    let mut open = lock(&OPEN);
+    let mut open = lock_open();
     ending::stay_if_begun();
     if is_elsewhere() {
         return Err(Refusal::Errno(libc::EIO));
