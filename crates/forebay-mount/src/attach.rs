@@ -183,10 +183,10 @@ fn data(device: &OwnedFd, mountpoint: &Path, options: &MountOptions) -> io::Resu
 }
 
 /// The number of threads of a session that wait for requests.  The kernel wakes the readers in
-/// turn: the fewer there are, the more likely is one that ran on its client's CPU.  One more
-/// than CPUs, for a thread that waits for the tree.
+/// turn: the fewer there are, the more likely is one that ran on its client's CPU.  One for each
+/// CPU: the one more that a session has reads while they wait for the tree.
 pub fn waiting() -> usize {
-    1 + thread::available_parallelism().map_or(1, usize::from)
+    thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
