@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_engine::logs::Name;
 use forebay_engine::sys::crc32c;
 use forebay_engine::{entry_bytes, sys, Code, Decision, Engine, Media, Step, Wait};
 use serde::Serialize;
@@ -209,9 +210,14 @@ impl Stroke for Append<'_> {
     fn stroke(&mut self) -> Result<(), BenchError> {
         let body = self.pieces.next();
         let txg = self.log.txg.load(Ordering::Relaxed);
-        match self.bed.engine.log_append(self.log.index, txg, false, &[body], &mut 0) {
-            Ok((Decision::Done, _)) => Ok(()),
-            other => again(self.bed, self.log, body, other.map(|(d, _)| d), self.stop),
+        let mut name = Name::default();
+        let (engine, index) = (&self.bed.engine, self.log.index);
+        match engine.log_append_as(index, txg, false, &[body], &mut name, &mut 0) {
+            Ok(Decision::Done) => {
+                std::hint::black_box(&name);
+                Ok(())
+            }
+            other => again(self.bed, self.log, body, other, self.stop),
         }
     }
 }

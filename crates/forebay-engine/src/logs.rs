@@ -92,8 +92,7 @@ impl<M: Medium> Engine<M> {
         Ok((d, header))
     }
 
-    /// DONE: it is durable, and this is its name.  The pieces are one body.
-    #[inline]
+    /// As [`Engine::log_append_as`], with the name in the result.
     pub fn log_append(
         &self,
         log: u16,
@@ -103,6 +102,24 @@ impl<M: Medium> Engine<M> {
         wake: &mut u32,
     ) -> Result<(Decision, Name)> {
         let mut name = Name::default();
+        let d = self.log_append_as(log, txg, new_generation, pieces, &mut name, wake)?;
+        Ok((d, name))
+    }
+
+    /// DONE: it is durable or has a ticket, and this is its name.  The pieces are one body.
+    ///
+    /// The name is not copied here.  A copy that loads it with other widths than those of its
+    /// stores would wait until the fence of the append has drained: 10 to 30 ns.
+    #[inline]
+    pub fn log_append_as(
+        &self,
+        log: u16,
+        txg: u64,
+        new_generation: bool,
+        pieces: &[&[u8]],
+        name: &mut Name,
+        wake: &mut u32,
+    ) -> Result<Decision> {
         let append = |vec: &[sys::fby_vec], name: &mut Name, wake: &mut u32| {
             let (base, n) = (vec.as_ptr(), vec.len() as u32);
             // SAFETY: the pool is open; the vector is that of the pieces, which
@@ -111,14 +128,13 @@ impl<M: Medium> Engine<M> {
                 sys::fby_log_append(self.pool, log, txg, new_generation, base, n, name, wake)
             })
         };
-        let d = match pieces {
+        match pieces {
             [one] if one.len() <= u32::MAX as usize => {
                 let one = sys::fby_vec { base: one.as_ptr().cast(), len: one.len() as u32 };
-                append(&[one], &mut name, wake)?
+                append(&[one], name, wake)
             }
-            _ => append(&vec_of(pieces)?, &mut name, wake)?,
-        };
-        Ok((d, name))
+            _ => append(&vec_of(pieces)?, name, wake),
+        }
     }
 
     /// DONE: it has begun.

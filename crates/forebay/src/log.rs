@@ -9,7 +9,7 @@ mod info;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_engine::logs::{Header, LogInfo as RawInfo};
+use forebay_engine::logs::{Header, LogInfo as RawInfo, Name};
 use forebay_engine::{sys, Decision};
 
 pub use claimed::{Claimed, Effect, LogEntry};
@@ -170,15 +170,16 @@ impl Log {
         let (core, mut waiter) = (self.core(), Waiter::default());
         let mut new = generation == Generation::New;
         loop {
-            let mut wake = 0;
+            let (mut wake, mut name) = (0, Name::default());
             let seen = core.sender.as_ref().map_or(0, Sender::ends);
-            let appended = core.engine.log_append(self.0.index, txg, new, pieces, &mut wake);
+            let (engine, index) = (&core.engine, self.0.index);
+            let appended = engine.log_append_as(index, txg, new, pieces, &mut name, &mut wake);
             if wake != 0 {
                 core.wake(wake);
             }
             let wait = match appended.map_err(|e| self.append_error(e, txg, pieces))? {
-                (Decision::Wait(wait), _) => wait,
-                (_, name) => {
+                Decision::Wait(wait) => wait,
+                _ => {
                     if name.ticket != 0 {
                         self.wait_durable(name.ticket)?;
                     }
