@@ -7,6 +7,8 @@
  *	closes others FILE    mmap and munmap of FILE while a close of another file is slow; says "closing"
  *	closes numbers FILE   uses FILE, whose last library descriptor it has closed by an instruction,
  *			      while a close of another file is slow; both keep what is theirs
+ *	closes readers FILE SLOW N   stores to N files SLOW.1.map ... and then to FILE; says "stored", and ends
+ *			      when its input ends; closes.sh freezes the file system of the N files meanwhile
  *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
  */
 #define _GNU_SOURCE
@@ -181,9 +183,26 @@ static void killed(void)
 	_exit(0);
 }
 
+static void readers(const char *slow_name, int slow)
+{
+	char name[512], c;
+	int fd, i;
+
+	/* The library looks at the files in the order in which they were opened. */
+	for (i = 1; i <= slow; i++) {
+		snprintf(name, sizeof(name), "%s.%d.map", slow_name, i);
+		strcpy(mapped(&fd, name, LENGTH), "stored");
+	}
+	strcpy(mapped(&fd, path, LENGTH), "stored");
+	puts("stored");
+	fflush(stdout);
+	while (read(STDIN_FILENO, &c, 1) == 1)
+		;
+}
+
 int main(int argc, char **argv)
 {
-	CHECK(argc == 3);
+	CHECK(argc == 3 || argc == 5);
 	path = argv[2];
 	if (strcmp(argv[1], "paths") == 0)
 		paths();
@@ -191,6 +210,8 @@ int main(int argc, char **argv)
 		others();
 	else if (strcmp(argv[1], "numbers") == 0)
 		numbers();
+	else if (strcmp(argv[1], "readers") == 0 && argc == 5)
+		readers(argv[3], atoi(argv[4]));
 	else if (strcmp(argv[1], "killed") == 0)
 		killed();
 	else

@@ -1,10 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a close of one file holds up no other file.  Stores to any file before the end of
+# Goal: a close of one file, or its write-back for another program, holds up no other file.  Stores to any file before the end of
 # the program are kept, even if the program is killed while it closes the first one.
-# Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace.
+# Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace,
+# and a file system is frozen.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+need mkfs.ext4 fsfreeze
 [ "$(id -u)" = 0 ] || skip "not root"
 compile closes
 make_map 64M 32M
@@ -35,6 +37,45 @@ grep -q 'has closed a descriptor of the library' "$work/says" || fail "numbers: 
 recover || fail "numbers: not recovered: $(cat "$work/recovered")"
 [ "$(grep -ao first "$work/numbers.map" | wc -l)" = 8 ] || fail "numbers: what was synced is lost"
 say "numbers: passed"
+
+# Other programs read files whose file system is frozen, and one file that is elsewhere.
+slow=8
+truncate -s 64M "$work/image"
+mkfs.ext4 -q "$work/image"
+mkdir "$work/frozen"
+mount_image "$work/image" "$work/frozen" || fail "readers: no file system"
+at_end 'fsfreeze -u "$work/frozen" 2>/dev/null || true'
+mkfifo "$work/ends"
+: >"$work/said"
+ROOM=4M mapped timeout -s KILL 60 "$work/closes" readers "$work/readers.map" "$work/frozen/slow" $slow <"$work/ends" >"$work/said" 2>"$work/says" &
+pid=$!
+exec 3>"$work/ends"
+for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
+[ -s "$work/said" ] || fail "readers: nothing is stored: $(cat "$work/says")"
+fsfreeze -f "$work/frozen"
+waiting=()
+for ((i = 1; i <= slow; i++)); do
+	head -c 6 "$work/frozen/slow.$i.map" >"$work/read.$i" 3>&- &
+	waiting+=($!)
+done
+sleep 0.3
+began=$(date +%s%N)
+read=$(timeout 5 head -c 6 "$work/readers.map") || fail "readers: a reader waits for files of a frozen file system"
+took=$((($(date +%s%N) - began) / 1000000))
+[ "$read" = stored ] || fail "readers: a reader does not see what was stored: $(cat "$work/says")"
+[ "$took" -lt 1500 ] || fail "readers: a reader waits $took ms for files of a frozen file system"
+# Without this, the readers above would not wait at all.
+for one in "${waiting[@]}"; do kill -0 "$one" 2>/dev/null || fail "readers: a file of a frozen file system is read before it is written"; done
+fsfreeze -u "$work/frozen"
+for one in "${waiting[@]}"; do wait "$one" || fail "readers: a reader fails"; done
+for ((i = 1; i <= slow; i++)); do
+	[ "$(cat "$work/read.$i")" = stored ] || fail "readers: a reader of file $i does not see what was stored"
+done
+exec 3>&-
+wait $pid || fail "readers: $? $(cat "$work/says")"
+[ ! -s "$work/says" ] || fail "readers: $(cat "$work/says")"
+umount "$work/frozen"
+say "readers: passed"
 
 code=0
 ROOM=4M mapped timeout -s KILL 60 "$work/closes" killed "$work/killed.map" 2>"$work/says" || code=$?

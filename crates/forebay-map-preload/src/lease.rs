@@ -19,7 +19,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use forebay_map::{Error, MapFile};
 use crate::closing;
 use crate::kept;
 use crate::mapped::Mapped;
+use crate::masks;
 use crate::planted::{self, Planted};
 use crate::real::{process, raw, thread};
 use crate::say::{once, About};
@@ -257,6 +258,15 @@ impl Drop for Ending {
     }
 }
 
+/// What is being done about the lease of a file.
+#[derive(Debug, Default)]
+pub struct Tended {
+    /// A thread of its own writes the file back.
+    is_busy: AtomicBool,
+    /// The lease was released for a reader, and has to be taken again.
+    is_given: AtomicBool,
+}
+
 /// Begins to watch a file.
 pub fn watch_over(file: &Arc<Mapped>) {
     {
@@ -264,7 +274,11 @@ pub fn watch_over(file: &Arc<Mapped>) {
         all.retain(|f| f.strong_count() > 0);
         all.push(Arc::downgrade(file));
     }
-    // Notifications before this had no effect.
+    wake();
+}
+
+/// Makes the watching thread look at all files.  Notifications before this had no effect.
+fn wake() {
     let to = [process() as usize, watcher(), kept::SIGN, 0, 0, 0];
     // SAFETY: the signal is for our thread, which waits for it.
     unsafe { raw(libc::SYS_tgkill, to) };
@@ -282,47 +296,96 @@ fn wait(most: Duration) {
     unsafe { raw(libc::SYS_rt_sigtimedwait, a) };
 }
 
-fn watch() {
-    // All signals except the one by which the C library sets the identity of all threads
-    // (setuid): it waits for each of them.
-    let all = !(1u64 << (SETXID - 1));
+/// Blocks all signals in this thread except these.
+fn block_all_but(signals: u64) {
+    let all = !signals;
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
     // SAFETY: the mask belongs to this thread.
     unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+}
+
+/// The signal by which the C library sets the identity of all threads (setuid): it waits for each
+/// of them.
+const IDENTITY: u64 = 1 << (SETXID - 1);
+
+fn watch() {
+    block_all_but(IDENTITY);
     WATCHER.store(thread(), Ordering::SeqCst);
-    let mut given_back: Vec<Weak<Mapped>> = Vec::new();
     let mut most = Duration::from_secs(5);
     loop {
-        wait(if given_back.is_empty() { most } else { AGAIN });
+        wait(most);
         most = Duration::from_secs(5);
         let files: Vec<_> = inside(|| lock(&LEASED).iter().filter_map(Weak::upgrade).collect());
-        inside(|| given_back.retain(|f| f.strong_count() > 0));
         for file in files {
-            let is = given_back.iter().position(|f| std::ptr::eq(f.as_ptr(), Arc::as_ptr(&file)));
-            match (is, state_of(&file)) {
-                // A close may take long, and the other files must not wait for it.
-                (_, Some(State::Changes)) => most = AGAIN,
-                (_, Some(State::Broken { to_write: true })) if was_refused(&file) => {
-                    most = most.min(LATER);
-                }
-                (_, Some(State::Taken)) if !is_whole_again(&file) => most = AGAIN,
-                (_, Some(State::Taken)) => {}
-                (_, Some(State::Broken { to_write })) => {
-                    give_back(&file, to_write);
-                    match (is, settle(&file)) {
-                        (Some(at), true) => inside(|| drop(given_back.remove(at))),
-                        (None, false) => inside(|| given_back.push(Arc::downgrade(&file))),
-                        _ => {}
-                    }
-                }
-                // The file was opened again for more room and has a new lease.
-                (Some(at), Some(State::Held)) => inside(|| drop(given_back.remove(at))),
-                (Some(at), Some(State::None)) if retake(&file) => {
-                    inside(|| drop(given_back.remove(at)));
-                }
-                _ => {}
+            // The thread of a busy file wakes this one when it is done.
+            if !file.tended.is_busy.load(Ordering::SeqCst) {
+                most = most.min(look_at(&file).unwrap_or(most));
             }
+            inside(|| drop(file));
         }
+    }
+}
+
+/// Looks at the lease of a file without waiting for its storage.  Returns after what time the file
+/// has to be looked at again.
+fn look_at(file: &Arc<Mapped>) -> Option<Duration> {
+    let given = &file.tended.is_given;
+    match state_of(file) {
+        // A close may take long, and the other files must not wait for it.
+        Some(State::Changes) => return Some(AGAIN),
+        Some(State::Broken { .. } | State::Taken) => return tend_apart(file),
+        // The file was opened again for more room and has a new lease.
+        Some(State::Held) => given.store(false, Ordering::SeqCst),
+        Some(State::None) if given.load(Ordering::SeqCst) && retake(file) => {
+            given.store(false, Ordering::SeqCst);
+        }
+        _ => {}
+    }
+    given.load(Ordering::SeqCst).then_some(AGAIN)
+}
+
+/// Tends to a file in a thread of its own, because a write-back may take as long as the file's
+/// storage likes, and other files must not wait for that.  A file has one such thread at most, and
+/// only while another process waits for the file.
+fn tend_apart(file: &Arc<Mapped>) -> Option<Duration> {
+    file.tended.is_busy.store(true, Ordering::SeqCst);
+    let theirs = inside(|| Arc::clone(file));
+    let tends = move || {
+        block_all_but(IDENTITY | masks::FAULTS);
+        while let Some(pause) = tend(&theirs) {
+            // The kernel notifies the watching thread of the next open only if the lease is whole.
+            if matches!(state_of(&theirs), Some(State::Held)) {
+                break;
+            }
+            std::thread::sleep(pause);
+        }
+        theirs.tended.is_busy.store(false, Ordering::SeqCst);
+        inside(|| drop(theirs));
+        wake();
+    };
+    let made = inside(|| std::thread::Builder::new().name("map-lease-file".into()).spawn(tends));
+    if made.is_ok() {
+        return None;
+    }
+    // The process may have no more threads.
+    let pause = tend(file);
+    file.tended.is_busy.store(false, Ordering::SeqCst);
+    pause.or(Some(AGAIN))
+}
+
+/// Writes back a file that another process waits for.  Returns after what time the file has to be
+/// tended to again.
+fn tend(file: &Arc<Mapped>) -> Option<Duration> {
+    match state_of(file)? {
+        State::Changes => Some(AGAIN),
+        State::Broken { to_write: true } if was_refused(file) => Some(LATER),
+        State::Taken if !is_whole_again(file) => Some(AGAIN),
+        State::Broken { to_write } => {
+            give_back(file, to_write);
+            file.tended.is_given.store(!settle(file), Ordering::SeqCst);
+            None
+        }
+        State::Taken | State::Held | State::None => None,
     }
 }
 

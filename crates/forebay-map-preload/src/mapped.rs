@@ -45,6 +45,7 @@ pub struct Mapped {
     pub pins: Mutex<Vec<u64>>,
     /// A close has failed: stores that were not synced are lost.
     pub close_failed: AtomicBool,
+    pub tended: lease::Tended,
 }
 
 /// A range of addresses.

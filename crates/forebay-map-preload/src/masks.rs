@@ -15,7 +15,7 @@ use libc::{siginfo_t, ucontext_t};
 use crate::real::{process, raw, thread};
 use crate::signals;
 
-const FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
+pub const FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
 /// How many milliseconds to wait for threads that have not run yet.
 const PATIENCE: usize = 100;
 

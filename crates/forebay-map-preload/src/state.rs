@@ -713,6 +713,7 @@ pub fn open(
                 locks,
                 pins: Mutex::default(),
                 close_failed: AtomicBool::new(false),
+                tended: lease::Tended::default(),
             });
             if let Some(opened) = open.as_mut() {
                 opened.files.insert(id, Arc::clone(&file));
