@@ -8,6 +8,20 @@
 pool_size=${POOL_SIZE:-64M}
 mounted=''
 
+# MEDIUM=ssd runs any of the tests with a pool that is written in groups, in a file on a disk.
+medium=${MEDIUM:-memory}
+if [ "$medium" = ssd ]; then
+	pool=$work/ssd.pool
+	MOUNT_OPTIONS="${MOUNT_OPTIONS:-} --slow-log"
+fi
+
+make_pool() {
+	case $medium in
+	ssd) "$FOREBAY" create "$pool" --size "${SSD_SIZE:-64M}" --medium ssd >"$work/create.log" 2>&1 || skip "no place for a pool in groups: $(cat "$work/create.log")" ;;
+	*) "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null ;;
+	esac
+}
+
 compile() { # PROGRAM gcc's arguments...
 	local program=$1
 	shift
@@ -34,7 +48,7 @@ at_end 'umount -l "$work/disk" 2>/dev/null || true'
 start_mount() {
 	local tree=$1 tries
 	shift
-	[ -e "$pool" ] || "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
+	[ -e "$pool" ] || make_pool
 	# shellcheck disable=SC2086
 	"$FOREBAY" mount "$pool" "$tree" --allow-other --foreground ${MOUNT_OPTIONS:-} "$@" >>"$work/mount.log" 2>&1 &
 	server=$!

@@ -34,7 +34,6 @@ use crate::{args, open, out};
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
     let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
-    open::must_take_a_tree(&pool)?;
     // From here on a signal is an order to end, with its exit code, whatever this process does.
     let (begun, interrupt) = (Instant::now(), Interrupt::watch()?);
     loop {
@@ -97,6 +96,7 @@ pub fn request(
         allow_other: how.allow_other || rustix::process::geteuid().is_root(),
         write_back: how.write_back,
         log_writes: how.log_writes,
+        slow_log: how.slow_log,
         flags: how.flags,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
@@ -224,6 +224,7 @@ fn by_child(
         ("--allow-other", request.allow_other),
         ("--write-back", request.write_back),
         ("--log-writes", request.log_writes),
+        ("--slow-log", request.slow_log),
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));

@@ -31,18 +31,6 @@ pub fn must_hold(path: &Path, what: &str) -> forebay::Result<()> {
     }
 }
 
-/// Refuses a pool that does not hold the log of a mount.
-pub fn must_take_a_tree(path: &Path) -> forebay::Result<()> {
-    match in_groups(path) {
-        true => Err(Error::Unsupported {
-            path: path.into(),
-            cause: "the pool is on a disk and written in groups, and no tree is mounted on such a one: each name that is made in the tree would wait for the disk".into(),
-            way_out: "use a pool on persistent memory, or in a plain file (forebay create --medium memory)".into(),
-        }),
-        false => Ok(()),
-    }
-}
-
 fn in_groups(path: &Path) -> bool {
     let found = forebay::inspect(path).ok().and_then(|found| found.superblock);
     found.is_some_and(|superblock| superblock.in_groups())

@@ -356,13 +356,11 @@ fn commands_that_need_another_pool_are_refused_by_name() {
         return;
     }
     b.write("origin", &[0; 1 << 20]);
-    fs::create_dir(b.path("tree")).unwrap();
     for (words, named) in [
         (&["volume", "add", "p", "v", "origin"][..], "no volumes"),
         (&["map", "add", "p", "m"], "no maps"),
         (&["serve", "p"], "no volumes to serve"),
         (&["attach", "p", "v", "origin"], "no volumes"),
-        (&["mount", "p", "tree"], "no tree is mounted"),
         (
             &["create", "q", "--size", "16M", "--medium", "ssd", "--static", "64K"],
             "no static volumes",

@@ -45,6 +45,6 @@ pub mod unix;
 pub use attach::Flags;
 pub use mount::{
     clear_dead_mount, is_dead, unanswered, Mount, MountError, MountOptions, MountStatus,
-    Unanswered, ENDING_WAIT,
+    Unanswered, ENDING_WAIT, SLOW_LOG,
 };
 pub use unix::{is_mounted, is_mounted_at};

@@ -53,7 +53,13 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// How many bytes may be only in the log.
     pub sync_bytes: u64,
+    /// The log may be on a disk on which each change of a name takes longer than
+    /// [`SLOW_LOG`].
+    pub slow_log: bool,
 }
+
+/// The longest durable write of a pool whose log takes names without [`MountOptions::slow_log`].
+pub const SLOW_LOG: Duration = Duration::from_micros(200);
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -67,6 +73,7 @@ impl Default for MountOptions {
             flags: Flags::default(),
             sync_interval: live.interval,
             sync_bytes: live.bytes,
+            slow_log: false,
         }
     }
 }
@@ -84,6 +91,12 @@ pub enum MountError {
          (forebay replay)"
     )]
     Replay { log: String, tree: String },
+    #[error(
+        "{pool}: a durable write to its disk takes {} us, and a mount makes one for each file that \
+         is created, renamed or removed: unpacking an archive takes three times that for each file, \
+         however fast the disk of {tree} is", .takes.as_micros()
+    )]
+    SlowLog { pool: String, tree: String, takes: Duration },
     #[error("{tree}: {cause}")]
     Mark { tree: String, cause: MarkError },
     #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
@@ -330,6 +343,23 @@ fn session_error(mountpoint: &Path, cause: &str) -> MountError {
     MountError::Session { mountpoint: name(mountpoint), cause: cause.into() }
 }
 
+/// Refuses a disk on which each change of a name would wait for long, unless that is wanted.  The
+/// pool has been opened, and its log begun, by durable writes.
+fn names_are_fast(pool: &Pool, tree: &Path, options: &MountOptions) -> Result<(), MountError> {
+    match too_slow(pool.durable_write(), options) {
+        Some(takes) => {
+            let pool = name(pool.path());
+            Err(MountError::SlowLog { pool, tree: name(tree), takes })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Memory has no time.
+fn too_slow(takes: Option<Duration>, options: &MountOptions) -> Option<Duration> {
+    takes.filter(|takes| *takes > SLOW_LOG && !options.slow_log && !options.read_only)
+}
+
 /// Ends the period.  Everything that the log holds is in the tree and synced there.
 fn end_period(live: &TreeLive) -> Result<(), MountError> {
     mark::end(live.tree(), || live.journal().log().destroy().map(drop))
@@ -404,6 +434,7 @@ impl Mount {
                 begun.map(|group| live.bear(group)).map_err(mark_error)
             }
         };
+        let begun = begun.and_then(|()| names_are_fast(pool, tree, options));
         let shown = begun.and_then(|()| Mount::show(live.clone(), mountpoint, options));
         let (mount, shown) = match shown {
             Ok(shown) => shown,

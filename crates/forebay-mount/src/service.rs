@@ -42,6 +42,8 @@ pub struct MountRequest {
     pub write_back: bool,
     pub log_writes: bool,
     #[serde(default)]
+    pub slow_log: bool,
+    #[serde(default)]
     pub flags: Flags,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
@@ -63,6 +65,7 @@ impl MountRequest {
             flags: self.flags,
             sync_interval: interval.map_err(wrong)?,
             sync_bytes: self.sync_bytes,
+            slow_log: self.slow_log,
         })
     }
 }
@@ -95,6 +98,7 @@ fn told(e: MountError) -> Error {
         MountError::Tree { cause, .. } | MountError::Mount { cause, .. } => of_system(cause),
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
+        MountError::SlowLog { .. } => 10,
         MountError::Failed { .. } | MountError::Lost { .. } | MountError::Session { .. } => 7,
         MountError::Interrupted { .. } => 13,
         MountError::Busy { .. } | MountError::Held { .. } | MountError::Waits { .. } => 4,
@@ -113,6 +117,12 @@ fn told(e: MountError) -> Error {
             };
             Error::service(code, e.to_string(), way_out)
         }
+        e @ MountError::SlowLog { .. } => Error::service(
+            code,
+            e.to_string(),
+            "give --slow-log (in fstab: slow_log) if programs sync files and change few names, or \
+             use a pool in memory or on a disk with capacitors (forebay media-info measures it)",
+        ),
         e => Error::service(code, e.to_string(), "see forebay mount --help"),
     }
 }

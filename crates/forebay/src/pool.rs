@@ -225,6 +225,14 @@ impl Pool {
         self.0.core().read_only
     }
 
+    /// How long a durable write to its disk takes, by the last ones: [`Disk::durable_write`].  `None`
+    /// for a pool in memory.
+    ///
+    /// [`Disk::durable_write`]: crate::grouped::Disk::durable_write
+    pub fn durable_write(&self) -> Option<Duration> {
+        self.0.core().sender.as_ref().and_then(|sender| sender.disk().durable_write())
+    }
+
     /// Its pages, for a thread that maps them, of no lower priority than those that write:
     /// they may have to wait for it.
     pub fn pages(&self) -> Pages {

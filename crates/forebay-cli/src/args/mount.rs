@@ -64,6 +64,10 @@ pub struct MountHow {
     /// through the pool's log, so copying much data is slower
     #[arg(long)]
     pub log_writes: bool,
+    /// Take a pool on a disk (forebay create --medium ssd) whose durable writes take more than
+    /// 200 us: each file that is created, renamed or removed waits for one
+    #[arg(long)]
+    pub slow_log: bool,
     /// Restrictions in addition to those of the mount of the tree's own file system: nosuid,
     /// nodev, noexec, nosymfollow, noatime, nodiratime; separated by commas
     #[arg(long, value_name = "FLAGS", default_value_t, hide_default_value = true)]
@@ -110,6 +114,7 @@ impl Default for MountHow {
             allow_other: false,
             write_back: usual.write_back,
             log_writes: usual.log_writes,
+            slow_log: usual.slow_log,
             flags: usual.flags,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,

@@ -61,3 +61,23 @@ fn a_start_without_one_of_its_threads_leaves_nothing() {
     pool.close().unwrap();
     fs::remove_dir_all(dir).unwrap();
 }
+
+/// A log in memory, and one on a disk with capacitors, take names; any other does if that is wanted.
+#[test]
+fn a_slow_log_takes_names_only_if_that_is_wanted() {
+    let us = |n| Some(Duration::from_micros(n));
+    let usual = MountOptions::default();
+    let wanted = MountOptions { slow_log: true, ..usual.clone() };
+    let read_only = MountOptions { read_only: true, ..usual.clone() };
+    for (takes, options, refused) in [
+        (None, &usual, None),
+        (us(15), &usual, None),
+        (us(200), &usual, None),
+        (us(201), &usual, us(201)),
+        (us(3000), &usual, us(3000)),
+        (us(3000), &wanted, None),
+        (us(3000), &read_only, None),
+    ] {
+        assert_eq!(too_slow(takes, options), refused, "{takes:?} {options:?}");
+    }
+}

@@ -25,6 +25,7 @@ pub struct Disk {
     /// (`core/medium/device.h`).
     flushes: Mutex<Flushes>,
     trouble: Mutex<Option<Trouble>>,
+    persisted: Mutex<Persists>,
 }
 
 #[derive(Default)]
@@ -33,6 +34,27 @@ struct Flushes {
     open: bool,
     /// A flush failed while that was so: nobody knows any more what they wrote.
     doubtful: bool,
+}
+
+/// How long the last calls of persist took that made something durable.
+#[derive(Default)]
+struct Persists {
+    took: [Duration; 9],
+    n: usize,
+}
+
+impl Persists {
+    fn add(&mut self, took: Duration) {
+        self.took[self.n % self.took.len()] = took;
+        self.n += 1;
+    }
+
+    fn median(&self) -> Option<Duration> {
+        let mut took = self.took;
+        let took = &mut took[..self.n.min(self.took.len())];
+        took.sort_unstable();
+        took.get(took.len() / 2).copied()
+    }
 }
 
 /// The last error of the device.
@@ -60,6 +82,7 @@ impl Disk {
             durable,
             flushes: Mutex::default(),
             trouble: Mutex::default(),
+            persisted: Mutex::default(),
         }
     }
 
@@ -69,6 +92,12 @@ impl Disk {
 
     pub fn durable(&self) -> Durable {
         self.durable
+    }
+
+    /// How long one durable write takes, by those that the pool itself made last: the median.  An
+    /// open and each change of a record makes some.  `None`: none was made yet.
+    pub fn durable_write(&self) -> Option<Duration> {
+        lock(&self.persisted).median()
     }
 
     /// Sends a request of the engine, waits for its end, and reports that.  Returns how long it
@@ -171,6 +200,7 @@ impl Below for Beneath {
     ) -> Persisted {
         let disk = &*self.0;
         let mut flushes = lock(&disk.flushes);
+        let began = Instant::now();
         if flushes.doubtful {
             return Persisted::WriteFailed;
         }
@@ -180,6 +210,7 @@ impl Below for Beneath {
             return Persisted::WriteFailed;
         }
         if disk.durable != Durable::Flush {
+            lock(&disk.persisted).add(began.elapsed());
             return Persisted::Done;
         }
         if more {
@@ -192,6 +223,7 @@ impl Below for Beneath {
             return Persisted::FlushFailed;
         }
         flushes.open = false;
+        lock(&disk.persisted).add(began.elapsed());
         Persisted::Done
     }
 }
@@ -217,6 +249,20 @@ mod tests {
         fn flush(&self) -> io::Result<()> {
             Err(rustix::io::Errno::IO.into())
         }
+    }
+
+    /// The newest count, and one that is far off does not.
+    #[test]
+    fn the_time_of_a_durable_write_is_the_median_of_the_last() {
+        let mut persists = Persists::default();
+        assert_eq!(persists.median(), None);
+        let table = [(80, 80), (9000, 9000), (100, 100), (90, 100), (100, 100), (95, 100)];
+        for (added, median) in table {
+            persists.add(Duration::from_micros(added));
+            assert_eq!(persists.median(), Some(Duration::from_micros(median)), "after {added}");
+        }
+        (0..9).for_each(|_| persists.add(Duration::from_micros(3000)));
+        assert_eq!(persists.median(), Some(Duration::from_micros(3000)));
     }
 
     /// By the device's lock holder: nobody who gets the lock later misses it.
