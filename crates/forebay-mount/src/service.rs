@@ -370,6 +370,10 @@ impl Service for MountService {
         self.mount.sync().map_err(told)
     }
 
+    fn has_failed(&self) -> bool {
+        self.mount.status().failure.is_some()
+    }
+
     fn stop(&self, how: &Stop) -> Result<()> {
         match how.must {
             true => self.mount.abandon(false),

@@ -359,7 +359,11 @@ impl Shared {
             Error::service(3, format!("{kind} {name}: is not served"), "see forebay status")
         })?;
         if !keep {
-            service.drain(progress)?;
+            // Otherwise nothing could end a service that has failed: its stop tells the failure.
+            match service.drain(progress) {
+                Err(_) if service.has_failed() => {}
+                drained => drained?,
+            }
         }
         service.stop(&Stop { grace: STOP_GRACE, must: false, keep })?;
         self.services().running.retain(|s| !Arc::ptr_eq(s, service));

@@ -31,6 +31,12 @@ pub trait Service: Debug + Send + Sync {
         Ok(())
     }
 
+    /// It has failed for good, and no later [`Service::drain`] can succeed.  A stop does not wait
+    /// for one then.
+    fn has_failed(&self) -> bool {
+        false
+    }
+
     /// Does what a client of the control socket asks of its kind; any JSON both ways.
     fn call(&self, _request: Value, _progress: &mut Progress<'_>) -> Result<Value> {
         let what = format!("{} {}: takes no orders", self.kind(), self.name());

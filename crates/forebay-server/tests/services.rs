@@ -27,6 +27,9 @@ struct Seen {
     started: AtomicUsize,
     drained: AtomicUsize,
     stopped: AtomicUsize,
+    /// No drain succeeds, now or ever.
+    undrained: AtomicBool,
+    failed: AtomicBool,
     /// Clients hold something of it.
     busy: AtomicBool,
     /// It came to its end by itself.
@@ -74,7 +77,14 @@ impl Service for Toy {
             ControlFlow::Continue(()) => self.seen.drained.fetch_add(1, SeqCst),
             ControlFlow::Break(()) => return Err(Error::service(13, "interrupted", "try again")),
         };
-        Ok(())
+        match self.seen.undrained.load(SeqCst) {
+            true => Err(Error::service(7, "its box is broken", "mend it")),
+            false => Ok(()),
+        }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.seen.failed.load(SeqCst)
     }
 
     fn stop(&self, how: &Stop) -> Result<()> {
@@ -232,6 +242,24 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     server.close().unwrap();
     assert_eq!(seen.stopped.load(SeqCst), 2);
     open(&dir.path("pool"));
+}
+
+/// One that may still be drained stays until it is; one that never can be is stopped all the same.
+#[test]
+fn one_that_has_failed_can_be_stopped() {
+    let dir = Dir::new("failed");
+    let (server, seen) = serve(&dir);
+    let mut listen = |_: &Work| ControlFlow::Continue(());
+    server.add(Arc::new(Toy { name: "bear".into(), seen: seen.clone() })).unwrap();
+    seen.undrained.store(true, SeqCst);
+    let e = ask(&dir, &server).stop("toy", "bear", false, &mut listen).unwrap_err();
+    assert!(e.exit_code() == 7 && e.to_string().contains("broken"), "{e}");
+    assert_eq!(counts(&seen), (0, 1, 0), "it runs on");
+    seen.failed.store(true, SeqCst);
+    ask(&dir, &server).stop("toy", "bear", false, &mut listen).unwrap();
+    assert_eq!(counts(&seen), (0, 2, 1));
+    assert!(server.status().services.is_empty());
+    server.close().unwrap();
 }
 
 /// A server without a service has no more to do.
