@@ -15,8 +15,11 @@ start_disk() { # SYSTEM, or nothing: as it is
 	# ext4 does not mount where one of its superblock's two sectors is torn off.
 	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 wait_ms="${cut_waits_ms:-0}" >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
-	for ((tries = 0; tries < 400; tries++)); do
+	# It clears twice its bytes of memory, which takes a virtual machine that has given its free
+	# memory to the host 3 s a GiB.
+	for ((tries = 0; ; tries++)); do
 		[ -s "$work/drive/disk" ] && break
+		[ $tries -lt 3000 ] || fail "volatile_disk is not there after 60 s: $(cat "$work/disk.err")"
 		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
 		sleep 0.02
 	done

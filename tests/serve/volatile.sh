@@ -31,12 +31,12 @@ start_disk() { # KEY=NUMBER...
 	"$work/volatile_disk" "$work/disk" "$work/platter" $bytes seed=$seed "$@" >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
 	local tries
-	for ((tries = 0; tries < 200; tries++)); do
+	for ((tries = 0; tries < 3000; tries++)); do
 		[ -s "$work/disk/disk" ] && return
 		kill -0 "$disk" 2>/dev/null || { disk=''; skip "cannot mount: $(cat "$work/disk.err")"; }
 		sleep 0.02
 	done
-	fail "the disk does not come up"
+	fail "the disk does not come up in 60 s: $(cat "$work/disk.err")"
 }
 # Sets lost: sectors that were written and are not there.
 cut_disk() {
