@@ -108,7 +108,9 @@ fn tell(made: &Made, not_measured: Option<&str>) -> anyhow::Result<()> {
         if let Some(why) = not_measured {
             out::line(format_args!("not measured: {why}"))?;
         }
-        out::line(format_args!("next: forebay log create {quoted} NAME"))?;
+        out::line(format_args!(
+            "next: forebay mount {quoted} DIRECTORY, or forebay log create {quoted} NAME"
+        ))?;
         return Ok(());
     }
     if pool.media.kind == MediaKind::File {
