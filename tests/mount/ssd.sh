@@ -26,10 +26,10 @@ if command -v strace >/dev/null; then
 	code=0
 	slowly timeout 60 "$FOREBAY" mount "$pool" "$tree" --foreground >"$work/refused" 2>&1 || code=$?
 	[ $code = 10 ] || fail "a slow disk: exit code $code: $(cat "$work/refused")"
-	grep -Eq "ssd.pool: a durable write to its disk takes [0-9]{4,} us" "$work/refused" || fail "a slow disk: not told by its time: $(cat "$work/refused")"
+	grep -Eq "ssd.pool: a durable write to its disk takes at least [0-9]{4,} us" "$work/refused" || fail "a slow disk: not told by its time: $(cat "$work/refused")"
 	grep -q -- '--slow-log' "$work/refused" || fail "a slow disk: no way out: $(cat "$work/refused")"
 	[ -z "$(ls -A "$tree")" ] || fail "a slow disk: a mount that was refused leaves $(ls -A "$tree")"
-	say "a flush of 3 ms: $(grep -Eo 'takes [0-9]+ us' "$work/refused"), refused"
+	say "a flush of 3 ms: $(grep -Eo 'takes at least [0-9]+ us' "$work/refused"), refused"
 else
 	say "strace is not installed: without the refusal of a slow disk"
 fi

@@ -92,7 +92,7 @@ pub enum MountError {
     )]
     Replay { log: String, tree: String },
     #[error(
-        "{pool}: a durable write to its disk takes {} us, and a mount makes one for each file that \
+        "{pool}: a durable write to its disk takes at least {} us, and a mount makes one for each file that \
          is created, renamed or removed: unpacking an archive takes three times that for each file, \
          however fast the disk of {tree} is", .takes.as_micros()
     )]

@@ -225,7 +225,7 @@ impl Pool {
         self.0.core().read_only
     }
 
-    /// How long a durable write to its disk takes, by the last ones: [`Disk::durable_write`].  `None`
+    /// How long a durable write to its disk takes at best, by the last ones: [`Disk::durable_write`].  `None`
     /// for a pool in memory.
     ///
     /// [`Disk::durable_write`]: crate::grouped::Disk::durable_write
