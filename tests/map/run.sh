@@ -26,7 +26,7 @@ done
 say "calls: passed"
 
 # Several mappings of a file, and sizes that cannot be had.
-for what in mappings random sizes appends; do
+for what in mappings random sizes appends child; do
 	"$work/twice" $what "$work/plain.dat" || fail "twice $what of a plain file"
 	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "twice $what"; }
 	case $what in
@@ -178,7 +178,7 @@ mapped "$program" fork "$work/fork.map" 2>"$work/says" || { cat "$work/says" >&2
 mapped "$program" daemon "$work/daemon.map" || fail "served: a fork before the open"
 mapped "$program" exit "$work/exit.map" || fail "served: a program that ends without a sync"
 grep -q 'not synced' "$work/exit.map" || fail "served: what was stored is not there after the end"
-for what in mappings random sizes; do
+for what in mappings random sizes child; do
 	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "served: twice $what"; }
 done
 say "served, calls: passed"

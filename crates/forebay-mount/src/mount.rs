@@ -344,7 +344,8 @@ fn session_error(mountpoint: &Path, cause: &str) -> MountError {
 }
 
 /// Refuses a disk on which each change of a name would wait for long, unless that is wanted.  The
-/// pool has been opened, and its log begun, by durable writes.
+/// pool was opened by durable writes.  A log that is there has been mounted, and is again: a disk
+/// may be slower at a busy boot.
 fn names_are_fast(pool: &Pool, tree: &Path, options: &MountOptions) -> Result<(), MountError> {
     match too_slow(pool.durable_write(), options) {
         Some(takes) => {
@@ -402,6 +403,7 @@ impl Mount {
         })?;
         let found = mark::find_beside(&below).map_err(mark_error)?;
         if let Err(forebay::Error::NoLog { .. }) = pool.log_info(&options.log) {
+            names_are_fast(pool, tree, options)?;
             pool.log_add(&options.log, forebay::LogHome::Embedded)?;
         }
         let log = pool.log(&options.log, &LogOptions::default())?;
@@ -434,7 +436,6 @@ impl Mount {
                 begun.map(|group| live.bear(group)).map_err(mark_error)
             }
         };
-        let begun = begun.and_then(|()| names_are_fast(pool, tree, options));
         let shown = begun.and_then(|()| Mount::show(live.clone(), mountpoint, options));
         let (mount, shown) = match shown {
             Ok(shown) => shown,

@@ -336,7 +336,10 @@ impl Service for MountService {
     fn status(&self) -> ServiceStatus {
         let s = self.mount.status();
         let failed = s.failure.iter().map(|why| {
-            format!("{why}; entries stay in log {}: mend {}, then mount it again", s.log, s.tree)
+            format!(
+                "{why}; entries stay in log {}: mend what has failed, then mount {} again",
+                s.log, s.tree
+            )
         });
         let session = s
             .session_failure
