@@ -619,6 +619,9 @@ pub struct BenchMount {
     /// Size of the pool
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
     pub pool_size: u64,
+    /// What the pool is made for, as in `forebay create`: ssd for a directory on a disk
+    #[arg(long, value_name = "MEDIUM", default_value_t)]
+    pub medium: MediumChoice,
     /// Bytes of a write, one after the other
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4096", value_parser = units::parse_size)]
     pub bytes: Vec<u64>,

@@ -17,8 +17,11 @@ pub fn run(a: &args::BenchMount) -> anyhow::Result<()> {
     let name = format!("forebay-bench-mount-{}", std::process::id());
     let above = a.dir.clone().unwrap_or_else(std::env::temp_dir);
     let pool = a.media_dir.join(format!("{name}.pool"));
-    let mut bed = MountBed::new(above.join(name), pool, a.pool_size)?;
-    let given = [("--write-back", a.write_back), ("--log-writes", a.log_writes)];
+    let mut bed = MountBed::new(above.join(name), pool, a.pool_size, a.medium)?;
+    // Names are not to be measured fast or not at all.
+    let slow_log = a.medium == forebay::MediumChoice::Ssd;
+    let given =
+        [("--write-back", a.write_back), ("--log-writes", a.log_writes), ("--slow-log", slow_log)];
     let given: Vec<&str> = given.iter().filter(|(_, given)| *given).map(|(how, _)| *how).collect();
     bed.mount(&given)?;
     let options = MountBenchOptions {

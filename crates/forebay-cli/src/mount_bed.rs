@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use anyhow::{bail, Context};
+use forebay::{CreateOptions, MediumChoice};
 
 /// Gone when it is dropped, with all that was made for it.
 pub struct MountBed {
@@ -20,13 +21,19 @@ pub struct MountBed {
 
 impl MountBed {
     /// Directories in `dir`, and a pool; nothing is mounted yet.
-    pub fn new(dir: PathBuf, pool: PathBuf, pool_bytes: u64) -> anyhow::Result<MountBed> {
+    pub fn new(
+        dir: PathBuf,
+        pool: PathBuf,
+        pool_bytes: u64,
+        medium: MediumChoice,
+    ) -> anyhow::Result<MountBed> {
         let bed = MountBed { dir, pool, server: None, said: None };
         for part in [bed.plain(), bed.tree(), bed.at()] {
             fs::create_dir_all(&part).with_context(|| format!("{}", part.display()))?;
         }
-        let size = forebay::CreateOptions { size_bytes: Some(pool_bytes), ..Default::default() };
-        forebay::create(&bed.pool, &size)?;
+        let options =
+            CreateOptions { size_bytes: Some(pool_bytes), medium, ..CreateOptions::default() };
+        forebay::create(&bed.pool, &options)?;
         Ok(bed)
     }
 

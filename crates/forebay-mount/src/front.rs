@@ -13,6 +13,9 @@
 //! suffice, and otherwise to those that may wait.  So any number of requests may wait, for a
 //! disk or for space in the pool, and the next one is read.
 //!
+//! A sync whose entry is not durable yet is answered later without a thread of its own
+//! ([`parked`]).
+//!
 //! A request for a helper is copied.  The number of copied bytes is bounded ([`rooms`]): above
 //! the bound the last thread waits with a write(2), and the kernel keeps the other requests.
 
@@ -33,6 +36,7 @@ mod asked;
 mod callers;
 mod helpers;
 mod holes;
+mod parked;
 mod replacing;
 mod rooms;
 mod served;
@@ -110,8 +114,9 @@ impl Front {
         options: &MountOptions,
         waiting: usize,
     ) -> Front {
+        let rooms = Rooms::new(waiting, live.journal().log().is_on_disk());
         let served = Arc::new(Served::new(live, latency, options));
-        Front { served, rooms: Rooms::new(waiting), at_end: AtEnd::default() }
+        Front { served, rooms, at_end: AtEnd::default() }
     }
 
     /// Set this once the kernel's notifier exists, before the first request.

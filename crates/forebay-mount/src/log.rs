@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The journal of a mount: a named log of a pool.
 
-use forebay::{Error, Generation, Log};
+use forebay::{Error, Generation, Log, Ticket};
 
 use crate::live::{Journal, JournalError};
 
@@ -23,12 +23,20 @@ impl PoolJournal {
 }
 
 impl Journal for PoolJournal {
-    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<(), JournalError> {
-        match self.log.try_append(txg, Generation::New, pieces) {
-            Ok(_) => Ok(()),
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<Ticket, JournalError> {
+        match self.log.try_submit(txg, Generation::New, pieces) {
+            Ok((_, ticket)) => Ok(ticket),
             Err(Error::LogFull { .. }) => Err(JournalError::Full),
             Err(e) => Err(JournalError::Failed(e.to_string())),
         }
+    }
+
+    fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
+        self.log.wait(ticket).map_err(|e| JournalError::Failed(e.to_string()))
+    }
+
+    fn is_settled(&self, ticket: Ticket) -> bool {
+        self.log.is_settled(ticket)
     }
 
     fn sync(&self, txg: u64) -> Result<(), JournalError> {

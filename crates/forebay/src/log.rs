@@ -9,6 +9,7 @@ mod info;
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay_engine::groups::TicketState;
 use forebay_engine::logs::{Header, LogInfo as RawInfo, Name};
 use forebay_engine::{sys, Decision};
 
@@ -32,6 +33,22 @@ pub enum Generation {
     /// It depends on what the last one depends on, and not on that one.
     Same,
 }
+
+/// An entry that has its place in the log: see [`Log::try_submit`].  Of two tickets of a log the
+/// one of the later entry is waited for, and the other one is durable, too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+impl Ticket {
+    /// The entry was durable when it was appended, as in a pool in memory.
+    pub fn is_durable(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// An append without space tries again as often as this, if meanwhile something was sent that
+/// may have freed a chunk.
+const FREED_TRIES: u32 = 8;
 
 /// How to use a log.
 #[derive(Clone, Debug, Default)]
@@ -124,6 +141,11 @@ impl Log {
         &self.0.name
     }
 
+    /// The pool is written in groups to a disk, so that an entry has a ticket.
+    pub fn is_on_disk(&self) -> bool {
+        self.core().sender.is_some()
+    }
+
     pub fn info(&self) -> Result<LogInfo> {
         Ok(log_info(self.0.index, &self.raw_info()?))
     }
@@ -160,6 +182,33 @@ impl Log {
         self.append_within(Some(Duration::ZERO), txg, generation, pieces)
     }
 
+    /// Like `try_append`, but returns as soon as the entry has its place in the log.  It is
+    /// durable when [`Log::wait`] of the ticket has returned.  Entries become durable in their
+    /// order, and those that are waited for together share a write of the disk.  In a pool in
+    /// memory the entry is durable at once.
+    pub fn try_submit(
+        &self,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+    ) -> Result<(EntryName, Ticket)> {
+        self.submit_within(Some(Duration::ZERO), txg, generation, pieces)
+    }
+
+    /// Waits until the entry of the ticket is durable, with all of this log before it.  Fails if
+    /// the pool has failed first: then the entry may be there after a restart, or not.
+    pub fn wait(&self, ticket: Ticket) -> Result<()> {
+        match ticket.is_durable() {
+            true => Ok(()),
+            false => self.wait_durable(ticket),
+        }
+    }
+
+    /// Whether a wait for the ticket would return at once.
+    pub fn is_settled(&self, ticket: Ticket) -> bool {
+        ticket.is_durable() || self.core().engine.ticket(ticket.0) != TicketState::Pending
+    }
+
     fn append_within(
         &self,
         limit: Option<Duration>,
@@ -167,8 +216,21 @@ impl Log {
         generation: Generation,
         pieces: &[&[u8]],
     ) -> Result<EntryName> {
+        let (name, ticket) = self.submit_within(limit, txg, generation, pieces)?;
+        self.wait(ticket)?;
+        Ok(name)
+    }
+
+    #[inline]
+    fn submit_within(
+        &self,
+        limit: Option<Duration>,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+    ) -> Result<(EntryName, Ticket)> {
         let (core, mut waiter) = (self.core(), Waiter::default());
-        let mut new = generation == Generation::New;
+        let (mut new, mut tries) = (generation == Generation::New, 0);
         loop {
             let (mut wake, mut name) = (0, Name::default());
             let seen = core.sender.as_ref().map_or(0, Sender::ends);
@@ -180,10 +242,8 @@ impl Log {
             let wait = match appended.map_err(|e| self.append_error(e, txg, pieces))? {
                 Decision::Wait(wait) => wait,
                 _ => {
-                    if name.ticket != 0 {
-                        self.wait_durable(name.ticket)?;
-                    }
-                    return Ok(EntryName { generation: name.gen, id: name.id });
+                    let appended = EntryName { generation: name.gen, id: name.id };
+                    return Ok((appended, Ticket(name.ticket)));
                 }
             };
             // The next entry begins the generation, this one or another's: to begin one more
@@ -191,7 +251,9 @@ impl Log {
             new = false;
             if let Some(sender) = &core.sender {
                 core.help(sender, wait, seen);
-                if wait == Wait::Ticket {
+                let may_be_freed = wait == Wait::Space && sender.ends() != seen;
+                tries += u32::from(may_be_freed);
+                if wait == Wait::Ticket || (may_be_freed && tries <= FREED_TRIES) {
                     continue;
                 }
             }
@@ -206,10 +268,10 @@ impl Log {
 
     /// Returns when the entry is on the disk of a pool that is written in groups.
     #[cold]
-    fn wait_durable(&self, ticket: u64) -> Result<()> {
+    fn wait_durable(&self, ticket: Ticket) -> Result<()> {
         let (core, mut wake) = (self.core(), 0);
         let sender = core.sender.as_ref().expect("a pool that gives tickets is written in groups");
-        let done = sender.wait(self.0.index, ticket, &mut wake);
+        let done = sender.wait(self.0.index, ticket.0, &mut wake);
         core.wake(wake);
         done
     }

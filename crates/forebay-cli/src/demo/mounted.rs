@@ -11,6 +11,8 @@ use anyhow::{bail, Context};
 use serde::Serialize;
 
 use super::Stage;
+use forebay::MediumChoice;
+
 use crate::mount_bed::MountBed;
 
 /// How SQLite keeps its journal, and what that asks of a file system for each commit.
@@ -152,7 +154,7 @@ pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, String>> {
         return Ok(Err(why.into()));
     }
     let pool = stage.pool.with_extension("mount");
-    let mut bed = MountBed::new(stage.path("mount"), pool, stage.sizes.mount)?;
+    let mut bed = MountBed::new(stage.path("mount"), pool, stage.sizes.mount, MediumChoice::Auto)?;
     let time = stage.time.min(Duration::from_secs(1));
     let (mut rates, mut programs) = (Vec::new(), Vec::new());
     for (journal, _) in JOURNALS {

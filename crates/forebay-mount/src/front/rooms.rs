@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 /// How long the last thread that reads requests waits for another one before it hands its
-/// request to a helper, which costs a copy of the written bytes.
+/// request to a helper, which costs a copy of the written bytes.  If the log is on a disk, it
+/// does not wait: the other threads wait for that disk, and entries that are appended meanwhile
+/// share the next write.
 const MOMENT: Duration = Duration::from_millis(1);
 /// How long a write waits for memory before it looks for a slot again.
 const LOOK: Duration = Duration::from_millis(10);
@@ -26,12 +28,14 @@ pub(crate) enum Room {
 pub(crate) struct Rooms {
     slots: Slots,
     memory: Memory,
+    moment: Duration,
 }
 
 impl Rooms {
     /// `waiting`: how many threads that read requests may wait, one fewer than there are.
-    pub fn new(waiting: usize) -> Rooms {
-        Rooms { slots: Slots::new(waiting), memory: Memory::new() }
+    pub fn new(waiting: usize, log_on_disk: bool) -> Rooms {
+        let moment = if log_on_disk { Duration::ZERO } else { MOMENT };
+        Rooms { slots: Slots::new(waiting), memory: Memory::new(), moment }
     }
 
     /// The most requests that the kernel may make by itself at a time.
@@ -41,7 +45,7 @@ impl Rooms {
 
     /// `None`: this is the last thread that reads requests, and a helper has to answer.
     pub fn here(&self) -> Option<Slot> {
-        self.slots.take_soon(MOMENT)
+        self.slots.take_soon(self.moment)
     }
 
     /// Finds the place for a request with that many bytes.
@@ -258,6 +262,7 @@ mod tests {
             let rooms = Rooms {
                 slots: Slots::new(usize::from(slot_is_freed)),
                 memory: Memory { most: 1000, ..Memory::new() },
+                moment: MOMENT,
             };
             let slot = rooms.slots.take();
             let held = rooms.memory.take(2000);

@@ -16,16 +16,30 @@ use rustix::thread::CapabilitySet;
 
 use super::callers::{has_mode_of_file, without_set_ids};
 use super::helpers::{Class, Helpers, MOST_WRITE_BACKS};
+use super::parked::{Awaited, Parked};
 use super::rooms::Slots;
 use super::terms::{empty, errno, file_type, kind_of, no_inode, system_time};
 use super::{asked, holes, TreeLive};
 use crate::latency::Latency;
-use crate::live::Inode;
+use crate::live::{Fsync, Inode};
+use crate::log::PoolJournal;
 use crate::mount::MountOptions;
 use crate::record::{Allocate, Kind, SetAttr};
 use crate::rights::{self, Caller};
 use crate::tree::{Attr, Result, Tree};
-use crate::unix::Node;
+use crate::unix::{Node, UnixTree};
+
+type TreeFsync = Fsync<UnixTree, PoolJournal>;
+
+impl Awaited for TreeFsync {
+    fn is_settled(&self) -> bool {
+        Fsync::is_settled(self)
+    }
+
+    fn wait(self) -> Result<()> {
+        Fsync::wait(self)
+    }
+}
 
 /// How long the kernel may trust its cached names and attributes.  Only the mount changes the
 /// tree.
@@ -63,6 +77,7 @@ pub(super) struct Served {
     /// For notices to the kernel of changes that it did not request.
     pub kernel: Arc<OnceLock<Notifier>>,
     pub helpers: Helpers,
+    parked: Parked<TreeFsync>,
     write_backs: Slots,
     /// The kernel's reports of written-back pages are true: see [`holes::kernel_waits`].
     finds_holes: bool,
@@ -80,6 +95,7 @@ impl Served {
             acts: Arc::default(),
             kernel: Arc::default(),
             helpers: Helpers::default(),
+            parked: Parked::default(),
             write_backs: Slots::new(MOST_WRITE_BACKS),
             finds_holes: options.read_only || holes::kernel_waits(),
         }
@@ -159,19 +175,22 @@ impl Served {
         }
     }
 
-    fn sync(&self, inode: &Arc<Inode<Node>>) -> Result<()> {
+    /// Syncs the file and then answers, perhaps on another thread.
+    fn answer_synced(
+        &self,
+        inode: &Arc<Inode<Node>>,
+        answer: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
         let start = Instant::now();
-        let done = self.live.fsync(inode);
-        self.latency.took(start.elapsed());
-        done
-    }
-
-    /// Called when a file's content was changed, before the program gets its answer.  `asked`:
-    /// whether the change must be durable by then.
-    fn written(&self, inode: &Arc<Inode<Node>>, asked: impl FnOnce() -> bool) -> Result<()> {
-        match self.log_writes || asked() {
-            true => self.sync(inode),
-            false => Ok(()),
+        match self.live.begin_fsync(inode) {
+            Err(e) => answer(Err(e)),
+            Ok(fsync) => {
+                let latency = self.latency.clone();
+                self.parked.answer(fsync, move |done| {
+                    latency.took(start.elapsed());
+                    answer(done);
+                });
+            }
         }
     }
 
@@ -347,22 +366,31 @@ impl Served {
             while done < data.len() && asked::write_is_whole(write_flags, flags) {
                 done += self.live.write(&inode, offset + done as u64, &data[done..])?;
             }
-            self.written(&inode, || asked::write_syncs(write_flags, flags))?;
-            Ok(done)
+            Ok((done, inode, self.log_writes || asked::write_syncs(write_flags, flags)))
         });
-        match written {
+        let (live, ino) = (self.live.clone(), self.swap(ino.0));
+        let answer = move |written: Result<usize>| match written {
             Ok(n) => reply.written(n as u32),
             Err(e) => {
                 if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-                    self.live.write_back_was_refused(self.swap(ino.0));
+                    live.write_back_was_refused(ino);
                 }
                 reply.error(errno(e));
             }
+        };
+        match written {
+            Ok((n, inode, true)) => {
+                self.answer_synced(&inode, move |done| answer(done.map(|()| n)));
+            }
+            written => answer(written.map(|(n, ..)| n)),
         }
     }
 
     pub fn fsync(&self, ino: INodeNo, reply: ReplyEmpty) {
-        empty(reply, self.inode(ino).and_then(|inode| self.sync(&inode)));
+        match self.inode(ino) {
+            Ok(inode) => self.answer_synced(&inode, move |done| empty(reply, done)),
+            Err(e) => reply.error(errno(e)),
+        }
     }
 
     pub fn readdir(&self, ino: INodeNo, offset: u64, mut reply: ReplyDirectory) {
@@ -552,11 +580,15 @@ impl Served {
             let n = self.live.copy(&to, to_at, length, || {
                 self.live.tree().copy(&from.node, from_at, &to.node, to_at, length)
             })?;
-            self.written(&to, || asked::copy_syncs(caller.pid, number)).map(|()| n)
+            Ok((n, to, self.log_writes || asked::copy_syncs(caller.pid, number)))
         });
-        match copied {
+        let answer = |copied: Result<u64>| match copied {
             Ok(n) => reply.written(n as u32),
             Err(e) => reply.error(errno(e)),
+        };
+        match copied {
+            Ok((n, to, true)) => self.answer_synced(&to, move |done| answer(done.map(|()| n))),
+            copied => answer(copied.map(|(n, ..)| n)),
         }
     }
 }

@@ -41,9 +41,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             if planted(Bug::GroupBeforeTree) {
                 self.bear_group(closed.txg)?;
             }
-            if let Err(e) = self.sync_tree(&closed) {
-                return Err(self.fail("the tree's file system failed to sync", e));
-            }
+            self.sync_tree(&closed)?;
         }
         self.believe()?;
         // The tree may be one group ahead of the log, and never one group older than it.
@@ -100,13 +98,17 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // File systems differ in what the sync of one file or directory covers of names that
         // moved between others.  The sync of the whole file system leaves no doubt.
         const SINGLY: usize = 32;
+        let failed = |e| self.fail("the tree's file system failed to sync", e);
         if closed.names || closed.touched.len() > SINGLY {
             self.inodes().sync_begins();
-            self.tree.sync_all()?;
+            self.tree.sync_all().map_err(failed)?;
             self.inodes().sync_ended();
             return Ok(());
         }
-        closed.touched.iter().try_for_each(|inode| self.tree.sync(&inode.node))
+        closed.touched.iter().try_for_each(|inode| {
+            let _one = self.syncs.begin_one(inode.ino);
+            self.tree.sync(&inode.node).map_err(failed)
+        })
     }
 
     /// Records in the log each second that the mount is alive, while anything is not synced.
@@ -118,7 +120,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
             // A lack of space does no harm here.
-            let _ = self.append_as(false, &hold, &[], false, &Records::of(&Record::Alive));
+            let alive = Records::of(&Record::Alive);
+            if let Ok(Some(entry)) = self.append_as(false, &hold, &[], false, &alive) {
+                let _ = self.wait(entry.ticket);
+            }
         }
         true
     }

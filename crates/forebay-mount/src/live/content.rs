@@ -1,16 +1,55 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes to files, and their syncs.
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use forebay::Ticket;
+
+use super::groups::Hold;
 use super::recent::Writes;
 use super::room::Room;
 use super::taken::Taken;
-use super::{ns_of, Content, Inode, Journal, Live};
+use super::{ns_of, Content, Inode, Journal, Live, Logged, Pending};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, Result, Tree};
+
+/// A sync of a file whose entries are in the log, and may not be durable yet.
+#[must_use = "it is durable only after a wait"]
+pub struct Fsync<T: Tree, J: Journal> {
+    live: Arc<Live<T, J>>,
+    ticket: Ticket,
+    /// It is not synced before this is dropped.
+    group: Option<u64>,
+}
+
+impl<T: Tree, J: Journal> fmt::Debug for Fsync<T, J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fsync").field("ticket", &self.ticket).field("group", &self.group).finish()
+    }
+}
+
+impl<T: Tree, J: Journal> Fsync<T, J> {
+    /// Whether [`Fsync::wait`] would return at once.
+    pub fn is_settled(&self) -> bool {
+        self.ticket.is_durable() || self.live.journal.is_settled(self.ticket)
+    }
+
+    /// Waits until everything is durable that the sync stands for.
+    pub fn wait(self) -> Result<()> {
+        self.live.wait(self.ticket)
+    }
+}
+
+impl<T: Tree, J: Journal> Drop for Fsync<T, J> {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            self.live.groups.leave(group);
+        }
+    }
+}
 
 impl<T: Tree, J: Journal> Live<T, J> {
     /// Copies within the tree; `tree` returns how many bytes it wrote.
@@ -29,7 +68,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let written = *copied.as_ref().unwrap_or(&length);
         content.dirty.add(offset, offset.saturating_add(written));
         copied?;
-        self.keep_from_replay(to, &mut content, offset, written)?;
+        let kept = self.keep_from_replay(to, &mut content, offset, written)?;
+        drop(content);
+        self.settle(kept)?;
         Ok(written)
     }
 
@@ -49,7 +90,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
             (false, None) => None,
         };
         content.dirty.add(offset, offset.saturating_add(written as u64));
-        self.keep_from_replay(inode, &mut content, offset, written as u64)?;
+        let kept = self.keep_from_replay(inode, &mut content, offset, written as u64)?;
+        drop(content);
+        self.settle(kept)?;
         Ok(written)
     }
 
@@ -76,26 +119,27 @@ impl<T: Tree, J: Journal> Live<T, J> {
         content: &mut Content,
         offset: u64,
         length: u64,
-    ) -> Result<()> {
-        let Some(taken) = &mut content.taken else { return Ok(()) };
+    ) -> Result<Logged<'_, T>> {
+        let nothing = Pending::by_another(Ticket::default());
+        let Some(taken) = &mut content.taken else { return Ok(nothing) };
         let synced = taken.txg <= self.groups.numbers().1;
         if synced && !taken.replaces {
             content.taken = None;
-            return Ok(());
+            return Ok(nothing);
         }
         if !taken.ranges.overlap(offset, offset.saturating_add(length)) {
-            return Ok(());
+            return Ok(nothing);
         }
         let logs = taken.spend(length);
         if synced && !logs {
             content.taken = None;
-            return Ok(());
+            return Ok(nothing);
         }
-        self.log_locked(inode, content, logs)?;
+        let logged = self.log_locked(inode, content, logs)?;
         if let Some(taken) = &mut content.taken {
             taken.txg = self.groups.numbers().0;
         }
-        Ok(())
+        Ok(logged)
     }
 
     /// Whether an entry of the open group, or of the one before, would undo writes to the
@@ -138,12 +182,26 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Makes durable what was written before the call, and every change of names and
     /// attributes.
     pub fn fsync(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        let logged = self.log_for_sync(inode)?;
+        self.settle(logged)
+    }
+
+    /// Does the same without the wait for the log's disk.
+    pub fn begin_fsync(self: &Arc<Self>, inode: &Arc<Inode<T::Node>>) -> Result<Fsync<T, J>> {
+        let logged = self.log_for_sync(inode)?;
+        let ticket = logged.ticket;
+        Ok(Fsync { group: logged.hold.map(Hold::into_group), ticket, live: self.clone() })
+    }
+
+    fn log_for_sync(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.alive()?;
         self.log_content(inode)
     }
 
-    pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+    /// Logs the content that no entry has.  What it returns stands for that of other calls, too,
+    /// which may not be durable yet.
+    pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         let mut content = inode.content();
         if let Some(taken) = &mut content.taken {
             taken.replaces = false;
@@ -157,32 +215,51 @@ impl<T: Tree, J: Journal> Live<T, J> {
         inode: &Arc<Inode<T::Node>>,
         content: &mut Content,
         logs: bool,
-    ) -> Result<()> {
+    ) -> Result<Logged<'_, T>> {
         if content.dirty.is_empty() {
-            return Ok(());
+            return Ok(Pending::by_another(match planted(Bug::CleanIsDurable) {
+                true => Ticket::default(),
+                false => content.logged,
+            }));
         }
         let attr = self.tree.attr(&inode.node)?;
         // The file may have been written before the clock was set back.
         self.latest_ns.fetch_max(ns_of(attr.ctime), Ordering::Relaxed);
         let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
         let small = logs && content.dirty.bytes() <= self.options.sync_limit;
-        match (content.dirty.parts().filter(|_| small), kept) {
-            _ if attr.nlink == 0 => {}
+        let parts = content.dirty.parts().filter(|_| small);
+        let logged = match (parts, kept) {
+            _ if attr.nlink == 0 => Some(Pending::by_another(Ticket::default())),
             (Some(parts), Some(kept)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
-                self.log_kept(inode, &attr, &kept)?;
+                Some(self.log_kept(inode, &attr, &kept)?)
             }
-            (Some(parts), _) if self.log_as_read(inode, &attr, parts)? => {}
-            _ => {
-                self.sync_file(inode)?;
+            (Some(parts), _) => self.log_as_read(inode, &attr, parts)?,
+            _ => None,
+        };
+        let mut logged = match logged {
+            Some(logged) => logged,
+            None => {
+                let synced = self.sync_file(inode)?;
                 content.taken = None;
+                synced
             }
-        }
+        };
         content.dirty.clear();
-        Ok(())
+        // Nothing was to be logged: then what was logged before counts.
+        if logged.ticket.is_durable() {
+            logged.ticket = content.logged;
+        }
+        content.logged = logged.ticket;
+        Ok(logged)
     }
 
     /// Logs the writes as they came; the tree has all of them.
-    fn log_kept(&self, inode: &Arc<Inode<T::Node>>, attr: &Attr, kept: &Writes) -> Result<()> {
+    fn log_kept(
+        &self,
+        inode: &Arc<Inode<T::Node>>,
+        attr: &Attr,
+        kept: &Writes,
+    ) -> Result<Logged<'_, T>> {
         let parts = kept.places.iter().map(|&(at, length)| (at, at + length as u64));
         let mut rest = &kept.bytes[..];
         let next = |_, b: &mut [u8]| {
@@ -191,41 +268,52 @@ impl<T: Tree, J: Journal> Live<T, J> {
             b[..bytes.len()].copy_from_slice(bytes);
             Ok(bytes.len())
         };
-        let log = |body: &Records| {
-            self.alive()?;
-            self.ahead(&[inode], false, body).map(|_| true)
-        };
-        self.log_parts((inode, attr), parts, next, log).map(drop)
+        let may_log = || self.alive().map(|()| true);
+        let logged = self.log_parts((inode, attr), parts, next, may_log)?;
+        // Nothing to log: the file was cut.
+        Ok(logged.expect("whoever is alive logs"))
     }
 
-    /// Logs bytes that are read back.  `false`: it is unknown whether they are the ones that
+    /// Logs bytes that are read back.  `None`: it is unknown whether they are the ones that
     /// were written.
     fn log_as_read(
         &self,
         inode: &Arc<Inode<T::Node>>,
         attr: &Attr,
         parts: &[(u64, u64)],
-    ) -> Result<bool> {
+    ) -> Result<Option<Logged<'_, T>>> {
         let parts = parts.iter().map(|&(start, end)| (start, end.min(attr.size)));
         let read = |at, b: &mut [u8]| self.tree.read(&inode.node, at, b);
-        self.log_parts((inode, attr), parts, read, |body| self.log_read_back(inode, body))
+        self.log_parts((inode, attr), parts, read, || self.is_as_written(inode))
     }
 
-    /// Logs bytes of a file in as few entries as possible.  `false`: `log` wants no more.
+    /// Logs bytes of a file in as few entries as possible.  `None`: they may not be logged, as
+    /// `may_log` says after they were read.
     fn log_parts(
         &self,
-        (inode, attr): (&Inode<T::Node>, &Attr),
+        (inode, attr): (&Arc<Inode<T::Node>>, &Attr),
         parts: impl Iterator<Item = (u64, u64)>,
         mut bytes: impl FnMut(u64, &mut [u8]) -> Result<usize>,
-        log: impl Fn(&Records) -> Result<bool>,
-    ) -> Result<bool> {
+        may_log: impl Fn() -> Result<bool>,
+    ) -> Result<Option<Logged<'_, T>>> {
         let most = self.most_records();
         let mut body = Records::default();
+        let mut logged = Pending::by_another(Ticket::default());
+        let log = |logged: Logged<'_, T>, body: &Records| {
+            if !may_log()? {
+                return Ok(None);
+            }
+            // Whoever waits for space holds no group.
+            self.settle(logged)?;
+            let (hold, entry) = self.submit(&[inode], false, body)?;
+            Ok(Some(Pending { ticket: entry.ticket, hold: Some(hold) }))
+        };
         for (mut at, end) in parts {
             while at < end {
                 if body.bytes().len() + DATA_OVERHEAD + 1 > most || body.count() == u16::MAX / 2 {
-                    if !log(&body)? {
-                        return Ok(false);
+                    match log(logged, &body)? {
+                        Some(more) => logged = more,
+                        None => return Ok(None),
                     }
                     body.clear();
                 }
@@ -240,23 +328,25 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 at += n as u64;
             }
         }
-        Ok(body.is_empty() || log(&body)?)
+        match body.is_empty() {
+            true => Ok(Some(logged)),
+            false => log(logged, &body),
+        }
     }
 
-    /// Checks after a read that the bytes are those that were written, and not older ones of
-    /// the disk: a page whose write-back failed may have been dropped.  `false`: that is
-    /// unknown, and nothing was logged.
-    fn log_read_back(&self, inode: &Arc<Inode<T::Node>>, body: &Records) -> Result<bool> {
+    /// Whether bytes that were just read are those that were written, and not older ones of the
+    /// disk: a page whose write-back failed may have been dropped.  `false`: that is unknown.
+    fn is_as_written(&self, inode: &Arc<Inode<T::Node>>) -> Result<bool> {
         let intact = {
             let _syncing = self.syncs.begin();
             self.tree
                 .is_intact(&inode.node)
                 .map_err(|e| self.fail("the tree's file system failed to write back a file", e))?
         };
-        self.alive()?;
-        if intact {
-            self.ahead(&[inode], false, body)?;
+        if !planted(Bug::ErrorOfAnother) {
+            self.syncs.wait_for_one(inode.ino);
         }
+        self.alive()?;
         Ok(intact)
     }
 
@@ -268,7 +358,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// Syncs a file through the tree.  The content stays locked: none of it may be logged
     /// between the sync and the entry that makes earlier ones void.
-    fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+    fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
         {
             let _syncing = self.syncs.begin();
@@ -277,7 +367,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             })?;
         }
         self.believe()?;
-        self.ahead(&[inode], false, &Records::of(&Record::Synced { fid: inode.fid }))?;
-        Ok(())
+        let synced = Records::of(&Record::Synced { fid: inode.fid });
+        let (hold, entry) = self.submit(&[inode], false, &synced)?;
+        Ok(Pending { ticket: entry.ticket, hold: Some(hold) })
     }
 }

@@ -75,16 +75,16 @@ pub(super) struct Hold<'a, N> {
 
 impl<N> Drop for Hold<'_, N> {
     fn drop(&mut self) {
-        let mut state = self.groups.lock();
-        let group = state.group(self.txg);
-        group.holders -= 1;
-        if group.holders == 0 && (self.txg != state.open || state.ending) {
-            self.groups.changed.notify_all();
-        }
+        self.groups.leave(self.txg);
     }
 }
 
 impl<N> Hold<'_, N> {
+    /// The group, which stays held until [`Groups::leave`].
+    pub fn into_group(self) -> u64 {
+        std::mem::ManuallyDrop::new(self).txg
+    }
+
     /// Keeps an inode until the group is synced, so that it has one fid in the group.
     pub fn keep(&self, inode: Arc<Inode<N>>) {
         self.groups.lock().group(self.txg).touched.push(inode);
@@ -163,6 +163,16 @@ impl<N> Groups<N> {
             state = self.wait(state);
         }
         None
+    }
+
+    /// Ends a hold of the group.
+    pub fn leave(&self, txg: u64) {
+        let mut state = self.lock();
+        let group = state.group(txg);
+        group.holders -= 1;
+        if group.holders == 0 && (txg != state.open || state.ending) {
+            self.changed.notify_all();
+        }
     }
 
     /// Enters the open group if anything in it, or before it, is not synced.

@@ -4,7 +4,9 @@
 //! - A change of names, attributes, sizes or allocation is **written ahead**: its entry is
 //!   durable before the tree sees the change.  So the log knows each such change since the
 //!   tree's last sync, and the tree is never ahead of the log.  If the tree then refuses the
-//!   change, a [`Record::Void`] revokes the entry.
+//!   change, a [`Record::Void`] revokes the entry.  Appends come one after another, and the
+//!   wait until an entry is durable does not: entries of several operations share a write of the
+//!   log's disk.
 //! - **Data** goes to the tree at once and to the log when it is synced: [`Live::fsync`]
 //!   reads what was written since, and appends it.  Above a limit the data takes the tree's
 //!   own path: a real fsync, and a [`Record::Synced`] that makes earlier entries void and is
@@ -39,12 +41,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forebay::Ticket;
 use rustix::io::Errno;
 
 use crate::mark::{self, GroupMark};
 use crate::record::{self, Fid, Kind, Record, Records, Time, NONE, ROOT};
 use crate::replay::is_staging;
+use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
+pub use content::Fsync;
 use groups::{Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
@@ -56,8 +61,13 @@ use waits::Wait;
 
 /// The destination of entries: a log of a pool.
 pub trait Journal: Send + Sync {
-    /// Appends an entry after all earlier ones.  It is durable when this returns.
-    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<(), JournalError>;
+    /// Appends an entry after all earlier ones.  It is durable when [`Journal::wait`] of the
+    /// ticket has returned.
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<Ticket, JournalError>;
+    /// Waits until the entry and all before it are durable.
+    fn wait(&self, ticket: Ticket) -> std::result::Result<(), JournalError>;
+    /// Whether that wait would return at once.
+    fn is_settled(&self, ticket: Ticket) -> bool;
     /// Drops the entries of the group and of earlier groups.
     fn sync(&self, txg: u64) -> std::result::Result<(), JournalError>;
     /// The longest body of an entry.
@@ -123,6 +133,8 @@ struct Content {
     taken: Option<Taken>,
     /// Which of [`ASKED_OFTEN`] the inode is known to lack.
     lacks: [bool; ASKED_OFTEN.len()],
+    /// The last entry with content of this file.  Who finds nothing left to log waits for it.
+    logged: Ticket,
 }
 
 /// The kernel asks for this attribute before a write, and again after it has asked for
@@ -151,6 +163,29 @@ impl<N> Inode<N> {
 
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An entry in the journal.
+#[derive(Clone, Copy, Debug)]
+struct Appended {
+    number: u64,
+    ticket: Ticket,
+}
+
+/// What was logged of a file's content, and is durable after [`Live::settle`].  Its group is not
+/// synced before that.
+#[derive(Debug)]
+#[must_use = "it is durable only after a wait"]
+struct Pending<'a, N> {
+    ticket: Ticket,
+    hold: Option<Hold<'a, N>>,
+}
+
+impl<N> Pending<'_, N> {
+    /// It was logged by another call.
+    fn by_another(ticket: Ticket) -> Self {
+        Pending { ticket, hold: None }
     }
 }
 
@@ -193,7 +228,7 @@ pub struct Counters {
 
 /// Changes that are not synced in the tree yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pending {
+pub struct Unsynced {
     pub groups: u64,
     pub bytes: u64,
     pub age: Duration,
@@ -225,6 +260,7 @@ pub struct Live<T: Tree, J: Journal> {
 }
 
 type Held<'a, T> = Hold<'a, <T as Tree>::Node>;
+type Logged<'a, T> = Pending<'a, <T as Tree>::Node>;
 
 impl<T: Tree, J: Journal> Live<T, J> {
     /// Serves a synced tree with an empty log whose last synced group is `synced`.
@@ -284,9 +320,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.failure.get()
     }
 
-    pub fn pending(&self) -> Pending {
+    pub fn pending(&self) -> Unsynced {
         let unsynced = self.groups.unsynced();
-        Pending { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
+        Unsynced { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
     }
 
     /// How long an operation has waited for space in the log; zero: none waits.
@@ -317,13 +353,41 @@ impl<T: Tree, J: Journal> Live<T, J> {
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
-    ) -> Result<(Held<'_, T>, u64)> {
+    ) -> Result<(Held<'_, T>, Appended)> {
+        let (hold, entry) = self.submit(involved, names, body)?;
+        if !planted(Bug::TreeBeforeWait) && !planted(Bug::NamesNotWaited) {
+            self.wait(entry.ticket)?;
+        }
+        Ok((hold, entry))
+    }
+
+    /// Waits until an entry and all before it are durable.
+    fn wait(&self, ticket: Ticket) -> Result<()> {
+        if ticket.is_durable() {
+            return Ok(());
+        }
+        self.journal.wait(ticket).map_err(|e| self.fail(e.to_string(), Errno::IO))
+    }
+
+    /// Waits until what was logged is durable, and lets go of its group.
+    fn settle(&self, logged: Logged<'_, T>) -> Result<()> {
+        self.wait(logged.ticket)
+    }
+
+    /// Appends an entry, which is not durable yet.  Nothing that the caller holds may be what a
+    /// sync of a group waits for.
+    fn submit(
+        &self,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+    ) -> Result<(Held<'_, T>, Appended)> {
         let mut waits = None;
         loop {
             let syncs = self.groups.syncs();
             let hold = self.groups.enter().ok_or(Errno::IO)?;
             match self.append(&hold, involved, names, body)? {
-                Some(number) => return Ok((hold, number)),
+                Some(entry) => return Ok((hold, entry)),
                 // An operation that waits for a sync must hold no group.
                 None => drop(hold),
             }
@@ -339,7 +403,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<Appended>> {
         self.append_as(true, hold, involved, names, body)
     }
 
@@ -351,9 +415,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<Appended>> {
         // Appends come one after another: an inode is bound before an entry names it, and
-        // entries are in the order of the operations.
+        // entries are in the order of the operations.  They become durable in this order.
         let mut appender = self.appender.lock().unwrap_or_else(PoisonError::into_inner);
         let appender = &mut *appender;
         let number = appender.number + 1;
@@ -397,11 +461,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if bytes > self.journal.entry_max() as u64 {
             return Err(Errno::NOSPC);
         }
-        match self.journal.append(hold.txg, &pieces) {
-            Ok(()) => {}
+        let ticket = match self.journal.append(hold.txg, &pieces) {
+            Ok(ticket) => ticket,
             Err(JournalError::Full) => return Ok(None),
             Err(JournalError::Failed(what)) => return Err(self.fail(what, Errno::IO)),
-        }
+        };
         appender.number = number;
         appender.named = hold.txg;
         if now < latest {
@@ -415,7 +479,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.counters.entries.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Some(number))
+        Ok(Some(Appended { number, ticket }))
     }
 
     /// Returns the tree's answer to the change that the entry of this number announced.
@@ -423,10 +487,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if done.is_err() {
             // The entry must not be replayed.
             let void = Records::of(&Record::Void { number });
-            if self.append(&hold, &[], false, &void)?.is_none() {
-                // If the group is synced before there is space, this revokes nothing.
-                drop(hold);
-                self.ahead(&[], false, &void)?;
+            match self.append(&hold, &[], false, &void)? {
+                Some(entry) => self.wait(entry.ticket)?,
+                None => {
+                    // If the group is synced before there is space, this revokes nothing.
+                    drop(hold);
+                    self.ahead(&[], false, &void)?;
+                }
             }
         }
         done
@@ -454,10 +521,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut room = Room::default();
         loop {
             self.alive()?;
-            let (hold, number) = self.ahead(involved, names, body)?;
+            let (hold, entry) = self.ahead(involved, names, body)?;
             let done = tree(&hold);
+            if planted(Bug::TreeBeforeWait) {
+                self.wait(entry.ticket)?;
+            }
             // The group is no longer held by then.
-            match self.outcome(hold, number, done) {
+            match self.outcome(hold, entry.number, done) {
                 Err(e) if self.makes_room(&mut room, e) => {}
                 done => return done,
             }
@@ -627,9 +697,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
                     (false, true) => return Err(Errno::ISDIR),
                     _ => {}
                 }
-                // No one may find the old file gone and the new one empty.
+                // No one may find the old file gone and the new one empty.  The entry of the
+                // rename comes after the content's, so it is not durable without that.
                 if inode.kind == Kind::File {
-                    self.log_content(inode)?;
+                    drop(self.log_content(inode)?);
                 }
             }
             _ => {}

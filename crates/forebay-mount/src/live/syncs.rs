@@ -19,7 +19,13 @@ struct State {
     next: u64,
     on_the_way: BTreeSet<u64>,
     waiting: usize,
+    /// The inode that the background syncs alone.
+    one: Option<u64>,
 }
+
+/// The background's sync of one inode; dropped when its failure, if it failed, is known to all.
+#[derive(Debug)]
+pub(super) struct SyncingOne<'a>(&'a Syncs);
 
 /// One that has begun; dropped when its failure, if it failed, is known to all.
 #[derive(Debug)]
@@ -50,6 +56,35 @@ impl Syncs {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.waiting -= 1;
+    }
+}
+
+impl Syncs {
+    /// The background syncs this inode, and no other before the end of this one.
+    pub fn begin_one(&self, ino: u64) -> SyncingOne<'_> {
+        self.lock().one = Some(ino);
+        SyncingOne(self)
+    }
+
+    /// Waits while the background syncs this inode: that sync may have taken the report of a
+    /// failed write-back, and not have told it yet.
+    pub fn wait_for_one(&self, ino: u64) {
+        let mut state = self.lock();
+        state.waiting += 1;
+        while state.one == Some(ino) {
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.waiting -= 1;
+    }
+}
+
+impl Drop for SyncingOne<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.one = None;
+        if state.waiting > 0 {
+            self.0.ended.notify_all();
+        }
     }
 }
 

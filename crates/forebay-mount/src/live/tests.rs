@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 
+mod waiting;
+
 use super::*;
 use crate::record::{Allocate, Entry};
 use crate::replay;
@@ -23,6 +25,18 @@ struct MemoryLog {
     asked: AtomicU64,
     panics: AtomicBool,
     entry_max: usize,
+    /// Entries are durable when they were waited for, and waits end when the gate is open.
+    late: AtomicBool,
+    durable: Mutex<u64>,
+    gate: (Mutex<bool>, std::sync::Condvar),
+    waiting: AtomicU64,
+}
+
+impl MemoryLog {
+    fn set_gate(&self, open: bool) {
+        *self.gate.0.lock().unwrap() = open;
+        self.gate.1.notify_all();
+    }
 }
 
 impl Default for MemoryLog {
@@ -34,13 +48,17 @@ impl Default for MemoryLog {
             asked: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             entry_max: 64 << 10,
+            late: AtomicBool::new(false),
+            durable: Mutex::new(0),
+            gate: Default::default(),
+            waiting: AtomicU64::new(0),
         }
     }
 }
 
 impl Journal for MemoryLog {
-    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<(), JournalError> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<Ticket, JournalError> {
+        let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let body = pieces.concat();
         if body.len() > self.entry_max {
             return Err(JournalError::Failed("an entry that is too large".into()));
@@ -52,7 +70,21 @@ impl Journal for MemoryLog {
             }
         }
         self.entries.lock().unwrap().push((txg, body));
+        Ok(Ticket(if self.late.load(Ordering::Relaxed) { number } else { 0 }))
+    }
+
+    fn wait(&self, ticket: Ticket) -> std::result::Result<(), JournalError> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let shut = self.gate.1.wait_while(self.gate.0.lock().unwrap(), |open| !*open);
+        drop(shut.unwrap());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let mut durable = self.durable.lock().unwrap();
+        *durable = durable.max(ticket.0);
         Ok(())
+    }
+
+    fn is_settled(&self, ticket: Ticket) -> bool {
+        ticket.0 <= *self.durable.lock().unwrap()
     }
 
     fn sync(&self, txg: u64) -> std::result::Result<(), JournalError> {

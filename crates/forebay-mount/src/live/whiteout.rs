@@ -35,7 +35,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                     _ => {}
                 }
                 if inode.kind == Kind::File {
-                    self.log_content(&inode)?;
+                    drop(self.log_content(&inode)?);
                 }
                 self.leave_whiteout((from_dir, from), (to_dir, to), owner, &inode, Some(other))
             }),

@@ -56,6 +56,10 @@ pub enum Bug {
     AnyRefusalIsASeal,
     PromisesUnkept,
     ProjectForgotten,
+    TreeBeforeWait,
+    NamesNotWaited,
+    CleanIsDurable,
+    ErrorOfAnother,
 }
 
 /// Bugs of the replay, and of what is logged for it.
@@ -87,6 +91,10 @@ pub const ALL: [Bug; 20] = [
 #[cfg(test)]
 pub const OF_MARKS: [Bug; 4] =
     [Bug::MarkNotSynced, Bug::MarkRemovedAtOnce, Bug::PeriodEndsFirst, Bug::MarkOfAnyPeriod];
+
+/// Bugs of what is appended and not durable yet.
+#[cfg(test)]
+pub const OF_WAITS: [Bug; 2] = [Bug::TreeBeforeWait, Bug::NamesNotWaited];
 
 /// Bugs that let forged marks through.
 #[cfg(test)]

@@ -107,6 +107,36 @@ fn what_was_acknowledged_is_there_after_a_crash() {
     again.close().unwrap();
 }
 
+/// Entries that are submitted become durable together, in their order.
+#[test]
+fn entries_that_are_submitted_share_a_write() {
+    let dir = Dir::on_disk("grouped-submit");
+    let Some(path) = made(&dir) else { return };
+    let pool = open(&path);
+    let log = in_use(&pool, "l", LogHome::Embedded);
+    let before = pool.status().medium.unwrap();
+    let submitted: Vec<_> = (0..20)
+        .map(|n| {
+            let text = format!("entry {n}");
+            log.try_submit(1, Generation::New, &[text.as_bytes()]).unwrap().1
+        })
+        .collect();
+    let last = *submitted.last().unwrap();
+    assert!(!last.is_durable() && !log.is_settled(last));
+    log.wait(last).unwrap();
+    assert!(submitted.iter().all(|ticket| log.is_settled(*ticket)));
+    for ticket in submitted {
+        log.wait(ticket).unwrap();
+    }
+    let after = pool.status().medium.unwrap();
+    assert_eq!((after.records - before.records, after.groups - before.groups), (20, 1));
+    let crashed = open(&crashed(&dir, "crashed"));
+    assert_eq!(replayed(&crashed, "l").len(), 20);
+    crashed.close().unwrap();
+    drop(log);
+    pool.close().unwrap();
+}
+
 /// A log goes round in the pool: synced entries free their chunks, also of a full pool.
 #[test]
 fn space_comes_when_a_log_is_synced() {

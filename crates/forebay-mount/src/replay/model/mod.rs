@@ -10,6 +10,7 @@
 mod oracle;
 pub mod sim;
 pub mod workloads;
+mod write_back;
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Uuid;
 
-use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS};
+use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS, OF_WAITS};
 use super::{printable, replay, Accept, ReplayError, ReplayOptions, STAGING};
 use crate::mark::{self, Verdict};
 use crate::record::{Entry, Record};
@@ -25,7 +26,7 @@ use crate::recover;
 use crate::tree::Tree;
 use oracle::{judge, Truth};
 use sim::{Disk, Event, SimTree, State, ROOT_INO};
-use workloads::{acts, run, Act, Ran, PERIOD, POOL};
+use workloads::{acts, run, run_with, Act, Durable, Ran, PERIOD, POOL};
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -247,9 +248,17 @@ fn sweep(
             workload.extend(acts[(rest % acts.len() as u64) as usize].clone());
             rest /= acts.len() as u64;
         }
-        let ran = run(&workload, None);
-        if let Err(e) = explore(&ran, Who::Root, samples, 3, &mut rng, counts) {
-            return Some(format!("{workload:?} (length {length}, number {n}, seed {seed}): {e}"));
+        for durable in [Durable::AtOnce, Durable::AtWait] {
+            // Of longer workloads one in two has each.
+            if length > 1 && (n / every % 2 == 0) == (durable == Durable::AtWait) {
+                continue;
+            }
+            let ran = run_with(durable, &workload, None);
+            if let Err(e) = explore(&ran, Who::Root, samples, 3, &mut rng, counts) {
+                return Some(format!(
+                    "{workload:?} (length {length}, number {n}, seed {seed}, {durable:?}): {e}"
+                ));
+            }
         }
         n += every;
     }
@@ -295,9 +304,10 @@ fn random_workloads() {
         let length = 2 + rng.index(4);
         let workload: Vec<Act> =
             (0..length).flat_map(|_| acts[rng.index(acts.len())].clone()).collect();
-        let violation =
-            explore(&run(&workload, None), Who::Root, 4, 3, &mut rng, &mut counts).err();
-        assert_eq!(violation, None, "{workload:?} (seed {seed})");
+        let durable = [Durable::AtOnce, Durable::AtWait][(seed & 1) as usize];
+        let ran = run_with(durable, &workload, None);
+        let violation = explore(&ran, Who::Root, 4, 3, &mut rng, &mut counts).err();
+        assert_eq!(violation, None, "{workload:?} (seed {seed}, {durable:?})");
         if start.elapsed() >= limit {
             break;
         }
@@ -348,6 +358,8 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         | Bug::PeriodEndsFirst
         | Bug::MarkOfAnyPeriod => &[Write("foo", 0, 600), Fsync("foo")],
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
+        Bug::TreeBeforeWait => &[Write("foo", 0, 600), Fsync("foo"), Unlink("foo"), Create("foo")],
+        Bug::NamesNotWaited => &[Rename("foo", "bar"), Fsync("bar")],
         Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored | Bug::GroupNotSynced => {
             &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
         }
@@ -359,12 +371,16 @@ fn shown_by(bug: Bug) -> &'static [Act] {
 #[test]
 fn planted_bugs_are_caught() {
     let mut missed = Vec::new();
-    for bug in ALL.into_iter().chain(OF_MARKS) {
+    for bug in ALL.into_iter().chain(OF_MARKS).chain(OF_WAITS) {
         let workload = shown_by(bug);
+        let durable = match OF_WAITS.contains(&bug) {
+            true => Durable::AtWait,
+            false => Durable::AtOnce,
+        };
         let explored = |bug| {
+            let ran = run_with(durable, workload, bug);
             plant(bug);
-            let found =
-                explore(&run(workload, bug), Who::Root, 40, 1, &mut Rng(1), &mut Counts::default());
+            let found = explore(&ran, Who::Root, 40, 1, &mut Rng(1), &mut Counts::default());
             plant(None);
             found.err()
         };

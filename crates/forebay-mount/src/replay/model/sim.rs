@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
+use super::write_back::WriteBack;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity};
 
@@ -340,6 +341,7 @@ pub struct SimTree {
     of_project: Arc<Mutex<Vec<u64>>>,
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
+    pub write_back: Arc<WriteBack>,
 }
 
 impl SimTree {
@@ -358,6 +360,7 @@ impl SimTree {
             project: None,
             of_project: Arc::default(),
             listed: Arc::default(),
+            write_back: Arc::default(),
         }
     }
 
@@ -730,7 +733,18 @@ impl Tree for SimTree {
         let (name, value) = (name.to_vec(), value.map(<[u8]>::to_vec));
         self.op(Op::Xattr { ino: *node, name, value })
     }
+    fn is_intact(&self, _node: &u64) -> Result<bool> {
+        match self.write_back.take() {
+            true => Err(Errno::IO),
+            false => Ok(true),
+        }
+    }
     fn sync(&self, node: &u64) -> Result<()> {
+        let failed = self.write_back.take();
+        if failed {
+            self.write_back.linger();
+            return Err(Errno::IO);
+        }
         self.event(Event::SyncFile(*node));
         Ok(())
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bounded workloads, run by the live part, with what is allowed after each of their steps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use forebay::Uuid;
+use forebay::{Ticket, Uuid};
 use rustix::io::Errno;
 
 use super::super::planted::{plant, Bug};
@@ -99,11 +99,29 @@ pub fn acts() -> Vec<Vec<Act>> {
     all
 }
 
+/// When an entry that nobody waits for becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durable {
+    /// At once, as in a pool in memory.
+    AtOnce,
+    /// Never: the disk of the log has nothing before somebody waits for it.
+    AtWait,
+}
+
 #[derive(Clone, Debug)]
 struct SimJournal {
     tree: SimTree,
     bug: Option<Bug>,
     renaming: Arc<AtomicBool>,
+    durable: Durable,
+    late: Arc<Mutex<Late>>,
+}
+
+/// Entries that are not durable.
+#[derive(Debug, Default)]
+struct Late {
+    appended: u64,
+    entries: VecDeque<(u64, Event)>,
 }
 
 impl SimJournal {
@@ -129,9 +147,27 @@ impl SimJournal {
 }
 
 impl Journal for SimJournal {
-    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<(), JournalError> {
-        self.tree.event(Event::Append(txg, self.entry(pieces.concat())));
+    fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<Ticket, JournalError> {
+        let entry = Event::Append(txg, self.entry(pieces.concat()));
+        if self.durable == Durable::AtOnce {
+            self.tree.event(entry);
+            return Ok(Ticket::default());
+        }
+        let mut late = self.late.lock().unwrap();
+        late.appended += 1;
+        let number = late.appended;
+        late.entries.push_back((number, entry));
+        Ok(Ticket(number))
+    }
+    fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
+        let mut late = self.late.lock().unwrap();
+        while late.entries.front().is_some_and(|(number, _)| *number <= ticket.0) {
+            self.tree.event(late.entries.pop_front().unwrap().1);
+        }
         Ok(())
+    }
+    fn is_settled(&self, ticket: Ticket) -> bool {
+        self.late.lock().unwrap().entries.front().is_none_or(|(number, _)| *number > ticket.0)
     }
     fn sync(&self, txg: u64) -> Result<(), JournalError> {
         self.tree.event(Event::LogSync(txg));
@@ -373,10 +409,20 @@ fn ino_of(state: &State, path: &str) -> Option<u64> {
 }
 
 pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
+    run_with(Durable::AtOnce, workload, bug)
+}
+
+pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
     let base = base();
     let tree = SimTree::new(base.clone());
     let renaming = Arc::new(AtomicBool::new(false));
-    let journal = SimJournal { tree: tree.clone(), bug, renaming: renaming.clone() };
+    let journal = SimJournal {
+        tree: tree.clone(),
+        bug,
+        renaming: renaming.clone(),
+        durable,
+        late: Arc::default(),
+    };
     let options = LiveOptions {
         interval: Duration::from_secs(3600),
         sync_limit: SYNC_LIMIT as u64,
@@ -389,6 +435,7 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     }
     let first = Truth { state: base.clone(), bytes: contents.bytes.clone() };
     let mut steps = Vec::new();
+    plant(bug);
     let begun = mark::begin(&tree, 0, || {
         tree.event(Event::Period(true));
         Ok(mark_of(PERIOD))
@@ -456,6 +503,7 @@ pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
         Ok(())
     })
     .unwrap();
+    plant(None);
     Ran { base, trace: tree.trace(), worked, last, first, steps }
 }
 
@@ -473,7 +521,13 @@ pub fn live_on(base: State) -> Beside {
 
 pub fn live_on_tree(tree: SimTree) -> Beside {
     let base = tree.now();
-    let journal = SimJournal { tree: tree.clone(), bug: None, renaming: Arc::default() };
+    let journal = SimJournal {
+        tree: tree.clone(),
+        bug: None,
+        renaming: Arc::default(),
+        durable: Durable::AtOnce,
+        late: Arc::default(),
+    };
     let options = LiveOptions { interval: Duration::from_secs(3600), ..LiveOptions::default() };
     let live = Live::new(tree.clone(), journal, 0, options).unwrap();
     tree.event(Event::Period(true));

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: an entry that is not durable yet keeps nobody but those who need it, and nobody who needs
+//! it is told too early.
+
+use super::*;
+use crate::replay::model::sim::{SimTree, State};
+use crate::replay::planted::{plant, Bug};
+
+/// Two programs sync one file.  The second finds nothing left to log: it waits for the entry of
+/// the first.
+#[test]
+fn a_sync_without_content_waits_for_the_entry_of_another() {
+    for bug in [None, Some(Bug::CleanIsDurable)] {
+        let bed = Bed::calm("another");
+        let journal = bed.live.journal();
+        let file = bed.create("f").unwrap();
+        journal.late.store(true, Ordering::Relaxed);
+        bed.live.write(&file, 0, b"precious").unwrap();
+        let sync = |bug| {
+            let (live, file, (done, told)) = (bed.live.clone(), file.clone(), mpsc::channel());
+            thread::spawn(move || {
+                plant(bug);
+                let _ = done.send(live.fsync(&file));
+            });
+            told
+        };
+        let first = sync(None);
+        while journal.waiting.load(Ordering::Relaxed) < 1 {
+            thread::yield_now();
+        }
+        let second = sync(bug);
+        if bug.is_some() {
+            assert_eq!(second.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "the mistake");
+            assert_eq!(*journal.durable.lock().unwrap(), 0);
+        } else {
+            while journal.waiting.load(Ordering::Relaxed) < 2 {
+                assert!(second.try_recv().is_err(), "nothing is durable");
+                thread::yield_now();
+            }
+        }
+        journal.set_gate(true);
+        assert_eq!(first.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+        if bug.is_none() {
+            assert_eq!(second.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+        }
+    }
+}
+
+/// While one operation waits for its entry, others append theirs: they share a write.
+#[test]
+fn who_waits_for_an_entry_keeps_nobody_from_appending() {
+    let bed = Bed::calm("shared");
+    let files: Vec<_> = (0..4).map(|i| bed.create(&i.to_string()).unwrap()).collect();
+    let journal = bed.live.journal();
+    journal.late.store(true, Ordering::Relaxed);
+    let told: Vec<_> = (0..5)
+        .map(|i| {
+            let (live, file) = (bed.live.clone(), files.get(i).cloned());
+            let (done, told) = mpsc::channel();
+            thread::spawn(move || {
+                let _ = done.send(match file {
+                    Some(file) => {
+                        live.write(&file, 0, b"data").unwrap();
+                        live.fsync(&file)
+                    }
+                    None => {
+                        let new = New::plain(Kind::File, 0o644);
+                        live.create(live.root(), b"new", &new).map(drop)
+                    }
+                });
+            });
+            told
+        })
+        .collect();
+    let begun = Instant::now();
+    while journal.waiting.load(Ordering::Relaxed) < 5 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "appends wait for each other");
+        thread::yield_now();
+    }
+    assert!(!bed.dir.join("new").exists(), "the tree comes after the log");
+    journal.set_gate(true);
+    for told in told {
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+    }
+    assert!(bed.dir.join("new").exists());
+}
+
+/// The background's sync of a file was told that a write-back failed, and has not said so.  A
+/// sync that reads the file back must not log what it finds, which may be old.
+#[test]
+fn an_error_that_another_sync_was_told_is_waited_for() {
+    for bug in [None, Some(Bug::ErrorOfAnother)] {
+        let tree = SimTree::new(State::empty());
+        let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
+        let live = Arc::new(Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap());
+        let new = New::plain(Kind::File, 0o644);
+        let (file, _) = live.create(live.root(), b"f", &new).unwrap();
+        live.sync_here().unwrap();
+        let copied = |offset| {
+            let write = || tree.write(&file.node, offset, b"new").map(|()| 3);
+            live.copy(&file, offset, 3, write).unwrap();
+        };
+        copied(0);
+        live.fsync(&file).unwrap();
+        // This is not logged yet when the page is dropped.
+        copied(3);
+        tree.write_back.fail();
+        let background = live.clone();
+        let syncing = thread::spawn(move || background.sync_here());
+        tree.write_back.was_told();
+        let (of, inode, (done, told)) = (live.clone(), file.clone(), mpsc::channel());
+        thread::spawn(move || {
+            plant(bug);
+            let _ = done.send(of.fsync(&inode));
+        });
+        if bug.is_some() {
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "the mistake");
+        } else {
+            assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "it is not known yet");
+        }
+        tree.write_back.let_return();
+        assert_eq!(syncing.join().unwrap(), Err(Errno::IO));
+        if bug.is_none() {
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Err(Errno::IO)));
+        }
+    }
+}
