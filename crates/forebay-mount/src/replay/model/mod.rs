@@ -250,7 +250,8 @@ fn sweep(
         }
         for durable in [Durable::AtOnce, Durable::AtWait] {
             // Of longer workloads one in two has each.
-            if length > 1 && (n / every % 2 == 0) == (durable == Durable::AtWait) {
+            let at_once = (n / every).is_multiple_of(2);
+            if length > 1 && at_once == (durable == Durable::AtWait) {
                 continue;
             }
             let ran = run_with(durable, &workload, None);
