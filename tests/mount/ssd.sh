@@ -39,6 +39,11 @@ fi
 "$FOREBAY" mount "$pool" "$tree" --slow-log >"$work/out" 2>&1 || fail "--slow-log: $(cat "$work/out")"
 echo in the background >"$tree/file"
 sync "$tree/file"
+"$FOREBAY" exporter "$pool" --textfile "$work/figures" >"$work/out" 2>&1 || fail "exporter: $(cat "$work/out")"
+for figure in groups entries writes written_bytes; do
+	awk -v name="forebay_medium_${figure}_total{" 'index($1, name) == 1 && $2 > 0 { found = 1 } END { exit !found }' "$work/figures" || fail "exporter: no ${figure}: $(grep medium "$work/figures")"
+done
+grep -Eq '^forebay_medium_failed\{.*\} 0$' "$work/figures" || fail "exporter: the disk has failed? $(grep medium_failed "$work/figures")"
 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || fail "umount: $(cat "$work/out")"
 [ "$(cat "$tree/file")" = "in the background" ] || fail "the tree lacks what was written"
 

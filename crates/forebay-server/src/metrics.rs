@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::TcpListener;
 
-use forebay::{Error, LogInfo, LogState, PoolStatus, VolumeInfo};
+use forebay::{Error, LogInfo, LogState, MediumStatus, PoolStatus, VolumeInfo};
 
 use crate::http::Answer;
 use crate::service::{Figure, ServerStatus, ServiceStatus};
@@ -35,6 +35,12 @@ const POOL: &[Row<PoolStatus>] = &[
     ("recovery_clean", "gauge", "1 if the pool had been closed cleanly.", |s| {
         flag(s.recovery.clean)
     }),
+    (
+        "recovery_lost_groups",
+        "gauge",
+        "Groups that the pool's disk had said to be durable, and that the last opening missed.",
+        |s| s.recovery.groups_lost as f64,
+    ),
     ("uptime_seconds", "gauge", "Since the pool was opened.", |s| s.uptime_seconds),
     ("writes_total", "counter", "Writes taken in.", |s| s.counters.writes as f64),
     ("written_bytes_total", "counter", "Bytes taken in.", |s| s.counters.written_bytes as f64),
@@ -172,6 +178,30 @@ const LOG: &[Row<LogInfo>] = &[
     ("appended_bytes_total", "counter", "Bytes of these entries.", |l| l.appended_bytes as f64),
 ];
 
+/// Of a pool that is written in groups to a disk.
+const MEDIUM: &[Row<MediumStatus>] = &[
+    ("failed", "gauge", "1 if the pool's disk has failed: nothing more becomes durable.", |m| {
+        flag(m.failed)
+    }),
+    ("groups_total", "counter", "Groups of entries that became durable.", |m| m.groups as f64),
+    ("entries_total", "counter", "Entries in these groups.", |m| m.records as f64),
+    ("writes_total", "counter", "Writes to the pool's disk.", |m| m.writes as f64),
+    ("written_bytes_total", "counter", "Bytes of these writes.", |m| m.written_bytes as f64),
+    ("flushes_total", "counter", "Flushes of the pool's disk.", |m| m.flushes as f64),
+    ("write_errors_total", "counter", "Writes that the pool's disk refused.", |m| {
+        m.write_errors as f64
+    }),
+    ("flush_errors_total", "counter", "Flushes that the pool's disk refused.", |m| {
+        m.flush_errors as f64
+    }),
+    ("again_total", "counter", "Groups that were written again elsewhere, after an error.", |m| {
+        m.again as f64
+    }),
+    ("held_total", "counter", "Groups that waited for entries that were expected.", |m| {
+        m.held as f64
+    }),
+];
+
 /// A label's value, escaped as the text format asks.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -274,6 +304,13 @@ pub fn metrics(served: &ServerStatus) -> String {
             let _ = writeln!(text, "{name}{{{pool},log=\"{log}\"}} {}", value(l));
         }
     }
+    for (name, kind, help, value) in MEDIUM.iter().filter(|_| s.medium.is_some()) {
+        let name = format!("forebay_medium_{name}");
+        head(&mut text, &name, kind, help);
+        if let Some(m) = &s.medium {
+            let _ = writeln!(text, "{name}{{{pool}}} {}", value(m));
+        }
+    }
     latencies(&mut text, &pool, &s.volumes);
     of_services(&mut text, &pool, &served.services);
     text
@@ -344,6 +381,7 @@ mod tests {
         let rows = POOL.iter().map(|r| ("forebay_", r.0, r.1, r.2));
         let rows = rows.chain(VOLUME.iter().map(|r| ("forebay_volume_", r.0, r.1, r.2)));
         let rows = rows.chain(LOG.iter().map(|r| ("forebay_log_", r.0, r.1, r.2)));
+        let rows = rows.chain(MEDIUM.iter().map(|r| ("forebay_medium_", r.0, r.1, r.2)));
         let exports = FIGURES.iter().map(|r| ("forebay_exports_", r.0, r.1, r.2));
         let rows = rows.chain(exports).chain([("forebay_", "up", "gauge", UP)]);
         for (prefix, name, kind, help) in rows {
@@ -358,6 +396,7 @@ mod tests {
         let all = POOL.iter().map(|r| (format!("forebay_{}", r.0), r.1));
         let all = all.chain(VOLUME.iter().map(|r| (format!("forebay_volume_{}", r.0), r.1)));
         let all = all.chain(LOG.iter().map(|r| (format!("forebay_log_{}", r.0), r.1)));
+        let all = all.chain(MEDIUM.iter().map(|r| (format!("forebay_medium_{}", r.0), r.1)));
         let exports = FIGURES.iter().map(|r| (format!("forebay_exports_{}", r.0), r.1));
         let all: Vec<_> = all.chain(exports).collect();
         for (i, (name, kind)) in all.iter().enumerate() {
