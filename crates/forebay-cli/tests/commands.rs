@@ -359,7 +359,12 @@ fn the_demo_loses_nothing() {
     assert_eq!(results["safety"]["kills"], 4);
     assert!(results["disk"]["blocks_compared"].as_u64().unwrap() > 0);
     match results["mount"]["commits"].as_u64() {
-        Some(commits) => assert!(commits > 0 && results["mount"]["lost"] == 0, "{text}"),
+        Some(commits) => {
+            assert!(commits > 0 && results["mount"]["lost"] == 0, "{text}");
+            let shown = &results["mount"]["on_disk"]["together_mount_per_s"];
+            let why = results["mount"]["on_disk_lacks"].as_str();
+            assert!(shown.as_f64().is_some_and(|rate| rate > 0.0) || why.is_some(), "{text}");
+        }
         None => assert!(text.contains("not shown: "), "{text}"),
     }
     assert!(fs::read_to_string(directory.join("latency.svg")).unwrap().contains("<svg"));

@@ -144,7 +144,7 @@ pub fn run(a: &args::Demo) -> anyhow::Result<u8> {
     stage.say(disk.text())?;
 
     stage.say("\n4. A directory mounted: fsync of any program as an append to a log")?;
-    let mounted = mounted::run(&stage)?;
+    let mounted = mounted::run(&stage, media.durable)?;
     match &mounted {
         Ok(shown) => stage.say(shown.text())?,
         Err(why) => stage.say(format_args!("  not shown: {why}"))?,

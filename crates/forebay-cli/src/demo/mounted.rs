@@ -27,9 +27,25 @@ pub struct Commits {
     pub mount_per_s: f64,
 }
 
+/// Databases that are written to at once, in the last of what is measured on a disk.
+const AT_ONCE: usize = 8;
+
+/// With the pool in a file of the disk that the directory is on.
+#[derive(Debug, Serialize)]
+pub struct OnDisk {
+    pub rates: Vec<Commits>,
+    pub databases: usize,
+    pub together_plain_per_s: f64,
+    pub together_mount_per_s: f64,
+}
+
 #[derive(Debug, Serialize)]
 pub struct Mounted {
     pub rates: Vec<Commits>,
+    /// Where there is no persistent memory.
+    pub on_disk: Option<OnDisk>,
+    /// Why that cannot be shown.
+    pub on_disk_lacks: Option<String>,
     /// Acknowledged in the mount before SQLite and the server were killed.
     pub commits: u64,
     /// Acknowledged commits that are missing after the next mount.
@@ -40,18 +56,44 @@ impl Mounted {
     pub fn text(&self) -> String {
         let mut text = String::from("  SQLite commits a second:\n");
         for (rate, (_, asks)) in self.rates.iter().zip(JOURNALS) {
-            text += &format!(
-                "    journal {:6} directory {:6.0}, mounted {:6.0} ({:.1} times); {asks}\n",
-                rate.journal,
-                rate.plain_per_s,
-                rate.mount_per_s,
-                rate.mount_per_s / rate.plain_per_s
-            );
+            text += &format!("{}; {asks}\n", rate.text());
+        }
+        if let Some(on_disk) = &self.on_disk {
+            text += &on_disk.text();
+        }
+        if let Some(why) = &self.on_disk_lacks {
+            text += &format!("  with the pool in a file of this disk: not shown: {why}\n");
         }
         text + &format!(
             "  SQLite and the server killed with SIGKILL after {} commits, mounted again: {} lost",
             self.commits, self.lost
         )
+    }
+}
+
+impl Commits {
+    fn text(&self) -> String {
+        let (plain, mount) = (self.plain_per_s, self.mount_per_s);
+        line(&format!("journal {:6}", self.journal), plain, mount)
+    }
+}
+
+fn line(what: &str, plain: f64, mount: f64) -> String {
+    format!("    {what} directory {plain:6.0}, mounted {mount:6.0} ({:.1} times)", mount / plain)
+}
+
+impl OnDisk {
+    fn text(&self) -> String {
+        let mut text = String::from(
+            "  the same with the pool in a file of this very disk; it gains where the directory is on a\n  \
+             slower one:\n",
+        );
+        for rate in &self.rates {
+            text += &format!("{}\n", rate.text());
+        }
+        let many = format!("{} databases at once:", self.databases);
+        text += &line(&many, self.together_plain_per_s, self.together_mount_per_s);
+        text + "; entries share writes\n"
     }
 }
 
@@ -148,8 +190,47 @@ fn lacking() -> Option<&'static str> {
     (!found.is_ok_and(|s| s.success())).then_some("sqlite3 is not installed")
 }
 
+/// Commits a second of some databases that are written to at once.
+fn together(stage: &Stage, directory: &Path, time: Duration) -> anyhow::Result<f64> {
+    let one = |n: usize| {
+        let own = directory.join(format!("together-{n}"));
+        std::fs::create_dir_all(&own)?;
+        Sqlite::open(&own, "wal")?.measure(stage, time)
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..AT_ONCE).map(|n| scope.spawn(move || one(n))).collect();
+        let rates = all.into_iter().map(|one| match one.join() {
+            Ok(rate) => rate,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        rates.sum()
+    })
+}
+
+/// With a pool on the disk of the directory.
+fn on_disk(stage: &Stage, time: Duration) -> anyhow::Result<Result<OnDisk, String>> {
+    let (dir, pool) = (stage.path("mount-disk"), stage.path("mount.pool"));
+    let mut bed = match MountBed::new(dir, pool, stage.sizes.mount, MediumChoice::Ssd) {
+        Ok(bed) => bed,
+        // The directory's file system is none that can keep the promise.
+        Err(why) => return Ok(Err(format!("{why:#}"))),
+    };
+    let mut rates = Vec::new();
+    for (journal, _) in JOURNALS {
+        let plain_per_s = Sqlite::open(&bed.plain(), journal)?.measure(stage, time)?;
+        rates.push(Commits { journal, plain_per_s, mount_per_s: 0.0 });
+    }
+    let together_plain_per_s = together(stage, &bed.plain(), time)?;
+    bed.mount(&["--slow-log"])?;
+    for rate in &mut rates {
+        rate.mount_per_s = Sqlite::open(&bed.at(), rate.journal)?.measure(stage, time)?;
+    }
+    let together_mount_per_s = together(stage, &bed.at(), time)?;
+    Ok(Ok(OnDisk { rates, databases: AT_ONCE, together_plain_per_s, together_mount_per_s }))
+}
+
 /// `Err` in words where it cannot be shown here.
-pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, String>> {
+pub fn run(stage: &Stage, media_is_durable: bool) -> anyhow::Result<Result<Mounted, String>> {
     if let Some(why) = lacking() {
         return Ok(Err(why.into()));
     }
@@ -183,5 +264,10 @@ pub fn run(stage: &Stage) -> anyhow::Result<Result<Mounted, String>> {
             lost += u64::from(sqlite.say(&asked, "1").is_err());
         }
     }
-    Ok(Ok(Mounted { rates, commits: told.iter().sum(), lost }))
+    drop(bed);
+    let (on_disk, on_disk_lacks) = match media_is_durable {
+        true => (None, None),
+        false => on_disk(stage, time)?.map_or_else(|why| (None, Some(why)), |on| (Some(on), None)),
+    };
+    Ok(Ok(Mounted { rates, on_disk, on_disk_lacks, commits: told.iter().sum(), lost }))
 }
