@@ -108,7 +108,7 @@ if unshare --pid --fork --mount-proc true 2>/dev/null; then
 	second "$file" "$root/tests/apart" "$work" --pid --fork --mount-proc
 	say "a second map-run in another PID namespace: passed"
 else
-	say "NOT TESTED: no PID namespace can be made"
+	skip_part "another PID namespace" "none can be made"
 fi
 mkdir "$work"/{lower,over} "$shm"/{upper,inner}
 truncate -s 64K "$work/lower/edge.map"
@@ -117,7 +117,7 @@ if mount -t overlay -o "lowerdir=$work/lower,upperdir=$shm/upper,workdir=$shm/in
 	second "$work/over/edge.map" env
 	say "a second map-run on an overlay: passed"
 else
-	say "NOT TESTED: no overlay can be mounted"
+	skip_part "an overlay" "none can be mounted"
 fi
 
 # A writer that comes while the library looks who was refused.
@@ -150,7 +150,7 @@ if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 		sleep 3
 		lease_time_back
 	else
-		say "NOT TESTED: $lease_time cannot be written"
+		skip_part "a lease that the kernel takes" "$lease_time cannot be written"
 	fi
 	kill -0 "$pid" 2>/dev/null || fail "an open that is refused ends a program on a full file system: $(cat "$work/says")"
 	(printf other >>"$work/full/edge.map") 2>/dev/null || true
@@ -163,7 +163,7 @@ if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	[ "$(dd if="$work/full/edge.map" bs=1 skip=8192 count=6 status=none)" = stored ] || fail "what was synced is lost: $(cat "$work/recovered")"
 	say "a full file system: passed"
 else
-	say "NOT TESTED: no tmpfs can be mounted"
+	skip_part "a full file system" "no tmpfs can be mounted"
 fi
 
 # The end of a program, while a thread waits for a file that another program has open.

@@ -25,7 +25,7 @@ done
 
 warn=(-O2 -g -Wall -Wextra -Werror -pthread)
 for compiler in g++ clang++; do
-	command -v $compiler >/dev/null || { say "no $compiler"; continue; }
+	command -v $compiler >/dev/null || { skip_part "$compiler" "it is not installed"; continue; }
 	printf '#include <forebay_map.h>\nint main() { return forebay_map_version() == nullptr; }\n' >"$work/cxx.cc"
 	$compiler -std=c++17 -pedantic "${warn[@]}" -o "$work/cxx" "$work/cxx.cc" "${flags[@]}" || fail "$compiler"
 	LD_LIBRARY_PATH=$there/lib "$work/cxx" || fail "the program in C++"

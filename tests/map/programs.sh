@@ -70,6 +70,12 @@ killed_plainly() {
 	done
 	echo $lost
 }
+# not_here NAME WHY: it is not tried.
+not_here() {
+	absent=$((absent + 1))
+	told "$1" 'not here' "$2"
+	skip_part "$1" "$2"
+}
 # lost NAME WHY: told as its own flaw if a kill without map-run shows it, too.
 declare -A asks_no_sync=([h2]=1 [h2-nio-mapped]=1) # by strace: no fsync, fdatasync or msync in 40 commits
 lost() {
@@ -94,7 +100,7 @@ one() { # KIND NAME
 	of_kind "$1"
 	dir=$work/dir
 	new_place
-	timeout 120 "${run[@]}" write "$name" "$dir" 40 >"$work/plain" 2>"$work/plain.says" || { told "$name" 'not tried' "fails without map-run: $(tail -n 1 "$work/plain.says")"; absent=$((absent + 1)); return; }
+	timeout 120 "${run[@]}" write "$name" "$dir" 40 >"$work/plain" 2>"$work/plain.says" || { not_here "$name" "fails without map-run: $(tail -n 1 "$work/plain.says")"; return; }
 	plain=$(timeout 120 "${run[@]}" dump "$name" "$dir" 2>/dev/null)
 	rm -rf "$dir"
 	mkdir "$dir"
@@ -157,19 +163,19 @@ if command -v javac >/dev/null; then javac -d "$work/classes" "$here/Stores.java
 for kind in python commands java node; do
 	of_kind "$kind"
 	tool=${run[0]}
-	command -v "$tool" >/dev/null || { told "all of $kind" 'not tried' "$tool is not installed"; continue; }
+	command -v "$tool" >/dev/null || { not_here "all of $kind" "$tool is not installed"; continue; }
 	while read -r name other; do
 		if [ "$name" = - ]; then
-			absent=$((absent + 1))
-			told "${other%% *}" 'not tried' "is not installed: $other"
-			[ -z "${FOREBAY_SKIPS:-}" ] || echo "map-programs: $other" >>"$FOREBAY_SKIPS"
+			not_here "${other%% *}" "is not installed: $other"
 			continue
 		fi
 		[ $# = 0 ] || [[ " $* " == *" $name "* ]] || continue
 		one "$kind" "$name"
 	done < <("${run[@]}" list)
 done
-if [ $# = 0 ] && command -v go >/dev/null; then
+if [ $# = 0 ] && ! command -v go >/dev/null; then
+	not_here go "it is not installed"
+elif [ $# = 0 ]; then
 	printf 'package main\nfunc main() {}\n' >"$work/none.go"
 	dir=$work
 	(cd "$work" && GOFLAGS=-mod=mod GOCACHE=$work/go go build -o "$work/none" none.go 2>/dev/null)

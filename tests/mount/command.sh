@@ -284,7 +284,9 @@ stop_mount
 rm -r "$tree/deep"
 
 # One who is not root replays onto what is his, whatever the modes of it say.
-if command -v setpriv >/dev/null; then
+if ! command -v setpriv >/dev/null; then
+	skip_part "one who is not root" "setpriv is not installed"
+else
 	mkdir "$tree/own" && chown 1000:1000 "$tree/own"
 	chmod 711 "$shm" "$work"
 	as_user() { setpriv --reuid=1000 --regid=1000 --clear-groups env FOREBAY_RUNTIME_DIR="$work/user-run" "$@"; }
@@ -339,7 +341,7 @@ P
 		as_user "$FOREBAY" umount "$tree/own" >"$work/user.log" 2>&1 || fail "the user's umount: $(cat "$work/user.log")"
 		shows "$tree/own/his" his
 	else
-		echo "not tried: a mount of one who is not root (/dev/fuse is not his to open, or no fusermount3)"
+		skip_part "a mount of one who is not root" "/dev/fuse is not his to open, or fusermount3 is not installed"
 	fi
 	pool=$own
 fi

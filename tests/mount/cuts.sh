@@ -26,8 +26,8 @@ cut_waits_ms=3000 # so that a cut takes something away
 bytes=$((2 << 30))
 kinds=(sqlite-delete sqlite-truncate sqlite-wal maildir)
 command -v postgres >/dev/null && command -v initdb >/dev/null && kinds+=(postgres) ||
-	say "postgres is not installed: without it"
-command -v etcd >/dev/null && kinds+=(etcd) || say "etcd is not installed (Debian: etcd-server): without it"
+	skip_part postgres "it is not installed (Debian: postgresql)"
+command -v etcd >/dev/null && kinds+=(etcd) || skip_part etcd "it is not installed (Debian: etcd-server)"
 
 # postgres runs as another user.
 chmod 711 "$work" "$shm"

@@ -128,7 +128,7 @@ T
 
 # The server is stopped while its mount goes, and the kernel gives the device number to a mount of
 # another FUSE server, which is to be there when the first one has ended.
-reused='not tried'
+reused=''
 other_number() {
 	local second=$shm/second number first
 	mkdir "$work/other" "$work/other-at"
@@ -152,7 +152,7 @@ other_number() {
 	wait "$stopped" || fail "umount with a stopped server"
 	other_number
 }
-say "10 ways to end a session are told apart${alone:+ where the server has no fusectl}; device number used again: $reused"
+say "10 ways to end a session are told apart${alone:+ where the server has no fusectl}${reused:+; device number used again: $reused}"
 
 # A mount that fusermount3 made for an ordinary user is unmounted when the session ends.
 if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'exec 3<>/dev/fuse' 2>/dev/null; then
@@ -192,7 +192,7 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 	done
 	say "the same of a mount by fusermount3"
 else
-	say "no fusermount3 for an ordinary user: not tested"
+	skip_part "a mount by fusermount3" "an ordinary user has no fusermount3, or may not open /dev/fuse"
 fi
 # The signal comes before there is anything to end: while the pool is opened, which another process
 # has, with a server of its own and without one.
@@ -251,7 +251,7 @@ P
 filtered() {
 	code=0
 	without_pidfd true || code=$?
-	[ $code = 0 ] || { say "system calls cannot be filtered here: not tested"; return; }
+	[ $code = 0 ] || { skip_part "a mount without pidfd_open" "system calls cannot be filtered here"; return; }
 	mkdir "$work/filtered"
 	without_pidfd "$FOREBAY" mount "$pool" "$tree" "$work/filtered" >"$work/mount.log" 2>&1 || fail "without pidfd_open: $(cat "$work/mount.log")"
 	mountpoint -q "$work/filtered" || fail "without pidfd_open: no mount"
@@ -325,11 +325,11 @@ P
 # success, and the next mount has everything that was synced.
 cut_off() {
 	local disk=$work/slow tries
-	{ command -v fsfreeze && command -v mkfs.ext4; } >/dev/null || { say "no fsfreeze, or no mkfs.ext4: not tested"; return; }
+	{ command -v fsfreeze && command -v mkfs.ext4; } >/dev/null || { skip_part "an end that is cut off" "fsfreeze or mkfs.ext4 is not installed"; return; }
 	mkdir "$disk"
 	truncate -s 64M "$work/slow.image"
 	mkfs.ext4 -qF "$work/slow.image"
-	mount_image "$work/slow.image" "$disk" || { say "no ext4 on a file: not tested"; return; }
+	mount_image "$work/slow.image" "$disk" || { skip_part "an end that is cut off" "ext4 cannot be mounted from a file"; return; }
 	at_end 'fsfreeze -u "$work/slow" 2>/dev/null; umount -l "$work/slow/tree" "$work/slow" 2>/dev/null || true'
 	mkdir "$disk/tree"
 	"$FOREBAY" mount "$pool" "$disk/tree" --foreground --write-back >"$work/mount.log" 2>&1 &

@@ -194,5 +194,5 @@ if mkfs.ext4 -qF -O casefold "$work/folding" 2>/dev/null && mkdir -p "$work/fold
 	umount "$work/fold"
 	say "a directory that folds case is refused"
 else
-	echo "not tried: directories that fold case (the kernel or mkfs.ext4 has none)"
+	skip_part "directories that fold case" "the kernel's ext4, or mkfs.ext4, has none"
 fi

@@ -31,7 +31,7 @@ if command -v strace >/dev/null; then
 	[ -z "$(ls -A "$tree")" ] || fail "a slow disk: a mount that was refused leaves $(ls -A "$tree")"
 	say "a flush of 3 ms: $(grep -Eo 'takes at least [0-9]+ us' "$work/refused"), refused"
 else
-	say "strace is not installed: without the refusal of a slow disk"
+	skip_part "the refusal of a slow disk" "strace is not installed"
 fi
 "$FOREBAY" mount "$pool" "$tree" --read-only >"$work/out" 2>&1 || fail "read-only: $(cat "$work/out")"
 ! touch "$tree/file" 2>/dev/null || fail "a read-only mount takes a file"

@@ -49,6 +49,9 @@ if [ "$(id -u)" = 0 ]; then
 	! loops_work || with+=' loop'
 	[[ $with != *mounts* || ! -e /dev/fuse ]] || with+=' fuse'
 fi
+for kind in mounts loop fuse; do
+	[[ $with == *$kind* ]] || skip_part "what is left of $kind" "not root, or there are none here"
+done
 for how in exit fails stopped; do
 	told=$work/told.$how
 	# As scripts/check runs a step; a signal goes to its process group.
@@ -124,7 +127,7 @@ ask 9999 '' /dev/loop8-is-not-there
 [ "$asked" = 20 ] || fail "it waits where nobody has a loop device: asked $asked times"
 say "a test waits for a loop device that others have, and says who has them"
 
-[[ $with == *mounts* ]] && unshare --mount true 2>/dev/null || { say "NOT TESTED: no mount namespace can be made"; exit; }
+[[ $with == *mounts* ]] && unshare --mount true 2>/dev/null || { skip_part "a namespace of a test" "no mount namespace can be made"; exit; }
 other=$(mktemp -d "${TMPDIR:-/tmp}/forebay-other.XXXXXX")
 at_end "umount -l '$other' 2>/dev/null; rmdir '$other'"
 mount -t tmpfs none "$other"
