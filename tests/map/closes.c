@@ -9,6 +9,8 @@
  *			      while a close of another file is slow; both keep what is theirs
  *	closes readers FILE SLOW N   stores to N files SLOW.1.map ... and then to FILE; says "stored", and ends
  *			      when its input ends; closes.sh freezes the file system of the N files meanwhile
+ *	closes silent FILE SILENT 0   has FILE, and a plain file SILENT; says "stored", waits for input, and uses its
+ *			      files; closes.sh has FILE open to read meanwhile, and stops the server of SILENT
  *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
  */
 #define _GNU_SOURCE
@@ -200,6 +202,52 @@ static void readers(const char *slow_name, int slow)
 		;
 }
 
+static void took(const char *what, double begun)
+{
+	if (now() - begun > 2)
+		fprintf(stderr, "%s waits %.1f s for a file that has nothing to do with it\n", what, now() - begun);
+	CHECK(now() - begun <= 2);
+}
+
+static void silent(const char *silent_name)
+{
+	int i, fd, second, status, plain = open(silent_name, O_RDWR);
+	double begun;
+	char c, *p = mapped(&fd, path, LENGTH), *q;
+
+	CHECK(plain >= 0);
+	strcpy(p, "stored");
+	puts("stored");
+	fflush(stdout);
+	CHECK(read(STDIN_FILENO, &c, 1) == 0);
+	for (i = 0; i < 20; i++) {
+		begun = now();
+		q = mapped(&second, other_name(), LENGTH);
+		strcpy(q, "other");
+		CHECK(msync(q, LENGTH, MS_SYNC) == 0);
+		CHECK(munmap(q, LENGTH) == 0 && close(second) == 0);
+		took("another file", begun);
+
+		begun = now();
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0)
+			_exit(0);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+		took("fork", begun);
+
+		begun = now();
+		p[PAGE] = (char)i;
+		CHECK(msync(p, LENGTH, MS_SYNC) == 0);
+		took("a sync of the file itself", begun);
+		usleep(20000);
+	}
+	begun = now();
+	CHECK(munmap(p, LENGTH) == 0 && close(fd) == 0);
+	took("a close of the file itself", begun);
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3 || argc == 5);
@@ -212,6 +260,8 @@ int main(int argc, char **argv)
 		numbers();
 	else if (strcmp(argv[1], "readers") == 0 && argc == 5)
 		readers(argv[3], atoi(argv[4]));
+	else if (strcmp(argv[1], "silent") == 0 && argc == 5)
+		silent(argv[3]);
 	else if (strcmp(argv[1], "killed") == 0)
 		killed();
 	else

@@ -3,7 +3,7 @@
 # Goal: a close of one file, or its write-back for another program, holds up no other file.  Stores to any file before the end of
 # the program are kept, even if the program is killed while it closes the first one.
 # Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace,
-# and a file system is frozen.
+# a file system is frozen, and the server of one is stopped.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need mkfs.ext4 fsfreeze
@@ -76,6 +76,40 @@ wait $pid || fail "readers: $? $(cat "$work/says")"
 [ ! -s "$work/says" ] || fail "readers: $(cat "$work/says")"
 umount "$work/frozen"
 say "readers: passed"
+
+# The program has a plain file of a server that does not answer, and another program has a mapped
+# file open to read: the library looks whether the program itself has that open.
+silent_server() {
+	mkdir "$work/silent"
+	: >"$work/mounted"
+	python3 "$root/tests/map/silent.py" "$work/silent" >"$work/mounted" 2>&1 &
+	silent=$!
+	at_end 'kill -KILL $silent 2>/dev/null'
+	for _ in $(seq 600); do [ ! -s "$work/mounted" ] || break; sleep 0.02; done
+	grep -q mounted "$work/mounted" || fail "silent: $(cat "$work/mounted")"
+	# The kernel learns that the server wants no call at a close.
+	: <"$work/silent/file"
+	: >"$work/said"
+	ROOM=4M mapped timeout -s KILL 20 "$work/closes" silent "$work/silent.map" "$work/silent/file" 0 <"$work/ends" >"$work/said" 2>"$work/says" &
+	pid=$!
+	exec 3>"$work/ends"
+	for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
+	[ -s "$work/said" ] || fail "silent: nothing is stored: $(cat "$work/says")"
+	kill -STOP $silent
+	timeout 1 stat "$work/silent/file" >/dev/null 2>&1 && fail "silent: the server answers" # else nothing would be tested
+	exec 4<"$work/silent.map"
+	[ "$(head -c 6 <&4)" = stored ] || fail "silent: a reader does not see what was stored: $(cat "$work/says")"
+	sleep 0.3 # the library asks for its lease again each 0.1 s
+	exec 3>&-
+	wait $pid || fail "silent: $? $(cat "$work/says")"
+	exec 4<&-
+	[ ! -s "$work/says" ] || fail "silent: $(cat "$work/says")"
+	kill -CONT $silent
+	umount "$work/silent"
+	wait $silent || fail "silent: the server fails"
+	say "silent: passed"
+}
+if [ -e /dev/fuse ] && command -v python3 >/dev/null; then silent_server; else skip_part "a server that does not answer" "no /dev/fuse or no python3"; fi
 
 code=0
 ROOM=4M mapped timeout -s KILL 60 "$work/closes" killed "$work/killed.map" 2>"$work/says" || code=$?

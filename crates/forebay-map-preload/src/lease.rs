@@ -169,8 +169,8 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
 /// Notes the lease of a file that was opened again by an open file description that may have
 /// one.  Another process may wait for the lease since before that: its patience goes on.
 pub fn inherit(map: &MapFile, from: &Ending) {
-    let id = map.file().and_then(|file| which::regular(file.as_raw_fd()));
-    let given = id.is_some_and(|(id, _)| lock(&LEASE_GIVEN).contains(&id));
+    let id = map.file().and_then(|file| which::identity(file.as_raw_fd()));
+    let given = id.is_some_and(|id| lock(&LEASE_GIVEN).contains(&id));
     map.leased(from.seen.filter(|_| !given));
 }
 
@@ -194,7 +194,7 @@ impl Kept {
     /// mark of the descriptor, too.
     fn number(&self) -> Option<RawFd> {
         let fd = self.fd.as_raw_fd();
-        let is_same = || self.id.is_some() && which::regular(fd).map(|(id, _)| id) == self.id;
+        let is_same = || self.id.is_some() && which::identity(fd) == self.id;
         (kept::check(fd).is_ok() || is_same()).then_some(fd)
     }
 }
@@ -236,7 +236,7 @@ pub fn ends(map: &MapFile) -> Ending {
         let first = file.as_raw_fd();
         kept::check(first).ok()?;
         let fd = lasting::duplicate(file).ok()?;
-        let id = which::regular(first).map(|(id, _)| id);
+        let id = which::identity(first);
         Some(Kept { fd, first, id })
     };
     let fd = map.file().and_then(kept);
@@ -413,7 +413,7 @@ fn state_of(file: &Mapped) -> Option<State> {
     if kept::check(fd).is_err() {
         // The kernel has waited too long.  It has revoked the lease, and with it the mark of
         // our descriptor.
-        let is_same = which::regular(fd).is_some_and(|(id, _)| id == file.id);
+        let is_same = which::identity(fd) == Some(file.id);
         if was_given || !is_same || lease != Ok(libc::F_UNLCK as isize) {
             return None;
         }
@@ -614,9 +614,16 @@ fn retake(file: &Mapped) -> bool {
         ),
         Err(_) => {}
     }
-    let is_plain = which::is_open_plainly(file.id);
-    // The program may end next, and that closes the file.
+    // Looking at all descriptors may take long, and the file is used meanwhile.
     drop(held);
+    let found = which::open_plainly(file.id);
+    // A file that was closed since may be open plainly.  While a file gets more room, a new
+    // descriptor of it is not known as the library's for a moment: with this lock there is none.
+    let is_plain = found.is_some_and(|fd| {
+        let held = file.map_now();
+        held.is_some_and(|map| map.is_some() && which::is_open_plainly(fd, file.id))
+    });
+    // The program may end next, and that closes the file.
     if is_plain {
         closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \

@@ -147,27 +147,42 @@ fn for_each_thread(f: impl FnMut(usize)) {
 }
 
 /// Calls `f` for each number that is a name in an open directory, from where that is.
-pub fn for_each_number(dir: usize, mut f: impl FnMut(usize)) {
-    /// The offsets of the length and the name in a directory entry (getdents64).
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
+fn for_each_number(dir: usize, mut f: impl FnMut(usize)) {
     let mut bytes = [0; 4096];
     loop {
-        let n = fill(dir, libc::SYS_getdents64, &mut bytes);
-        let mut rest = &bytes[..n];
-        if rest.is_empty() {
+        let n = entries(dir, &mut bytes);
+        if each_number(&bytes[..n], &mut f).is_none() {
             return;
         }
-        while rest.len() > NAME {
-            let length = usize::from(u16::from_ne_bytes([rest[LENGTH], rest[LENGTH + 1]]));
-            let (entry, after) = rest.split_at(length.clamp(NAME, rest.len()));
-            let name = entry[NAME..].split(|&c| c == 0).next().unwrap_or_default();
-            if let Some(number) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
-                f(number);
-            }
-            rest = after;
-        }
     }
+}
+
+/// Reads the next entries of a directory: how many bytes.
+pub fn entries(dir: usize, to: &mut [u8]) -> usize {
+    fill(dir, libc::SYS_getdents64, to)
+}
+
+/// Calls `f` for each number that is a name among these entries of a directory.  Returns the place
+/// in the directory of what follows.  None: there are no entries.
+pub fn each_number(entries: &[u8], mut f: impl FnMut(usize)) -> Option<u64> {
+    /// The offsets of the next entry's place, the length and the name in a directory entry
+    /// (getdents64).
+    const NEXT: usize = 8;
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let mut next = None;
+    let mut rest = entries;
+    while rest.len() > NAME {
+        let length = usize::from(u16::from_ne_bytes([rest[LENGTH], rest[LENGTH + 1]]));
+        let (entry, after) = rest.split_at(length.clamp(NAME, rest.len()));
+        let name = entry[NAME..].split(|&c| c == 0).next().unwrap_or_default();
+        if let Some(number) = std::str::from_utf8(name).ok().and_then(|n| n.parse().ok()) {
+            f(number);
+        }
+        next = entry[NEXT..LENGTH].try_into().ok().map(u64::from_ne_bytes);
+        rest = after;
+    }
+    next
 }
 
 /// The signals that a thread blocks.

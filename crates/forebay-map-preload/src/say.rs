@@ -48,7 +48,7 @@ static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Whether descriptor 2 is a regular file, and which.
 fn stderr_file() -> Option<[u64; 2]> {
-    which::regular(2).map(|((device, inode), _)| [device, inode])
+    which::identity(2).map(|(device, inode)| [device, inode])
 }
 
 /// At the start of the program.

@@ -29,6 +29,26 @@ pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
     is.then_some(((st.st_dev, st.st_ino), st.st_size as u64))
 }
 
+/// The device and inode of a descriptor's file, if that is a regular one.  The kernel gives what it
+/// knows: it asks no server of a network file system or of FUSE, which may not answer.
+pub fn identity(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = (libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC) as usize;
+    let wanted = (libc::STATX_TYPE | libc::STATX_INO) as usize;
+    let a = [fd as usize, c"".as_ptr().addr(), flags, wanted, (&raw mut st).addr(), 0];
+    // SAFETY: st is there for the call.
+    match -unsafe { real::raw(libc::SYS_statx, a) } as c_int {
+        0 => {
+            let is = u32::from(st.stx_mode) & libc::S_IFMT == libc::S_IFREG;
+            is.then(|| (libc::makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino))
+        }
+        // A container's filter may not know the call.
+        libc::ENOSYS | libc::EPERM => regular(fd).map(|(id, _)| id),
+        _ => None,
+    }
+}
+
 /// When a file was written to last, and its size: another write makes that another, but for one
 /// within the same tick of the clock on a kernel before 6.13.
 pub fn written(fd: c_int) -> Option<(i64, i64, i64)> {
@@ -52,19 +72,27 @@ pub fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> 
     (done == 0).then_some((st.st_dev, st.st_ino))
 }
 
-/// Descriptors of this process that are of a file and are not the library's, nor ones with which
-/// the kernel does nothing.
-fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
-    let of = |fd: &c_int| {
-        // SAFETY: it only asks.
-        let flags = unsafe {
-            real::raw(libc::SYS_fcntl, [*fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
-        } as c_int;
-        let plain = flags >= 0 && flags & libc::O_PATH == 0 && is(flags & libc::O_ACCMODE);
-        plain && !kept::is(*fd) && regular(*fd).is_some_and(|(other, _)| other == id)
-    };
-    let mut found = false;
-    crate::state::inside(|| for_each_descriptor(|fd| found = found || of(&fd)));
+/// Whether a descriptor is of a file, is not the library's, and not one with which the kernel does
+/// nothing.  Does not wait for the file's storage.
+fn is_plain(fd: c_int, id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
+    // SAFETY: it only asks.
+    let flags =
+        unsafe { real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) }
+            as c_int;
+    let plain = flags >= 0 && flags & libc::O_PATH == 0 && is(flags & libc::O_ACCMODE);
+    plain && !kept::is(fd) && identity(fd) == Some(id)
+}
+
+/// The first such descriptor of this process.
+fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> Option<c_int> {
+    let mut found = None;
+    crate::state::inside(|| {
+        for_each_descriptor(|fd| {
+            if found.is_none() && is_plain(fd, id, &is) {
+                found = Some(fd);
+            }
+        });
+    });
     found
 }
 
@@ -99,32 +127,47 @@ pub fn forget_descriptors() {
     let _before = lock(&DESCRIPTORS).take();
 }
 
+/// Calls `f` without a lock: what it asks of a descriptor may take long, and a fork waits for
+/// `DESCRIPTORS`.
 fn for_each_descriptor(mut f: impl FnMut(c_int)) {
-    // The threads that look have one place in the directory.
-    let kept = lock(&DESCRIPTORS);
-    match kept.as_ref().filter(|kept| lasting::check(kept.as_fd()).is_ok()) {
-        Some(kept) => {
-            let dir = kept.as_raw_fd() as usize;
-            // SAFETY: it takes numbers.
-            unsafe { real::raw(libc::SYS_lseek, [dir, 0, libc::SEEK_SET as usize, 0, 0, 0]) };
-            masks::for_each_number(dir, |fd| f(fd as c_int));
-        }
-        None => {
-            if let Some(all) = Opened::of(OPEN.as_bytes()) {
-                all.for_each_number(|fd| f(fd as c_int));
-            }
+    let mut bytes = [0; 4096];
+    let mut place = 0;
+    while let Some(n) = entries(place, &mut bytes) {
+        match masks::each_number(&bytes[..n], |fd| f(fd as c_int)) {
+            Some(next) => place = next,
+            None => return,
         }
     }
+    // The directory is not open.
+    if let Some(all) = Opened::of(OPEN.as_bytes()) {
+        all.for_each_number(|fd| f(fd as c_int));
+    }
+}
+
+/// The next entries of the directory from a place in it: how many bytes.
+fn entries(place: u64, to: &mut [u8]) -> Option<usize> {
+    // The threads that look have one place in the directory.
+    let kept = lock(&DESCRIPTORS);
+    let dir =
+        kept.as_ref().filter(|kept| lasting::check(kept.as_fd()).is_ok())?.as_raw_fd() as usize;
+    // SAFETY: it takes numbers.
+    unsafe { real::raw(libc::SYS_lseek, [dir, place as usize, libc::SEEK_SET as usize, 0, 0, 0]) };
+    Some(masks::entries(dir, to))
 }
 
 /// Whether the process can write to a file past the library.
 pub fn writes_plainly(id: (u64, u64)) -> bool {
-    plain(id, |mode| mode != libc::O_RDONLY)
+    plain(id, |mode| mode != libc::O_RDONLY).is_some()
 }
 
-/// Whether the process has a file open past the library.
-pub fn is_open_plainly(id: (u64, u64)) -> bool {
+/// A descriptor by which the process has a file open past the library.
+pub fn open_plainly(id: (u64, u64)) -> Option<c_int> {
     plain(id, |_| true)
+}
+
+/// Whether that descriptor is still such a one.
+pub fn is_open_plainly(fd: c_int, id: (u64, u64)) -> bool {
+    is_plain(fd, id, |_| true)
 }
 
 pub fn is_at(path: &Path, id: (u64, u64)) -> bool {
