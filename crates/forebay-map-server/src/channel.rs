@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The connection on which a process takes orders about the files that it shares.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, TryLockError};
@@ -40,6 +41,9 @@ struct State {
     number: u64,
     /// Set since the last order was not answered.  The first reply to come belongs to it.
     unanswered: Option<Instant>,
+    /// Visits that were sent `Stop`, and no `Go` since.  Only these are sent `Go`, so a stopped
+    /// process has one unread `Go` for each at most, however often others change sizes.
+    stopped: BTreeSet<u32>,
     come: Vec<u8>,
     /// The reason why no more orders are sent.
     broken: Option<String>,
@@ -48,7 +52,14 @@ struct State {
 impl Channel {
     pub fn new(of: Client, stream: UnixStream) -> io::Result<Arc<Channel>> {
         stream.set_nonblocking(true)?;
-        let state = State { stream, number: 0, unanswered: None, come: Vec::new(), broken: None };
+        let state = State {
+            stream,
+            number: 0,
+            unanswered: None,
+            stopped: BTreeSet::new(),
+            come: Vec::new(),
+            broken: None,
+        };
         Ok(Arc::new(Channel { of, state: Mutex::new(state) }))
     }
 
@@ -73,15 +84,37 @@ impl Channel {
         }
     }
 
-    fn send(&self, state: &State, bytes: &[u8], until: Instant) -> io::Result<()> {
-        let mut rest = bytes;
+    /// Sends an order.  An order that was sent in part ends the connection, because the process
+    /// could not tell where the next one begins.
+    fn send(&self, state: &mut State, order: &Order, until: Instant) -> io::Result<()> {
+        let number = state.number + 1;
+        let bytes = wire::bytes_of(&Ordered { number, what: order.clone() })?;
+        let mut rest = &bytes[..];
         while !rest.is_empty() {
-            match rustix::net::send(&state.stream, rest, SendFlags::NOSIGNAL) {
-                Ok(n) => rest = &rest[n..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(state, until, PollFlags::OUT)?,
-                Err(e) => return Err(e.into()),
+            let sent = match rustix::net::send(&state.stream, rest, SendFlags::NOSIGNAL) {
+                Ok(n) => {
+                    rest = &rest[n..];
+                    Ok(())
+                }
+                Err(Errno::INTR) => Ok(()),
+                Err(Errno::AGAIN) => self.wait(state, until, PollFlags::OUT),
+                Err(e) => Err(e.into()),
+            };
+            if let Err(e) = sent {
+                // Calls of the process wait for its `Go`, and the end of the connection ends that.
+                let waits_for_it = matches!(order, Order::Go { .. });
+                let in_part = rest.len() < bytes.len();
+                if in_part || waits_for_it || e.kind() != io::ErrorKind::TimedOut {
+                    state.broken = Some(e.to_string());
+                }
+                return Err(e);
             }
+        }
+        state.number = number;
+        match order {
+            Order::Stop { visit } => drop(state.stopped.insert(*visit)),
+            Order::Go { visit } => drop(state.stopped.remove(visit)),
+            Order::Sync { .. } | Order::GiveUp { .. } => {}
         }
         Ok(())
     }
@@ -115,6 +148,10 @@ impl Channel {
             (false, false) => MOMENT,
         };
         let until = begun + patience;
+        // The process has no unread `Stop`, or the `Go` after it is unread too.
+        if matches!(order, Order::Go { visit } if !state.stopped.contains(visit)) {
+            return Ok(Reply::Done);
+        }
         // `Go` must be sent in any case: the process reads it once it continues.
         if let (Some(since), false) = (state.unanswered, matches!(order, Order::Go { .. })) {
             // A process that does not answer must not delay each of the other requests in turn
@@ -125,13 +162,7 @@ impl Channel {
             };
             self.hear(state, until, if waits { patience } else { Duration::ZERO })?;
         }
-        state.number += 1;
-        let bytes = wire::bytes_of(&Ordered { number: state.number, what: order.clone() })?;
-        if let Err(e) = self.send(state, &bytes, until) {
-            // A part of the order may have been sent.
-            state.broken = Some(e.to_string());
-            return Err(e);
-        }
+        self.send(state, order, until)?;
         if state.unanswered.is_some() {
             return Ok(Reply::Done);
         }
@@ -183,7 +214,7 @@ impl Peer for Channel {
             Err(e) if e.kind() != io::ErrorKind::TimedOut && self.of.dies_within(DIES) => {
                 Heard::Dead
             }
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut && state.broken.is_none() => {
                 let time = if waits { PATIENCE } else { MOMENT };
                 Heard::Silent(format!("for {} s; it may be stopped", time.as_secs()))
             }
@@ -222,8 +253,47 @@ mod tests {
                 std::thread::sleep(each);
                 let _ = wire::send(&mut &theirs, &said(Reply::Done));
             });
-            channel.ask(&Order::Go { visit: 1 }, true)
+            channel.ask(&Order::Stop { visit: 1 }, true)
         })
+    }
+
+    /// Others change sizes while a process is stopped.  Each change ends with a `Go`.
+    #[test]
+    fn a_process_that_was_stopped_for_long_takes_orders_again() {
+        const CHANGES: u32 = 3000;
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let process = Arc::new(pidfd_open(getpid(), PidfdFlags::empty()).expect("this process"));
+        let of = Client { number: 1, pid: std::process::id(), process };
+        let channel = Channel::new(of, ours).expect("a channel");
+        let stop = |visit| channel.ask(&Order::Stop { visit }, true);
+        assert!(matches!(stop(1), Heard::Silent(_)), "it is stopped");
+        for visit in 0..CHANGES {
+            let begun = Instant::now();
+            channel.ask(&Order::Go { visit: 1 + visit % 3 }, true);
+            assert!(begun.elapsed() < PATIENCE, "a change of a size waits for a stopped process");
+        }
+        std::thread::scope(|s| {
+            let goes_on = s.spawn(move || {
+                let (mut stopped, mut read) = (BTreeSet::new(), 0);
+                while let Ok(order) = wire::receive::<Ordered<Order>>(&mut &theirs) {
+                    read += 1;
+                    match order.what {
+                        Order::Stop { visit } => drop(stopped.insert(visit)),
+                        Order::Go { visit } => drop(stopped.remove(&visit)),
+                        _ => {}
+                    }
+                    let done = Ordered { number: order.number, what: Reply::Done };
+                    let _ = wire::send(&mut &theirs, &done);
+                }
+                (stopped, read)
+            });
+            assert_eq!(stop(2), Heard::Said(Reply::Done), "it goes on");
+            assert_eq!(channel.ask(&Order::Go { visit: 2 }, true), Heard::Said(Reply::Done));
+            let _ = lock(&channel.state).stream.shutdown(std::net::Shutdown::Both);
+            let (stopped, read) = goes_on.join().expect("it reads");
+            assert!(stopped.is_empty(), "these calls wait for ever: {stopped:?}");
+            assert!(read <= 4, "{read} orders, where two changes needed four");
+        });
     }
 
     #[test]
