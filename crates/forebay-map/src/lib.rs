@@ -34,6 +34,7 @@ pub mod cache;
 mod content;
 mod counted;
 pub mod error;
+mod fair;
 pub mod features;
 pub mod file;
 mod frames;

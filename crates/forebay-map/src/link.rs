@@ -6,7 +6,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use forebay_engine::forks;
@@ -18,8 +17,8 @@ use rustix::net::{
 };
 use serde::Serialize;
 
-use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::fair::Fair;
 use crate::wire::{self, Answer, Request};
 
 /// A server that sends nothing for this time counts as dead.  A server that is busy sends
@@ -29,7 +28,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A connection, with the reason if it failed.
 #[derive(Debug)]
 pub(crate) struct Link {
-    state: Mutex<State>,
+    /// A thread that asks all the time must not keep the others out.
+    state: Fair<State>,
     /// The process that serves the pool, or served it.
     server: u32,
     /// The process that owns the connection.
@@ -46,7 +46,7 @@ struct State {
 impl Link {
     pub fn new(stream: Lasting<UnixStream>, server: u32) -> Link {
         let state = State { stream, gone: None };
-        Link { state: Mutex::new(state), server, of: std::process::id() }
+        Link { state: Fair::new(state), server, of: std::process::id() }
     }
 
     pub fn server(&self) -> u32 {
@@ -55,7 +55,7 @@ impl Link {
 
     /// The path of the server's socket.
     pub fn path(&self) -> io::Result<std::path::PathBuf> {
-        let address = lock(&self.state).stream.peer_addr()?;
+        let address = self.state.lock().stream.peer_addr()?;
         match address.as_pathname() {
             Some(path) => Ok(path.to_owned()),
             None => Err(io::Error::other("its server has no name")),
@@ -74,7 +74,7 @@ impl Link {
             let why = format!("it is a share of process {}, and this is a child of it", self.of);
             return Err(Error::Pool(why));
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(why) = &state.gone {
             return Err(Error::Pool(why.clone()));
         }
@@ -231,6 +231,47 @@ mod tests {
             });
             link.ask(&Request::Wanted)
         })
+    }
+
+    /// The other thread asks again as soon as it has an answer, as those do that bring in
+    /// segments.
+    #[test]
+    fn a_thread_that_asks_all_the_time_holds_up_no_other() {
+        use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let link = Link::new(ours.into(), 1);
+        let (others, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+        let between = std::thread::scope(|s| {
+            s.spawn(|| {
+                let theirs = theirs;
+                while let Ok(question) = wire::receive::<Request>(&mut &theirs) {
+                    others.fetch_add(u32::from(question == Request::Wanted), Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                    let _ = wire::send(&mut &theirs, &Answer::Number(5));
+                }
+            });
+            s.spawn(|| {
+                while !ends.load(Ordering::SeqCst) {
+                    link.ask(&Request::Wanted).expect("an answer");
+                }
+                let _ = link.state.lock().stream.shutdown(std::net::Shutdown::Both);
+            });
+            let between: Vec<u32> = (0..10)
+                .map(|_| {
+                    // The other thread waits for an answer by the end of this.
+                    std::thread::sleep(Duration::from_millis(5));
+                    let before = others.load(Ordering::SeqCst);
+                    link.ask(&Request::FileFrom { file: 0 }).expect("an answer");
+                    others.load(Ordering::SeqCst) - before
+                })
+                .collect();
+            ends.store(true, Ordering::SeqCst);
+            between
+        });
+        assert!(
+            between.iter().all(|&n| n <= 3),
+            "questions that came later went first: {between:?}"
+        );
     }
 
     #[test]
