@@ -313,7 +313,8 @@ fn set_size(desc: &Desc, fd: c_int, size: off_t) -> Result<(), c_int> {
         unsafe { real::truncate64(link_of(fd).as_ptr().cast(), size as off_t) };
         return Ok(());
     }
-    resize(&desc.file, size)
+    resize(&desc.file, size)?;
+    synced(desc, 0, u64::MAX)
 }
 
 fn resize(file: &crate::mapped::Mapped, size: u64) -> Result<(), c_int> {
@@ -333,6 +334,16 @@ fn zero(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
         now += n;
     }
     Ok(())
+}
+
+/// After a change that is not a write: it is durable if the descriptor was opened so, as ext4 and
+/// xfs have it for fallocate.
+fn synced(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
+    match desc.flags.load(Ordering::Relaxed) & libc::O_DSYNC {
+        0 => Ok(()),
+        _ if planted::is(Planted::DsyncIgnored) => Ok(()),
+        _ => desc.file.call(About::Sync, |map| map.sync(at, len)),
+    }
 }
 
 fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int> {
@@ -373,7 +384,8 @@ fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int
             );
             Err(libc::EOPNOTSUPP)
         }
-    }
+    }?;
+    synced(desc, at, len)
 }
 
 macro_rules! sizes {
