@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_map::{Error, MapFile};
+use forebay_map::{Error, MapFile, Session};
 
 use crate::ending;
 use crate::kept;
@@ -23,9 +23,9 @@ use crate::real;
 use crate::say::{once, About};
 use crate::signals::{self, hold};
 use crate::state::{
-    any_files, config, inside, is_elsewhere, is_inside, lock_open, may_be_within, read,
-    try_lock_open, write, Opened, FILES, PLACES,
+    any_files, config, inside, is_elsewhere, is_inside, may_be_within, read, write, FILES, PLACES,
 };
+use crate::turns::{lock_open, try_lock_open, Open, Opened, Turn};
 use crate::which;
 
 /// The exit status of a program that the library can no longer follow.
@@ -34,29 +34,28 @@ const STOPPED: usize = 6;
 /// Whether the pool is open.
 pub static POOL: AtomicBool = AtomicBool::new(false);
 
-/// One user of a file less; the last one closes it, and the last file the pool.  Only the last one
-/// waits for a close of another file.
+/// One user of a file less; the last one closes it, and the last file the pool.  Waits for no other
+/// file's open or close.
 pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
     let not_last = |users: usize| (users > 1).then(|| users - 1);
     if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, not_last).is_ok() {
         return Ok(());
     }
-    let mut open = lock_open();
-    let less = |users: usize| users.checked_sub(1);
-    // A file without a user was closed before.
-    if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) != Ok(1) {
-        return Ok(());
+    let _turn = Turn::of(file.id);
+    {
+        let mut open = lock_open();
+        let less = |users: usize| users.checked_sub(1);
+        // A file without a user was closed before.
+        if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) != Ok(1) {
+            return Ok(());
+        }
+        let Some(opened) = open.pool.as_mut() else { return Ok(()) };
+        opened.files.remove(&file.id);
     }
-    let Some(opened) = open.as_mut() else { return Ok(()) };
-    opened.files.remove(&file.id);
-    let closed = close_file(file);
-    if opened.files.is_empty() {
-        close_pool(&mut open);
-    }
-    closed
+    close_file(file)
 }
 
-/// Closes a file.  The caller holds `OPEN`.
+/// Closes a file.  The caller has its turn, or holds `OPEN` while no thread has one.
 fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
     inside(|| {
         let mut places = write(&PLACES);
@@ -98,7 +97,9 @@ fn close_failed(file: &Mapped, e: &Error) -> c_int {
 
 pub fn close_pool(open: &mut Option<Opened>) {
     let Some(opened) = open.take() else { return };
-    if let Err(e) = inside(|| opened.session.close()) {
+    // Who has a turn has it too, and the pool is closed when no thread has one.
+    let session = Arc::into_inner(opened.session);
+    if let Err(e) = inside(|| session.map_or(Ok(()), Session::close)) {
         once(About::Pool, format_args!("{e}"));
     }
     inside(which::forget_descriptors);
@@ -190,10 +191,11 @@ pub fn end() {
     }
     match open {
         Some(mut open) if !signals::in_handler() => {
-            for (_, file) in open.iter_mut().flat_map(|o| o.files.drain()).collect::<Vec<_>>() {
+            for (_, file) in open.pool.iter_mut().flat_map(|o| o.files.drain()).collect::<Vec<_>>()
+            {
                 let _ = close_file(&file);
             }
-            close_pool(&mut open);
+            close_pool(&mut open.pool);
         }
         // The signal handler may have interrupted any code of the C library, so the pool stays
         // open.
@@ -220,15 +222,21 @@ fn end_files() {
 }
 
 /// Takes `OPEN`, unless another thread opens or closes a file for long.
-fn open_at_end() -> Option<MutexGuard<'static, Option<Opened>>> {
+fn open_at_end() -> Option<MutexGuard<'static, Open>> {
     const PATIENCE: Duration = Duration::from_secs(2);
     let begun = Instant::now();
     loop {
-        match try_lock_open() {
-            Ok(open) => return Some(open),
-            Err(TryLockError::Poisoned(e)) => return Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) if begun.elapsed() > PATIENCE => return None,
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        let open = match try_lock_open() {
+            Ok(open) => Some(open),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(open) = open.filter(|open| open.is_quiet()) {
+            return Some(open);
         }
+        if begun.elapsed() > PATIENCE {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

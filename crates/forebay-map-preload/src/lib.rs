@@ -31,6 +31,7 @@ mod signals;
 mod state;
 mod transfer;
 mod trap;
+mod turns;
 mod users;
 mod views;
 mod which;
@@ -48,7 +49,9 @@ extern "C" fn begin() {
     jumps::start();
     let started = match Config::of_environment() {
         Ok(None) => Ok(()),
-        Ok(Some(config)) => end_last().and_then(|()| state::start(config)),
+        Ok(Some(config)) => {
+            end_last().and_then(|()| state::start(config)).and_then(|()| forking::start())
+        }
         Err(e) => Err(e),
     };
     if let Err(e) = started {

@@ -17,9 +17,8 @@ use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{
-    errno_of, inside, lock, lock_open, quietly, read, try_read, write, Locked, CONFIG,
-};
+use crate::state::{errno_of, inside, lock, quietly, read, try_read, write, Locked, CONFIG};
+use crate::turns::{lock_open, map_again, Turn};
 use crate::views::Views;
 use crate::which::is_at;
 
@@ -37,8 +36,8 @@ pub struct Mapped {
     /// The program's mappings.
     pub views: Mutex<Views>,
     /// The number of descriptions, and one more while there are mappings.  At zero the file is
-    /// closed and gets no new ones.  The first one is added and the last one removed with
-    /// `OPEN` held.
+    /// closed and gets no new ones.  The first one is added and the last one removed in the
+    /// file's turn.
     pub users: AtomicUsize,
     pub locks: Locks,
     /// Segments that stay in their place.
@@ -123,9 +122,9 @@ impl Mapped {
         if self.map().as_ref().is_some_and(|map| map.room() >= bytes) {
             return Ok(());
         }
-        let opened = lock_open();
-        ending::stay_if_begun();
-        let Some(opened) = opened.as_ref() else { return Err(libc::EBADF) };
+        let _turn = Turn::unless_ends(self.id);
+        let session = lock_open().pool.as_ref().map(|opened| Arc::clone(&opened.session));
+        let Some(session) = session else { return Err(libc::EBADF) };
         let mut map = write(&self.map);
         let Some(old) = map.as_ref() else { return Err(libc::EBADF) };
         if old.room() >= bytes {
@@ -180,7 +179,7 @@ impl Mapped {
             if closed.is_err() {
                 self.close_failed.store(true, Ordering::SeqCst);
             }
-            let again = |room| opened.map_again(config, &self.path, room, ending.as_ref());
+            let again = |room| map_again(&session, config, &self.path, room, ending.as_ref());
             let larger = closed.and_then(|()| again(bytes).map_err(refused));
             let (now, done) = match larger {
                 Ok(larger) => (Some(larger), Ok(())),

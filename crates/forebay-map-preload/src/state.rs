@@ -5,30 +5,28 @@
 //! library, by a direct system call, io_uring, a child or another program, is an error (EBADF)
 //! and never an acknowledgement.
 //!
-//! Locks, in this order: `OPEN`; a file's `map`; then each of the others alone.  While memory
-//! of the program is touched, none is held except `map` for reading and a descriptor's
-//! position.
+//! Locks, in this order: a file's turn ([`Turn`]); `NEXT`; `OPEN`; the file's `map`; then each of the others alone.
+//! No thread has two turns.  While memory of the program is touched, none is held except `map` for
+//! reading and a descriptor's position.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, CStr};
-use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, TryLockError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
-use std::sync::{RwLockWriteGuard, TryLockResult};
 use std::time::{Duration, Instant};
 
-use forebay_map::{Error, MapFile, Options, Session, Unreadable, PAGE, SEGMENT};
+use forebay_map::{Error, PAGE};
 
-use crate::closing::{close_pool, release, POOL};
+use crate::closing::release;
 use crate::config::Config;
 use crate::ending;
 use crate::extent;
-use crate::forking;
 use crate::kept;
 use crate::lease;
 use crate::locks::Locks;
@@ -37,11 +35,8 @@ use crate::planted::{self, Planted};
 use crate::real::{self, process};
 use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
-use crate::which::{self, identity_at, is_at};
-use crate::window;
-
-/// So often a file is opened again that was changed just then.
-const TRIES: usize = 100;
+use crate::turns::{self, first, lock_open, Turn};
+use crate::which::{identity_at, is_at};
 
 /// Higher descriptors are refused.
 pub const MOST: usize = 1 << 16;
@@ -50,13 +45,9 @@ pub const MOST: usize = 1 << 16;
 static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
-static OPEN: Mutex<Option<Opened>> = Mutex::new(None);
-/// The one thread that takes `OPEN` next holds this.  A thread that opens and closes a file all
-/// the time would else take `OPEN` again before a waiting thread has woken up.
-static NEXT: Mutex<()> = Mutex::new(());
 /// The places where files are mapped.
 pub static PLACES: RwLock<Places> =
-    RwLock::new(Places { open: vec![], closing: vec![], opening: None, truncated: vec![] });
+    RwLock::new(Places { open: vec![], closing: vec![], opening: vec![], truncated: vec![] });
 /// The number of open files, including those that are being closed.
 pub static FILES: AtomicUsize = AtomicUsize::new(0);
 
@@ -67,21 +58,16 @@ static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 static ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
-pub struct Opened {
-    pub session: Session,
-    pub files: HashMap<(u64, u64), Arc<Mapped>>,
-}
-
 /// Files whose stores may not be in the file yet.  A file is in one of the lists until they
 /// are.
 #[derive(Debug)]
 pub struct Places {
     /// Files that have an address.
     pub open: Vec<Arc<Mapped>>,
-    /// Files whose close is under way, with `OPEN` held, or was when the program began to end.
+    /// Files whose close is under way, or was when the program began to end.
     pub closing: Vec<Arc<Mapped>>,
-    /// The file whose open is under way, with `OPEN` held.
-    opening: Option<(u64, u64)>,
+    /// Files whose open is under way.
+    opening: Vec<(u64, u64)>,
     /// Files that were not open and that the kernel truncates by a path, one for each thread.
     truncated: Vec<(u64, u64)>,
 }
@@ -89,19 +75,19 @@ pub struct Places {
 impl Places {
     /// Whether an open or a close of a file is under way.
     fn changes(&self, id: (u64, u64)) -> bool {
-        self.opening == Some(id) || self.closing.iter().any(|f| f.id == id)
+        self.opening.contains(&id) || self.closing.iter().any(|f| f.id == id)
     }
 }
 
 /// An open that is under way until this is dropped.
 #[derive(Debug)]
-struct Opening(());
+struct Opening((u64, u64));
 
 impl Opening {
-    /// Begins an open.  The caller holds `OPEN`.
+    /// Begins an open.  The caller has the file's turn.
     fn of(id: (u64, u64)) -> Opening {
-        write(&PLACES).opening = Some(id);
-        let opening = Opening(());
+        inside(|| write(&PLACES).opening.push(id));
+        let opening = Opening(id);
         // A truncation would break the lease that is taken next.  A handler may have left it by a
         // jump.
         let begun = Instant::now();
@@ -114,51 +100,7 @@ impl Opening {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        write(&PLACES).opening = None;
-    }
-}
-
-impl Opened {
-    pub fn map(&self, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
-        if config.shared {
-            return self.session.map_shared(path, room);
-        }
-        // A thread may truncate it by its path, for instance.
-        for _ in 0..=TRIES {
-            if let Some(map) = self.leased(self.session.map(path, room)?)? {
-                return Ok(map);
-            }
-        }
-        Err(Error::Busy(format!("{}: it is changed all the time", path.display())))
-    }
-
-    /// Maps a file again that was closed just now and whose lease was not released.
-    pub fn map_again(
-        &self,
-        config: &Config,
-        path: &Path,
-        room: u64,
-        ending: Option<&lease::Ending>,
-    ) -> forebay_map::Result<MapFile> {
-        match ending.and_then(|ending| Some((ending, ending.file()?))) {
-            Some((ending, file)) if !planted::is(Planted::ReopenedByName) => {
-                let map = self.session.map_again(path, room, file)?;
-                lease::inherit(&map, ending);
-                Ok(map)
-            }
-            _ => self.map(config, path, room),
-        }
-    }
-
-    /// None: it was changed between its open and the lease.
-    fn leased(&self, map: MapFile) -> forebay_map::Result<Option<MapFile>> {
-        let taken = lease::take(&map);
-        if let Ok(true) = taken {
-            return Ok(Some(map));
-        }
-        let _ending = lease::ends(&map);
-        let _ = map.close();
-        taken.map(|_| None)
+        write(&PLACES).opening.retain(|id| *id != self.0);
     }
 }
 
@@ -175,8 +117,8 @@ pub struct Desc {
 /// A lock that is held.  No signal handler runs in the thread meanwhile.
 #[derive(Debug)]
 pub struct Locked<G> {
-    guard: G,
-    _busy: Busy,
+    pub guard: G,
+    pub busy: Busy,
 }
 
 impl<G: Deref> Deref for Locked<G> {
@@ -193,29 +135,29 @@ impl<G: DerefMut> DerefMut for Locked<G> {
 }
 
 pub fn lock<T>(m: &Mutex<T>) -> Locked<MutexGuard<'_, T>> {
-    let _busy = hold();
-    Locked { guard: m.lock().unwrap_or_else(PoisonError::into_inner), _busy }
+    let busy = hold();
+    Locked { guard: m.lock().unwrap_or_else(PoisonError::into_inner), busy }
 }
 
 pub fn read<T>(l: &RwLock<T>) -> Locked<RwLockReadGuard<'_, T>> {
-    let _busy = hold();
-    Locked { guard: l.read().unwrap_or_else(PoisonError::into_inner), _busy }
+    let busy = hold();
+    Locked { guard: l.read().unwrap_or_else(PoisonError::into_inner), busy }
 }
 
 /// None: a thread has it for writing, or waits for it.
 pub fn try_read<T>(l: &RwLock<T>) -> Option<Locked<RwLockReadGuard<'_, T>>> {
-    let _busy = hold();
+    let busy = hold();
     let guard = match l.try_read() {
         Ok(guard) => guard,
         Err(TryLockError::Poisoned(e)) => e.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
     };
-    Some(Locked { guard, _busy })
+    Some(Locked { guard, busy })
 }
 
 pub fn write<T>(l: &RwLock<T>) -> Locked<RwLockWriteGuard<'_, T>> {
-    let _busy = hold();
-    Locked { guard: l.write().unwrap_or_else(PoisonError::into_inner), _busy }
+    let busy = hold();
+    Locked { guard: l.write().unwrap_or_else(PoisonError::into_inner), busy }
 }
 
 /// The description that a call uses.
@@ -344,8 +286,8 @@ pub fn unchanged() -> Unchanged {
 /// In a child.  The child of a process without open files may open its own.  Any other child
 /// has descriptors without the memory.
 pub fn in_child() {
-    match (NEXT.try_lock(), OPEN.try_lock()) {
-        (Ok(_), Ok(open)) if open.is_none() => {
+    match turns::have_none() {
+        true => {
             PROCESS.store(process(), Ordering::Relaxed);
             lease::in_child();
             write(&PLACES).truncated.clear();
@@ -353,7 +295,7 @@ pub fn in_child() {
             // SAFETY: the page was made at the start.
             unsafe { parent.write_volatile(1) };
         }
-        _ => {
+        false => {
             CHILD.store(true, Ordering::Relaxed);
             kept::leave_to_parent();
         }
@@ -368,7 +310,6 @@ pub fn start(config: Config) -> Result<(), String> {
     kept::start();
     let _ = ROOT.set(root());
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
-    forking::start()?;
     let _ = CONFIG.set(config);
     Ok(())
 }
@@ -568,19 +509,7 @@ pub fn descriptions(file: &Arc<Mapped>) -> usize {
     found.len()
 }
 
-/// Takes the open files, after the threads that have waited for longer.
-pub fn lock_open() -> Locked<MutexGuard<'static, Option<Opened>>> {
-    let _next = lock(&NEXT);
-    lock(&OPEN)
-}
-
-/// Takes the open files if no other thread has them.
-pub fn try_lock_open() -> TryLockResult<MutexGuard<'static, Option<Opened>>> {
-    OPEN.try_lock()
-}
-
-/// An open file.  Waits only for an open or a close of that file: `OPEN` is held for as long as
-/// a close takes, and opens of other files must not wait for that.
+/// An open file.  Waits only for an open or a close of that file.
 fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
     {
         let places = read(&PLACES);
@@ -592,7 +521,9 @@ fn opened(id: (u64, u64)) -> Option<Arc<Mapped>> {
             }
         }
     }
-    lock_open().as_ref()?.files.get(&id).cloned()
+    let _turn = Turn::of(id);
+    let found = lock_open().pool.as_ref().and_then(|opened| opened.files.get(&id)).cloned();
+    found
 }
 
 pub fn is_open(id: (u64, u64)) -> bool {
@@ -658,33 +589,24 @@ pub fn open(
 ) -> Result<(), Refusal> {
     let Some(config) = config() else { return Err(Refusal::Errno(libc::EIO)) };
     let path = Path::new(std::ffi::OsStr::from_bytes(real.to_bytes()));
-    let mut open = lock_open();
-    ending::stay_if_begun();
+    let turn = Turn::unless_ends(id);
     if is_elsewhere() {
         return Err(Refusal::Errno(libc::EIO));
     }
-    let known = open.as_ref().and_then(|o| o.files.get(&id)).cloned();
+    let known = lock_open().pool.as_ref().and_then(|o| o.files.get(&id)).cloned();
     let file = match known {
         Some(file) => file,
         None => {
             let _opening = Opening::of(id);
             let room = config.room.max(size.saturating_mul(2));
-            let map = match quietly(|| first(&mut open, config, path, size, room)) {
-                Ok(map) => map,
-                Err(e) => {
-                    if open.as_ref().is_some_and(|o| o.files.is_empty()) {
-                        close_pool(&mut open);
-                    }
-                    return Err(Refusal::Error(e));
-                }
-            };
-            // The library opens the file by its name.
+            // The library opens the file by its name.  Another file there may have its turn now.
+            if !is_at(path, id) {
+                return Err(Refusal::Errno(libc::ESTALE));
+            }
+            let map = quietly(|| first(config, path, size, room)).map_err(Refusal::Error)?;
             if !is_at(path, id) {
                 let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
-                if open.as_ref().is_some_and(|o| o.files.is_empty()) {
-                    close_pool(&mut open);
-                }
                 return Err(Refusal::Errno(libc::ESTALE));
             }
             let locks = match config.shared {
@@ -695,9 +617,6 @@ pub fn open(
                 Ok(locks) => locks,
                 Err(e) => {
                     let _ = inside(|| map.close());
-                    if open.as_ref().is_some_and(|o| o.files.is_empty()) {
-                        close_pool(&mut open);
-                    }
                     return Err(Refusal::Errno(e.raw_os_error().unwrap_or(libc::EIO)));
                 }
             };
@@ -715,20 +634,22 @@ pub fn open(
                 close_failed: AtomicBool::new(false),
                 tended: lease::Tended::default(),
             });
-            if let Some(opened) = open.as_mut() {
-                opened.files.insert(id, Arc::clone(&file));
-            }
+            inside(|| {
+                if let Some(opened) = lock_open().pool.as_mut() {
+                    opened.files.insert(id, Arc::clone(&file));
+                }
+            });
             FILES.fetch_add(1, Ordering::SeqCst);
             inside(|| lease::watch_over(&file));
             // An allocator may call the library too.
             inside(|| write(&PLACES).open.push(Arc::clone(&file)));
-            // The end of the program has not seen the file there, or closes it.
-            ending::stay_if_begun();
             file
         }
     };
     file.users.fetch_add(1, Ordering::SeqCst);
-    drop(open);
+    drop(turn);
+    // The end of the program has not seen the file there, or closes it.
+    ending::stay_if_begun();
     let flags =
         AtomicI32::new(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC));
     let desc = Desc { file, flags, at: Mutex::new(0), numbers: AtomicUsize::new(0) };
@@ -739,53 +660,9 @@ pub fn open(
     })
 }
 
-/// Called by a thread of the library.  The program gets SIGBUS and does not know the cause.
-fn unreadable(path: &Path, at: u64, why: &io::Error) {
-    if ending::has_begun() {
-        return;
-    }
-    let path = path.display();
-    once(
-        About::Touch,
-        format_args!(
-            "{path}: byte {at} and what follows cannot be brought in, a touch is SIGBUS: {why}"
-        ),
-    );
-}
-
 /// The reason why a file is not opened.
 #[derive(Debug)]
 pub enum Refusal {
     Errno(c_int),
     Error(Error),
-}
-
-fn first(
-    open: &mut Option<Opened>,
-    config: &Config,
-    path: &Path,
-    size: u64,
-    room: u64,
-) -> forebay_map::Result<MapFile> {
-    if open.is_none() {
-        window::take().map_err(Error::Pool)?;
-        lease::start().map_err(|e| Error::Pool(format!("no thread: {e}")))?;
-        let options =
-            Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
-        let session = Session::open(&config.wanted, options)?;
-        *open = Some(Opened { session, files: HashMap::new() });
-        which::keep_descriptors();
-        POOL.store(true, Ordering::SeqCst);
-    }
-    match open {
-        Some(opened) => match opened.map(config, path, room) {
-            // If segments are not brought in by a touch, room takes memory, and no more can be
-            // mapped.  A file that is not mapped yet gets more room when it grows.
-            Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
-                opened.map(config, path, size.max(SEGMENT as u64))
-            }
-            done => done,
-        },
-        None => Err(Error::Pool("it was closed".into())),
-    }
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -105,8 +105,11 @@ pub(crate) struct Shared {
     files: Mutex<Vec<Weak<dyn InPool>>>,
     /// Files that are shared, of another process.
     visits: Mutex<Vec<Weak<Guest>>>,
-    /// One is opened at a time.  `files` is not held meanwhile: who opens may need a frame.
-    opening: Mutex<()>,
+    /// The identities of files that are being opened, each once.  No lock is held meanwhile: who opens
+    /// waits for storage, and may need a frame.
+    opening: Mutex<Vec<Vec<u8>>>,
+    /// An open has ended.
+    opened: Condvar,
     /// Pages synced since the last round.
     synced: AtomicUsize,
     stop: AtomicBool,
@@ -137,7 +140,8 @@ impl Cache {
             locked: AtomicUsize::new(0),
             files: Mutex::default(),
             visits: Mutex::default(),
-            opening: Mutex::new(()),
+            opening: Mutex::default(),
+            opened: Condvar::new(),
             synced: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             wake: Condvar::new(),
@@ -247,8 +251,16 @@ impl Cache {
         Ok(home)
     }
 
-    fn begin_to_open(&self, backing: &dyn Backing) -> Result<MutexGuard<'_, ()>> {
-        let opening = lock(&self.shared.opening);
+    /// Waits for another open of the same file.
+    fn begin_to_open(&self, backing: &dyn Backing) -> Result<Opening> {
+        let identity = backing.identity().to_vec();
+        let mut all = lock(&self.shared.opening);
+        while all.contains(&identity) {
+            all = self.shared.opened.wait(all).unwrap_or_else(PoisonError::into_inner);
+        }
+        all.push(identity.clone());
+        drop(all);
+        let opening = Opening { shared: Arc::clone(&self.shared), identity };
         lock(&self.shared.files).retain(|f| f.strong_count() > 0);
         for file in self.shared.all() {
             // A round may still hold a file that is closed.
@@ -290,6 +302,20 @@ impl Cache {
     /// round tries again.
     pub fn failure(&self) -> Option<String> {
         lock(&self.shared.failure).clone()
+    }
+}
+
+/// An open of a file that is under way, until this is dropped.
+#[derive(Debug)]
+struct Opening {
+    shared: Arc<Shared>,
+    identity: Vec<u8>,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        lock(&self.shared.opening).retain(|identity| *identity != self.identity);
+        self.shared.opened.notify_all();
     }
 }
 

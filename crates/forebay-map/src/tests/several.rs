@@ -722,6 +722,34 @@ fn a_closed_file_can_be_opened_during_a_slow_sync_of_another() {
     let _ = std::fs::remove_file(path);
 }
 
+/// An open waits for a sync of its file, which may take as long as the storage likes.
+#[test]
+fn a_slow_open_holds_up_no_other() {
+    let _alone = alone();
+    let Some(features) = has("a_slow_open_holds_up_no_other") else { return };
+    let path = std::env::temp_dir().join(format!("forebay-opens-{}", std::process::id()));
+    std::fs::write(&path, vec![1; PAGE]).expect("a file");
+    let machine = Machine::new(3, &[ONE], []);
+    let cache = cache(&machine, &features);
+    machine.stall.store(true, Ordering::SeqCst);
+    std::thread::scope(|s| {
+        let slow = s.spawn(|| cache.open_backing(machine.file(0), ONE));
+        while !machine.stalled.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The same file has to wait.
+        let again = s.spawn(|| cache.open_backing(machine.file(0), ONE).map(drop));
+        within(Duration::from_secs(10), "the open of another file", || {
+            cache.open(&path, ONE).expect("opened").close().expect("closed");
+        });
+        assert!(!slow.is_finished() && !again.is_finished(), "nothing was slow");
+        machine.stall.store(false, Ordering::SeqCst);
+        let (slow, again) = (slow.join().expect("it ends"), again.join().expect("it ends"));
+        assert!(slow.is_ok() != again.is_ok(), "one of two opens of the same file");
+    });
+    let _ = std::fs::remove_file(path);
+}
+
 /// Without the thread no waiter would be woken and no store noticed, so the process must end.
 #[test]
 fn a_panic_of_a_thread_ends_the_process() {
