@@ -29,6 +29,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{pidfd_open, PidfdFlags};
 
 use crate::channel::Channel;
+use crate::late::Late;
 use crate::own_store::OwnStore;
 use crate::planted::{self, Planted};
 use crate::service::{lock, Notes};
@@ -59,6 +60,7 @@ pub(crate) struct Clients {
 struct Served {
     share: Arc<Share>,
     homes: Arc<Homes>,
+    late: Arc<Late>,
 }
 
 impl Served {
@@ -72,10 +74,39 @@ impl Served {
         if slow && matches!(request, Request::AddFile { .. }) {
             std::thread::sleep(Duration::from_secs(1));
         }
+        if let Some(answer) = self.late(of.number, request) {
+            return (answer, None);
+        }
+        if let Request::Leave { home, .. } = *request {
+            self.late.forget(of.number, Some(home));
+        }
         match self.homes.answer(of.number, request) {
             Some(answered) => answered.unwrap_or_else(|e| (Answer::from(e), None)),
             None => (self.share.answer(of, request), None),
         }
+    }
+}
+
+impl Served {
+    /// The answer to a request that may wait for a file's disk and that a process makes for all
+    /// of its files on one connection.  None: the request is another one, or about a file that
+    /// the process does not share.
+    fn late(&self, who: u64, request: &Request) -> Option<Answer> {
+        let (home, segment, is_frame) = match *request {
+            Request::Fill { home, segment } => (home, Some(segment), true),
+            Request::Settle { home, segment } => (home, segment, false),
+            _ => return None,
+        };
+        if !self.homes.shares(who, home) {
+            return None;
+        }
+        let (homes, request) = (Arc::clone(&self.homes), request.clone());
+        let work = move || match homes.answer(who, &request) {
+            Some(Ok((answer, _))) => answer,
+            Some(Err(e)) => Answer::from(e),
+            None => Answer::Wait,
+        };
+        Some(self.late.answer((who, home, segment, is_frame), work))
     }
 }
 
@@ -170,6 +201,7 @@ impl Drop for Clients {
         for thread in threads {
             let _ = thread.join();
         }
+        self.shared.shares.iter().for_each(|served| served.late.join());
     }
 }
 
@@ -182,7 +214,7 @@ fn with_homes(share: Arc<Share>) -> io::Result<Served> {
     let homes = Homes::new(store, options, given_up).map_err(io::Error::other)?;
     let homes = Arc::new(homes);
     share.shares(&homes);
-    Ok(Served { share, homes })
+    Ok(Served { share, homes, late: Arc::default() })
 }
 
 fn wait_for(fds: &[PollFd<'_>]) -> bool {
@@ -260,6 +292,7 @@ impl Shared {
 
     /// Handles a process that maps nothing any more.
     fn has_ended(&self, of: &Client, served: &Served) {
+        served.late.forget(of.number, None);
         let forgotten = planted::is(Planted::GuestForgotten);
         if let Err(e) = served.homes.gone(of.number, forgotten) {
             warn(&format!("map {}: process {}: {e}", served.share.map, of.pid));

@@ -8,6 +8,7 @@
 //! | [`service`] | maps as a service of the pool's server, which takes these orders |
 //! | `share` | which process owns which files and frames, and what it may do with them |
 //! | `clients` | the processes that map files, and recovery of what they leave when they die |
+//! | `late` | requests that may wait for a disk |
 //! | `channel` | orders to processes that share files |
 //! | `own_store` | the server's own store for shared files |
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@
 
 mod channel;
 mod clients;
+mod late;
 pub mod orders;
 mod own_store;
 mod planted;

@@ -13,7 +13,7 @@ mod bed;
 use std::collections::BTreeMap;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bed::{can, is_marked, say, serve, server, wait, Numbers, Place, Process, ROLE, SEGMENTS};
@@ -441,6 +441,108 @@ fn a_stopped_process_keeps_no_other_from_frames() {
     for file in files {
         file.close().expect("closed");
     }
+}
+
+/// A file system of its own, which can be frozen.
+struct Freezer {
+    at: PathBuf,
+}
+
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> bool {
+    std::process::Command::new(program).args(args).status().is_ok_and(|s| s.success())
+}
+
+impl Freezer {
+    /// None: this user may not mount one, or a program is missing.
+    fn new(place: &Path) -> Option<Freezer> {
+        let (image, at) = (place.join("image"), place.join("frozen"));
+        std::fs::create_dir(&at).expect("a directory");
+        let file = std::fs::File::create(&image).expect("an image");
+        file.set_len(64 << 20).expect("its size");
+        let made = run("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])
+            && run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()]);
+        match made {
+            true => Some(Freezer { at }),
+            false => {
+                forebay_test::skipped!("no file system can be mounted");
+                None
+            }
+        }
+    }
+
+    fn freeze(&self) {
+        assert!(run("fsfreeze", &["-f".as_ref(), self.at.as_os_str()]), "not frozen");
+    }
+
+    fn thaw(&self) {
+        assert!(run("fsfreeze", &["-u".as_ref(), self.at.as_os_str()]), "still frozen");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("fsfreeze")
+            .arg("-u")
+            .arg(&self.at)
+            .stderr(std::process::Stdio::null())
+            .status();
+        run("umount", &[self.at.as_os_str()]);
+    }
+}
+
+/// How long `f` takes, in a thread of its own.  None: longer than 1.5 s.
+fn soon<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    let (end, ends) = std::sync::mpsc::channel();
+    std::thread::spawn(move || end.send(f()));
+    ends.recv_timeout(Duration::from_millis(1500)).ok()
+}
+
+/// A sync waits for blocks of a frozen file system.
+#[test]
+fn a_frozen_file_system_keeps_no_other_file_from_frames() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let here = Here::new();
+    let Some(freezer) = Freezer::new(&here.place.0) else { return };
+    let slow_path = freezer.at.join("slow");
+    let made = std::fs::File::create(&slow_path).expect("a file");
+    made.set_len(2 * SEGMENT as u64).expect("its size");
+    drop(made);
+    let sessions = [here.session(), here.session()];
+    let slow = sessions[0].map_shared(&slow_path, 0).expect("shared");
+    // These files have more segments than there are frames.
+    let fast = [(0, 0), (1, 0), (0, 1), (1, 1)].map(|(session, file)| {
+        let session: &Session = &sessions[session];
+        session.map_shared(&here.place.file(file), 0).expect("shared")
+    });
+    slow.store(0, &[1]);
+    freezer.freeze();
+    let syncs = {
+        let slow = slow.clone();
+        std::thread::spawn(move || slow.sync(0, PAGE as u64))
+    };
+    std::thread::sleep(Duration::from_millis(200));
+    let mut late = Vec::new();
+    for (of, file) in fast.iter().enumerate() {
+        for segment in 0..SEGMENTS {
+            let file = file.clone();
+            let at = segment * SEGMENT as u64;
+            if soon(move || file.read(at, &mut [0; 8]).expect("a read")).is_none() {
+                late.push((of, segment));
+                break;
+            }
+        }
+    }
+    let waited = !syncs.is_finished();
+    freezer.thaw();
+    syncs.join().expect("no panic").expect("a sync");
+    assert!(waited, "the sync has not waited for the frozen file system");
+    assert!(late.is_empty(), "the first segment of a view that comes late: {late:?}");
+    for file in fast.into_iter().chain([slow]) {
+        file.close().expect("closed");
+    }
+    drop(sessions);
 }
 
 /// The killed process also had a file exclusively, which is available once its pages have been

@@ -29,6 +29,12 @@ const HOME_WAIT: Duration = Duration::from_secs(120);
 pub(crate) const NOT_HOME: &str = "the server of the pool is still writing back what a process \
      that died has left of it: try again, and see forebay map list";
 
+/// How long the search for a free frame waits for one file's disk before it goes on with other
+/// files.
+const RELEASE_WAIT: Duration = Duration::from_millis(20);
+/// The most threads that wait for one file's disk in such searches.
+const RELEASES: usize = 4;
+
 /// How often a waiting open tries again.
 pub(crate) const HOME_AGAIN: Duration = Duration::from_millis(20);
 
@@ -117,6 +123,10 @@ pub(crate) struct Shared {
     awake: Mutex<bool>,
     /// Why the last round failed.
     failure: Mutex<Option<String>>,
+    /// Whether frames are released by threads of their own, since one slow disk must not hold up
+    /// the processes that wait for frames of other files.
+    pub releases_apart: AtomicBool,
+    releasing: Mutex<Vec<JoinHandle<()>>>,
     /// Open from the first lease of a file on.
     patience: OnceLock<Arc<Patience>>,
 }
@@ -126,6 +136,15 @@ pub(crate) struct Shared {
 pub struct Cache {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// A thread that releases a frame.
+struct Releases(Arc<AtomicUsize>);
+
+impl Drop for Releases {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Cache {
@@ -147,6 +166,8 @@ impl Cache {
             wake: Condvar::new(),
             awake: Mutex::new(false),
             failure: Mutex::new(None),
+            releases_apart: AtomicBool::new(false),
+            releasing: Mutex::default(),
             patience: OnceLock::new(),
         });
         let mut cache = Cache { shared, thread: None };
@@ -326,6 +347,10 @@ impl Drop for Cache {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+        let releasing = std::mem::take(&mut *lock(&self.shared.releasing));
+        for thread in releasing {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -422,6 +447,32 @@ impl Shared {
         failed.map(|_| written)
     }
 
+    /// Releases a segment's frame.  The file may be on a disk that does not answer.
+    fn give_back(&self, file: &Arc<dyn InPool>, segment: usize) -> Result<Reclaimed> {
+        if !self.releases_apart.load(Ordering::SeqCst) {
+            return file.give_back(segment);
+        }
+        let more = |n: usize| (n < RELEASES).then_some(n + 1);
+        let count = &file.content().releases;
+        if count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_err() {
+            return Ok(Reclaimed::Busy);
+        }
+        let releases = Releases(Arc::clone(count));
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let other = Arc::clone(file);
+        let spawned = threads::spawn("map-release", move || {
+            let _releases = releases;
+            // Nobody may wait for this any more.
+            let _ = tell.send(other.give_back(segment));
+        });
+        let Ok(thread) = spawned else { return file.give_back(segment) };
+        let mut releasing = lock(&self.releasing);
+        releasing.retain(|thread| !thread.is_finished());
+        releasing.push(thread);
+        drop(releasing);
+        told.recv_timeout(RELEASE_WAIT).unwrap_or(Ok(Reclaimed::Busy))
+    }
+
     /// Makes a frame free: the least recently used one that can be made so.  Waits for no
     /// lock of a segment, and for no truncation, since the caller may hold one's lock.
     pub fn reclaim(&self) -> Result<Reclaimed> {
@@ -437,7 +488,7 @@ impl Shared {
         candidates.sort_by_key(|c| c.0);
         let mut found = Ok(Reclaimed::Nothing);
         for (_, file, segment) in candidates {
-            match file.give_back(segment) {
+            match self.give_back(&file, segment) {
                 Ok(Reclaimed::Freed) => return Ok(Reclaimed::Freed),
                 Ok(Reclaimed::Busy) => found = Ok(Reclaimed::Busy),
                 Ok(Reclaimed::Nothing) => {}

@@ -77,6 +77,8 @@ pub(crate) struct Content {
     /// For each segment the time of its last use, to find the least recently used one.
     pub used: Vec<AtomicU64>,
     pub pins: Vec<AtomicUsize>,
+    /// Threads that release a frame for another file.
+    pub releases: Arc<AtomicUsize>,
     /// Allows one write-back at a time.
     writing: Mutex<()>,
     /// The file was written to directly, not through the pool, and has not been synced since.
@@ -121,6 +123,7 @@ impl Content {
             slots: (0..segments).map(|_| Mutex::default()).collect(),
             used: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
+            releases: Arc::default(),
             writing: Mutex::new(()),
             unsynced: Mutex::new(None),
             closed: AtomicBool::new(false),

@@ -66,8 +66,11 @@ pub struct Homes {
 
 impl Homes {
     pub fn new(store: Arc<dyn Store>, options: Options, given_up: GivenUp) -> Result<Homes> {
+        let by_hand = options.by_hand;
+        let cache = Cache::new(store, options)?;
+        cache.shared().releases_apart.store(!by_hand, Ordering::SeqCst);
         Ok(Homes {
-            cache: Cache::new(store, options)?,
+            cache,
             peers: Mutex::default(),
             files: Mutex::default(),
             opening: Mutex::new(()),
@@ -106,6 +109,11 @@ impl Homes {
     /// Whether a process has any file.
     pub fn has_any(&self, who: u64) -> bool {
         self.all().iter().any(|home| home.tracker.has(who))
+    }
+
+    /// Whether a process has the file with this record number.
+    pub fn shares(&self, who: u64, file: u32) -> bool {
+        self.home(who, file).is_ok()
     }
 
     /// Brings in a range of a file, as far as the file reaches, and keeps it in the pool until

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Requests for frames and for blocks.  They may wait for a file's disk, and a process makes
+//! them for all of its files on one connection.  So threads work on them.  A process whose
+//! request takes longer is told to ask again, and can ask about other files meanwhile.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use forebay_map::wire::Answer;
+
+/// How long a connection waits for the answer to a request that is new.  Most disks answer
+/// within this time.
+const NEW: Duration = Duration::from_millis(10);
+/// The same for a request that is asked again.
+const AGAIN: Duration = Duration::from_millis(1);
+/// How long a failure is kept for a process that asks again.
+const FAILED: Duration = Duration::from_secs(1);
+/// The most threads that work for one file.
+const OF_FILE: usize = 8;
+/// The most threads.  A file for which none works gets one nevertheless.
+const THREADS: usize = 256;
+/// The most requests of a process whose answers are kept for it.
+const KEPT: usize = 64;
+
+/// A request: the process, the file, the segment, and whether it is for a frame.
+pub(crate) type Key = (u64, u32, Option<u64>, bool);
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type All = BTreeMap<Key, Option<(Answer, Instant)>>;
+
+fn take_done(all: &mut All, key: &Key) -> Option<(Answer, Instant)> {
+    match all.get(key) {
+        Some(Some(_)) => all.remove(key).flatten(),
+        Some(None) | None => None,
+    }
+}
+
+/// The requests that are being worked on.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    /// With the answers that came too late, and when.  None: a thread works on it.
+    all: Mutex<All>,
+    done: Condvar,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Its drop gives the answer, also after a panic.
+struct Works {
+    late: Arc<Late>,
+    key: Key,
+    answer: Option<Answer>,
+}
+
+impl Drop for Works {
+    fn drop(&mut self) {
+        let mut all = lock(&self.late.all);
+        match self.answer.take() {
+            Some(answer) => drop(all.insert(self.key, Some((answer, Instant::now())))),
+            None => drop(all.remove(&self.key)),
+        }
+        self.late.done.notify_all();
+    }
+}
+
+impl Late {
+    /// The answer, or `Wait`.  Work whose answer came too late is done again when it is asked for
+    /// again, which is fast: a frame may have been taken away meanwhile, because the process
+    /// holds the segment's lock only while it asks.  A failure is kept, since the disk would
+    /// have to fail again.
+    pub fn answer(
+        self: &Arc<Late>,
+        key: Key,
+        work: impl FnOnce() -> Answer + Send + 'static,
+    ) -> Answer {
+        let mut all = lock(&self.all);
+        if let Some((answer, since)) = take_done(&mut all, &key) {
+            if matches!(answer, Answer::Failed { .. }) && since.elapsed() < FAILED {
+                return answer;
+            }
+        }
+        let is_new = !all.contains_key(&key);
+        if is_new {
+            let works = |of: &dyn Fn(&Key) -> bool| {
+                all.iter().filter(|(key, answer)| answer.is_none() && of(key)).count()
+            };
+            let of_file = works(&|other| other.1 == key.1);
+            if of_file >= OF_FILE || of_file > 0 && works(&|_| true) >= THREADS {
+                return Answer::Wait;
+            }
+            // The process does not ask for these answers any more.
+            if all.keys().filter(|other| other.0 == key.0).count() >= KEPT {
+                all.retain(|other, answer| other.0 != key.0 || answer.is_none());
+            }
+            let late = Arc::clone(self);
+            let mut threads = lock(&self.threads);
+            threads.retain(|thread| !thread.is_finished());
+            let thread = std::thread::Builder::new().name("fby-map-disk".into());
+            let works = move || {
+                let mut works = Works { late, key, answer: None };
+                works.answer = Some(work());
+            };
+            // The thread cannot end before the lock is released below.
+            let Ok(thread) = thread.spawn(works) else { return Answer::Wait };
+            threads.push(thread);
+            all.insert(key, None);
+        }
+        let patience = if is_new { NEW } else { AGAIN };
+        let is_at_work = |all: &mut All| matches!(all.get(&key), Some(None));
+        let waited = self.done.wait_timeout_while(all, patience, is_at_work);
+        let (mut all, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let failed = matches!(all.get(&key), Some(Some((Answer::Failed { .. }, _))));
+        let done = if is_new || failed { take_done(&mut all, &key) } else { None };
+        done.map_or(Answer::Wait, |(answer, _)| answer)
+    }
+
+    /// Forgets the answers for a process that has ended, or about a file that it has left.
+    pub fn forget(&self, who: u64, file: Option<u32>) {
+        let of = |key: &Key| key.0 == who && file.is_none_or(|file| key.1 == file);
+        lock(&self.all).retain(|key, answer| !of(key) || answer.is_none());
+    }
+
+    /// Waits for the threads.
+    pub fn join(&self) {
+        let threads = std::mem::take(&mut *lock(&self.threads));
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::sync::mpsc::channel;
+
+    /// Requests about one file wait for its disk.
+    #[test]
+    fn a_slow_file_holds_up_no_other_and_has_its_threads() {
+        let late = Arc::<Late>::default();
+        let held: Vec<_> = (0..3 * OF_FILE as u64)
+            .map(|segment| {
+                let (end, ends) = channel::<()>();
+                let work = move || {
+                    let _ = ends.recv();
+                    match segment {
+                        4 => Answer::Failed { refused: false, why: "as ordered".into() },
+                        _ => Answer::Number(segment as u32),
+                    }
+                };
+                assert_eq!(late.answer((1, 1, Some(segment), true), work), Answer::Wait);
+                end
+            })
+            .collect();
+        assert_eq!(lock(&late.threads).len(), OF_FILE, "threads of one file");
+        assert_eq!(late.answer((1, 2, Some(0), true), || Answer::Done), Answer::Done);
+        assert_eq!(late.answer((2, 2, Some(0), true), || Answer::Done), Answer::Done);
+        drop(held);
+        late.join();
+        assert_eq!(
+            late.answer((1, 1, Some(3), true), || Answer::Done),
+            Answer::Done,
+            "an old frame"
+        );
+        let failed = || panic!("it has failed already");
+        let told = late.answer((1, 1, Some(4), true), failed);
+        assert!(matches!(told, Answer::Failed { .. }), "{told:?}");
+        late.forget(1, None);
+        assert!(lock(&late.all).is_empty());
+        // A thread that panics leaves nothing.
+        assert_eq!(late.answer((1, 1, Some(3), true), failed), Answer::Wait);
+        late.join();
+        assert_eq!(late.answer((1, 1, Some(3), true), || Answer::Done), Answer::Done);
+        // Nobody asks for these answers again.
+        for segment in 0..KEPT as u64 {
+            lock(&late.all)
+                .insert((3, 1, Some(segment), false), Some((Answer::Done, Instant::now())));
+        }
+        assert_eq!(late.answer((3, 1, None, false), || Answer::Done), Answer::Done);
+        assert!(lock(&late.all).is_empty());
+    }
+}
