@@ -11,6 +11,7 @@
  *			      when its input ends; closes.sh freezes the file system of the N files meanwhile
  *	closes silent FILE SILENT 0   has FILE, and a plain file SILENT; says "stored", waits for input, and uses its
  *			      files; closes.sh has FILE open to read meanwhile, and stops the server of SILENT
+ *	closes mute FILE      is refused a call, and then ended by the library, while its stderr is a full pipe
  *	closes killed FILE    stores to FILE and to FILE.2.map, ends, and is killed in the first close of its end
  */
 #define _GNU_SOURCE
@@ -213,6 +214,46 @@ static void readers(const char *slow_name, int slow)
 		;
 }
 
+/* Makes stderr a pipe that is full.  Returns what it was. */
+static int mute_stderr(void)
+{
+	static const char page[PAGE];
+	int fds[2], before = dup(STDERR_FILENO);
+
+	CHECK(before >= 0 && pipe(fds) == 0);
+	CHECK(fcntl(fds[1], F_SETFL, O_NONBLOCK) == 0);
+	while (write(fds[1], page, PAGE) > 0)
+		;
+	CHECK(fcntl(fds[1], F_SETFL, 0) == 0);
+	CHECK(dup2(fds[1], STDERR_FILENO) == STDERR_FILENO);
+	return before;
+}
+
+static void mute(void)
+{
+	int fd, before;
+	double begun;
+	FILE *file;
+	char c, *p = mapped(&fd, path, LENGTH);
+
+	strcpy(p, "stored");
+	before = mute_stderr();
+	begun = now();
+	file = fopen(path, "r");
+	begun = now() - begun;
+	CHECK(dup2(before, STDERR_FILENO) == STDERR_FILENO);
+	CHECK(file == NULL && errno == EBUSY);
+	if (begun > 3)
+		fprintf(stderr, "a refused call waits %.1f s for a reader of its message\n", begun);
+	CHECK(begun <= 3);
+	mute_stderr();
+	puts("stored");
+	fflush(stdout);
+	while (read(STDIN_FILENO, &c, 1) == 1)
+		;
+	_exit(9); /* The library has ended the program before. */
+}
+
 static void took(const char *what, double begun)
 {
 	if (now() - begun > 2)
@@ -273,6 +314,8 @@ int main(int argc, char **argv)
 		readers(argv[3], atoi(argv[4]));
 	else if (strcmp(argv[1], "silent") == 0 && argc == 5)
 		silent(argv[3]);
+	else if (strcmp(argv[1], "mute") == 0)
+		mute();
 	else if (strcmp(argv[1], "killed") == 0)
 		killed();
 	else

@@ -111,6 +111,21 @@ silent_server() {
 }
 if [ -e /dev/fuse ] && command -v python3 >/dev/null; then silent_server; else skip_part "a server that does not answer" "no /dev/fuse or no python3"; fi
 
+# Nobody reads the program's messages: it goes on, and is ended.
+: >"$work/said"
+ROOM=4M mapped timeout -s KILL 15 "$work/closes" mute "$work/mute.map" <"$work/ends" >"$work/said" 2>"$work/says" &
+pid=$!
+exec 3>"$work/ends"
+for _ in $(seq 600); do [ ! -s "$work/said" ] && kill -0 $pid 2>/dev/null || break; sleep 0.02; done
+[ -s "$work/said" ] || { wait $pid && code=0 || code=$?; fail "mute: a call that is refused with a message that nobody reads: $code $(cat "$work/says")"; }
+timeout 8 sh -c ': >>"$1"' sh "$work/mute.map" 3>&- || fail "mute: who opens the file waits for a reader of the message: $(cat "$work/says")"
+code=0
+wait $pid || code=$?
+exec 3>&-
+[ "$code" = 6 ] || fail "mute: ended with $code: $(cat "$work/says")"
+[ "$(head -c 6 "$work/mute.map")" = stored ] || fail "mute: what was stored is lost"
+say "mute: passed"
+
 code=0
 ROOM=4M mapped timeout -s KILL 60 "$work/closes" killed "$work/killed.map" 2>"$work/says" || code=$?
 [ "$code" = 137 ] || fail "killed in the first close: ended with $code: $(cat "$work/says")"

@@ -148,10 +148,11 @@ fn sync(file: &Mapped) -> Result<(), c_int> {
     }
 }
 
-/// Ends a program that cannot go on, after everything is in the files.
+/// Ends a program that cannot go on, after everything is in the files.  The message comes after
+/// that: who reads it may be slow.
 pub fn stop(why: std::fmt::Arguments<'_>) -> ! {
-    crate::say::say(why);
     end();
+    crate::say::say(why);
     loop {
         // SAFETY: it ends the process.
         unsafe { real::raw(libc::SYS_exit_group, [STOPPED, 0, 0, 0, 0, 0]) };

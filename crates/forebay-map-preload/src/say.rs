@@ -58,7 +58,10 @@ pub fn start() {
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// On stderr, in one piece.  A program may have closed that, and have a file of its own by its
+/// For how long a message waits until stderr takes it.
+const WAIT_SECONDS: i64 = 1;
+
+/// On stderr, in one piece if it is no longer than a page.  A program may have closed that, and have a file of its own by its
 /// number: nothing is written to that.
 pub fn say(text: fmt::Arguments<'_>) {
     let was = [0, 1].map(|i| STDERR[i].load(Ordering::Relaxed));
@@ -66,8 +69,24 @@ pub fn say(text: fmt::Arguments<'_>) {
         return;
     }
     let line = format!("forebay map-run: {text}\n");
-    // SAFETY: the bytes are there.
-    unsafe {
-        real::raw(libc::SYS_write, [2, line.as_ptr().addr(), line.len(), 0, 0, 0]);
+    // A pipe takes so many bytes at once when it says that it takes some.
+    for part in line.as_bytes().chunks(libc::PIPE_BUF) {
+        if !takes_more() {
+            return;
+        }
+        // SAFETY: the bytes are there.
+        unsafe {
+            real::raw(libc::SYS_write, [2, part.as_ptr().addr(), part.len(), 0, 0, 0]);
+        }
     }
+}
+
+/// Whether a write to stderr need not wait.  A reader of a pipe may sleep, and a terminal may be
+/// stopped: then the message is dropped, and the program goes on.
+fn takes_more() -> bool {
+    let mut fd = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    let most = libc::timespec { tv_sec: WAIT_SECONDS, tv_nsec: 0 };
+    let a = [(&raw mut fd).addr(), 1, (&raw const most).addr(), 0, 0, 0];
+    // SAFETY: both are there for the call.
+    unsafe { real::raw(libc::SYS_ppoll, a) > 0 }
 }
