@@ -14,6 +14,7 @@ use super::*;
 use crate::record::{Allocate, Entry};
 use crate::replay;
 use crate::rights::{Acting, Caller};
+use crate::tree::ACCESS_ACL;
 use crate::unix::UnixTree;
 
 #[derive(Debug)]
@@ -424,6 +425,38 @@ fn what_is_set_is_told_to_who_was_told_of_none() {
             assert_eq!(bed.live.xattr(inode, name).unwrap(), None);
         }
     }
+}
+
+/// So no cut leaves a directory without the ACLs that its callers rely on.
+#[test]
+fn a_creation_and_the_acls_that_it_inherits_are_one_entry() {
+    let bed = Bed::calm("inherits");
+    let new = New {
+        kind: Kind::Directory,
+        mode: 0o750,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        inherit_acl: true,
+        no_acl_above: false,
+    };
+    let acls: [(&[u8], &[u8]); 2] = [(ACCESS_ACL, b"access"), (DEFAULT_ACL, b"default")];
+    bed.live.create_with(bed.live.root(), b"d", &new, &acls).unwrap();
+    let entries = bed.live.journal().entries.lock().unwrap();
+    let parsed = entries.iter().map(|(_, body)| Entry::parse(body).unwrap());
+    let with_it: Vec<_> = parsed
+        .filter(|entry| entry.records().any(|r| matches!(r, Ok(Record::Create { name: b"d", .. }))))
+        .collect();
+    assert_eq!(with_it.len(), 1);
+    let set: Vec<_> = with_it[0]
+        .records()
+        .filter_map(|record| match record.unwrap() {
+            Record::Xattr { name, value, .. } => Some((name.to_vec(), value.unwrap().to_vec())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(set, acls.map(|(name, value)| (name.to_vec(), value.to_vec())));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -668,23 +668,37 @@ pub fn salvage<N>(plan: &Plan<'_, N>, dir: &Path) -> Result<Vec<String>> {
             .map(|c| if c.is_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' })
             .take(100)
             .collect();
-        let path = dir.join(format!("{fid}-{safe}"));
-        let write = || {
+        let mut path = dir.join(format!("{fid}-{safe}"));
+        let mut write = || {
             fs::create_dir_all(dir)?;
-            let out = fs::OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&path)?;
+            let out = new_file(&mut path)?;
             file.content.iter().try_for_each(|change| salvage_change(&out, change))?;
             out.sync_all()
         };
-        write()
+        let written = write();
+        written
             .map_err(|cause| ReplayError::Salvage { path: path.display().to_string(), cause })?;
         salvaged.push(format!("{words}: {}", path.display()));
     }
     Ok(salvaged)
+}
+
+/// A new file that only its owner may read.  What has the name already, a link of somebody else or
+/// the file of an earlier replay, stays as it is, and the path gets a number.
+fn new_file(path: &mut PathBuf) -> io::Result<fs::File> {
+    let first = path.clone();
+    let mut number = 1;
+    loop {
+        match fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&*path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {
+                number += 1;
+                let mut name = first.clone().into_os_string();
+                name.push(format!(".{number}"));
+                *path = name.into();
+            }
+            done => return done,
+        }
+    }
 }
 
 fn salvage_change(out: &fs::File, change: &Change<'_>) -> io::Result<()> {
