@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file's content in the pool: its frames, the pages that the file lacks, and its size.
 //!
-//! Locks, in this order: the file's `io` (`file.rs`), the tracker's lock of a segment, a slot
-//! or `writing`, the store's lock.  A thread that holds one segment's lock takes another one's
-//! only by try_lock.
+//! Locks, in this order.  A thread may leave out any, and takes none that stands above one it holds:
+//!
+//! | lock | where | what it guards |
+//! |---|---|---|
+//! | `io` | `own.rs` | calls, against a truncation and an append |
+//! | `resizing` | `own.rs` | the size, against rounds and threads that release a frame, which only try it |
+//! | a segment's | `tracker.rs` | the state of the segment; another segment's only by try_lock |
+//! | `durable` | here | what the store knows of the size |
+//! | `borne` | `marking.rs` | the mark, while it is set or removed |
+//! | `on` | `marking.rs` | that the file is marked, for reading while a page becomes dirty |
+//! | `writing` | here | one write-back at a time, and the release of a frame |
+//! | a slot | here | the frame of a segment |
+//! | `unsynced` | here | what was written past the pool |
+//! | `changes` | `marking.rs` | the stamp; not together with `one` |
+//! | `one` | `counted.rs` | one sync of the file at a time |
+//! | the store's | `store.rs` | the pool's records |
+//!
+//! One case is the other way round: a truncation holds `durable` while it takes segments' locks.
+//! It has `io` and `resizing` exclusively, so no thread that makes pages durable holds a segment's
+//! lock then.  A fault may, and takes no `durable`.
 
 use std::io;
 use std::ops::Range;
