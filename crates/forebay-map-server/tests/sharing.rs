@@ -545,6 +545,42 @@ fn a_frozen_file_system_keeps_no_other_file_from_frames() {
     drop(sessions);
 }
 
+/// A close waits until the file's last pages are in a frozen file system.
+#[test]
+fn a_frozen_file_system_keeps_no_other_file_from_being_opened_or_closed() {
+    if is_one_of_them() || !can() {
+        return;
+    }
+    let here = Here::new();
+    let Some(freezer) = Freezer::new(&here.place.0) else { return };
+    let slow_path = freezer.at.join("slow");
+    std::fs::write(&slow_path, [0; PAGE]).expect("a file");
+    let sessions = [here.session(), here.session()];
+    let slow = sessions[0].map_shared(&slow_path, 0).expect("shared");
+    slow.store(0, &[1]);
+    slow.sync(0, 1).expect("a sync");
+    freezer.freeze();
+    let closes = std::thread::spawn(move || slow.close());
+    std::thread::sleep(Duration::from_millis(200));
+    let [first, second] = sessions;
+    let path = here.place.file(0);
+    let other = std::thread::spawn(move || {
+        let begun = Instant::now();
+        let closed = second.map_shared(&path, 0).and_then(|file| file.close());
+        (closed, begun.elapsed(), second)
+    });
+    std::thread::sleep(Duration::from_millis(1500));
+    let (waited, opened) = (!closes.is_finished(), other.is_finished());
+    freezer.thaw();
+    closes.join().expect("no panic").expect("closed");
+    let (closed, took, _second) = other.join().expect("no panic");
+    closed.expect("opened and closed");
+    assert!(waited, "the close has not waited for the frozen file system");
+    assert!(opened, "another file is opened and closed after {took:?}");
+    assert_eq!(std::fs::read(&slow_path).expect("the file")[0], 1);
+    drop(first);
+}
+
 /// The killed process also had a file exclusively, which is available once its pages have been
 /// written back.
 #[test]

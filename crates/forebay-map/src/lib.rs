@@ -31,6 +31,7 @@
 mod arena;
 pub mod backing;
 pub mod cache;
+mod claims;
 mod content;
 mod counted;
 pub mod error;

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use super::{Guests, Peer};
 use crate::backing::{Backing, RegularFile};
 use crate::cache::{Cache, Options, NOT_HOME};
+use crate::claims::Claims;
 use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::own::{segments_within, InPool, Inner};
@@ -23,6 +24,9 @@ use crate::wire::{Answer, Request};
 
 /// The least address space for a file to grow.
 const ROOM: u64 = 1 << 30;
+
+const ANOTHER: &str =
+    "the server of the pool finds another file there (another mount, or it was replaced)";
 
 /// A callback for a file that could not be closed.  Its data stays in the pool for a recovery,
 /// and no process has it open any more.
@@ -59,8 +63,9 @@ pub struct Homes {
     peers: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
     /// The files by record number.
     files: Mutex<BTreeMap<u32, Arc<Home>>>,
-    /// Allows one open or close at a time.
-    opening: Mutex<()>,
+    /// The files that are being opened or closed, by identity.  Each of these may wait for the
+    /// file's disk, which must not hold up other files.
+    changing: Claims,
     given_up: GivenUp,
 }
 
@@ -73,7 +78,7 @@ impl Homes {
             cache,
             peers: Mutex::default(),
             files: Mutex::default(),
-            opening: Mutex::new(()),
+            changing: Claims::default(),
             given_up,
         })
     }
@@ -121,8 +126,8 @@ impl Homes {
     /// the file that are pinned now.
     pub fn pin(&self, path: &Path, from: u64, to: u64) -> Result<usize> {
         let identity = RegularFile::look(path)?.identity().to_vec();
-        let opening = lock(&self.opening);
-        let Some(home) = self.find_or_open(&identity, || self.open(path, 0))? else {
+        let changing = self.changing.claim(&identity);
+        let Some(home) = self.find_or_open(&identity, || self.open(path, &identity, 0))? else {
             return Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() });
         };
         let size = home.content.size();
@@ -131,12 +136,12 @@ impl Homes {
         let within = segments_within(from, to.min(size).saturating_sub(from), size);
         let wanted: Vec<usize> = within.filter(is_free).collect();
         if let Err(e) = self.cache.shared().pin(path, wanted.len()) {
-            drop(opening);
+            drop(changing);
             return self.close_if_empty(&home).and(Err(e));
         }
         // The pins keep the file open from here on.
         wanted.iter().for_each(|&segment| pins[segment].store(1, Ordering::SeqCst));
-        drop(opening);
+        drop(changing);
         match wanted.into_iter().try_for_each(|segment| home.tracker.keep(segment)) {
             Ok(()) => Ok(pinned(&home)),
             // A pin that fails leaves nothing pinned.
@@ -168,11 +173,8 @@ impl Homes {
     /// Removes a process that is dead or has reported that it maps nothing any more.
     /// `all_synced`: all of its stores are durable.
     pub fn gone(&self, who: u64, all_synced: bool) -> Result<()> {
-        {
-            // The process can join no file from here on.
-            let _opening = lock(&self.opening);
-            lock(&self.peers).remove(&who);
-        }
+        // The process can join no file from here on: a join looks again when it is done.
+        lock(&self.peers).remove(&who);
         let mut all = Ok(());
         for home in self.all() {
             if home.tracker.has(who) {
@@ -198,7 +200,12 @@ impl Homes {
 
     /// Closes the file if its last guest has left.
     fn close_if_empty(&self, home: &Arc<Home>) -> Result<()> {
-        let _opening = lock(&self.opening);
+        let _changing = self.changing.claim(home.content.backing.identity());
+        self.close_claimed(home)
+    }
+
+    /// Like `close_if_empty`.  The caller has claimed the file.
+    fn close_claimed(&self, home: &Arc<Home>) -> Result<()> {
         let id = home.content.id;
         let has_any = !home.tracker.is_empty() || pinned(home) > 0;
         if has_any || lock(&self.files).remove(&id).is_none() {
@@ -286,10 +293,15 @@ impl Homes {
             let why = "its path must be absolute".into();
             return Err(Error::Refused { path: path.to_owned(), why });
         }
-        self.join_by(who, visit, identity, || self.open(path, room))
+        self.join_by(who, visit, identity, || self.open(path, identity, room))
     }
 
-    fn open(&self, path: &Path, room: u64) -> Result<Option<Arc<Home>>> {
+    /// Opens the file with that identity, which the caller has claimed.
+    fn open(&self, path: &Path, identity: &[u8], room: u64) -> Result<Option<Arc<Home>>> {
+        // Otherwise the open would meet one of the other file.
+        if RegularFile::look(path)?.identity() != identity {
+            return Err(Error::Refused { path: path.to_owned(), why: ANOTHER.into() });
+        }
         // Address space that was not asked for is limited to what one mapping can have.
         let most = (most_segments() as u64).saturating_mul(SEGMENT as u64);
         let grown = |size: u64| size.saturating_mul(2).max(ROOM).min(most).max(size);
@@ -316,7 +328,7 @@ impl Homes {
         identity: &[u8],
         open: impl FnOnce() -> Result<Option<Arc<Home>>>,
     ) -> Result<Answered> {
-        let _opening = lock(&self.opening);
+        let _changing = self.changing.claim(identity);
         let Some(peer) = lock(&self.peers).get(&who).cloned() else {
             return Err(Error::Pool("it has no connection for orders: open that one first".into()));
         };
@@ -327,17 +339,23 @@ impl Homes {
         let path = || home.content.backing.path().to_owned();
         // Without this lock a guest that joins during a change of the size would not be
         // stopped.
-        let _same_size = home.shared_io();
+        let same_size = home.shared_io();
         if !home.tracker.come(who, visit, peer) {
             let why = "it is open in this process: clone that";
             return Err(Error::Refused { path: path(), why: why.into() });
+        }
+        if !lock(&self.peers).contains_key(&who) {
+            home.tracker.go(who);
+            drop(same_size);
+            self.close_claimed(&home)?;
+            return Err(Error::Pool("the process has ended".into()));
         }
         let board = home.tracker.board().file().map_err(Error::system(&path(), "its board"))?;
         let (id, segments) = (home.content.id, home.content.segments() as u64);
         Ok((Answer::Joined { home: id, segments }, Some(board)))
     }
 
-    /// Returns the open file or opens it.  The caller holds `opening`.
+    /// Returns the open file or opens it.  The caller has claimed it.
     fn find_or_open(
         &self,
         identity: &[u8],
@@ -351,9 +369,7 @@ impl Homes {
         if !is_it(&home) {
             let path = home.content.backing.path().to_owned();
             home.close_it(false).inspect_err(|_| (self.given_up.0)(home.content.id))?;
-            let why = "the server of the pool finds another file there (another mount, or it was \
-                       replaced)";
-            return Err(Error::Refused { path, why: why.into() });
+            return Err(Error::Refused { path, why: ANOTHER.into() });
         }
         lock(&self.files).insert(home.content.id, Arc::clone(&home));
         Ok(Some(home))

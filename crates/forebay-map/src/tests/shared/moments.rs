@@ -277,3 +277,34 @@ fn a_segment_that_was_only_read_is_released_without_blocks() {
     file.close().expect("closed");
     assert_eq!(machine.content(0)[2 * ONE as usize..][..CELL as usize], bytes(1, 7));
 }
+
+/// Its file would stay open for nobody.
+#[test]
+fn a_process_that_ends_while_its_file_is_opened_does_not_join() {
+    let _alone = alone();
+    let name = "a_process_that_ends_while_its_file_is_opened_does_not_join";
+    let Some(features) = has(name) else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let who = world.next.fetch_add(1, Ordering::SeqCst);
+    world.homes.hears(who, Arc::new(Asked(Box::new(|_| done()))));
+    machine.stall.store(true, Ordering::SeqCst);
+    let joined = std::thread::scope(|s| {
+        let joins = s.spawn(|| world.homes.join_backing(who, 0, machine.file(0), ONE).map(drop));
+        while !machine.stalled.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ends = s.spawn(|| world.homes.gone(who, false));
+        std::thread::sleep(Duration::from_millis(200));
+        let waits = !ends.is_finished();
+        machine.stall.store(false, Ordering::SeqCst);
+        ends.join().expect("no panic").expect("gone");
+        assert!(!waits, "the end of a process waits for a slow disk");
+        joins.join().expect("no panic")
+    });
+    let said = joined.expect_err("it has ended").to_string();
+    assert!(said.contains("has ended"), "{said}");
+    assert!(world.homes.guests().is_empty());
+    // The file can be opened again.
+    world.process().map(0, ONE).expect("it is closed");
+}
