@@ -147,8 +147,21 @@ impl Process {
         assert!(Command::new("kill").args([signal, &pid]).status().expect("kill").success());
         if signal == "-STOP" {
             let tasks = format!("/proc/{pid}/task");
-            wait("the threads", || std::fs::read_dir(&tasks).is_ok_and(|mut all| all.all(stopped)))
-                .expect("stopped");
+            let states = |states: &[char]| {
+                let all = std::fs::read_dir(&tasks);
+                all.is_ok_and(|mut all| all.all(|task| state_is(task, states)))
+            };
+            // A call of the kernel that has met a page without a frame cannot be stopped: it sleeps
+            // until somebody fills the page, and here nobody does.
+            const SLEEPS: Duration = Duration::from_secs(1);
+            let mut since = Instant::now();
+            wait("the threads", || {
+                if !states(&['T', 'Z', 'D']) {
+                    since = Instant::now();
+                }
+                states(&['T', 'Z']) || since.elapsed() > SLEEPS
+            })
+            .expect("stopped");
         }
     }
 
@@ -168,10 +181,10 @@ impl Drop for Process {
     }
 }
 
-/// Whether a thread is stopped.  One that has ended counts as stopped.
-fn stopped(task: std::io::Result<std::fs::DirEntry>) -> bool {
+/// Whether a thread is in one of these states, by their letters in /proc.  One that has ended is.
+fn state_is(task: std::io::Result<std::fs::DirEntry>, states: &[char]) -> bool {
     let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
-    stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(['T', 'Z'])))
+    stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(states)))
 }
 
 pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
