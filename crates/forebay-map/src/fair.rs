@@ -4,7 +4,10 @@
 //! that loops may keep all others out.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
+};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -50,6 +53,38 @@ impl<T> Fair<T> {
         }
         drop(queue);
         FairGuard { value: Some(lock(&self.value)), of: self }
+    }
+}
+
+/// A lock for readers and writers, in the order in which they asked.  A plain one lets writers pass
+/// readers that wait.
+#[derive(Debug)]
+pub(crate) struct FairRw {
+    /// Held by the thread that gets the lock next, until it has it.
+    next: Fair<()>,
+    lock: RwLock<()>,
+}
+
+impl FairRw {
+    pub fn new() -> FairRw {
+        FairRw { next: Fair::new(()), lock: RwLock::new(()) }
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, ()> {
+        // Most readers need not wait, and have nothing in common then.  This fails while a writer
+        // waits.
+        match self.lock.try_read() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(e)) => return e.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        let _next = self.next.lock();
+        self.lock.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        let _next = self.next.lock();
+        self.lock.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::backing::Backing;
 use crate::cache::{segments_of, Reclaimed, Shared};
 use crate::content::{Content, Segments};
 use crate::error::{Error, Result};
+use crate::fair::FairRw;
 use crate::features::Features;
 use crate::file::Mapped;
 use crate::pages::{PageSet, PAGE, SEGMENT};
@@ -36,7 +37,7 @@ pub(crate) struct Inner<T: Track = Tracker<Segments>> {
     /// The size that the program sees.  It follows the file's size once the bytes are there.
     shown: AtomicU64,
     /// Held exclusively by a truncation and by a write that extends the file.
-    io: RwLock<()>,
+    io: FairRw,
     /// Taken after `io` while the size changes.  Rounds and threads that release a frame only
     /// try it: they must not wait for a thread that has `io` exclusively or wants it, because
     /// that thread may wait for a segment that needs a frame.
@@ -180,14 +181,14 @@ impl<T: Track> Inner<T> {
             tracker,
             content,
             shared: Arc::clone(shared),
-            io: RwLock::new(()),
+            io: FairRw::new(),
             resizing: RwLock::new(()),
             complete: AtomicU32::new(0),
         }
     }
 
     pub fn shared_io(&self) -> RwLockReadGuard<'_, ()> {
-        self.io.read().unwrap_or_else(PoisonError::into_inner)
+        self.io.read()
     }
 
     fn alone(&self) -> (RwLockWriteGuard<'_, ()>, RwLockWriteGuard<'_, ()>) {
@@ -197,7 +198,7 @@ impl<T: Track> Inner<T> {
 
     /// Waits until no call is under way and keeps new ones out.
     pub fn io_alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.io.write().unwrap_or_else(PoisonError::into_inner)
+        self.io.write()
     }
 
     /// Taken after `io_alone`.  While it is held, no frame of the file is released.

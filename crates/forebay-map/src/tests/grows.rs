@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Files that grow by appends: the cost, and the size after a crash.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::{alone, options};
+use super::{alone, has, options};
 use crate::planted::{plant, Planted};
 use crate::recover::recover;
 use crate::simulated::{open, Machine, Random};
@@ -266,4 +266,45 @@ fn an_append_that_fails_leaves_the_size() {
     file.close().expect("closed");
     let content = machine.content(0);
     assert_eq!((content.len(), content[99], content[100]), (200, 1, 3));
+}
+
+/// Threads that truncate a file all the time give way to calls that wait.
+#[test]
+fn truncations_all_the_time_hold_up_no_call() {
+    const ONE: u64 = SEGMENT as u64;
+    const CALLS: usize = 41;
+    const THREADS: usize = 3;
+    let _alone = alone();
+    let Some(features) = has("truncations_all_the_time_hold_up_no_call") else { return };
+    let machine = Machine::new(3, &[ONE], []);
+    let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
+    let cache = Cache::new(store, options(&features)).expect("a cache");
+    let file = cache.open_backing(machine.file(0), ONE).expect("open");
+    let (stop, cuts) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut passed = std::thread::scope(|s| {
+        for _ in 0..THREADS {
+            s.spawn(|| {
+                while !stop.load(Ordering::SeqCst) {
+                    for size in [ONE / 2, ONE] {
+                        file.set_size(size).expect("set");
+                        cuts.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+        let call = |_| {
+            let before = cuts.load(Ordering::SeqCst);
+            super::several::in_time("a read", || file.read(0, &mut [0; 8]).expect("read"));
+            let passed = cuts.load(Ordering::SeqCst) - before;
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            passed
+        };
+        let passed: Vec<u64> = (0..CALLS).map(call).collect();
+        stop.store(true, Ordering::SeqCst);
+        passed
+    });
+    passed.sort_unstable();
+    // Each thread may have one under way or ask before the call does, and begin one before the call
+    // has asked.
+    assert!(passed[CALLS / 2] <= 3 * THREADS as u64, "truncations that pass a call: {passed:?}");
 }
