@@ -164,6 +164,7 @@ code=0
 timeout 60 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || code=$?
 [ $code = 7 ] || fail "a disk that fails: umount ends with $code: $(cat "$work/out")"
 grep -q 'ssd.pool' "$work/out" || fail "a disk that fails: the pool is not named: $(cat "$work/out")"
+grep -q "$tree has everything" "$work/out" || fail "a disk that fails: the tree is not said to be complete: $(cat "$work/out")"
 for ((tries = 0; tries < 200; tries++)); do
 	kill -0 "$server" 2>/dev/null || break
 	sleep 0.1
@@ -173,14 +174,34 @@ code=0
 wait "$server" || code=$?
 [ $code != 0 ] || fail "a disk that fails: the server ends with 0"
 server='' mounted=''
+# Without its log the tree has everything, and says so.
+verify "after the disk has failed, without it"
+[ -L "$tree/.forebay-done" ] && [ ! -L "$tree/.forebay-mount" ] || fail "a disk that fails: the tree does not say that it is complete: $(ls -lA "$tree")"
 rm "$back/fill"
-cp --sparse=never "$pool" "$work/ssd.pool"
+cp --sparse=never "$pool" "$work/came-back.pool"
 umount "$back"
+
+# The disk comes back to a copy of the tree: its log is dropped, and does not undo what came after.
+copy=$work/copy
+cp -a "$tree" "$copy"
+cp --sparse=never "$work/came-back.pool" "$work/first.pool"
+echo later >"$copy/maildir/later"
+"$FOREBAY" replay "$work/first.pool" "$copy" >"$work/replay.log" 2>&1 || fail "replay after the disk came back: $(cat "$work/replay.log")"
+[ "$(cat "$copy/maildir/later")" = later ] || fail "a replay after the disk came back undoes what came after"
+rm "$copy/maildir/later"
+tree=$copy verify "after the disk came back"
+[ -z "$(ls -A "$copy" | grep '^[.]forebay')" ] || fail "the copy still bears marks: $(ls -A "$copy")"
+
+# Another pool takes the tree, and the disk comes back only then: it is refused.
 pool=$work/ssd.pool
-"$FOREBAY" replay "$pool" "$tree" >"$work/replay.log" 2>&1 || fail "replay after the disk is back: $(cat "$work/replay.log")"
-verify "after the disk is back"
+rm -f "$pool"
+make_pool
 start_mount "$tree"
-verify "after the disk is back, mounted"
+verify "by another pool"
 stop_mount
-"$FOREBAY" check "$pool" >"$work/check" 2>&1 || fail "check after the disk is back: $(cat "$work/check")"
-say "a disk that fails under the mount: EIO, told at the end, and $(acknowledged) commits are there"
+code=0
+"$FOREBAY" replay "$work/came-back.pool" "$tree" >"$work/replay.log" 2>&1 || code=$?
+[ $code != 0 ] || fail "a pool that came back is let at a tree that another has had: $(cat "$work/replay.log")"
+verify "after a pool that came back was refused"
+"$FOREBAY" check "$work/came-back.pool" >"$work/check" 2>&1 || fail "check of the pool that came back: $(cat "$work/check")"
+say "a disk that fails under the mount: EIO, told at the end, $(acknowledged) commits are in the tree without it, and it undoes nothing when it is back"

@@ -523,6 +523,17 @@ pub fn end<T: Tree>(tree: &T, destroy: impl FnOnce() -> forebay::Result<()>) -> 
     clear(tree)
 }
 
+/// Records, durably, that the tree has everything, when the log is lost.  The proof of it stays,
+/// since the log may come back with what it had: then it is dropped, and not replayed.
+pub fn complete<T: Tree>(tree: &T) -> Result<()> {
+    done(tree)?;
+    match find(tree)? {
+        Found::Done(_) | Found::Nothing => Ok(()),
+        // There was no room for the proof: the log would be replayed over what comes after.
+        _ => Err(MarkError::Tree { what: "prove complete", cause: Errno::NOSPC }),
+    }
+}
+
 /// Records, durably, that the tree has everything.
 fn done<T: Tree>(tree: &T) -> Result<()> {
     let root = tree.root();

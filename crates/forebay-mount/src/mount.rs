@@ -26,7 +26,7 @@ use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
 use crate::known::{self, Known, Place, ABORT_WAIT};
 use crate::latency::Latency;
-use crate::live::{Live, LiveOptions};
+use crate::live::{Failure, Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
@@ -102,6 +102,11 @@ pub enum MountError {
     #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
     Failed { mountpoint: String, log: String, cause: String },
     #[error(
+        "{mountpoint}: {cause}; {tree} has everything that programs were told, and says so: use it \
+         as it is, or mount it by another pool. If this pool comes back, its log is dropped"
+    )]
+    WithoutLog { mountpoint: String, tree: String, cause: String },
+    #[error(
         "{mountpoint} is unmounted here, but not in another mount namespace{}: end what holds \
          it, or unmount it there (nsenter -m -t PID umount {mountpoint}); it is served on until \
          then, and then brings home what is in the log",
@@ -164,6 +169,9 @@ pub struct MountStatus {
     pub waits_for_space_s: f64,
     /// The reason why nothing is synced any more.
     pub failure: Option<String>,
+    /// The log has failed, and not the tree.
+    #[serde(default)]
+    pub failure_of_log: bool,
     /// The reason why the session ended without an unmount.
     #[serde(default)]
     pub session_failure: Option<String>,
@@ -194,6 +202,29 @@ pub struct Mount {
     /// umount(8) has a line about it that is ours.
     registered: AtomicBool,
     end: Mutex<End>,
+}
+
+/// A mount whose log has failed.  `done`: the tree is complete, or why it is not.
+#[derive(Clone, Debug)]
+struct WithoutLog {
+    mountpoint: String,
+    tree: String,
+    log: String,
+    cause: String,
+    done: Result<(), String>,
+}
+
+impl WithoutLog {
+    fn told(&self) -> MountError {
+        let WithoutLog { mountpoint, tree, log, cause, done } = self.clone();
+        match done {
+            Ok(()) => MountError::WithoutLog { mountpoint, tree, cause },
+            Err(why) => {
+                let cause = format!("{cause}; {tree} cannot be completed without the log: {why}");
+                MountError::Failed { mountpoint, log, cause }
+            }
+        }
+    }
 }
 
 /// The end of the session, by an unmount or a failure.
@@ -239,6 +270,7 @@ struct End {
     /// The mount is gone from this namespace.
     unmounted: bool,
     finished: bool,
+    without_log: Option<WithoutLog>,
 }
 
 /// How long a mount or a replay waits for a mount that is about to end.
@@ -698,12 +730,28 @@ impl Mount {
         self.ended.wait(limit)
     }
 
+    /// The log has failed: the tree is completed by itself.
+    fn end_without_log(&self, failure: &Failure) -> WithoutLog {
+        let done = match self.live.bring_home() {
+            Ok(()) => mark::complete(self.live.tree()).map_err(|e| e.to_string()),
+            Err(_) => Err("its file system has failed, too".into()),
+        };
+        WithoutLog {
+            mountpoint: name(&self.mountpoint),
+            tree: name(&self.tree),
+            log: self.options.log.clone(),
+            cause: failure.to_string(),
+            done,
+        }
+    }
+
     /// The first caller decides about the log.
     fn finish(&self, keep: bool, end: &mut End) -> Result<(), MountError> {
         if std::mem::replace(&mut end.finished, true) {
-            return match self.live.failure() {
-                Some(_) => Err(self.failed()),
-                None => Ok(()),
+            return match (self.live.failure(), &end.without_log) {
+                (Some(_), Some(ended)) => Err(ended.told()),
+                (Some(_), None) => Err(self.failed()),
+                (None, _) => Ok(()),
             };
         }
         self.finishing.store(true, Ordering::Relaxed);
@@ -724,6 +772,12 @@ impl Mount {
             self.unregister();
         }
         let ended = match (self.live.failure(), keep) {
+            (Some(failure), _) if failure.of_log && !self.options.read_only => {
+                let ended = self.end_without_log(failure);
+                let told = ended.told();
+                end.without_log = Some(ended);
+                Err(told)
+            }
             (Some(_), _) => Err(self.failed()),
             (None, true) => Ok(()),
             (None, false) => end_period(&self.live),
@@ -755,6 +809,7 @@ impl Mount {
             unsynced_age_s: pending.age.as_secs_f64(),
             waits_for_space_s: self.live.waits_for_space().as_secs_f64(),
             failure: self.live.failure().map(ToString::to_string),
+            failure_of_log: self.live.failure().is_some_and(|failure| failure.of_log),
             session_failure: self.session_failure.get().cloned(),
         }
     }

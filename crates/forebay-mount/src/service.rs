@@ -99,7 +99,10 @@ fn told(e: MountError) -> Error {
         MountError::Mark { cause, .. } => of_mark(cause),
         MountError::Replay { .. } => 14,
         MountError::SlowLog { .. } => 10,
-        MountError::Failed { .. } | MountError::Lost { .. } | MountError::Session { .. } => 7,
+        MountError::Failed { .. }
+        | MountError::WithoutLog { .. }
+        | MountError::Lost { .. }
+        | MountError::Session { .. } => 7,
         MountError::Interrupted { .. } => 13,
         MountError::Busy { .. } | MountError::Held { .. } | MountError::Waits { .. } => 4,
     };
@@ -335,11 +338,16 @@ impl Service for MountService {
 
     fn status(&self) -> ServiceStatus {
         let s = self.mount.status();
-        let failed = s.failure.iter().map(|why| {
-            format!(
+        let failed = s.failure.iter().map(|why| match s.failure_of_log {
+            true => format!(
+                "{why}; {} has everything that programs were told: unmount it, which completes it \
+                 without the log",
+                s.tree
+            ),
+            false => format!(
                 "{why}; entries stay in log {}: mend what has failed, then mount {} again",
                 s.log, s.tree
-            )
+            ),
         });
         let session = s
             .session_failure

@@ -53,7 +53,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.believe()?;
         }
         if let Err(e) = self.journal.sync(closed.txg) {
-            return Err(self.fail(e.to_string(), Errno::IO));
+            return Err(self.fail_log(&e));
         }
         if planted(Bug::GroupAfterLog) {
             self.bear_group(closed.txg)?;
@@ -134,6 +134,28 @@ impl<T: Tree, J: Journal> Live<T, J> {
             true => Ok(()),
             false => Err(Errno::IO),
         }
+    }
+
+    /// After a failure of the log alone: makes everything durable in the tree that programs were
+    /// told.  Each change that an entry announced is in the tree, or nobody was told of it; the
+    /// content that syncs have logged was in the tree before.  `Err`: the tree has failed, too.
+    pub fn bring_home(&self) -> Result<()> {
+        self.groups.wait_until_left();
+        if !self.has_tree_failed() {
+            let _syncing = self.syncs.begin();
+            if let Err(e) = self.tree.sync_all() {
+                self.fail("the tree's file system failed to sync", e);
+            }
+        }
+        self.syncs.wait_for_earlier();
+        match self.has_tree_failed() {
+            false => Ok(()),
+            true => Err(Errno::IO),
+        }
+    }
+
+    pub fn has_tree_failed(&self) -> bool {
+        self.tree_failed.load(Ordering::SeqCst)
     }
 
     /// Makes [`Live::background`] return as soon as it can; the log keeps what it has.

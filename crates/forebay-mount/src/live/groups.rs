@@ -165,12 +165,19 @@ impl<N> Groups<N> {
         None
     }
 
+    #[cfg(test)]
+    pub fn hold_for_test(&self) {
+        let mut state = self.lock();
+        let open = state.open;
+        state.group(open).holders += 1;
+    }
+
     /// Ends a hold of the group.
     pub fn leave(&self, txg: u64) {
         let mut state = self.lock();
         let group = state.group(txg);
         group.holders -= 1;
-        if group.holders == 0 && (txg != state.open || state.ending) {
+        if group.holders == 0 && (txg != state.open || state.ending || state.over) {
             self.changed.notify_all();
         }
     }
@@ -331,6 +338,15 @@ impl<N> Groups<N> {
         state.over = true;
         state.syncs += 1;
         self.changed.notify_all();
+    }
+
+    /// Waits, after a failure, until no operation holds a group: then the tree has each change
+    /// whose entry is durable.
+    pub fn wait_until_left(&self) {
+        let mut state = self.lock();
+        while state.groups.iter().any(|group| group.holders > 0) {
+            state = self.wait(state);
+        }
     }
 
     pub fn unsynced(&self) -> Unsynced {

@@ -37,7 +37,7 @@ mod waits;
 mod whiteout;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -205,6 +205,8 @@ struct Appender {
 pub struct Failure {
     pub what: String,
     pub errno: i32,
+    /// The log failed, and not the tree.
+    pub of_log: bool,
 }
 
 impl fmt::Display for Failure {
@@ -248,6 +250,9 @@ pub struct Live<T: Tree, J: Journal> {
     appender: Mutex<Appender>,
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
+    /// The tree may lack what programs were told, or a thread of the mount is lost.  The failure
+    /// may be an earlier one.
+    tree_failed: AtomicBool,
     syncs: Syncs,
     /// The place where the tree records which group was synced last.
     bears: OnceLock<GroupMark<T::Node>>,
@@ -287,6 +292,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             appender: Mutex::default(),
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
+            tree_failed: AtomicBool::new(false),
             syncs: Syncs::default(),
             bears: OnceLock::new(),
             waits: Mutex::default(),
@@ -333,8 +339,20 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     // --- entries -------------------------------------------------------------
 
+    /// The tree has failed, or what it has is not known.
     fn fail(&self, what: impl Into<String>, errno: Errno) -> Errno {
-        let _ = self.failure.set(Failure { what: what.into(), errno: errno.raw_os_error() });
+        self.tree_failed.store(true, Ordering::SeqCst);
+        self.end_by(Failure { what: what.into(), errno: errno.raw_os_error(), of_log: false })
+    }
+
+    /// The log takes nothing more.  The tree has what programs were told.
+    fn fail_log(&self, error: &JournalError) -> Errno {
+        let errno = Errno::IO.raw_os_error();
+        self.end_by(Failure { what: error.to_string(), errno, of_log: true })
+    }
+
+    fn end_by(&self, failure: Failure) -> Errno {
+        let _ = self.failure.set(failure);
         self.groups.fail();
         Errno::IO
     }
@@ -366,7 +384,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if ticket.is_durable() {
             return Ok(());
         }
-        self.journal.wait(ticket).map_err(|e| self.fail(e.to_string(), Errno::IO))
+        self.journal.wait(ticket).map_err(|e| self.fail_log(&e))
     }
 
     /// Waits until what was logged is durable, and lets go of its group.
@@ -464,7 +482,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let ticket = match self.journal.append(hold.txg, &pieces) {
             Ok(ticket) => ticket,
             Err(JournalError::Full) => return Ok(None),
-            Err(JournalError::Failed(what)) => return Err(self.fail(what, Errno::IO)),
+            Err(failed @ JournalError::Failed(_)) => return Err(self.fail_log(&failed)),
         };
         appender.number = number;
         appender.named = hold.txg;

@@ -25,6 +25,7 @@ struct MemoryLog {
     room: AtomicU64,
     asked: AtomicU64,
     panics: AtomicBool,
+    fails: AtomicBool,
     entry_max: usize,
     /// Entries are durable when they were waited for, and waits end when the gate is open.
     late: AtomicBool,
@@ -48,6 +49,7 @@ impl Default for MemoryLog {
             room: AtomicU64::new(u64::MAX),
             asked: AtomicU64::new(0),
             panics: AtomicBool::new(false),
+            fails: AtomicBool::new(false),
             entry_max: 64 << 10,
             late: AtomicBool::new(false),
             durable: Mutex::new(0),
@@ -60,6 +62,9 @@ impl Default for MemoryLog {
 impl Journal for MemoryLog {
     fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<Ticket, JournalError> {
         let number = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.fails.load(Ordering::Relaxed) {
+            return Err(JournalError::Failed("the log's disk".into()));
+        }
         let body = pieces.concat();
         if body.len() > self.entry_max {
             return Err(JournalError::Failed("an entry that is too large".into()));

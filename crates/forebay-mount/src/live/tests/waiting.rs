@@ -125,3 +125,38 @@ fn an_error_that_another_sync_was_told_is_waited_for() {
         }
     }
 }
+
+/// The log fails.  Everything that programs were told is in the tree, and is synced there; if the
+/// tree fails, too, nobody says so.
+#[test]
+fn a_tree_comes_home_without_its_log() {
+    use crate::replay::model::sim::Event;
+    for tree_fails in [false, true] {
+        let tree = SimTree::new(State::empty());
+        let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
+        let live = Arc::new(Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap());
+        let new = New::plain(Kind::File, 0o644);
+        let (file, _) = live.create(live.root(), b"f", &new).unwrap();
+        live.write(&file, 0, b"precious").unwrap();
+        live.fsync(&file).unwrap();
+        live.journal().fails.store(true, Ordering::Relaxed);
+        assert_eq!(live.create(live.root(), b"g", &new).map(drop), Err(Errno::IO));
+        assert_eq!(tree.lookup(&live.root().node, b"g"), Ok(None), "nobody was told of it");
+        assert!(live.failure().unwrap().of_log && !live.has_tree_failed());
+        assert_eq!(live.write(&file, 0, b"late"), Err(Errno::IO));
+        if tree_fails {
+            live.fail("the tree", Errno::IO);
+        }
+        // An operation is under way: it may change the tree yet.
+        live.groups.hold_for_test();
+        let (of, (done, told)) = (live.clone(), mpsc::channel());
+        thread::spawn(move || done.send(of.bring_home()));
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "one is under way");
+        live.groups.leave(1);
+        let home = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        assert_eq!(home, if tree_fails { Err(Errno::IO) } else { Ok(()) });
+        let synced = matches!(tree.trace().last(), Some(Event::SyncAll));
+        assert_eq!(synced, !tree_fails);
+        assert!(live.failure().unwrap().of_log, "the first failure is told");
+    }
+}
