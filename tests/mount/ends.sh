@@ -332,6 +332,7 @@ cut_off() {
 	mount_image "$work/slow.image" "$disk" || { skip_part "an end that is cut off" "ext4 cannot be mounted from a file"; return; }
 	at_end 'fsfreeze -u "$work/slow" 2>/dev/null; umount -l "$work/slow/tree" "$work/slow" 2>/dev/null || true'
 	mkdir "$disk/tree"
+	: >"$work/mount.log" # that of the server before says that it is mounted
 	"$FOREBAY" mount "$pool" "$disk/tree" --foreground --write-back >"$work/mount.log" 2>&1 &
 	server=$!
 	until_mounted "$server" "$work/mount.log"

@@ -4,6 +4,7 @@
 
 mod opening;
 mod threads;
+mod without_log;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,13 +27,14 @@ use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
 use crate::known::{self, Known, Place, ABORT_WAIT};
 use crate::latency::Latency;
-use crate::live::{Failure, Live, LiveOptions};
+use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
 use crate::tree::Tree;
 pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
+use without_log::WithoutLog;
 
 /// The options of a mount.
 #[derive(Clone, Debug)]
@@ -202,29 +204,6 @@ pub struct Mount {
     /// umount(8) has a line about it that is ours.
     registered: AtomicBool,
     end: Mutex<End>,
-}
-
-/// A mount whose log has failed.  `done`: the tree is complete, or why it is not.
-#[derive(Clone, Debug)]
-struct WithoutLog {
-    mountpoint: String,
-    tree: String,
-    log: String,
-    cause: String,
-    done: Result<(), String>,
-}
-
-impl WithoutLog {
-    fn told(&self) -> MountError {
-        let WithoutLog { mountpoint, tree, log, cause, done } = self.clone();
-        match done {
-            Ok(()) => MountError::WithoutLog { mountpoint, tree, cause },
-            Err(why) => {
-                let cause = format!("{cause}; {tree} cannot be completed without the log: {why}");
-                MountError::Failed { mountpoint, log, cause }
-            }
-        }
-    }
 }
 
 /// The end of the session, by an unmount or a failure.
@@ -728,21 +707,6 @@ impl Mount {
     /// Waits for the end; `true`: the mount is gone everywhere.
     fn wait_for_end(&self, limit: Duration) -> bool {
         self.ended.wait(limit)
-    }
-
-    /// The log has failed: the tree is completed by itself.
-    fn end_without_log(&self, failure: &Failure) -> WithoutLog {
-        let done = match self.live.bring_home() {
-            Ok(()) => mark::complete(self.live.tree()).map_err(|e| e.to_string()),
-            Err(_) => Err("its file system has failed, too".into()),
-        };
-        WithoutLog {
-            mountpoint: name(&self.mountpoint),
-            tree: name(&self.tree),
-            log: self.options.log.clone(),
-            cause: failure.to_string(),
-            done,
-        }
     }
 
     /// The first caller decides about the log.
