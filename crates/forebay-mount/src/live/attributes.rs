@@ -13,6 +13,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     pub fn set_attr(&self, inode: &Arc<Inode<T::Node>>, set: &SetAttr) -> Result<()> {
+        // Content is logged with the file's time.  It must not be that from before this change, in
+        // an entry behind it.
+        let _content = set.mtime.map(|_| inode.content());
         let record = Record::Attr { fid: inode.fid, set: *set };
         self.change(inode, &record, || self.tree.set_attr(&inode.node, set))
     }

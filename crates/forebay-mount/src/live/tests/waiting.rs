@@ -3,6 +3,7 @@
 //! it is told too early.
 
 use super::*;
+use crate::record::{SetAttr, Time};
 use crate::replay::model::sim::{SimTree, State};
 use crate::replay::planted::{plant, Bug};
 
@@ -158,5 +159,94 @@ fn a_tree_comes_home_without_its_log() {
         let synced = matches!(tree.trace().last(), Some(Event::SyncAll));
         assert_eq!(synced, !tree_fails);
         assert!(live.failure().unwrap().of_log, "the first failure is told");
+    }
+}
+
+fn until_waiting(journal: &MemoryLog, many: u64) {
+    let begun = Instant::now();
+    while journal.waiting.load(Ordering::Relaxed) < many {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{many} do not wait");
+        thread::yield_now();
+    }
+}
+
+/// A change of a file's time waits for its entry, and a sync comes meanwhile: the replay keeps the
+/// time that was set.
+#[test]
+fn a_time_that_was_set_is_not_undone_by_content_that_is_logged_behind_it() {
+    let bed = Bed::calm("time");
+    let file = bed.create("f").unwrap();
+    bed.live.sync_here().unwrap();
+    let journal = bed.live.journal();
+    bed.live.write(&file, 0, b"precious").unwrap();
+    journal.late.store(true, Ordering::Relaxed);
+    let mtime = Some(Time { seconds: 1_234_567, nanoseconds: 0 });
+    let set = SetAttr { mtime, ..SetAttr::default() };
+    let (live, of) = (bed.live.clone(), file.clone());
+    let sets = thread::spawn(move || live.set_attr(&of, &set));
+    until_waiting(journal, 1);
+    let (live, of) = (bed.live.clone(), file.clone());
+    let syncs = thread::spawn(move || live.fsync(&of));
+    thread::sleep(Duration::from_millis(100));
+    journal.set_gate(true);
+    sets.join().unwrap().unwrap();
+    syncs.join().unwrap().unwrap();
+    assert_eq!(Some(bed.live.attr(&file).unwrap().mtime), mtime);
+    let entries = journal.entries.lock().unwrap();
+    let entries: Vec<_> = entries.iter().map(|(_, body)| body.clone()).collect();
+    replay::replay(bed.live.tree(), &entries, &Default::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(Some(bed.live.attr(&file).unwrap().mtime), mtime, "after a replay");
+}
+
+/// A write that a replay would undo is durable when it returns, and waits with no lock of the file.
+#[test]
+fn a_write_that_a_replay_would_undo_waits_for_its_entry() {
+    let bed = Bed::calm("undone");
+    let file = bed.create("f").unwrap();
+    bed.live.write(&file, 0, b"old").unwrap();
+    bed.live.truncate(&file, 0).unwrap();
+    let journal = bed.live.journal();
+    journal.late.store(true, Ordering::Relaxed);
+    for copies in [false, true] {
+        journal.set_gate(false);
+        let (live, of, (done, told)) = (bed.live.clone(), file.clone(), mpsc::channel());
+        thread::spawn(move || {
+            done.send(match copies {
+                true => {
+                    let write = || live.tree().write(&of.node, 0, b"new").map(|()| 3);
+                    live.copy(&of, 0, 3, write).map(drop)
+                }
+                false => live.write(&of, 0, b"new").map(drop),
+            })
+        });
+        until_waiting(journal, 1);
+        assert!(told.try_recv().is_err(), "copies: {copies}");
+        assert!(file.content.try_lock().is_ok(), "the file is locked, copies: {copies}");
+        journal.set_gate(true);
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+    }
+}
+
+/// A sync that has begun holds its group until it has ended, and stands for all that it logged, also
+/// where it took the tree's own path.
+#[test]
+fn a_sync_that_has_begun_holds_its_group() {
+    for bytes in [3, 2 << 20] {
+        let bed = Bed::calm("begun");
+        let file = bed.create("f").unwrap();
+        bed.live.sync_here().unwrap();
+        let journal = bed.live.journal();
+        journal.late.store(true, Ordering::Relaxed);
+        bed.live.write(&file, 0, &vec![7; bytes]).unwrap();
+        let fsync = bed.live.begin_fsync(&file).unwrap();
+        assert!(!fsync.is_settled(), "{bytes} bytes");
+        let (live, (done, told)) = (bed.live.clone(), mpsc::channel());
+        thread::spawn(move || done.send(live.sync_here()));
+        assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "it is held");
+        let appended = journal.asked.load(Ordering::Relaxed);
+        journal.set_gate(true);
+        fsync.wait().unwrap();
+        assert_eq!(*journal.durable.lock().unwrap(), appended, "{bytes} bytes");
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
     }
 }
