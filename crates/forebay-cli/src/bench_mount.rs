@@ -18,7 +18,7 @@ pub fn run(a: &args::BenchMount) -> anyhow::Result<()> {
     let above = a.dir.clone().unwrap_or_else(std::env::temp_dir);
     let pool = a.media_dir.join(format!("{name}.pool"));
     let mut bed = MountBed::new(above.join(name), pool, a.pool_size, a.medium)?;
-    // Names are not to be measured fast or not at all.
+    // Otherwise a disk on which names are slow would be refused, and not measured.
     let slow_log = a.medium == forebay::MediumChoice::Ssd;
     let given =
         [("--write-back", a.write_back), ("--log-writes", a.log_writes), ("--slow-log", slow_log)];

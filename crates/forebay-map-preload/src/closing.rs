@@ -97,7 +97,7 @@ fn close_failed(file: &Mapped, e: &Error) -> c_int {
 
 pub fn close_pool(open: &mut Option<Opened>) {
     let Some(opened) = open.take() else { return };
-    // Who has a turn has it too, and the pool is closed when no thread has one.
+    // A thread that has a turn holds the session, too.  The pool is closed when no thread has one.
     let session = Arc::into_inner(opened.session);
     if let Err(e) = inside(|| session.map_or(Ok(()), Session::close)) {
         once(About::Pool, format_args!("{e}"));

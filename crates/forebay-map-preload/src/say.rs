@@ -61,8 +61,8 @@ pub fn start() {
 /// For how long a message waits until stderr takes it.
 const WAIT_SECONDS: i64 = 1;
 
-/// On stderr, in one piece if it is no longer than a page.  A program may have closed that, and have a file of its own by its
-/// number: nothing is written to that.
+/// Writes to stderr, in one piece if it is no longer than a page.  A program may have closed that,
+/// and have a file of its own by its number: nothing is written to that.
 pub fn say(text: fmt::Arguments<'_>) {
     let was = [0, 1].map(|i| STDERR[i].load(Ordering::Relaxed));
     if stderr_file().is_some_and(|now| now != was) {

@@ -34,6 +34,7 @@ static ENDED: Condvar = Condvar::new();
 /// The one thread that takes `OPEN` next holds this.  A thread that opens and closes a file all
 /// the time would else take `OPEN` again before a waiting thread has woken up.
 static NEXT: Mutex<()> = Mutex::new(());
+
 #[derive(Debug)]
 pub struct Open {
     pub pool: Option<Opened>,

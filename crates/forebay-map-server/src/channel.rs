@@ -13,8 +13,8 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use crate::locked::lock;
 use crate::planted::{self, Planted};
-use crate::service::lock;
 use crate::share::Client;
 
 /// How long a living process may stay silent while it carries out an order.

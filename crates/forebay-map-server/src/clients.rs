@@ -30,9 +30,10 @@ use rustix::process::{pidfd_open, PidfdFlags};
 
 use crate::channel::Channel;
 use crate::late::Late;
+use crate::locked::lock;
 use crate::own_store::OwnStore;
 use crate::planted::{self, Planted};
-use crate::service::{lock, Notes};
+use crate::service::Notes;
 use crate::share::{Client, Home, Share, OWN};
 
 /// The most processes at the same time.
@@ -85,9 +86,7 @@ impl Served {
             None => (self.share.answer(of, request), None),
         }
     }
-}
 
-impl Served {
     /// The answer to a request that may wait for a file's disk and that a process makes for all
     /// of its files on one connection.  None: the request is another one, or about a file that
     /// the process does not share.

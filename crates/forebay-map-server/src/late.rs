@@ -4,16 +4,18 @@
 //! request takes longer is told to ask again, and can ask about other files meanwhile.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_map::wire::Answer;
 
+use crate::locked::lock;
+
 /// How long a connection waits for the answer to a request that is new.  Most disks answer
 /// within this time.
 const NEW: Duration = Duration::from_millis(10);
-/// The same for a request that is asked again.
+/// How long it waits if the request is asked again.
 const AGAIN: Duration = Duration::from_millis(1);
 /// How long a failure is kept for a process that asks again.
 const FAILED: Duration = Duration::from_secs(1);
@@ -26,10 +28,6 @@ const KEPT: usize = 64;
 
 /// A request: the process, the file, the segment, and whether it is for a frame.
 pub(crate) type Key = (u64, u32, Option<u64>, bool);
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 type All = BTreeMap<Key, Option<(Answer, Instant)>>;
 

@@ -18,6 +18,7 @@
 mod channel;
 mod clients;
 mod late;
+mod locked;
 pub mod orders;
 mod own_store;
 mod planted;

@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use forebay::Pool;
 use forebay_map::recover::{Options, Refused};
@@ -13,6 +13,7 @@ use forebay_server::{Error as ServerError, Figure, Progress, Service, ServiceSta
 use serde_json::{json, Value};
 
 use crate::clients::{warn, Clients};
+use crate::locked::lock;
 use crate::orders::{Error, MapStatus, Maps, Order, Recovered, Result, Stays};
 
 /// The kind of service that maps are, for clients of the control socket.
@@ -52,10 +53,6 @@ impl Notes {
             self.note(map, stays);
         }
     }
-}
-
-pub(crate) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The message about a file that was not written back.

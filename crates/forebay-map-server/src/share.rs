@@ -17,8 +17,8 @@ use forebay_map::{Error, PoolStore, Result};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
+use crate::locked::lock;
 use crate::planted::{self, Planted};
-use crate::service::lock;
 
 /// How long a process that found no free frame counts as in need.
 const NEED: Duration = Duration::from_secs(3);

@@ -7,15 +7,16 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::backing::{identity_at, not_leased, Backing, RegularFile};
-use crate::content::lock;
+use crate::claims::{Claim, Claims};
 use crate::error::{Error, Result};
 use crate::features::Features;
 use crate::file::MapFile;
+use crate::locked::lock;
 use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
 use crate::patience::Patience;
@@ -111,11 +112,9 @@ pub(crate) struct Shared {
     files: Mutex<Vec<Weak<dyn InPool>>>,
     /// Files that are shared, of another process.
     visits: Mutex<Vec<Weak<Guest>>>,
-    /// The identities of files that are being opened, each once.  No lock is held meanwhile: who opens
-    /// waits for storage, and may need a frame.
-    opening: Mutex<Vec<Vec<u8>>>,
-    /// An open has ended.
-    opened: Condvar,
+    /// The files that are being opened.  No lock is held meanwhile: an open waits for storage, and
+    /// may need a frame.
+    opening: Claims,
     /// Pages synced since the last round.
     synced: AtomicUsize,
     stop: AtomicBool,
@@ -159,8 +158,7 @@ impl Cache {
             locked: AtomicUsize::new(0),
             files: Mutex::default(),
             visits: Mutex::default(),
-            opening: Mutex::default(),
-            opened: Condvar::new(),
+            opening: Claims::default(),
             synced: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             wake: Condvar::new(),
@@ -273,15 +271,8 @@ impl Cache {
     }
 
     /// Waits for another open of the same file.
-    fn begin_to_open(&self, backing: &dyn Backing) -> Result<Opening> {
-        let identity = backing.identity().to_vec();
-        let mut all = lock(&self.shared.opening);
-        while all.contains(&identity) {
-            all = self.shared.opened.wait(all).unwrap_or_else(PoisonError::into_inner);
-        }
-        all.push(identity.clone());
-        drop(all);
-        let opening = Opening { shared: Arc::clone(&self.shared), identity };
+    fn begin_to_open(&self, backing: &dyn Backing) -> Result<Claim<'_>> {
+        let opening = self.shared.opening.claim(backing.identity());
         lock(&self.shared.files).retain(|f| f.strong_count() > 0);
         for file in self.shared.all() {
             // A round may still hold a file that is closed.
@@ -323,20 +314,6 @@ impl Cache {
     /// round tries again.
     pub fn failure(&self) -> Option<String> {
         lock(&self.shared.failure).clone()
-    }
-}
-
-/// An open of a file that is under way, until this is dropped.
-#[derive(Debug)]
-struct Opening {
-    shared: Arc<Shared>,
-    identity: Vec<u8>,
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        lock(&self.shared.opening).retain(|identity| *identity != self.identity);
-        self.shared.opened.notify_all();
     }
 }
 

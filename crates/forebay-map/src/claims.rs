@@ -2,7 +2,9 @@
 //! Files of which one thread at a time opens or closes each, by identity.
 
 use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::locked::lock;
 
 /// The files that are being opened or closed.
 #[derive(Debug, Default)]
@@ -19,13 +21,9 @@ pub(crate) struct Claim<'a> {
 }
 
 impl Claims {
-    fn all(&self) -> MutexGuard<'_, BTreeSet<Vec<u8>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the thread that has claimed this file, and for no other.
     pub fn claim(&self, identity: &[u8]) -> Claim<'_> {
-        let mut all = self.all();
+        let mut all = lock(&self.all);
         while all.contains(identity) {
             all = self.ended.wait(all).unwrap_or_else(PoisonError::into_inner);
         }
@@ -36,7 +34,7 @@ impl Claims {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.of.all().remove(&self.identity);
+        lock(&self.of.all).remove(&self.identity);
         self.of.ended.notify_all();
     }
 }

@@ -26,13 +26,14 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
 use crate::cache::{Reclaimed, Shared, Unreadable};
 use crate::counted::Counted;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::marking::{Change, Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
@@ -104,10 +105,6 @@ pub(crate) struct Content {
     unsynced: Mutex<Option<u64>>,
     pub closed: AtomicBool,
     pub marking: Marking,
-}
-
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Content {

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use forebay::{FoundMark, MapClaim};
 
 use crate::backing::Backing;
-use crate::content::lock;
+use crate::locked::lock;
 use crate::planted::{self, Planted};
 use crate::store::Time;
 

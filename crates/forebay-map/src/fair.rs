@@ -9,9 +9,7 @@ use std::sync::{
     TryLockError,
 };
 
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::locked::lock;
 
 /// A mutex with a queue.
 #[derive(Debug)]

@@ -40,6 +40,7 @@ pub mod features;
 pub mod file;
 mod frames;
 mod link;
+mod locked;
 mod marking;
 mod own;
 pub mod pages;

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::backing::Backing;
-use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::patience::Patience;
 use crate::planted::{self, Planted};
 use crate::store::{Stamp, Store, Time, CHANGES_FOR};

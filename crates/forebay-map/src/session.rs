@@ -14,9 +14,9 @@ use forebay::{Persist, Pool, PoolOptions};
 
 use crate::backing::{not_leased, Backing, RegularFile};
 use crate::cache::{Cache, Options};
-use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::file::MapFile;
+use crate::locked::lock;
 use crate::pool::PoolStore;
 use crate::recover::{recover, Report};
 use crate::served::ServedStore;

@@ -22,8 +22,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use forebay::Mark;
 
 use crate::backing::Backing;
-use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub(crate) use crate::random::Random;
 use crate::store::{FileRecord, Time};

@@ -34,7 +34,7 @@ use crate::needs;
 use crate::tree::Tree;
 pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
-use without_log::WithoutLog;
+use without_log::Completed;
 
 /// The options of a mount.
 #[derive(Clone, Debug)]
@@ -249,7 +249,8 @@ struct End {
     /// The mount is gone from this namespace.
     unmounted: bool,
     finished: bool,
-    without_log: Option<WithoutLog>,
+    /// The log has failed, and the tree was to be completed by itself.
+    completed: Option<Completed>,
 }
 
 /// How long a mount or a replay waits for a mount that is about to end.
@@ -593,8 +594,15 @@ impl Mount {
         self.live.sync().map_err(|_| self.failed())
     }
 
+    fn cause(&self) -> String {
+        self.live.failure().map_or("it failed".into(), ToString::to_string)
+    }
+
     fn failed(&self) -> MountError {
-        let cause = self.live.failure().map_or("it failed".into(), ToString::to_string);
+        self.failed_by(self.cause())
+    }
+
+    fn failed_by(&self, cause: String) -> MountError {
         let (mountpoint, log) = (name(&self.mountpoint), self.options.log.clone());
         MountError::Failed { mountpoint, log, cause }
     }
@@ -712,8 +720,8 @@ impl Mount {
     /// The first caller decides about the log.
     fn finish(&self, keep: bool, end: &mut End) -> Result<(), MountError> {
         if std::mem::replace(&mut end.finished, true) {
-            return match (self.live.failure(), &end.without_log) {
-                (Some(_), Some(ended)) => Err(ended.told()),
+            return match (self.live.failure(), &end.completed) {
+                (Some(_), Some(completed)) => Err(self.without_log(completed)),
                 (Some(_), None) => Err(self.failed()),
                 (None, _) => Ok(()),
             };
@@ -737,10 +745,7 @@ impl Mount {
         }
         let ended = match (self.live.failure(), keep) {
             (Some(failure), _) if failure.of_log && !self.options.read_only => {
-                let ended = self.end_without_log(failure);
-                let told = ended.told();
-                end.without_log = Some(ended);
-                Err(told)
+                Err(self.without_log(end.completed.insert(self.complete_tree())))
             }
             (Some(_), _) => Err(self.failed()),
             (None, true) => Ok(()),

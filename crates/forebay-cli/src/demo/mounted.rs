@@ -8,11 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context};
+use forebay::MediumChoice;
 use serde::Serialize;
 
 use super::Stage;
-use forebay::MediumChoice;
-
 use crate::mount_bed::MountBed;
 
 /// How SQLite keeps its journal, and what that asks of a file system for each commit.
@@ -42,7 +41,7 @@ pub struct OnDisk {
 #[derive(Debug, Serialize)]
 pub struct Mounted {
     pub rates: Vec<Commits>,
-    /// Where there is no persistent memory.
+    /// The same with a pool on the disk, measured if the media is not durable.
     pub on_disk: Option<OnDisk>,
     /// Why that cannot be shown.
     pub on_disk_lacks: Option<String>,

@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
 use super::{Grant, Heard, Order, Peer, Reply};
-use crate::content::{lock, Content};
+use crate::content::Content;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::pages::{PageSet, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 use crate::track::Track;

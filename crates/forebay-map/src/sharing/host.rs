@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use forebay_engine::lasting::{self, Lasting};
 
 use super::{Lent, Order, Reply, Server, Visits};
-use crate::content::lock;
 use crate::error::{Error, Result};
 use crate::frames::Frames;
 use crate::link::{self, Link};
+use crate::locked::lock;
 use crate::pages::PageSet;
 use crate::served::{unexpected, ServedStore};
 use crate::store::{Store, Synced};

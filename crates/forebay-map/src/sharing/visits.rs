@@ -12,8 +12,8 @@ use forebay_engine::lasting::Lasting;
 
 use super::guest::Rooms;
 use super::{Order, Reply};
-use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::wire::{Answer, Request};
 
 /// How long an order to stop waits for calls that are under way before it is answered.

@@ -11,7 +11,7 @@ use forebay::{FoundMark, MapClaim};
 
 use super::{Disk, Machine, Random};
 use crate::backing::Backing;
-use crate::content::lock;
+use crate::locked::lock;
 use crate::pages::PAGE;
 use crate::store::Time;
 

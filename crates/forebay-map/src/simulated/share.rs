@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use forebay::{MapClaim, Uuid};
 
 use super::{get, set, Frame, Machine};
-use crate::content::lock;
 use crate::error::{Error, Result};
+use crate::locked::lock;
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
 use crate::wire::Place;

@@ -21,7 +21,7 @@ use super::{
     a_call, a_cell, alone, bytes, has, judge, options, perform, read_is, Call, Failed, Known,
     Model, CELL, FRAMES, SEGMENTS,
 };
-use crate::content::lock;
+use crate::locked::lock;
 use crate::planted::{plant, Planted};
 use crate::recover::recover;
 use crate::sharing::{GivenUp, Heard, Homes, Lent, Order, Peer, Reply, Server, Visits};

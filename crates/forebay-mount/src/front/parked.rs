@@ -106,7 +106,7 @@ mod tests {
     /// A disk that makes durable what the test says.
     #[derive(Default)]
     struct Disk {
-        /// What is durable, and how many wait.
+        /// The last number that is durable, and how many wait.
         state: Mutex<(u64, u64)>,
         changed: Condvar,
     }

@@ -368,21 +368,16 @@ impl Served {
             }
             Ok((done, inode, self.log_writes || asked::write_syncs(write_flags, flags)))
         });
-        let (live, ino) = (self.live.clone(), self.swap(ino.0));
-        let answer = move |written: Result<usize>| match written {
-            Ok(n) => reply.written(n as u32),
-            Err(e) => {
-                if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-                    live.write_back_was_refused(ino);
-                }
-                reply.error(errno(e));
-            }
-        };
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let cached = cached.then(|| self.swap(ino.0));
         match written {
             Ok((n, inode, true)) => {
-                self.answer_synced(&inode, move |done| answer(done.map(|()| n)));
+                let live = self.live.clone();
+                self.answer_synced(&inode, move |done| {
+                    answer_written(&live, cached, done.map(|()| n), reply);
+                });
             }
-            written => answer(written.map(|(n, ..)| n)),
+            written => answer_written(&self.live, cached, written.map(|(n, ..)| n), reply),
         }
     }
 
@@ -589,6 +584,19 @@ impl Served {
         match copied {
             Ok((n, to, true)) => self.answer_synced(&to, move |done| answer(done.map(|()| n))),
             copied => answer(copied.map(|(n, ..)| n)),
+        }
+    }
+}
+
+/// `cached`: the inode, if the kernel has written its pages back.
+fn answer_written(live: &TreeLive, cached: Option<u64>, done: Result<usize>, reply: ReplyWrite) {
+    match done {
+        Ok(n) => reply.written(n as u32),
+        Err(e) => {
+            if let Some(ino) = cached {
+                live.write_back_was_refused(ino);
+            }
+            reply.error(errno(e));
         }
     }
 }

@@ -179,24 +179,19 @@ impl<T: Tree, J: Journal> Live<T, J> {
         Ok(())
     }
 
-    /// Makes durable what was written before the call, and every change of names and
-    /// attributes.
-    pub fn fsync(&self, inode: &Arc<Inode<T::Node>>) -> Result<()> {
-        let logged = self.log_for_sync(inode)?;
-        self.settle(logged)
+    #[cfg(test)]
+    pub fn fsync(self: &Arc<Self>, inode: &Arc<Inode<T::Node>>) -> Result<()> {
+        self.begin_fsync(inode)?.wait()
     }
 
-    /// Does the same without the wait for the log's disk.
+    /// Logs what was written to a file before the call.  That, and every change of names and
+    /// attributes, is durable when [`Fsync::wait`] has returned.
     pub fn begin_fsync(self: &Arc<Self>, inode: &Arc<Inode<T::Node>>) -> Result<Fsync<T, J>> {
-        let logged = self.log_for_sync(inode)?;
-        let ticket = logged.ticket;
-        Ok(Fsync { group: logged.hold.map(Hold::into_group), ticket, live: self.clone() })
-    }
-
-    fn log_for_sync(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.alive()?;
-        self.log_content(inode)
+        let logged = self.log_content(inode)?;
+        let ticket = logged.ticket;
+        Ok(Fsync { group: logged.hold.map(Hold::into_group), ticket, live: self.clone() })
     }
 
     /// Logs the content that no entry has.  What it returns stands for that of other calls, too,
@@ -231,7 +226,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let logged = match (parts, kept) {
             _ if attr.nlink == 0 => Some(Pending::by_another(Ticket::default())),
             (Some(parts), Some(kept)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
-                Some(self.log_kept(inode, &attr, &kept)?)
+                self.log_kept(inode, &attr, &kept)?
             }
             (Some(parts), _) => self.log_as_read(inode, &attr, parts)?,
             _ => None,
@@ -259,7 +254,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         inode: &Arc<Inode<T::Node>>,
         attr: &Attr,
         kept: &Writes,
-    ) -> Result<Logged<'_, T>> {
+    ) -> Result<Option<Logged<'_, T>>> {
         let parts = kept.places.iter().map(|&(at, length)| (at, at + length as u64));
         let mut rest = &kept.bytes[..];
         let next = |_, b: &mut [u8]| {
@@ -268,10 +263,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             b[..bytes.len()].copy_from_slice(bytes);
             Ok(bytes.len())
         };
-        let may_log = || self.alive().map(|()| true);
-        let logged = self.log_parts((inode, attr), parts, next, may_log)?;
-        // Nothing to log: the file was cut.
-        Ok(logged.expect("whoever is alive logs"))
+        self.log_parts((inode, attr), parts, next, || self.alive().map(|()| true))
     }
 
     /// Logs bytes that are read back.  `None`: it is unknown whether they are the ones that

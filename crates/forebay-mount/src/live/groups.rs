@@ -117,7 +117,7 @@ impl<N> State<N> {
 
 /// Changes that are not synced.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unsynced {
+pub struct Unsynced {
     pub groups: u64,
     pub bytes: u64,
     /// The age of the oldest entry.
@@ -163,13 +163,6 @@ impl<N> Groups<N> {
             state = self.wait(state);
         }
         None
-    }
-
-    #[cfg(test)]
-    pub fn hold_for_test(&self) {
-        let mut state = self.lock();
-        let open = state.open;
-        state.group(open).holders += 1;
     }
 
     /// Ends a hold of the group.

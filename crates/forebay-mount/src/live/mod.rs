@@ -7,7 +7,7 @@
 //!   change, a [`Record::Void`] revokes the entry.  Appends come one after another, and the
 //!   wait until an entry is durable does not: entries of several operations share a write of the
 //!   log's disk.
-//! - **Data** goes to the tree at once and to the log when it is synced: [`Live::fsync`]
+//! - **Data** goes to the tree at once and to the log when it is synced: [`Live::begin_fsync`]
 //!   reads what was written since, and appends it.  Above a limit the data takes the tree's
 //!   own path: a real fsync, and a [`Record::Synced`] that makes earlier entries void and is
 //!   durable before the caller gets its answer.
@@ -50,6 +50,7 @@ use crate::replay::is_staging;
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
 pub use content::Fsync;
+pub use groups::Unsynced;
 use groups::{Groups, Hold};
 use inodes::Inodes;
 use ranges::Ranges;
@@ -173,7 +174,7 @@ struct Appended {
     ticket: Ticket,
 }
 
-/// What was logged of a file's content, and is durable after [`Live::settle`].  Its group is not
+/// Content of a file that was logged, and is durable after [`Live::settle`].  Its group is not
 /// synced before that.
 #[derive(Debug)]
 #[must_use = "it is durable only after a wait"]
@@ -226,14 +227,6 @@ pub struct Counters {
     pub groups: AtomicU64,
     /// Write-back requests of the kernel that the tree refused.
     pub refused_write_backs: AtomicU64,
-}
-
-/// Changes that are not synced in the tree yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Unsynced {
-    pub groups: u64,
-    pub bytes: u64,
-    pub age: Duration,
 }
 
 #[derive(Debug)]
@@ -326,9 +319,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.failure.get()
     }
 
+    /// Changes that are not synced in the tree yet.
     pub fn pending(&self) -> Unsynced {
-        let unsynced = self.groups.unsynced();
-        Unsynced { groups: unsynced.groups, bytes: unsynced.bytes, age: unsynced.age }
+        self.groups.unsynced()
     }
 
     /// How long an operation has waited for space in the log; zero: none waits.
@@ -387,7 +380,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.journal.wait(ticket).map_err(|e| self.fail_log(&e))
     }
 
-    /// Waits until what was logged is durable, and lets go of its group.
+    /// Waits until the logged content is durable, and lets go of its group.
     fn settle(&self, logged: Logged<'_, T>) -> Result<()> {
         self.wait(logged.ticket)
     }

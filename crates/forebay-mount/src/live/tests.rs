@@ -647,7 +647,7 @@ fn names_are_synced_with_the_whole_file_system() {
     use crate::replay::model::sim::{Event, SimTree, State, ROOT_INO};
     let tree = SimTree::new(State::empty());
     let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
-    let live = Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap();
+    let live = Arc::new(Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap());
     let new = New::plain(Kind::File, 0o644);
     let synced = || {
         live.sync().unwrap();

@@ -140,6 +140,8 @@ fn a_tree_comes_home_without_its_log() {
         let (file, _) = live.create(live.root(), b"f", &new).unwrap();
         live.write(&file, 0, b"precious").unwrap();
         live.fsync(&file).unwrap();
+        // An operation is under way: it may change the tree yet.
+        let under_way = live.groups.enter().unwrap();
         live.journal().fails.store(true, Ordering::Relaxed);
         assert_eq!(live.create(live.root(), b"g", &new).map(drop), Err(Errno::IO));
         assert_eq!(tree.lookup(&live.root().node, b"g"), Ok(None), "nobody was told of it");
@@ -148,12 +150,10 @@ fn a_tree_comes_home_without_its_log() {
         if tree_fails {
             live.fail("the tree", Errno::IO);
         }
-        // An operation is under way: it may change the tree yet.
-        live.groups.hold_for_test();
         let (of, (done, told)) = (live.clone(), mpsc::channel());
         thread::spawn(move || done.send(of.bring_home()));
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "one is under way");
-        live.groups.leave(1);
+        drop(under_way);
         let home = told.recv_timeout(Duration::from_secs(20)).unwrap();
         assert_eq!(home, if tree_fails { Err(Errno::IO) } else { Ok(()) });
         let synced = matches!(tree.trace().last(), Some(Event::SyncAll));

@@ -249,7 +249,7 @@ fn sweep(
             rest /= acts.len() as u64;
         }
         for durable in [Durable::AtOnce, Durable::AtWait] {
-            // Of longer workloads one in two has each.
+            // A longer workload runs with one of both.
             let at_once = (n / every).is_multiple_of(2);
             if length > 1 && at_once == (durable == Durable::AtWait) {
                 continue;

@@ -290,7 +290,7 @@ fn bytes(step: usize, length: usize) -> Vec<u8> {
     (0..length).map(|i| 100 + 10 * step as u8 + (i / 512) as u8).collect()
 }
 
-fn act(live: &SimLive, act: Act, step: usize) -> Result<(), Errno> {
+fn act(live: &Arc<SimLive>, act: Act, step: usize) -> Result<(), Errno> {
     let make = |path, new: New<'_>| {
         let (dir, name) = parent(live, path)?;
         live.create(&dir, name, &new).map(drop)
@@ -428,7 +428,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
         sync_limit: SYNC_LIMIT as u64,
         ..LiveOptions::default()
     };
-    let live = Live::new(tree.clone(), journal, 0, options).unwrap();
+    let live = Arc::new(Live::new(tree.clone(), journal, 0, options).unwrap());
     let mut contents = Contents::default();
     for ino in [4, 5] {
         contents.bytes.insert(ino, Bytes::exact(&base.inodes[&ino].data));
@@ -511,7 +511,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
 pub struct Beside {
     pub base: State,
     pub tree: SimTree,
-    live: SimLive,
+    live: Arc<SimLive>,
 }
 
 /// With a mount begun.
@@ -529,7 +529,7 @@ pub fn live_on_tree(tree: SimTree) -> Beside {
         late: Arc::default(),
     };
     let options = LiveOptions { interval: Duration::from_secs(3600), ..LiveOptions::default() };
-    let live = Live::new(tree.clone(), journal, 0, options).unwrap();
+    let live = Arc::new(Live::new(tree.clone(), journal, 0, options).unwrap());
     tree.event(Event::Period(true));
     Beside { base, tree, live }
 }
