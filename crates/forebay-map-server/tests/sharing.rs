@@ -494,7 +494,7 @@ impl Drop for Freezer {
 fn soon<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> Option<R> {
     let (end, ends) = std::sync::mpsc::channel();
     std::thread::spawn(move || end.send(f()));
-    ends.recv_timeout(Duration::from_millis(1500)).ok()
+    ends.recv_timeout(Duration::from_secs(20)).ok()
 }
 
 /// A sync waits for blocks of a frozen file system.
@@ -569,7 +569,10 @@ fn a_frozen_file_system_keeps_no_other_file_from_being_opened_or_closed() {
         let closed = second.map_shared(&path, 0).and_then(|file| file.close());
         (closed, begun.elapsed(), second)
     });
-    std::thread::sleep(Duration::from_millis(1500));
+    let begun = Instant::now();
+    while !other.is_finished() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let (waited, opened) = (!closes.is_finished(), other.is_finished());
     freezer.thaw();
     closes.join().expect("no panic").expect("closed");

@@ -396,6 +396,7 @@ impl<T: Track> InPool for Inner<T> {
         }
         // A call that locks the segment first pins it and then needs its lock.
         let may = || !self.pinned(segment) || planted::is(Planted::PinNotSeen);
+        planted::wait_for(Planted::PinNotSeen, || self.pinned(segment));
         planted::wait();
         let gone = self.tracker.evict(segment, may, |late| {
             content.make_durable(segment, late)?;

@@ -109,7 +109,7 @@ pub(crate) enum Planted {
 }
 
 #[cfg(test)]
-pub(crate) use on::{is, plant, wait};
+pub(crate) use on::{is, plant, wait, wait_for};
 
 #[cfg(test)]
 mod on {
@@ -141,6 +141,14 @@ mod on {
             std::thread::sleep(std::time::Duration::from_micros(200));
         }
     }
+
+    /// Does so for `mistake` alone, until the event has happened, for 20 ms at most.
+    pub(crate) fn wait_for(mistake: Planted, event: impl Fn() -> bool) {
+        let begun = std::time::Instant::now();
+        while is(mistake) && !event() && begun.elapsed().as_millis() < 20 {
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
 }
 
 #[cfg(not(test))]
@@ -150,3 +158,6 @@ pub(crate) const fn is(_: Planted) -> bool {
 
 #[cfg(not(test))]
 pub(crate) const fn wait() {}
+
+#[cfg(not(test))]
+pub(crate) fn wait_for(_: Planted, _: impl Fn() -> bool) {}

@@ -397,6 +397,7 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
     const SEGMENTS: usize = 6;
     const WRITERS: usize = 2;
     const PAGES: usize = 24;
+    const PATIENCE: Duration = Duration::from_secs(60);
     let t = tracker(SEGMENTS, features);
     // Some pages of each segment, each with one writer.
     let page_of = |i: usize| (i * 7919) % SEGMENT_PAGES + (i % SEGMENTS) * SEGMENT_PAGES;
@@ -404,7 +405,16 @@ fn race(features: &Features, time: Duration) -> Result<[usize; 3], String> {
     let found: Mutex<Option<String>> = Mutex::new(None);
     let [syncs, watched, evicted] = [const { AtomicUsize::new(0) }; 3];
     let end = Instant::now() + time;
-    let over = || Instant::now() > end || found.lock().unwrap().is_some();
+    // On a busy machine little has happened by then.
+    let enough = || {
+        let [syncs, watched, evicted] =
+            [&syncs, &watched, &evicted].map(|n| n.load(Ordering::SeqCst));
+        syncs > 10 && (!features.watch || (watched > 5 && evicted > 5))
+    };
+    let over = || {
+        let now = Instant::now();
+        (now > end && enough()) || now > end + PATIENCE || found.lock().unwrap().is_some()
+    };
     let check = |own: &mut u64| {
         let before: Vec<u64> = stored.iter().map(|s| s.load(Ordering::SeqCst)).collect();
         take(&t, 0..usize::MAX);

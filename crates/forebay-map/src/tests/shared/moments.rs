@@ -295,7 +295,10 @@ fn a_process_that_ends_while_its_file_is_opened_does_not_join() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let ends = s.spawn(|| world.homes.gone(who, false));
-        std::thread::sleep(Duration::from_millis(200));
+        let begun = Instant::now();
+        while !ends.is_finished() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let waits = !ends.is_finished();
         machine.stall.store(false, Ordering::SeqCst);
         ends.join().expect("no panic").expect("gone");
