@@ -21,53 +21,30 @@
  * A request that is not answered within LIMIT_S fails the load: everything must end.
  */
 #define _GNU_SOURCE
-#include <endian.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
-#define SECTOR 512u
+#include "nbd_client.h"
+
 #define THREADS 8u
 #define PART 4096u /* sectors of a thread */
 #define TOTAL (THREADS * PART)
 #define MOST 128u
 #define ZERO_MOST 256u
 #define ZERO_EACH 8u /* generations that are divided by it are zeroes */
-#define LIMIT_S 60
-
-enum { NBD_READ, NBD_WRITE, NBD_DISC, NBD_FLUSH, NBD_WRITE_ZEROES = 6 };
-#define NBD_FUA 1u
-#define NO_ANSWER (-1) /* the server is gone */
 
 struct sector {
 	_Atomic uint32_t issued, acked, kept;
 	_Atomic uint32_t doubted; /* acknowledged, and a flush said that it may be lost */
 };
 static struct sector *sectors;
-static const char *socket_path, *export_name;
 static bool past, losing;
 static time_t until;
 static uint64_t seed;
 static atomic_uint flush_failures;
 static atomic_ulong writes, flushes, failed;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "nbdload: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 static uint64_t mix(uint64_t x)
 {
@@ -108,85 +85,6 @@ static void say_bad(FILE *to, const char *what, uint32_t sector, uint32_t gen)
 
 	fprintf(to, "%s: sector %u: generation %u; kept %u, acknowledged %u, issued %u\n", what, sector, gen,
 		s->kept, s->acked, s->issued);
-}
-
-/* --- NBD, the fixed newstyle handshake with one option ----------------------- */
-
-static bool all(ssize_t (*call)(int, void *, size_t), int fd, void *p, size_t n)
-{
-	for (size_t at = 0; at < n;) {
-		ssize_t got = call(fd, (char *)p + at, n - at);
-
-		if (got < 0 && errno == EAGAIN) {
-			fprintf(stderr, "nbdload: a request has no answer after %d s\n", LIMIT_S);
-			exit(3);
-		}
-		if (got <= 0)
-			return false;
-		at += (size_t)got;
-	}
-	return true;
-}
-
-static ssize_t send_some(int fd, void *p, size_t n)
-{
-	return send(fd, p, n, MSG_NOSIGNAL);
-}
-
-static bool put(int fd, const void *p, size_t n)
-{
-	return all(send_some, fd, (void *)p, n);
-}
-
-static bool get(int fd, void *p, size_t n)
-{
-	return all(read, fd, p, n);
-}
-
-static int connect_export(void)
-{
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct timeval limit = { .tv_sec = LIMIT_S };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	uint32_t length = (uint32_t)strlen(export_name), flags = htobe32(3);
-	struct __attribute__((packed)) {
-		uint64_t magic;
-		uint32_t option, length;
-	} option = { htobe64(0x49484156454f5054ull), htobe32(1), htobe32(length) };
-	uint8_t greeting[18], info[10];
-
-	strncpy(address.sun_path, socket_path, sizeof(address.sun_path) - 1);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) ||
-	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)))
-		die(socket_path);
-	if (!get(fd, greeting, sizeof(greeting)) || !put(fd, &flags, 4) || !put(fd, &option, 16) ||
-	    !put(fd, export_name, length) || !get(fd, info, sizeof(info)))
-		die("the handshake");
-	return fd;
-}
-
-/* 0, the server's error, or NO_ANSWER. */
-static int request(int fd, unsigned int type, unsigned int flags, uint64_t sector, uint32_t n, void *data)
-{
-	struct __attribute__((packed)) {
-		uint32_t magic;
-		uint16_t flags, type;
-		uint64_t handle, offset;
-		uint32_t length;
-	} out = { htobe32(0x25609513), htobe16(flags), htobe16(type), 0, htobe64(sector * SECTOR),
-		  htobe32(n * SECTOR) };
-	struct __attribute__((packed)) {
-		uint32_t magic, error;
-		uint64_t handle;
-	} in;
-
-	if (!put(fd, &out, sizeof(out)) || (type == NBD_WRITE && !put(fd, data, n * SECTOR)))
-		return NO_ANSWER;
-	if (type == NBD_DISC || !get(fd, &in, sizeof(in)))
-		return NO_ANSWER;
-	if (in.error == 0 && type == NBD_READ && !get(fd, data, n * SECTOR))
-		return NO_ANSWER;
-	return (int)be32toh(in.error);
 }
 
 /* --- load -------------------------------------------------------------------- */
@@ -300,7 +198,7 @@ static void *worker(void *arg)
 {
 	uint32_t self = (uint32_t)(uintptr_t)arg;
 	uint64_t *buf = malloc(MOST * SECTOR), random = mix(seed + self);
-	int fd = connect_export(), error = 0;
+	int fd = connect_export(false), error = 0;
 
 	while (time(NULL) < until && error != NO_ANSWER) {
 		uint32_t n, first;
@@ -411,7 +309,7 @@ int main(int argc, char **argv)
 	export_name = argv[3];
 	map_log(argv[4]);
 	if (strcmp(argv[1], "verify") == 0)
-		return verify(connect_export(), false);
+		return verify(connect_export(false), false);
 	if (argc < 7)
 		return 2;
 	until = time(NULL) + atol(argv[5]);

@@ -14,6 +14,9 @@
  *		versions or the one below; PLATTER is written, and each request from
  *		then on fails.  The cut waits for a write that is not synced, at most wait_ms
  *	SIGTERM	the same, then unmounts and ends
+ *	user.cut	setting this extended attribute to "OFFSET LENGTH" cuts a range: what was not
+ *		synced there is lost, nothing reaches it any more, and writes to it fail.  So
+ *		one disk serves many cases, each with a cut of its own.
  *
  * Keys: seed; keep (what the cut leaves of unsynced sectors: 0 nothing, 1 any
  * version of each); wait_ms (0); unit (so many sectors of a write are kept or lost together: 1);
@@ -58,6 +61,7 @@ static struct {
 	const char *directory, *path;
 	uint64_t bytes;
 	uint8_t *platter, *seen;
+	uint8_t *gone; /* of each sector: it lies in a range that was cut */
 	struct unsynced *first, **last;
 	uint64_t writes, flushes, failed;
 	bool cut;
@@ -107,6 +111,12 @@ static void store(uint8_t *to, const struct unsynced *w, uint64_t i)
 		memset(to + (w->sector + i) * SECTOR, 0, SECTOR);
 }
 
+static void store_synced(const struct unsynced *w, uint64_t i)
+{
+	if (!disk.gone[w->sector + i])
+		store(disk.platter, w, i);
+}
+
 static void forget_first(void)
 {
 	struct unsynced *w = disk.first;
@@ -137,7 +147,7 @@ static uint64_t lose_unsynced(void)
 				decided = unit;
 			}
 			if (kept)
-				store(disk.platter, disk.first, i);
+				store_synced(disk.first, i);
 		}
 	}
 	for (uint64_t i = 0; i < disk.bytes / SECTOR; i++)
@@ -179,7 +189,7 @@ static int disk_write(uint64_t offset, const uint8_t *data, uint64_t n)
 	}
 	pass_us(disk.write_us);
 	pthread_mutex_lock(&lock);
-	if (disk.cut) {
+	if (disk.cut || memchr(disk.gone + w->sector, 1, w->n)) {
 		error = -EIO;
 		free(w->data);
 		free(w);
@@ -214,7 +224,7 @@ static int disk_flush(void)
 	} else if (disk.lie != 1 || disk.flushes <= disk.lie_after) {
 		for (; disk.first && disk.first->number < before; forget_first())
 			for (uint64_t i = 0; i < disk.first->n; i++)
-				store(disk.platter, disk.first, i);
+				store_synced(disk.first, i);
 	}
 	pthread_mutex_unlock(&lock);
 	return error;
@@ -235,6 +245,24 @@ static int disk_read(uint64_t offset, uint8_t *to, uint32_t *n)
 		memcpy(to, disk.seen + offset, *n);
 	pthread_mutex_unlock(&lock);
 	return error;
+}
+
+static int disk_cut_range(const char *range, size_t n)
+{
+	unsigned long long offset, length;
+	char text[64] = "";
+
+	if (n >= sizeof(text))
+		return -EINVAL;
+	memcpy(text, range, n);
+	if (sscanf(text, "%llu %llu", &offset, &length) != 2 || offset % SECTOR || length % SECTOR ||
+	    offset > disk.bytes || length > disk.bytes - offset)
+		return -EINVAL;
+	pthread_mutex_lock(&lock);
+	memset(disk.gone + offset / SECTOR, 1, length / SECTOR);
+	memcpy(disk.seen + offset, disk.platter + offset, length);
+	pthread_mutex_unlock(&lock);
+	return 0;
 }
 
 /* --- FUSE ------------------------------------------------------------------ */
@@ -313,6 +341,14 @@ static void handle(const struct fuse_in_header *in, uint8_t *scratch)
 		const struct fuse_fallocate_in *f = body;
 
 		return answer(in->unique, disk_write(f->offset, NULL, f->length), NULL, 0);
+	}
+	case FUSE_SETXATTR: {
+		const struct fuse_setxattr_in *x = body;
+		const char *name = (const char *)body + FUSE_COMPAT_SETXATTR_IN_SIZE;
+
+		return answer(in->unique,
+			      strcmp(name, "user.cut") ? -EOPNOTSUPP : disk_cut_range(name + strlen(name) + 1, x->size),
+			      NULL, 0);
 	}
 	case FUSE_FSYNC:
 		return answer(in->unique, disk_flush(), NULL, 0);
@@ -397,6 +433,7 @@ static void load_platter(void)
 
 	disk.platter = memory(disk.bytes);
 	disk.seen = memory(disk.bytes);
+	disk.gone = memory(disk.bytes / SECTOR);
 	if (fd >= 0) {
 		if (read(fd, disk.platter, disk.bytes) < 0)
 			die(disk.path);
