@@ -244,7 +244,8 @@ pub fn emptied<T: Tree>(
     operation: impl Fn() -> tree::Result<()>,
 ) -> tree::Result<()> {
     match operation() {
-        Err(Errno::NOTEMPTY | Errno::EXIST) => {
+        // File systems differ in which of the two they give; the caller gets the tree's.
+        Err(answer @ (Errno::NOTEMPTY | Errno::EXIST)) => {
             let names = tree.names(dir)?;
             let ours = |name: &Vec<u8>| {
                 let found = tree.attr_of(dir, name)?;
@@ -252,7 +253,7 @@ pub fn emptied<T: Tree>(
             };
             let all = names.iter().map(ours).collect::<tree::Result<Vec<bool>>>()?;
             if !names.iter().any(|name| name == DONE) || all.contains(&false) {
-                return Err(Errno::NOTEMPTY);
+                return Err(answer);
             }
             names.iter().try_for_each(|name| tree.unlink(dir, name, false))?;
             operation()
