@@ -231,6 +231,28 @@ static void depths(void)
 	pool_restore();
 }
 
+/* What was sent to an origin that stands still, or that refuses it, is not written. */
+static void counted_when_taken(void)
+{
+	struct fby_volume_info info;
+	struct fby_io io;
+	u64 before;
+
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE);
+	before = info.origin_sectors_written;
+	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
+	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_ORIGIN && io.op == FBY_IO_WRITE);
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.origin_sectors_written == before);
+	fby_destage_complete(pool, io.id, 5);
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.origin_sectors_written == before);
+	EXPECT(next_request(pool->space.now_ns + 60000000000ull, &io, &wake) == FBY_ORIGIN && io.op == FBY_IO_WRITE);
+	fby_destage_complete(pool, io.id, 0);
+	fby_flight_reap(&pool->drain, 0);
+	EXPECT(fby_volume_info(pool, 0, &info) == FBY_DONE && info.origin_sectors_written == before + io.nsectors);
+	pool_restore();
+}
+
 /* A round releases at most an eighth of the throttle's range. */
 static void steps_are_small(void)
 {
@@ -429,6 +451,7 @@ void test_flight(void)
 	flush_is_no_request();
 	refused_together();
 	depths();
+	counted_when_taken();
 	steps_are_small();
 	slow_and_hung();
 	half_is_worth_it();

@@ -91,6 +91,19 @@ static int ask_msync(struct step *s)
 	return done;
 }
 
+/* Of another page. */
+static int ask_msync_elsewhere(struct step *s)
+{
+	uint8_t *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, OLD - PAGE);
+	int done;
+
+	if (map == MAP_FAILED)
+		return -errno;
+	done = result(msync(map, PAGE, MS_SYNC));
+	munmap(map, PAGE);
+	return done;
+}
+
 static int ask_range(struct step *s)
 {
 	return result(sync_file_range(s->fd, s->at, s->n, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
@@ -148,9 +161,11 @@ static int ask_ring_sync_file_range(struct step *s)
 
 /*
  * NOTHING: it does not ask for durability, and may be lost.  RANGE: neither, but map-run promises it.
- * MAP_RUN: only there; the kernel does not pass it to a file system by FUSE.
+ * MAP_RUN: only there; the kernel does not pass it to a file system by FUSE.  ELSEWHERE: of another
+ * part of the file; it asks for all that was written by calls, unless the kernel holds that back
+ * (WRITE_BACK in the environment).
  */
-enum { NOTHING = 1, LINKED, RANGE, MAP_RUN };
+enum { NOTHING = 1, LINKED, RANGE, MAP_RUN, ELSEWHERE };
 static const struct ask {
 	const char *name;
 	int (*ask)(struct step *s); /* after the write */
@@ -173,6 +188,7 @@ static const struct ask {
 	{ "RWF_DSYNC", NULL, 0, RWF_DSYNC, 0, 0 },
 	{ "sync_file_range", ask_range, 0, 0, RANGE, 0 },
 	{ "uring-sync_file_range", ask_ring_sync_file_range, 0, 0, NOTHING, 0 },
+	{ "msync-elsewhere", ask_msync_elsewhere, 0, 0, ELSEWHERE, 0 },
 	{ "sync", ask_sync, 0, 0, MAP_RUN, 0 },
 	{ "syncfs", ask_syncfs, 0, 0, MAP_RUN, 0 },
 };
@@ -180,7 +196,7 @@ static const struct ask {
 
 static bool asks_nothing(const struct ask *a)
 {
-	return a->how == NOTHING || (a->how == RANGE && !by_map_run);
+	return a->how == NOTHING || (a->how == RANGE && !by_map_run) || (a->how == ELSEWHERE && getenv("WRITE_BACK"));
 }
 
 /* --- ways to write --------------------------------------------------------- */
@@ -391,6 +407,8 @@ static const struct way {
 /* A file opened to be written synchronously says nothing of what is stored through a mapping. */
 static bool is_cell(const struct way *w, const struct ask *a)
 {
+	if (a->how == ELSEWHERE)
+		return !by_map_run && !w->map_run && w->write != write_mapped;
 	return (by_map_run || (!w->map_run && a->how != MAP_RUN)) && (!a->rw_flags || w->rw) && (a->how != LINKED || w->fill) &&
 	       (!a->open_flags || w->write != write_mapped);
 }
@@ -628,7 +646,7 @@ static int check(const char *record_path, bool forgot)
 			wrong += forgot ? ways[w].effect == DATA && c == DURABLE : c == LOST;
 		}
 	for (w = 0, a = 0; a < ASKS; a++)
-		w += by_map_run || asks[a].how != MAP_RUN;
+		w += asks[a].how != (by_map_run ? ELSEWHERE : MAP_RUN);
 	printf("%u ways to write x %u ways to ask, %u steps: %u cells durable, %u refused, %u lost; %u ask for nothing\n",
 	       ways_there(), w, steps, counts[DURABLE], counts[REFUSED], counts[LOST], unasked);
 	show(cells, errors, forgot);

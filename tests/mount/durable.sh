@@ -24,6 +24,8 @@ compile durable "$root/tests/mount/durable.c"
 cut_after() {
 	local system=$1 forget=$2
 	shift 2
+	unset WRITE_BACK
+	[[ " $* " != *" --write-back "* ]] || export WRITE_BACK=1
 	truncate -s 0 "$work/platter"
 	truncate -s $bytes "$work/platter"
 	rm -f "$pool"
