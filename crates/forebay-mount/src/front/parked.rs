@@ -7,14 +7,15 @@
 //! programs share a write of the disk.  The thread that waits makes the answers of those that one
 //! write made durable, and then waits for the next one that is left.
 
-use std::collections::VecDeque;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::tree::Result;
 
-/// Something that becomes durable, all in the order in which it was begun.
+/// Something that becomes durable.
 pub(crate) trait Awaited: Send {
+    /// What has a lower number is durable no later.
+    fn number(&self) -> u64;
     /// A wait would return at once.
     fn is_settled(&self) -> bool;
     fn wait(self) -> Result<()>;
@@ -41,12 +42,12 @@ pub(crate) struct Parked<A>(Mutex<State<A>>);
 struct State<A> {
     /// A thread waits, and will look for answers before it goes.
     waits: bool,
-    answers: VecDeque<Answer<A>>,
+    answers: Vec<Answer<A>>,
 }
 
 impl<A> Default for Parked<A> {
     fn default() -> Self {
-        Parked(Mutex::new(State { waits: false, answers: VecDeque::new() }))
+        Parked(Mutex::new(State { waits: false, answers: Vec::new() }))
     }
 }
 
@@ -64,7 +65,7 @@ impl<A: Awaited> Parked<A> {
         {
             let mut state = self.lock();
             if state.waits {
-                state.answers.push_back(answer);
+                state.answers.push(answer);
                 return;
             }
             state.waits = true;
@@ -76,20 +77,26 @@ impl<A: Awaited> Parked<A> {
         }
     }
 
-    /// Makes the answers that are settled.  Returns the first one that is not; `None`: there is
-    /// none, and this thread waits no more.
+    /// Makes the answers that are settled.  Returns the one that is settled next; `None`: there
+    /// is none, and this thread waits no more.
     fn make_settled(&self) -> Option<Answer<A>> {
         loop {
-            let answer = {
+            let settled = {
                 let mut state = self.lock();
-                let next = state.answers.pop_front();
-                state.waits = next.is_some();
-                next?
+                let all = std::mem::take(&mut state.answers).into_iter();
+                let (settled, left): (Vec<_>, Vec<_>) =
+                    all.partition(|answer| answer.awaited.is_settled());
+                state.answers = left;
+                if settled.is_empty() {
+                    let numbers = state.answers.iter().map(|answer| answer.awaited.number());
+                    let next = numbers.enumerate().min_by_key(|(_, number)| *number);
+                    let next = next.map(|(at, _)| state.answers.remove(at));
+                    state.waits = next.is_some();
+                    return next;
+                }
+                settled
             };
-            match answer.awaited.is_settled() {
-                true => answer.make(),
-                false => return Some(answer),
-            }
+            settled.into_iter().for_each(Answer::make);
         }
     }
 }
@@ -128,6 +135,10 @@ mod tests {
     struct Entry(Arc<Disk>, u64);
 
     impl Awaited for Entry {
+        fn number(&self) -> u64 {
+            self.1
+        }
+
         fn is_settled(&self) -> bool {
             self.1 <= self.0.state.lock().unwrap().0
         }
@@ -185,5 +196,30 @@ mod tests {
         next.join().expect("the next one");
         answer(7).join().expect("what is durable");
         assert_eq!(told.recv_timeout(SOON), Ok(7));
+    }
+
+    /// Answers are left in another order than that of their entries.
+    #[test]
+    fn an_answer_that_is_durable_waits_for_none_that_is_not() {
+        let (disk, parked) = (Arc::<Disk>::default(), Arc::<Parked<Entry>>::default());
+        let (tell, told) = mpsc::channel();
+        let answer = |number: u64| {
+            let (parked, disk, tell) = (parked.clone(), disk.clone(), tell.clone());
+            thread::spawn(move || {
+                parked.answer(Entry(disk, number), move |_| {
+                    let _ = tell.send(number);
+                });
+            })
+        };
+        let first = answer(1);
+        disk.has_waiting(1);
+        for number in [5, 3, 4, 2] {
+            answer(number).join().expect("it does not wait");
+        }
+        for durable in 1..=5 {
+            disk.durable(durable);
+            assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(durable));
+        }
+        first.join().expect("the one that waits");
     }
 }

@@ -32,6 +32,10 @@ use crate::unix::{Node, UnixTree};
 type TreeFsync = Fsync<UnixTree, PoolJournal>;
 
 impl Awaited for TreeFsync {
+    fn number(&self) -> u64 {
+        Fsync::number(self)
+    }
+
     fn is_settled(&self) -> bool {
         Fsync::is_settled(self)
     }

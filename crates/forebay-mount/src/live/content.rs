@@ -32,6 +32,11 @@ impl<T: Tree, J: Journal> fmt::Debug for Fsync<T, J> {
 }
 
 impl<T: Tree, J: Journal> Fsync<T, J> {
+    /// A sync with a lower number is durable no later.
+    pub fn number(&self) -> u64 {
+        self.ticket.0
+    }
+
     /// Whether [`Fsync::wait`] would return at once.
     pub fn is_settled(&self) -> bool {
         self.ticket.is_durable() || self.live.journal.is_settled(self.ticket)
