@@ -300,8 +300,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             if !may_log()? {
                 return Ok(None);
             }
-            // Whoever waits for space holds no group.
-            self.settle(logged)?;
+            // Whoever waits for space holds no group.  The last entry's ticket is that of all.
+            drop(logged);
             let (hold, entry) = self.submit(&[inode], false, body)?;
             Ok(Some(Pending { ticket: entry.ticket, hold: Some(hold) }))
         };

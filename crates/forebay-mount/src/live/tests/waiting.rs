@@ -162,6 +162,26 @@ fn a_tree_comes_home_without_its_log() {
     }
 }
 
+/// All entries of a sync share a write.
+#[test]
+fn a_sync_of_several_entries_waits_once() {
+    let bed = Bed::calm("several");
+    let file = bed.create("f").unwrap();
+    bed.live.sync_here().unwrap();
+    let journal = bed.live.journal();
+    bed.live.write(&file, 0, &vec![7; 200 << 10]).unwrap();
+    journal.late.store(true, Ordering::Relaxed);
+    let (live, (done, told)) = (bed.live.clone(), mpsc::channel());
+    thread::spawn(move || done.send(live.begin_fsync(&file).map(|fsync| fsync.wait())));
+    until_waiting(journal, 1);
+    let logged = journal.entries.lock().unwrap().len();
+    assert!(logged > 3, "{logged} entries before a wait");
+    assert!(told.try_recv().is_err());
+    journal.set_gate(true);
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(Ok(()))));
+    assert_eq!(*journal.durable.lock().unwrap(), journal.asked.load(Ordering::Relaxed));
+}
+
 fn until_waiting(journal: &MemoryLog, many: u64) {
     let begun = Instant::now();
     while journal.waiting.load(Ordering::Relaxed) < many {
