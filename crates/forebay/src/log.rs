@@ -242,6 +242,9 @@ impl Log {
             let wait = match appended.map_err(|e| self.append_error(e, txg, pieces))? {
                 Decision::Wait(wait) => wait,
                 _ => {
+                    if let Some(sender) = &core.sender {
+                        sender.submitted(self.0.index, name.ticket);
+                    }
                     let appended = EntryName { generation: name.gen, id: name.id };
                     return Ok((appended, Ticket(name.ticket)));
                 }

@@ -58,6 +58,8 @@ pub struct Sender {
     ended: Condvar,
     /// A push has ended before everything was sent.
     left: AtomicBool,
+    /// Leaders that hold a group; changed under the lock.
+    holding: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -170,6 +172,7 @@ impl Sender {
             ends: AtomicU64::new(0),
             ended: Condvar::new(),
             left: AtomicBool::new(false),
+            holding: AtomicU32::new(0),
             state: Mutex::new(state),
         }
     }
@@ -180,6 +183,12 @@ impl Sender {
 
     pub fn counts(&self) -> SenderCounts {
         self.lock().counts
+    }
+
+    /// As if a write had taken so long.
+    #[cfg(test)]
+    pub fn took(&self, time: Duration) {
+        self.lock().times.writes.add(time);
     }
 
     /// Returns when the entry of the log is durable.  `wake`: whom the host is to wake.
@@ -203,6 +212,21 @@ impl Sender {
         match self.engine.ticket(ticket) {
             TicketState::Durable => Ok(()),
             _ => Err(self.failed()),
+        }
+    }
+
+    /// An entry was appended, and perhaps nobody waits for it.  A group that was held for it is
+    /// held no longer.
+    pub fn submitted(&self, log: u16, ticket: u64) {
+        if ticket == 0 || self.holding.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let state = self.lock();
+        let queue = &state.logs[usize::from(log)];
+        let came = queue.holds && self.rest(queue, ticket).is_none();
+        drop(state);
+        if came {
+            self.ended.notify_all();
         }
     }
 
@@ -500,6 +524,9 @@ impl Sender {
             if !state.logs[log].holds {
                 state.logs[log].holds = true;
                 state.counts.held += 1;
+                self.holding.fetch_add(1, Ordering::AcqRel);
+                // Who has appended before that has not told of it.
+                continue;
             }
             // A short sleep would be too long.
             if rest > 2 * SLACK {
@@ -514,7 +541,9 @@ impl Sender {
             }
         }
         let queue = &mut state.logs[log];
-        queue.holds = false;
+        if std::mem::take(&mut queue.holds) {
+            self.holding.fetch_sub(1, Ordering::AcqRel);
+        }
         // That of an entry which is durable is over: this is the next group's.
         if self.pending(ticket) {
             queue.hold = None;

@@ -102,7 +102,10 @@ impl Bed {
         loop {
             let seen = self.sender.ends();
             match self.engine.log_append(self.logs[log], SYNCED + 1, next, &[&body], &mut wake) {
-                Ok((Decision::Done, name)) => return Ok(name.ticket),
+                Ok((Decision::Done, name)) => {
+                    self.sender.submitted(self.logs[log], name.ticket);
+                    return Ok(name.ticket);
+                }
                 Ok((Decision::Wait(Wait::Ticket), _)) => self.sender.help(seen, &mut wake),
                 Ok((Decision::Wait(Wait::Slot), _)) => std::thread::yield_now(),
                 Err(Code(sys::FBY_E_MEDIUM)) => return Err(self.sender.failed()),

@@ -196,3 +196,24 @@ fn one_client_is_never_held() {
         assert_eq!(bed.sender.counts().held, 0);
     }
 }
+
+/// A group is held for two entries.  The second one is appended, and nobody waits for it.
+#[test]
+fn a_held_group_is_sent_when_the_entry_comes_for_which_nobody_waits() {
+    let model = Arc::new(Model::new(blank(), Durable::Through, 0, 0));
+    let bed = Arc::new(Bed::on(&model, Durable::Through, 1));
+    bed.sender.took(Duration::from_secs(8000));
+    bed.append(0, 0, 100).unwrap();
+    bed.append_durable(0, 1, 100).unwrap();
+    let (of, (done, told)) = (bed.clone(), std::sync::mpsc::channel());
+    std::thread::spawn(move || done.send(of.append_durable(0, 2, 100).is_ok()));
+    while bed.sender.counts().held == 0 {
+        std::thread::yield_now();
+    }
+    // The leader is asleep by then.
+    std::thread::sleep(Duration::from_millis(50));
+    let ticket = bed.append(0, 3, 100).unwrap();
+    assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(true));
+    bed.sender.wait(bed.logs[0], ticket, &mut 0).unwrap();
+    assert_eq!((bed.sender.counts().held, bed.lost()), (1, 0));
+}
