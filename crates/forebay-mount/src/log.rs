@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The journal of a mount: a named log of a pool.
 
-use forebay::{Error, Generation, Log, Ticket};
+use forebay::{Error, Generation, Log, Submitted, Ticket, Writes};
 
 use crate::live::{Journal, JournalError};
 
@@ -24,11 +24,16 @@ impl PoolJournal {
 
 impl Journal for PoolJournal {
     fn append(&self, txg: u64, pieces: &[&[u8]]) -> Result<Ticket, JournalError> {
-        match self.log.try_submit(txg, Generation::New, pieces) {
-            Ok((_, ticket)) => Ok(ticket),
+        match self.log.submit_now(txg, Generation::New, pieces) {
+            Ok(Submitted::Done(_, ticket)) => Ok(ticket),
+            Ok(Submitted::Busy(writes)) => Err(JournalError::Busy(writes)),
             Err(Error::LogFull { .. }) => Err(JournalError::Full),
             Err(e) => Err(JournalError::Failed(e.to_string())),
         }
+    }
+
+    fn wait_for_writes(&self, before: Writes) {
+        self.log.wait_for_writes(before);
     }
 
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {

@@ -108,7 +108,8 @@ pub use create::{create, inspect};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
 pub use log::{
-    Claimed, Effect, Generation, Log, LogEntry, LogHeader, LogOptions, Ticket, LOG_HEADER_BYTES,
+    Claimed, Effect, Generation, Log, LogEntry, LogHeader, LogOptions, Submitted, Ticket, Writes,
+    LOG_HEADER_BYTES,
 };
 pub use mark::{
     accept_host, file_identity, state_dir, Attaching, Bears, Completed, FileMark,

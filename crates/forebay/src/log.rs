@@ -46,6 +46,20 @@ impl Ticket {
     }
 }
 
+/// What a submit found: see [`Log::submit_now`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// The entry has its place.
+    Done(EntryName, Ticket),
+    /// It has not.  The caller drops what others may need, calls [`Log::wait_for_writes`], and
+    /// tries again.
+    Busy(Writes),
+}
+
+/// The writes of a pool's disk that had ended before a submit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Writes(u64);
+
 /// An append without space tries again as often as this, if meanwhile something was sent that
 /// may have freed a chunk.
 const FREED_TRIES: u32 = 8;
@@ -195,6 +209,26 @@ impl Log {
         self.submit_within(Some(Duration::ZERO), txg, generation, pieces)
     }
 
+    /// Like `try_submit`, but never waits for the disk: where the entry has to wait until what was
+    /// appended before is written, that is told.
+    pub fn submit_now(
+        &self,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+    ) -> Result<Submitted> {
+        self.submit_or_busy(Some(Duration::ZERO), txg, generation, pieces, true)
+    }
+
+    /// Writes what such a submit has to wait for, or waits until another thread has written
+    /// some of it.
+    pub fn wait_for_writes(&self, before: Writes) {
+        let core = self.core();
+        if let Some(sender) = &core.sender {
+            core.help(sender, Wait::Ticket, before.0);
+        }
+    }
+
     /// Waits until the entry of the ticket is durable, with all of this log before it.  Fails if
     /// the pool has failed first: then the entry may be there after a restart, or not.
     pub fn wait(&self, ticket: Ticket) -> Result<()> {
@@ -229,6 +263,21 @@ impl Log {
         generation: Generation,
         pieces: &[&[u8]],
     ) -> Result<(EntryName, Ticket)> {
+        match self.submit_or_busy(limit, txg, generation, pieces, false)? {
+            Submitted::Done(name, ticket) => Ok((name, ticket)),
+            Submitted::Busy(_) => unreachable!("this submit waits"),
+        }
+    }
+
+    #[inline]
+    fn submit_or_busy(
+        &self,
+        limit: Option<Duration>,
+        txg: u64,
+        generation: Generation,
+        pieces: &[&[u8]],
+        tells_busy: bool,
+    ) -> Result<Submitted> {
         let (core, mut waiter) = (self.core(), Waiter::default());
         let (mut new, mut tries) = (generation == Generation::New, 0);
         loop {
@@ -246,9 +295,12 @@ impl Log {
                         sender.submitted(self.0.index, name.ticket);
                     }
                     let appended = EntryName { generation: name.gen, id: name.id };
-                    return Ok((appended, Ticket(name.ticket)));
+                    return Ok(Submitted::Done(appended, Ticket(name.ticket)));
                 }
             };
+            if tells_busy && wait == Wait::Ticket {
+                return Ok(Submitted::Busy(Writes(seen)));
+            }
             // The next entry begins the generation, this one or another's: to begin one more
             // would let those who append all the time overtake it again and again.
             new = false;

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use forebay::Ticket;
+use forebay::{Ticket, Writes};
 use rustix::io::Errno;
 
 use crate::mark::{self, GroupMark};
@@ -65,6 +65,8 @@ pub trait Journal: Send + Sync {
     /// Appends an entry after all earlier ones.  It is durable when [`Journal::wait`] of the
     /// ticket has returned.
     fn append(&self, txg: u64, pieces: &[&[u8]]) -> std::result::Result<Ticket, JournalError>;
+    /// After [`JournalError::Busy`]: returns when an append may find a place.
+    fn wait_for_writes(&self, _before: Writes) {}
     /// Waits until the entry and all before it are durable.
     fn wait(&self, ticket: Ticket) -> std::result::Result<(), JournalError>;
     /// Whether that wait would return at once.
@@ -80,6 +82,9 @@ pub enum JournalError {
     /// There is no space now.  Nothing was appended.
     #[error("the pool has no space for the log")]
     Full,
+    /// The entry has no place before others are written.  Nothing was appended.
+    #[error("the log's disk is busy")]
+    Busy(Writes),
     #[error("{0}")]
     Failed(String),
 }
@@ -427,6 +432,23 @@ impl<T: Tree, J: Journal> Live<T, J> {
         names: bool,
         body: &Records,
     ) -> Result<Option<Appended>> {
+        loop {
+            match self.try_append(counts, hold, involved, names, body)? {
+                Ok(appended) => return Ok(appended),
+                // Who waits for the log's disk keeps nobody from the appends.
+                Err(before) => self.journal.wait_for_writes(before),
+            }
+        }
+    }
+
+    fn try_append(
+        &self,
+        counts: bool,
+        hold: &Held<'_, T>,
+        involved: &[&Arc<Inode<T::Node>>],
+        names: bool,
+        body: &Records,
+    ) -> Result<std::result::Result<Option<Appended>, Writes>> {
         // Appends come one after another: an inode is bound before an entry names it, and
         // entries are in the order of the operations.  They become durable in this order.
         let mut appender = self.appender.lock().unwrap_or_else(PoisonError::into_inner);
@@ -474,7 +496,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         let ticket = match self.journal.append(hold.txg, &pieces) {
             Ok(ticket) => ticket,
-            Err(JournalError::Full) => return Ok(None),
+            Err(JournalError::Full) => return Ok(Ok(None)),
+            Err(JournalError::Busy(before)) => {
+                if planted(Bug::BusyKeepsAll) {
+                    self.journal.wait_for_writes(before);
+                }
+                return Ok(Err(before));
+            }
             Err(failed @ JournalError::Failed(_)) => return Err(self.fail_log(&failed)),
         };
         appender.number = number;
@@ -490,7 +518,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.counters.entries.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Some(Appended { number, ticket }))
+        Ok(Ok(Some(Appended { number, ticket })))
     }
 
     /// Returns the tree's answer to the change that the entry of this number announced.

@@ -26,6 +26,8 @@ struct MemoryLog {
     asked: AtomicU64,
     panics: AtomicBool,
     fails: AtomicBool,
+    /// The next append finds the disk busy until the gate is open.
+    busy: AtomicBool,
     entry_max: usize,
     /// Entries are durable when they were waited for, and waits end when the gate is open.
     late: AtomicBool,
@@ -39,6 +41,13 @@ impl MemoryLog {
         *self.gate.0.lock().unwrap() = open;
         self.gate.1.notify_all();
     }
+
+    fn wait_for_gate(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let shut = self.gate.1.wait_while(self.gate.0.lock().unwrap(), |open| !*open);
+        drop(shut.unwrap());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Default for MemoryLog {
@@ -50,6 +59,7 @@ impl Default for MemoryLog {
             asked: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             fails: AtomicBool::new(false),
+            busy: AtomicBool::new(false),
             entry_max: 64 << 10,
             late: AtomicBool::new(false),
             durable: Mutex::new(0),
@@ -65,6 +75,9 @@ impl Journal for MemoryLog {
         if self.fails.load(Ordering::Relaxed) {
             return Err(JournalError::Failed("the log's disk".into()));
         }
+        if self.busy.swap(false, Ordering::Relaxed) {
+            return Err(JournalError::Busy(Default::default()));
+        }
         let body = pieces.concat();
         if body.len() > self.entry_max {
             return Err(JournalError::Failed("an entry that is too large".into()));
@@ -79,11 +92,12 @@ impl Journal for MemoryLog {
         Ok(Ticket(if self.late.load(Ordering::Relaxed) { number } else { 0 }))
     }
 
+    fn wait_for_writes(&self, _: forebay::Writes) {
+        self.wait_for_gate();
+    }
+
     fn wait(&self, ticket: Ticket) -> std::result::Result<(), JournalError> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let shut = self.gate.1.wait_while(self.gate.0.lock().unwrap(), |open| !*open);
-        drop(shut.unwrap());
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.wait_for_gate();
         let mut durable = self.durable.lock().unwrap();
         *durable = durable.max(ticket.0);
         Ok(())

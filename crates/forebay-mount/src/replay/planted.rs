@@ -60,6 +60,7 @@ pub enum Bug {
     NamesNotWaited,
     CleanIsDurable,
     ErrorOfAnother,
+    BusyKeepsAll,
 }
 
 /// Bugs of the replay, and of what is logged for it.

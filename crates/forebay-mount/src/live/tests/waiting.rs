@@ -162,6 +162,36 @@ fn a_tree_comes_home_without_its_log() {
     }
 }
 
+/// An append that waits for the disk to write others gives the appends to another thread.
+#[test]
+fn an_append_that_finds_the_disk_busy_keeps_no_other() {
+    for bug in [None, Some(Bug::BusyKeepsAll)] {
+        let bed = Bed::calm("busy");
+        let journal = bed.live.journal();
+        journal.busy.store(true, Ordering::Relaxed);
+        let create = |name: &'static [u8], bug| {
+            let (live, (done, told)) = (bed.live.clone(), mpsc::channel());
+            thread::spawn(move || {
+                plant(bug);
+                let new = New::plain(Kind::File, 0o644);
+                let _ = done.send(live.create(live.root(), name, &new).map(drop));
+            });
+            told
+        };
+        let first = create(b"first", bug);
+        until_waiting(journal, 1);
+        let second = create(b"second", None);
+        match bug {
+            None => assert_eq!(second.recv_timeout(Duration::from_secs(20)), Ok(Ok(()))),
+            Some(_) => assert!(second.recv_timeout(Duration::from_millis(300)).is_err()),
+        }
+        assert!(first.try_recv().is_err());
+        journal.set_gate(true);
+        assert_eq!(first.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
+        assert!(bed.dir.join("first").exists());
+    }
+}
+
 /// All entries of a sync share a write.
 #[test]
 fn a_sync_of_several_entries_waits_once() {
