@@ -26,6 +26,8 @@ struct MemoryLog {
     asked: AtomicU64,
     panics: AtomicBool,
     fails: AtomicBool,
+    /// Tickets that are waited for never become durable.
+    loses: AtomicBool,
     /// The next append finds the disk busy until the gate is open.
     busy: AtomicBool,
     entry_max: usize,
@@ -59,6 +61,7 @@ impl Default for MemoryLog {
             asked: AtomicU64::new(0),
             panics: AtomicBool::new(false),
             fails: AtomicBool::new(false),
+            loses: AtomicBool::new(false),
             busy: AtomicBool::new(false),
             entry_max: 64 << 10,
             late: AtomicBool::new(false),
@@ -98,6 +101,9 @@ impl Journal for MemoryLog {
 
     fn wait(&self, ticket: Ticket) -> std::result::Result<(), JournalError> {
         self.wait_for_gate();
+        if self.loses.load(Ordering::Relaxed) {
+            return Err(JournalError::Failed("the log's disk".into()));
+        }
         let mut durable = self.durable.lock().unwrap();
         *durable = durable.max(ticket.0);
         Ok(())

@@ -61,6 +61,7 @@ pub enum Bug {
     CleanIsDurable,
     ErrorOfAnother,
     BusyKeepsAll,
+    OneEndsTooEarly,
 }
 
 /// Bugs of the replay, and of what is logged for it.

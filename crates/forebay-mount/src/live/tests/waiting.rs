@@ -90,7 +90,7 @@ fn who_waits_for_an_entry_keeps_nobody_from_appending() {
 /// sync that reads the file back must not log what it finds, which may be old.
 #[test]
 fn an_error_that_another_sync_was_told_is_waited_for() {
-    for bug in [None, Some(Bug::ErrorOfAnother)] {
+    for bug in [None, Some(Bug::ErrorOfAnother), Some(Bug::OneEndsTooEarly)] {
         let tree = SimTree::new(State::empty());
         let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
         let live = Arc::new(Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap());
@@ -107,19 +107,25 @@ fn an_error_that_another_sync_was_told_is_waited_for() {
         copied(3);
         tree.write_back.fail();
         let background = live.clone();
-        let syncing = thread::spawn(move || background.sync_here());
+        let syncing = thread::spawn(move || {
+            plant(bug);
+            background.sync_here()
+        });
         tree.write_back.was_told();
         let (of, inode, (done, told)) = (live.clone(), file.clone(), mpsc::channel());
         thread::spawn(move || {
             plant(bug);
             let _ = done.send(of.fsync(&inode));
         });
-        if bug.is_some() {
+        if bug == Some(Bug::ErrorOfAnother) {
             assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "the mistake");
         } else {
             assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "it is not known yet");
         }
         tree.write_back.let_return();
+        if bug == Some(Bug::OneEndsTooEarly) {
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "the mistake");
+        }
         assert_eq!(syncing.join().unwrap(), Err(Errno::IO));
         if bug.is_none() {
             assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Err(Errno::IO)));
@@ -189,6 +195,32 @@ fn an_append_that_finds_the_disk_busy_keeps_no_other() {
         journal.set_gate(true);
         assert_eq!(first.recv_timeout(Duration::from_secs(20)), Ok(Ok(())));
         assert!(bed.dir.join("first").exists());
+    }
+}
+
+/// An entry was appended, and never became durable: the mount fails as after an append that failed.
+#[test]
+fn an_entry_that_is_lost_fails_the_mount() {
+    for syncs in [false, true] {
+        let bed = Bed::calm("lost");
+        let file = bed.create("f").unwrap();
+        bed.live.write(&file, 0, b"precious").unwrap();
+        let journal = bed.live.journal();
+        journal.set_gate(true);
+        journal.late.store(true, Ordering::Relaxed);
+        journal.loses.store(true, Ordering::Relaxed);
+        let done = match syncs {
+            true => bed.live.fsync(&file),
+            false => bed.create("g").map(drop),
+        };
+        assert_eq!(done, Err(Errno::IO), "syncs: {syncs}");
+        assert!(!bed.dir.join("g").exists(), "the tree comes after the log");
+        assert!(bed.live.failure().unwrap().of_log && !bed.live.has_tree_failed());
+        // The disk is there again, and nobody believes it.
+        journal.loses.store(false, Ordering::Relaxed);
+        assert_eq!(bed.live.fsync(&file), Err(Errno::IO));
+        assert_eq!(bed.live.write(&file, 0, b"late"), Err(Errno::IO));
+        assert_eq!(bed.create("h").map(drop), Err(Errno::IO));
     }
 }
 
