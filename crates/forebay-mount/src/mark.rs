@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use forebay::Uuid;
 
-use crate::record::{Kind, SetAttr};
+use crate::record::{Kind, SetAttr, Time};
 use crate::replay::planted::{planted, Bug};
 use crate::replay::{put_aside, ReplayError};
 use crate::tree::{self, Attr, New, RenameHow, Tree};
@@ -345,7 +345,12 @@ pub fn judge(found: &Found, pool: Uuid, log: &str, period: Option<Uuid>) -> Resu
 pub struct GroupMark<N> {
     node: N,
     period: Uuid,
+    /// The mark itself, whose time says how far the tree is.
+    mark: Option<N>,
 }
+
+/// Later times of a mark are dates, and no numbers of entries.
+const MOST_REACHED: u64 = 1_000_000_000;
 
 /// The size of the file.  Btrfs keeps shorter files within its metadata, which it never changes
 /// in place.
@@ -360,7 +365,7 @@ impl<N> GroupMark<N> {
     fn create<T: Tree<Node = N>>(tree: &T, period: Uuid, group: u64) -> tree::Result<GroupMark<N>> {
         let node = tree.create(&tree.root(), GROUP, &New::plain(Kind::File, 0o644))?;
         tree.write_in_place(&node);
-        let mark = GroupMark { node, period };
+        let mark = GroupMark { node, period, mark: None };
         let mut block = mark.text(group).into_bytes();
         block.resize(GROUP_BYTES, 0);
         tree.write(&mark.node, 0, &block)?;
@@ -371,6 +376,28 @@ impl<N> GroupMark<N> {
     /// The text lies within one sector: a crash leaves the old number or the new one.
     fn text(&self, group: u64) -> String {
         format!("{} {group:020}\n", self.period)
+    }
+
+    /// Whether the mark can say how far the tree is: the tree keeps order and exact times, and a
+    /// replay by anybody believes the mark's owner.
+    pub fn can_reach<T: Tree<Node = N>>(&self, tree: &T) -> bool {
+        let keeps = |number| {
+            self.reach(tree, number)?;
+            let attr = tree.attr(self.mark.as_ref().ok_or(Errno::NOENT)?)?;
+            let owned = attr.uid == 0 || attr.uid == tree.attr(&tree.root())?.uid;
+            let exact = Time { seconds: number as i64, nanoseconds: 0 };
+            Ok::<_, Errno>(owned && attr.mtime == exact)
+        };
+        // Some file systems know only even seconds.  A log that has an entry has its number, too.
+        tree.keeps_order() && [1, 0].into_iter().all(|number| keeps(number) == Ok(true))
+    }
+
+    /// Tells that the tree has the change of each entry before this one, and may have that of
+    /// this one, before its entry is durable.  A file system that keeps the change keeps this.
+    pub fn reach<T: Tree<Node = N>>(&self, tree: &T, number: u64) -> tree::Result<()> {
+        let mark = self.mark.as_ref().filter(|_| number < MOST_REACHED).ok_or(Errno::OVERFLOW)?;
+        let mtime = Some(Time { seconds: number as i64, nanoseconds: 0 });
+        tree.set_attr(mark, &SetAttr { mtime, ..SetAttr::default() })
     }
 
     /// Sets the number, durably.  The group's changes in the tree are durable before.
@@ -386,6 +413,22 @@ impl<N> GroupMark<N> {
             false => tree.sync(&self.node),
         }
     }
+}
+
+/// The number of [`GroupMark::reach`]; 0: the tree has no change before its entry.
+pub fn reached<T: Tree>(tree: &T) -> tree::Result<u64> {
+    let root = tree.root();
+    for name in [MARK, DONE] {
+        let Some(attr) = tree.attr_of(&root, name)? else { continue };
+        // Whoever may write to the root can make a mark of the same content.
+        if attr.kind != Kind::Symlink || !is_trusted(tree, &root, &attr)? {
+            return Ok(0);
+        }
+        let number = u64::try_from(attr.mtime.seconds).unwrap_or(MOST_REACHED);
+        let exact = attr.mtime.nanoseconds == 0 && number < MOST_REACHED;
+        return Ok(if exact { number } else { 0 });
+    }
+    Ok(0)
 }
 
 /// The content of the file.
@@ -492,7 +535,7 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
     let target = serde_json::to_vec(mark).expect("a mark is JSON");
     let new = New { target: &target, ..New::plain(Kind::Symlink, 0o777) };
     // A tree with a mark always has a number.
-    let group = failed(GroupMark::create(tree, mark.period, synced), "set")?;
+    let mut group = failed(GroupMark::create(tree, mark.period, synced), "set")?;
     // Only an inode that is no mark is removed here: a real mark refuses the mount.
     remove_name(tree, MARK)?;
     let made = failed(tree.create(&root, MARK, &new), "set")?;
@@ -504,6 +547,7 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
             return Err(MarkError::FoldsCase);
         }
     }
+    group.mark = Some(made);
     match planted(Bug::MarkNotSynced) {
         true => Ok(()),
         false => failed(tree.sync_all(), "sync"),

@@ -181,6 +181,11 @@ pub trait Tree: Send + Sync {
         let _ = (node, dir);
         Err(Errno::XDEV)
     }
+    /// A crash leaves no later change of names or attributes without an earlier one, unless a
+    /// single file was synced.
+    fn keeps_order(&self) -> bool {
+        false
+    }
     /// The seals of an inode, as far as the file system shows them.
     fn seals(&self, node: &Self::Node) -> Result<Seals> {
         let _ = node;

@@ -28,6 +28,7 @@ use rustix::io::Errno;
 mod above;
 mod held;
 mod now;
+mod ordered;
 
 pub use above::{is_mounted, is_mounted_at};
 use held::Cache;
@@ -386,6 +387,10 @@ impl Tree for UnixTree {
         };
         let path = self.path.as_os_str().as_bytes().to_vec();
         Ok(TreeIdentity { file_system, root: self.handle(&self.root)?, path })
+    }
+
+    fn keeps_order(&self) -> bool {
+        self.root.fd().is_ok_and(ordered::keeps_order)
     }
 
     fn root(&self) -> Node {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{asked_often, Inode, Journal, Live};
+use super::{asked_often, Inode, Journal, Live, When};
 use crate::record::{Record, Records, SetAttr};
 use crate::tree::{Attr, Result, Tree, ACCESS_ACL};
 
@@ -17,7 +17,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // an entry behind it.
         let _content = set.mtime.map(|_| inode.content());
         let record = Record::Attr { fid: inode.fid, set: *set };
-        self.change(inode, &record, || self.tree.set_attr(&inode.node, set))
+        self.change(When::Appended, inode, &record, || self.tree.set_attr(&inode.node, set))
     }
 
     pub fn xattr(&self, inode: &Inode<T::Node>, name: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -46,7 +46,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             content
         });
         let record = Record::Xattr { fid: inode.fid, name, value };
-        self.change(inode, &record, || self.tree.set_xattr(&inode.node, name, value))
+        let set = || self.tree.set_xattr(&inode.node, name, value);
+        self.change(When::Appended, inode, &record, set)
     }
 
     /// Sets an ACL for a caller who may not keep the set-group-ID bit: one entry clears the bit
@@ -60,7 +61,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let set = SetAttr { mode: Some(mode & !0o2000), ..SetAttr::default() };
         let mut body = Records::of(&Record::Attr { fid: inode.fid, set });
         body.push(&Record::Xattr { fid: inode.fid, name: ACCESS_ACL, value: Some(acl) });
-        self.change_of(inode, &body, || {
+        self.change_of(When::Appended, inode, &body, || {
             self.tree.set_attr(&inode.node, &set)?;
             let done = self.tree.set_xattr(&inode.node, ACCESS_ACL, Some(acl));
             if done.is_err() {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::groups::Closed;
-use super::{now_ns, Journal, Live};
+use super::{now_ns, Journal, Live, What};
 use crate::record::{Record, Records};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Result, Tree};
@@ -105,6 +105,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.inodes().sync_ended();
             return Ok(());
         }
+        let _single = self.before_single_sync()?;
         closed.touched.iter().try_for_each(|inode| {
             let mut one = Some(self.syncs.begin_one(inode.ino));
             let synced = self.tree.sync(&inode.node);
@@ -127,7 +128,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if let Some(hold) = self.groups.enter_if_pending() {
             // A lack of space does no harm here.
             let alive = Records::of(&Record::Alive);
-            if let Ok(Some(entry)) = self.append_as(false, &hold, &[], false, &alive) {
+            if let Ok(Some(entry)) = self.append(What::Sign, &hold, &[], false, &alive) {
                 let _ = self.wait(entry.ticket);
             }
         }

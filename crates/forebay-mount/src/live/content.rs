@@ -11,7 +11,7 @@ use super::groups::Hold;
 use super::recent::Writes;
 use super::room::Room;
 use super::taken::Taken;
-use super::{ns_of, Content, Inode, Journal, Live, Logged, Pending};
+use super::{ns_of, Content, Inode, Journal, Live, Logged, Pending, What, When};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, Result, Tree};
@@ -159,7 +159,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut content = inode.content();
         let record = Record::Truncate { fid: inode.fid, size };
         content.kept = None;
-        self.change(inode, &record, || self.tree.truncate(&inode.node, size))?;
+        let cut = || self.tree.truncate(&inode.node, size);
+        self.change(When::Durable, inode, &record, cut)?;
         content.dirty.cut(size);
         self.takes_away(&mut content, (size, u64::MAX));
         Ok(())
@@ -177,7 +178,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             content.kept = None;
         }
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
-        self.change(inode, &record, || self.tree.allocate(&inode.node, mode, offset, length))?;
+        let allocate = || self.tree.allocate(&inode.node, mode, offset, length);
+        self.change(When::Durable, inode, &record, allocate)?;
         if matches!(mode, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
             self.takes_away(&mut content, (offset, offset.saturating_add(length)));
         }
@@ -195,7 +197,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         self.alive()?;
         let logged = self.log_content(inode)?;
-        let ticket = logged.ticket;
+        // Names and attributes are durable with it.
+        let names = self.names_wait_for_syncs() && !planted(Bug::SyncOfContentAlone);
+        let ticket = if names { self.last_ticket() } else { logged.ticket };
         Ok(Fsync { group: logged.hold.map(Hold::into_group), ticket, live: self.clone() })
     }
 
@@ -302,7 +306,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
             // Whoever waits for space holds no group.  The last entry's ticket is that of all.
             drop(logged);
-            let (hold, entry) = self.submit(&[inode], false, body)?;
+            let (hold, entry) = self.submit(What::Word, &[inode], false, body)?;
             Ok(Some(Pending { ticket: entry.ticket, hold: Some(hold) }))
         };
         for (mut at, end) in parts {
@@ -358,6 +362,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     fn sync_file(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         self.counters.real_syncs.fetch_add(1, Ordering::Relaxed);
         {
+            let _single = self.before_single_sync()?;
             let _syncing = self.syncs.begin();
             self.tree.sync(&inode.node).inspect_err(|e| {
                 self.fail("the tree's file system failed to sync a file", *e);
@@ -365,7 +370,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.believe()?;
         let synced = Records::of(&Record::Synced { fid: inode.fid });
-        let (hold, entry) = self.submit(&[inode], false, &synced)?;
+        let (hold, entry) = self.submit(What::Word, &[inode], false, &synced)?;
         Ok(Pending { ticket: entry.ticket, hold: Some(hold) })
     }
 }

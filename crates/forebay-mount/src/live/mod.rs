@@ -28,6 +28,8 @@ mod background;
 mod content;
 mod groups;
 mod inodes;
+mod names;
+mod order;
 mod ranges;
 mod recent;
 mod room;
@@ -44,15 +46,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay::{Ticket, Writes};
 use rustix::io::Errno;
 
-use crate::mark::{self, GroupMark};
-use crate::record::{self, Fid, Kind, Record, Records, Time, NONE, ROOT};
-use crate::replay::is_staging;
+use crate::mark::GroupMark;
+use crate::record::{self, Fid, Kind, Record, Records, Time, ROOT};
 use crate::replay::planted::{planted, Bug};
-use crate::tree::{Attr, New, RenameHow, Result, Tree, TreeIdentity, DEFAULT_ACL};
+use crate::tree::{Result, Tree, TreeIdentity, DEFAULT_ACL};
 pub use content::Fsync;
 pub use groups::Unsynced;
 use groups::{Groups, Hold};
 use inodes::Inodes;
+use order::Order;
 use ranges::Ranges;
 use recent::{Kept, Recent};
 use room::Room;
@@ -100,6 +102,9 @@ pub struct LiveOptions {
     pub sync_limit: u64,
     /// How long an operation that waits for space sleeps before it looks again.
     pub space_wait: Duration,
+    /// Changes of names and attributes do not wait for their entries: see [`order`].  They are
+    /// durable with the next sync of anything, or with [`Live::beat`].
+    pub names_at_sync: bool,
 }
 
 impl Default for LiveOptions {
@@ -109,6 +114,7 @@ impl Default for LiveOptions {
             bytes: 64 << 20,
             sync_limit: 1 << 20,
             space_wait: Duration::from_millis(100),
+            names_at_sync: false,
         }
     }
 }
@@ -179,6 +185,26 @@ struct Appended {
     ticket: Ticket,
 }
 
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A change that the tree gets after it was appended.
+    Change,
+    /// Content, or a word about the content or about other entries.
+    Word,
+    /// It leaves nothing to be synced.
+    Sign,
+}
+
+/// When the tree gets a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// When its entry is durable.
+    Durable,
+    /// Before that, where [`LiveOptions::names_at_sync`] allows it.
+    Appended,
+}
+
 /// Content of a file that was logged, and is durable after [`Live::settle`].  Its group is not
 /// synced before that.
 #[derive(Debug)]
@@ -246,6 +272,11 @@ pub struct Live<T: Tree, J: Journal> {
     /// The latest time (ns since 1970) that the clock has shown, here or in a file.
     latest_ns: AtomicU64,
     appender: Mutex<Appender>,
+    /// The ticket of the last entry.
+    last: AtomicU64,
+    order: Order,
+    /// The tree can say how far it is.
+    may_precede: AtomicBool,
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     /// The tree may lack what programs were told, or a thread of the mount is lost.  The failure
@@ -288,6 +319,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
             next_fid: AtomicU64::new(ROOT + 1),
             latest_ns: AtomicU64::new(0),
             appender: Mutex::default(),
+            last: AtomicU64::new(0),
+            order: Order::default(),
+            may_precede: AtomicBool::new(false),
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             tree_failed: AtomicBool::new(false),
@@ -305,6 +339,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// Makes the tree record which group was synced last.
     pub fn bear(&self, group: GroupMark<T::Node>) {
+        let may = self.options.names_at_sync && group.can_reach(&self.tree);
+        self.may_precede.store(may, Ordering::Relaxed);
         let _ = self.bears.set(group);
     }
 
@@ -362,19 +398,46 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
     }
 
-    /// Makes an entry durable.  The group stays held until the tree has the change.  `involved`
-    /// are the inodes that its records name, except for a new one.
-    fn ahead(
-        &self,
-        involved: &[&Arc<Inode<T::Node>>],
-        names: bool,
-        body: &Records,
-    ) -> Result<(Held<'_, T>, Appended)> {
-        let (hold, entry) = self.submit(involved, names, body)?;
-        if !planted(Bug::TreeBeforeWait) && !planted(Bug::NamesNotWaited) {
-            self.wait(entry.ticket)?;
+    /// Returns when the tree may have the change.
+    fn until_tree_may(&self, entry: Appended, when: When) -> Result<()> {
+        let precedes = when == When::Appended || planted(Bug::SizesTooEarly);
+        match precedes && self.precedes(entry) {
+            true => Ok(()),
+            false => self.wait(entry.ticket),
         }
-        Ok((hold, entry))
+    }
+
+    /// Whether the tree gets a change before its entry is durable.
+    fn precedes(&self, entry: Appended) -> bool {
+        let Appended { number, ticket } = entry;
+        let settled = |ticket: Ticket| ticket.is_durable() || self.journal.is_settled(ticket);
+        if !self.names_wait_for_syncs() || settled(ticket) {
+            return false;
+        }
+        let Some(tree) = self.bears.get() else { return false };
+        self.order.precedes((number, ticket), self.options.interval, settled)
+            && (planted(Bug::ReachedTooLate) || tree.reach(&self.tree, number).is_ok())
+    }
+
+    /// Changes of names and attributes may not be durable before a sync.
+    pub fn names_wait_for_syncs(&self) -> bool {
+        self.may_precede.load(Ordering::Relaxed)
+    }
+
+    /// The ticket of all entries so far.
+    fn last_ticket(&self) -> Ticket {
+        Ticket(self.last.load(Ordering::Acquire))
+    }
+
+    /// Before the tree syncs a single file: it must not keep a later change of names without an
+    /// earlier one, if it lacks the entry of that.
+    fn before_single_sync(&self) -> Result<Option<order::Single<'_>>> {
+        if !self.names_wait_for_syncs() {
+            return Ok(None);
+        }
+        let single = self.order.single();
+        self.wait(self.last_ticket())?;
+        Ok(Some(single))
     }
 
     /// Waits until an entry and all before it are durable.
@@ -392,8 +455,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// Appends an entry, which is not durable yet.  Nothing that the caller holds may be what a
     /// sync of a group waits for.
+    /// `involved` are the inodes that its records name, except for a new one.
     fn submit(
         &self,
+        what: What,
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
@@ -402,7 +467,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         loop {
             let syncs = self.groups.syncs();
             let hold = self.groups.enter().ok_or(Errno::IO)?;
-            match self.append(&hold, involved, names, body)? {
+            match self.append(what, &hold, involved, names, body)? {
                 Some(entry) => return Ok((hold, entry)),
                 // An operation that waits for a sync must hold no group.
                 None => drop(hold),
@@ -415,25 +480,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Appends an entry.  `None`: there is no space.
     fn append(
         &self,
-        hold: &Held<'_, T>,
-        involved: &[&Arc<Inode<T::Node>>],
-        names: bool,
-        body: &Records,
-    ) -> Result<Option<Appended>> {
-        self.append_as(true, hold, involved, names, body)
-    }
-
-    /// Appends an entry.  One that does not count leaves nothing to be synced.
-    fn append_as(
-        &self,
-        counts: bool,
+        what: What,
         hold: &Held<'_, T>,
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
     ) -> Result<Option<Appended>> {
         loop {
-            match self.try_append(counts, hold, involved, names, body)? {
+            match self.try_append(what, hold, involved, names, body)? {
                 Ok(appended) => return Ok(appended),
                 // Who waits for the log's disk keeps nobody from the appends.
                 Err(before) => self.journal.wait_for_writes(before),
@@ -443,7 +497,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     fn try_append(
         &self,
-        counts: bool,
+        what: What,
         hold: &Held<'_, T>,
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
@@ -505,6 +559,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
             Err(failed @ JournalError::Failed(_)) => return Err(self.fail_log(&failed)),
         };
+        self.last.store(ticket.0, Ordering::Release);
+        if what == What::Change && self.names_wait_for_syncs() {
+            self.order.begin(number);
+        }
         appender.number = number;
         appender.named = hold.txg;
         if now < latest {
@@ -513,7 +571,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         for inode in &touched {
             inode.bound.store(hold.txg, Ordering::Relaxed);
         }
-        if counts {
+        if what != What::Sign {
             hold.appended(bytes, names, &mut touched);
         }
         self.counters.entries.fetch_add(1, Ordering::Relaxed);
@@ -526,12 +584,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if done.is_err() {
             // The entry must not be replayed.
             let void = Records::of(&Record::Void { number });
-            match self.append(&hold, &[], false, &void)? {
+            match self.append(What::Word, &hold, &[], false, &void)? {
                 Some(entry) => self.wait(entry.ticket)?,
                 None => {
                     // If the group is synced before there is space, this revokes nothing.
                     drop(hold);
-                    self.ahead(&[], false, &void)?;
+                    let (_hold, entry) = self.submit(What::Word, &[], false, &void)?;
+                    self.wait(entry.ticket)?;
                 }
             }
         }
@@ -546,12 +605,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         record: &Record<'_>,
         tree: impl Fn(&Held<'_, T>) -> Result<R>,
     ) -> Result<R> {
-        self.operation_of(involved, names, &Records::of(record), tree)
+        self.operation_of(When::Appended, involved, names, &Records::of(record), tree)
     }
 
     /// Runs an operation that several records describe.
     fn operation_of<R>(
         &self,
+        when: When,
         involved: &[&Arc<Inode<T::Node>>],
         names: bool,
         body: &Records,
@@ -560,11 +620,21 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut room = Room::default();
         loop {
             self.alive()?;
-            let (hold, entry) = self.ahead(involved, names, body)?;
+            let (hold, entry) = self.submit(What::Change, involved, names, body)?;
+            let waits = self.names_wait_for_syncs();
+            let under_way = waits.then(|| self.order.under_way(entry.number));
+            if !planted(Bug::TreeBeforeWait) && !planted(Bug::NamesNotWaited) {
+                self.until_tree_may(entry, when)?;
+            }
             let done = tree(&hold);
             if planted(Bug::TreeBeforeWait) {
                 self.wait(entry.ticket)?;
             }
+            if let (true, Some(tree)) = (planted(Bug::ReachedTooLate), self.bears.get()) {
+                tree.reach(&self.tree, entry.number)?;
+            }
+            // What waits for space in the tree keeps no other change.
+            drop(under_way);
             // The group is no longer held by then.
             match self.outcome(hold, entry.number, done) {
                 Err(e) if self.makes_room(&mut room, e) => {}
@@ -577,15 +647,17 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// after a crash, so nothing of it is logged.
     fn change<R>(
         &self,
+        when: When,
         inode: &Arc<Inode<T::Node>>,
         record: &Record<'_>,
         tree: impl Fn() -> Result<R>,
     ) -> Result<R> {
-        self.change_of(inode, &Records::of(record), tree)
+        self.change_of(when, inode, &Records::of(record), tree)
     }
 
     fn change_of<R>(
         &self,
+        when: When,
         inode: &Arc<Inode<T::Node>>,
         body: &Records,
         tree: impl Fn() -> Result<R>,
@@ -593,199 +665,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.alive()?;
         match self.tree.attr(&inode.node)?.nlink {
             0 => self.with_room(tree),
-            _ => self.operation_of(&[inode], false, body, |_| tree()),
+            _ => self.operation_of(when, &[inode], false, body, |_| tree()),
         }
-    }
-
-    // --- names ---------------------------------------------------------------
-
-    /// Checks that a record can hold the name, and that the name is neither a mark nor the
-    /// replay's own: a replay refuses a log with such a name.
-    fn nameable(&self, dir: &Inode<T::Node>, name: &[u8]) -> Result<()> {
-        match name {
-            _ if dir.fid == ROOT && is_staging(name) => Err(Errno::PERM),
-            _ if mark::is_own(name) => Err(Errno::PERM),
-            _ if name.len() > record::NAME_MAX => Err(Errno::NAMETOOLONG),
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a new inode, which the kernel then knows, exactly as `new` says.
-    pub fn create(
-        &self,
-        dir: &Arc<Inode<T::Node>>,
-        name: &[u8],
-        new: &New<'_>,
-    ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
-        self.create_with(dir, name, new, &[])
-    }
-
-    /// Creates an inode; `acls`: the ACLs that the tree gives it from the directory's default
-    /// ACL.
-    pub fn create_with(
-        &self,
-        dir: &Arc<Inode<T::Node>>,
-        name: &[u8],
-        new: &New<'_>,
-        acls: &[(&[u8], &[u8])],
-    ) -> Result<(Arc<Inode<T::Node>>, Attr)> {
-        self.nameable(dir, name)?;
-        if self.tree.lookup(&dir.node, name)?.is_some() {
-            return Err(Errno::EXIST);
-        }
-        let fid = self.new_fid();
-        let record = Record::Create {
-            dir: dir.fid,
-            name,
-            fid,
-            kind: new.kind,
-            mode: new.mode,
-            uid: new.uid,
-            gid: new.gid,
-            device: new.device,
-            target: new.target,
-        };
-        let mut body = Records::of(&record);
-        for (name, value) in acls {
-            body.push(&Record::Xattr { fid, name, value: Some(value) });
-        }
-        self.operation_of(&[dir], true, &body, |hold| {
-            let node = self.tree.create(&dir.node, name, new)?;
-            let attr = self.tree.attr(&node)?;
-            let inode = self.meet(node, &attr, Some(fid), 1);
-            hold.keep(inode.clone());
-            Ok((inode, attr))
-        })
-    }
-
-    /// Adds another name to an inode, which the kernel then knows once more.
-    pub fn link(
-        &self,
-        inode: &Arc<Inode<T::Node>>,
-        dir: &Arc<Inode<T::Node>>,
-        name: &[u8],
-    ) -> Result<Attr> {
-        self.nameable(dir, name)?;
-        if self.tree.lookup(&dir.node, name)?.is_some() {
-            return Err(Errno::EXIST);
-        }
-        let record = Record::Link { fid: inode.fid, dir: dir.fid, name };
-        self.operation(&[dir, inode], true, &record, |_| {
-            self.tree.link(&inode.node, &dir.node, name)
-        })?;
-        let attr = self.tree.attr(&inode.node)?;
-        self.meet(inode.node.clone(), &attr, None, 1);
-        Ok(attr)
-    }
-
-    pub fn unlink(&self, dir: &Arc<Inode<T::Node>>, name: &[u8], directory: bool) -> Result<()> {
-        self.nameable(dir, name)?;
-        let inode = self.existing(dir, name)?.ok_or(Errno::NOENT)?;
-        let done = match (directory, inode.kind == Kind::Directory) {
-            (true, false) => Err(Errno::NOTDIR),
-            (false, true) => Err(Errno::ISDIR),
-            _ => {
-                let record = Record::Unlink { dir: dir.fid, name, fid: inode.fid };
-                self.losing_name(&inode, || {
-                    self.operation(&[dir, &inode], true, &record, |_| {
-                        let unlink = || self.tree.unlink(&dir.node, name, directory);
-                        match directory {
-                            true => mark::emptied(&self.tree, &inode.node, unlink),
-                            false => unlink(),
-                        }
-                    })
-                })
-            }
-        };
-        self.done_with(inode);
-        done
-    }
-
-    pub fn rename(
-        &self,
-        (from_dir, from): (&Arc<Inode<T::Node>>, &[u8]),
-        (to_dir, to): (&Arc<Inode<T::Node>>, &[u8]),
-        how: RenameHow,
-    ) -> Result<()> {
-        self.nameable(from_dir, from)?;
-        self.nameable(to_dir, to)?;
-        let inode = self.existing(from_dir, from)?.ok_or(Errno::NOENT)?;
-        let replaced = self.existing(to_dir, to)?;
-        let done = self.rename_known((from_dir, from), (to_dir, to), how, &inode, &replaced);
-        self.done_with(inode);
-        replaced.into_iter().for_each(|r| self.done_with(r));
-        done
-    }
-
-    fn rename_known(
-        &self,
-        (from_dir, from): (&Arc<Inode<T::Node>>, &[u8]),
-        (to_dir, to): (&Arc<Inode<T::Node>>, &[u8]),
-        how: RenameHow,
-        inode: &Arc<Inode<T::Node>>,
-        replaced: &Option<Arc<Inode<T::Node>>>,
-    ) -> Result<()> {
-        match (how, replaced) {
-            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
-            (RenameHow::Exchange, None) => return Err(Errno::NOENT),
-            // Both names belong to one inode, so nothing is done.
-            (_, Some(other)) if other.ino == inode.ino => return Ok(()),
-            (RenameHow::Replace, Some(other)) => {
-                match (inode.kind == Kind::Directory, other.kind == Kind::Directory) {
-                    (true, false) => return Err(Errno::NOTDIR),
-                    (false, true) => return Err(Errno::ISDIR),
-                    _ => {}
-                }
-                // No one may find the old file gone and the new one empty.  The entry of the
-                // rename comes after the content's, so it is not durable without that.
-                if inode.kind == Kind::File {
-                    drop(self.log_content(inode)?);
-                }
-            }
-            _ => {}
-        }
-        let record = Record::Rename {
-            from_dir: from_dir.fid,
-            from,
-            to_dir: to_dir.fid,
-            to,
-            fid: inode.fid,
-            replaced: replaced.as_ref().map_or(NONE, |r| r.fid),
-            exchange: how == RenameHow::Exchange,
-        };
-        let mut involved = vec![from_dir, to_dir, inode];
-        involved.extend(replaced);
-        let over = replaced.as_ref().filter(|_| how == RenameHow::Replace);
-        let rename = || {
-            self.operation(&involved, true, &record, |_| {
-                let (from, to) = ((&from_dir.node, from), (&to_dir.node, to));
-                let rename = || self.tree.rename(from, to, how);
-                match over.map(|over| (over.kind, &over.node)) {
-                    Some((Kind::File, _)) => self.replace(from, to),
-                    Some((Kind::Directory, over)) => mark::emptied(&self.tree, over, rename),
-                    _ => rename(),
-                }
-            })
-        };
-        match replaced {
-            Some(replaced) => self.losing_name(replaced, rename),
-            None => rename(),
-        }
-    }
-
-    /// Replaces another file's name.  On a plain rename over a file, ext4 and btrfs would begin
-    /// to write back its bytes and block the caller for that; the log has the bytes.  So the
-    /// two files trade places, and then the other one loses its new name.
-    fn replace(&self, from: (&T::Node, &[u8]), to: (&T::Node, &[u8])) -> Result<()> {
-        let exchange = || self.tree.rename(from, to, RenameHow::Exchange);
-        if exchange().is_ok() {
-            if self.tree.unlink(from.0, from.1, false).is_ok() {
-                return Ok(());
-            }
-            exchange().map_err(|e| self.fail("two files cannot change places again", e))?;
-        }
-        // Not every file system supports that.
-        self.tree.rename(from, to, RenameHow::Replace)
     }
 }
 

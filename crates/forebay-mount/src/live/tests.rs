@@ -11,10 +11,11 @@ use std::thread;
 mod waiting;
 
 use super::*;
+use crate::mark;
 use crate::record::{Allocate, Entry};
 use crate::replay;
 use crate::rights::{Acting, Caller};
-use crate::tree::ACCESS_ACL;
+use crate::tree::{New, RenameHow, ACCESS_ACL};
 use crate::unix::UnixTree;
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Inode, Journal, Live};
+use super::{Inode, Journal, Live, When};
 use crate::mark;
 use crate::record::{Kind, Record, Records, NONE};
 use crate::tree::{RenameHow, Result, Tree};
@@ -77,7 +77,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         });
         let mut involved = vec![from_dir, to_dir, inode];
         involved.extend(replaced);
-        self.operation_of(&involved, true, &body, |hold| {
+        self.operation_of(When::Durable, &involved, true, &body, |hold| {
             let places = ((&from_dir.node, from), (&to_dir.node, to));
             let rename = || self.tree.rename(places.0, places.1, RenameHow::Whiteout);
             match replaced {

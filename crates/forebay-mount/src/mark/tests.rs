@@ -603,3 +603,28 @@ fn forged_marks_are_not_believed() {
         assert!(found.is_err(), "{bug:?} is not caught");
     }
 }
+
+/// A mark whose time says how far the tree is was made by who may make one, and no date is a number.
+#[test]
+fn the_time_of_a_mark_is_believed_where_it_is_a_number_of_ours() {
+    let us = New::plain(Kind::Symlink, 0).uid;
+    for name in [MARK, DONE] {
+        for (uid, seconds, number) in [
+            (us, 7, 7),
+            (us, 0, 0),
+            (us, MOST_REACHED as i64 - 1, MOST_REACHED - 1),
+            (us, MOST_REACHED as i64, 0),
+            (us, 1_790_000_000, 0),
+            (us, -7, 0),
+            (99, 7, 0),
+        ] {
+            let tree = SimTree::new(State::empty());
+            assert_eq!(reached(&tree), Ok(0));
+            let new = New { uid, target: b"{}", ..New::plain(Kind::Symlink, 0o777) };
+            let mark = tree.create(&ROOT_INO, name, &new).unwrap();
+            let mtime = Some(Time { seconds, nanoseconds: 0 });
+            tree.set_attr(&mark, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
+            assert_eq!(reached(&tree), Ok(number), "{uid} {seconds}");
+        }
+    }
+}

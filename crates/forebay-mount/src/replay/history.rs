@@ -131,6 +131,8 @@ pub struct History<'a> {
     pub files: BTreeMap<Fid, File<'a>>,
     pub names: BTreeMap<Place<'a>, Name>,
     pub operations: u64,
+    /// The number of the last entry.
+    pub last_number: u64,
     /// Nanoseconds since 1970.
     pub last_time_ns: u64,
     /// The entries that contradict earlier ones, in words.
@@ -164,6 +166,7 @@ impl<'a> History<'a> {
         for body in entries {
             let entry = parse(body)?;
             history.last_time_ns = history.last_time_ns.max(entry.time_ns);
+            history.last_number = history.last_number.max(entry.number);
             for record in entry.records() {
                 let record = bad(entry.number, record)?;
                 if record.is_operation() && void.contains(&entry.number) {
@@ -181,6 +184,21 @@ impl<'a> History<'a> {
         }
         history.settle();
         Ok(history)
+    }
+
+    /// The tree has all names and attributes that the log knows, and later ones.  What is left is
+    /// the content of the files that are there.
+    pub fn content_alone(&mut self, is_there: impl Fn(Fid) -> bool) {
+        self.names.clear();
+        self.places.clear();
+        for (fid, old) in &mut self.files {
+            let File { kind, handle, born, hint, synced, .. } = *old;
+            let mut content = std::mem::take(&mut old.content);
+            if !is_there(*fid) || planted(Bug::ContentForgotten) {
+                content.clear();
+            }
+            *old = File { handle, born, hint, synced, content, ..file(kind) };
+        }
     }
 
     fn dispute(&mut self, number: u64, what: &str) {

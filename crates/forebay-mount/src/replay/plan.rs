@@ -81,6 +81,8 @@ pub struct Plan<'a, N> {
     pub not_empty: HashSet<u64>,
     conflicts: Vec<String>,
     pub changed: Vec<String>,
+    /// The tree has changes of names and attributes that the log lacks, and all that it has.
+    pub ahead: bool,
     /// Attributes that the log replaces and that may have been set after the crash, in words.
     pub attributes: Vec<String>,
     moved_from: Option<String>,
@@ -110,6 +112,8 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
     ) -> Result<Plan<'a, N>> {
         let moved_from = which_tree(tree, &history.trees)?;
         let staging = Staging::find(tree, entries)?;
+        let reached = failed(mark::reached(tree), "look at the mark in", || ".".into())?;
+        let ahead = reached > history.last_number && !planted(Bug::NamesTwice);
         let other = |name: &String| format!("{name} is not this replay's, and stays as it is");
         let mut history = history;
         history.disputes.extend(staging.others.iter().map(other));
@@ -126,6 +130,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             not_empty: HashSet::new(),
             conflicts: Vec::new(),
             changed: Vec::new(),
+            ahead,
             attributes: Vec::new(),
             moved_from,
             entries: entries.len() as u64,
@@ -141,6 +146,10 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             unlinks: HashMap::new(),
         };
         look.find_by_handle()?;
+        if ahead {
+            let nodes = &look.plan.nodes;
+            look.plan.history.content_alone(|fid| nodes.contains_key(&fid));
+        }
         look.find_staged()?;
         look.find_by_name()?;
         look.find_not_empty()?;

@@ -62,6 +62,12 @@ pub enum Bug {
     ErrorOfAnother,
     BusyKeepsAll,
     OneEndsTooEarly,
+    NamesTwice,
+    ContentForgotten,
+    ReachedTooLate,
+    ReplacedTooEarly,
+    SizesTooEarly,
+    SyncOfContentAlone,
 }
 
 /// Bugs of the replay, and of what is logged for it.
@@ -97,6 +103,17 @@ pub const OF_MARKS: [Bug; 4] =
 /// Bugs of what is appended and not durable yet.
 #[cfg(test)]
 pub const OF_WAITS: [Bug; 2] = [Bug::TreeBeforeWait, Bug::NamesNotWaited];
+
+/// Bugs of names that become durable with a later sync.
+#[cfg(test)]
+pub const OF_NAMES: [Bug; 6] = [
+    Bug::NamesTwice,
+    Bug::ContentForgotten,
+    Bug::ReachedTooLate,
+    Bug::ReplacedTooEarly,
+    Bug::SizesTooEarly,
+    Bug::SyncOfContentAlone,
+];
 
 /// Bugs that let forged marks through.
 #[cfg(test)]

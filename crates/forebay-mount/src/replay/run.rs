@@ -452,7 +452,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let path = self.plan.history.path(fid);
         let node = self.found.make(self.tree, &path)?;
         let was = self.nodes.insert(fid, node);
-        let done = self.file(fid).content.iter().try_for_each(|change| self.change(fid, change));
+        let done = self.content(fid);
         match was {
             Some(node) => drop(self.nodes.insert(fid, node)),
             None => drop(self.nodes.remove(&fid)),
@@ -465,9 +465,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Step::Find(fid) => self.find(fid),
             Step::Salvage(fid) => self.salvage(fid),
             Step::Make(fid) => self.make(fid),
-            Step::Content(fid) => {
-                self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
-            }
+            Step::Content(fid) if self.plan.ahead => self.content_alone(fid),
+            Step::Content(fid) => self.content(fid),
             Step::Attributes(fid) => self.attributes(fid),
             Step::Aside(place) => self.aside(place),
             Step::Stage(fid, (dir, name)) => {
@@ -520,6 +519,32 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let node = failed(node, "make", self.at(fid))?;
         self.nodes.insert(fid, node);
         Ok(())
+    }
+
+    fn content(&self, fid: Fid) -> Result<()> {
+        self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
+    }
+
+    /// The attributes that the tree has stay, whatever a write changes of them.
+    fn content_alone(&self, fid: Fid) -> Result<()> {
+        let (tree, node) = (self.tree, self.node(fid));
+        let attr = failed(tree.attr(node), "look at", self.at(fid))?;
+        let capability = tree.xattr(node, later::CAPABILITY).ok().flatten();
+        let changed = self.content(fid);
+        let restored = || {
+            if tree.attr(node)?.mode != attr.mode {
+                let mode = Some(attr.mode);
+                tree.set_attr(node, &SetAttr { mode, ..SetAttr::default() })?;
+            }
+            let (atime, mtime) = (Some(attr.atime), Some(attr.mtime));
+            tree.set_attr(node, &SetAttr { atime, mtime, ..SetAttr::default() })?;
+            match &capability {
+                Some(value) => tree.set_xattr(node, later::CAPABILITY, Some(value)),
+                None => Ok(()),
+            }
+        };
+        let restored = failed(restored(), "set attributes of", self.at(fid));
+        changed.and(restored)
     }
 
     fn change(&self, fid: Fid, change: &Change<'_>) -> Result<()> {

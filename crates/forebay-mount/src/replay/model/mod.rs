@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Uuid;
 
-use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS, OF_WAITS};
+use super::planted::{plant, Bug, ALL, OF_GROUPS, OF_MARKS, OF_NAMES, OF_WAITS};
 use super::{printable, replay, Accept, ReplayError, ReplayOptions, STAGING};
 use crate::mark::{self, Verdict};
 use crate::record::{Entry, Record};
@@ -89,15 +89,39 @@ fn synced_of(events: &[Event]) -> u64 {
 
 /// The entries that are left of the log.
 pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
+    log_with(events, 0)
+}
+
+/// The same, with so many of the entries that were submitted and are not settled.
+fn log_with(events: &[Event], more: usize) -> Vec<Vec<u8>> {
     if !is_logging(events) {
         return Vec::new();
     }
-    let synced = synced_of(events);
+    let (synced, mut there) = (synced_of(events), settled_of(events) + more);
     let left = events.iter().filter_map(|e| match e {
-        Event::Append(txg, body) if *txg > synced => Some(body.clone()),
+        Event::Append(txg, body) => Some((*txg, body)),
+        Event::Submit(txg, body) => {
+            let is_there = there > 0;
+            there = there.saturating_sub(1);
+            is_there.then_some((*txg, body))
+        }
         _ => None,
     });
-    left.collect()
+    left.filter(|(txg, _)| *txg > synced).map(|(_, body)| body.clone()).collect()
+}
+
+fn settled_of(events: &[Event]) -> usize {
+    let settled = events.iter().filter_map(|e| match e {
+        Event::Settled(number) => Some(*number as usize),
+        _ => None,
+    });
+    settled.max().unwrap_or(0)
+}
+
+/// How many entries were submitted and are not settled.
+fn unsettled_of(events: &[Event]) -> usize {
+    let submitted = events.iter().filter(|e| matches!(e, Event::Submit(..))).count();
+    submitted.saturating_sub(settled_of(events))
 }
 
 /// Who replays.
@@ -164,7 +188,12 @@ struct Log {
 
 impl Log {
     fn of(events: &[Event]) -> Log {
-        Log { period: is_logging(events), synced: synced_of(events), entries: log_of(events) }
+        Log::with(events, 0)
+    }
+
+    fn with(events: &[Event], more: usize) -> Log {
+        let entries = log_with(events, more);
+        Log { period: is_logging(events), synced: synced_of(events), entries }
     }
 
     /// The log after these events of a replay.
@@ -193,8 +222,10 @@ fn explore(
             disk.feed(&ran.trace[at - 1]);
         }
         let truths: Vec<&Truth> = ran.truths(at);
-        let log = Log::of(&ran.trace[..at]);
+        let unsettled = unsettled_of(&ran.trace[..at]);
         for sample in 0..samples {
+            let more = if unsettled == 0 { 0 } else { rng.index(unsettled + 1) };
+            let log = Log::with(&ran.trace[..at], more);
             let state = crash(&disk, rng);
             counts.crashes += 1;
             let key = hash(&state, &log);
@@ -248,10 +279,9 @@ fn sweep(
             workload.extend(acts[(rest % acts.len() as u64) as usize].clone());
             rest /= acts.len() as u64;
         }
-        for durable in [Durable::AtOnce, Durable::AtWait] {
-            // A longer workload runs with one of both.
-            let at_once = (n / every).is_multiple_of(2);
-            if length > 1 && at_once == (durable == Durable::AtWait) {
+        for (i, durable) in Durable::ALL.into_iter().enumerate() {
+            // A longer workload runs with one of them.
+            if length > 1 && (n / every) % Durable::ALL.len() as u64 != i as u64 {
                 continue;
             }
             let ran = run_with(durable, &workload, None);
@@ -305,7 +335,7 @@ fn random_workloads() {
         let length = 2 + rng.index(4);
         let workload: Vec<Act> =
             (0..length).flat_map(|_| acts[rng.index(acts.len())].clone()).collect();
-        let durable = [Durable::AtOnce, Durable::AtWait][(seed & 1) as usize];
+        let durable = Durable::ALL[(seed % Durable::ALL.len() as u64) as usize];
         let ran = run_with(durable, &workload, None);
         let violation = explore(&ran, Who::Root, 4, 3, &mut rng, &mut counts).err();
         assert_eq!(violation, None, "{workload:?} (seed {seed}, {durable:?})");
@@ -361,6 +391,12 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::LeftOutLosesName => &[Rename("foo", "A/long")],
         Bug::TreeBeforeWait => &[Write("foo", 0, 600), Fsync("foo"), Unlink("foo"), Create("foo")],
         Bug::NamesNotWaited => &[Rename("foo", "bar"), Fsync("bar")],
+        // The log has the first name, and the tree has the second.
+        Bug::NamesTwice | Bug::ReachedTooLate => &[Create("bar"), Rename("bar", "A/foo")],
+        Bug::ContentForgotten => &[Write("foo", 0, 600), Fsync("foo"), Rename("foo", "bar")],
+        Bug::ReplacedTooEarly => &[Write("foo", 0, 600), Rename("foo", "A/bar")],
+        Bug::SizesTooEarly => &[Truncate("foo", 700)],
+        Bug::SyncOfContentAlone => &[Create("bar"), Fsync("A")],
         Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored | Bug::GroupNotSynced => {
             &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
         }
@@ -372,11 +408,12 @@ fn shown_by(bug: Bug) -> &'static [Act] {
 #[test]
 fn planted_bugs_are_caught() {
     let mut missed = Vec::new();
-    for bug in ALL.into_iter().chain(OF_MARKS).chain(OF_WAITS) {
+    for bug in ALL.into_iter().chain(OF_MARKS).chain(OF_WAITS).chain(OF_NAMES) {
         let workload = shown_by(bug);
-        let durable = match OF_WAITS.contains(&bug) {
-            true => Durable::AtWait,
-            false => Durable::AtOnce,
+        let durable = match (OF_WAITS.contains(&bug), OF_NAMES.contains(&bug)) {
+            (true, _) => Durable::AtWait,
+            (_, true) => Durable::AtSync,
+            _ => Durable::AtOnce,
         };
         let explored = |bug| {
             let ran = run_with(durable, workload, bug);

@@ -117,6 +117,10 @@ pub enum Event {
     SyncAll,
     SyncFile(u64),
     Append(u64, Vec<u8>),
+    /// An entry that is not durable, until it is settled.
+    Submit(u64, Vec<u8>),
+    /// So many of those that were submitted are durable.
+    Settled(u64),
     LogSync(u64),
     /// A logging period begins, or it ends and what it held is gone.
     Period(bool),
@@ -270,7 +274,8 @@ impl Disk {
                     self.base.apply(&op);
                 }
             }
-            Event::Append(..) | Event::LogSync(..) | Event::Period(..) => {}
+            Event::Append(..) | Event::Submit(..) | Event::Settled(_) => {}
+            Event::LogSync(..) | Event::Period(..) => {}
         }
     }
 
@@ -546,6 +551,9 @@ impl Tree for SimTree {
     }
     fn root(&self) -> u64 {
         ROOT_INO
+    }
+    fn keeps_order(&self) -> bool {
+        true
     }
     fn open(&self, handle: &Handle, _: &[u8]) -> Result<Option<u64>> {
         let ino = u64::from_le_bytes(handle.0[..].try_into().map_err(|_| Errno::INVAL)?);

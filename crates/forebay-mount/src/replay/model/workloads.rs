@@ -99,13 +99,20 @@ pub fn acts() -> Vec<Vec<Act>> {
     all
 }
 
-/// When an entry that nobody waits for becomes durable.
+/// When an entry becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durable {
     /// At once, as in a pool in memory.
     AtOnce,
-    /// Never: the disk of the log has nothing before somebody waits for it.
+    /// When somebody waits for it: the disk of the log has nothing before.
     AtWait,
+    /// At any time, at the latest when somebody waits for it; and changes of names and attributes
+    /// do not wait.
+    AtSync,
+}
+
+impl Durable {
+    pub const ALL: [Durable; 3] = [Durable::AtOnce, Durable::AtWait, Durable::AtSync];
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +128,7 @@ struct SimJournal {
 #[derive(Debug, Default)]
 struct Late {
     appended: u64,
+    settled: u64,
     entries: VecDeque<(u64, Event)>,
 }
 
@@ -156,7 +164,12 @@ impl Journal for SimJournal {
         let mut late = self.late.lock().unwrap();
         late.appended += 1;
         let number = late.appended;
-        late.entries.push_back((number, entry));
+        match entry {
+            Event::Append(txg, body) if self.durable == Durable::AtSync => {
+                self.tree.event(Event::Submit(txg, body));
+            }
+            entry => late.entries.push_back((number, entry)),
+        }
         Ok(Ticket(number))
     }
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
@@ -164,10 +177,18 @@ impl Journal for SimJournal {
         while late.entries.front().is_some_and(|(number, _)| *number <= ticket.0) {
             self.tree.event(late.entries.pop_front().unwrap().1);
         }
+        if self.durable == Durable::AtSync && late.settled < ticket.0 {
+            late.settled = ticket.0;
+            self.tree.event(Event::Settled(ticket.0));
+        }
         Ok(())
     }
     fn is_settled(&self, ticket: Ticket) -> bool {
-        self.late.lock().unwrap().entries.front().is_none_or(|(number, _)| *number > ticket.0)
+        let late = self.late.lock().unwrap();
+        match self.durable {
+            Durable::AtSync => ticket.0 <= late.settled,
+            _ => late.entries.front().is_none_or(|(number, _)| *number > ticket.0),
+        }
     }
     fn sync(&self, txg: u64) -> Result<(), JournalError> {
         self.tree.event(Event::LogSync(txg));
@@ -185,6 +206,8 @@ struct Step {
     /// The truths while the step runs, in addition to the one before.
     during: Vec<Truth>,
     after: Truth,
+    /// Everything up to its end is durable.
+    promises: bool,
 }
 
 /// A workload that was run.
@@ -209,22 +232,31 @@ impl Ran {
 
     /// The truths that may hold after a crash after so many events.
     pub fn truths(&self, at: usize) -> Vec<&Truth> {
-        let mut before = &self.first;
+        let mut truths = vec![&self.first];
         for step in &self.steps {
             if at < step.end {
                 // Nothing of it has happened yet, or all may have.
-                let during = step.during.iter().filter(|_| at > step.start);
-                return std::iter::once(before).chain(during).collect();
+                truths.extend(step.during.iter().filter(|_| at > step.start));
+                return truths;
             }
-            before = &step.after;
+            match step.promises {
+                true => truths.clear(),
+                false => truths.extend(&step.during),
+            }
+            truths.push(&step.after);
         }
-        vec![before]
+        truths
     }
 }
 
 /// Directories A and B, files foo and A/bar.
 fn base() -> State {
     let mut state = State::empty();
+    // Its owner serves it.
+    state.apply(&Op::SetAttr {
+        ino: ROOT_INO,
+        set: SetAttr { uid: Some(New::plain(Kind::File, 0).uid), ..SetAttr::default() },
+    });
     let data = |n: u8| (0..1300).map(|i| n + (i / 512) as u8).collect();
     let mut create = |dir, name: &str, ino, kind| {
         let (mode, target) = (0o755, Vec::new());
@@ -426,6 +458,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
     let options = LiveOptions {
         interval: Duration::from_secs(3600),
         sync_limit: SYNC_LIMIT as u64,
+        names_at_sync: durable == Durable::AtSync,
         ..LiveOptions::default()
     };
     let live = Arc::new(Live::new(tree.clone(), journal, 0, options).unwrap());
@@ -462,6 +495,14 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
                 _ => None,
             };
             let done = act(&live, a, i);
+            // A failure has taken its entry back.
+            let is_asked = match a {
+                Act::Fsync(_) | Act::Sync | Act::Truncate(..) | Act::Allocate(..) => true,
+                // Of a file over another one.
+                Act::Rename(..) => ino.is_some_and(|i| before.inodes[&i].kind == Kind::File),
+                _ => false,
+            };
+            let promises = durable != Durable::AtSync || (is_asked && done.is_ok());
             let (end, state) = (tree.events(), tree.now());
             let mut during = Vec::new();
             let mut going_on = contents.bytes.clone();
@@ -492,6 +533,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
                 end,
                 during,
                 after: Truth { state, bytes: contents.bytes.clone() },
+                promises,
             });
         }
         let at_end = (begun..tree.events(), tree.now());
