@@ -159,6 +159,7 @@ static int make_pool(struct fbk_pool *p, char **text)
 	if (!fbk_claim_blank(&p->claim))
 		return -EEXIST;
 	generate_random_uuid(f.uuid);
+	f.salt = get_random_u32() | 1;
 	rc = fby_format(&p->claim.media, &f);
 	return rc < 0 ? engine_error(rc, text) : 0;
 }

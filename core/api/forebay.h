@@ -79,6 +79,7 @@ struct fby_format {
 	/* of a grouped pool (groups.h), which holds logs only: bytes of a block, a power of two
 	 * from 4096 to 65536, at least the device's; 0: the pool is in memory */
 	u32 unit;
+	u32 salt; /* random, from the host; 0: none, and who knows the UUID can forge lines */
 };
 
 /* Formats [0, size) of the media.  The host decides whether that is allowed, see fby_probe.

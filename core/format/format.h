@@ -24,7 +24,7 @@
  *	h is the fewest pages that hold these lines: 1 of 16, 2 of 64, 8 of 512.
  *
  * Everything is little endian; the engine refuses to build elsewhere.  Every
- * checksum is CRC32C.  Those of lines start from the CRC of the pool's UUID,
+ * checksum is CRC32C.  Those of lines start from the CRC of the pool's UUID and salt,
  * so that a line of another pool is never taken for one of this.  Reserved
  * bytes are written as zero; a line with others in them is not valid.
  */
@@ -90,7 +90,10 @@ static inline u32 fby_line_of_page(u32 chunk_pages, u32 page)
 #define FBY_FEATURE_MAP_GROWS 16ull
 /* Bit of features_incompat: the pool is grouped, on a block device (group_format.h). */
 #define FBY_FEATURE_GROUPED 32ull
-#define FBY_FEATURES (FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS | FBY_FEATURE_GROUPED)
+/* Bit of features_incompat: the checksums of lines begin with the pool's salt, too. */
+#define FBY_FEATURE_SALTED 64ull
+#define FBY_FEATURES \
+	(FBY_FEATURE_STATIC | FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS | FBY_FEATURE_GROUPED | FBY_FEATURE_SALTED)
 
 enum fby_sb_flags {
 	FBY_SB_CLEAN = 1u << 0, /* set by a clean close, cleared by the open that follows */
@@ -127,7 +130,11 @@ struct fby_superblock {
 	/* with FBY_FEATURE_GROUPED: bytes of a block of the device, a power of two, at least
 	 * 4096; else 0 */
 	u32 unit;
-	u8 reserved[368];
+	/* with FBY_FEATURE_SALTED: random, and shown to nobody, since the UUID is public.  Users
+	 * choose what is in pages and entries: they could put lines there that recovery takes for
+	 * real ones.  Else 0 */
+	u32 salt;
+	u8 reserved[364];
 	u32 crc; /* of all before it */
 };
 

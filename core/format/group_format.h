@@ -60,7 +60,7 @@ struct fby_group_line {
 	u16 before; /* records of the groups before in this chunk */
 	u16 owner; /* of the chunk */
 	struct fby_witness witness[FBY_WITNESSES];
-	u32 crc; /* from the CRC of the pool's UUID */
+	u32 crc; /* from the CRC of the pool's UUID and salt */
 };
 
 FBY_STATIC_ASSERT(sizeof(struct fby_group_line) == FBY_LINE, "group line");

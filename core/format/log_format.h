@@ -97,7 +97,7 @@ struct fby_log_entry {
 	u16 log;      /* owner of the chunk */
 	u8 reserved[18];
 	u32 body_crc; /* of the body and of the zeroes after it */
-	u32 crc;      /* of all before it, from the CRC of the pool's UUID */
+	u32 crc;      /* of all before it, from the CRC of the pool's UUID and salt */
 };
 
 FBY_STATIC_ASSERT(sizeof(struct fby_log_header) == 152, "log header");

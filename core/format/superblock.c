@@ -49,6 +49,7 @@ bool fby_sb_geometry_ok(const struct fby_superblock *sb)
 	       (sb->static_bytes == 0 || (sb->features_incompat & FBY_FEATURE_STATIC)) &&
 	       sb->map_bytes % FBY_MAP_UNIT == 0 && sb->map_bytes <= FBY_MAP_BYTES_MAX &&
 	       (sb->map_bytes == 0 || (sb->features_incompat & FBY_FEATURE_MAP)) &&
+	       (sb->salt == 0) == !(sb->features_incompat & FBY_FEATURE_SALTED) &&
 	       sb->media_size >= media_needed(sb);
 }
 
@@ -67,6 +68,8 @@ void fby_store_place(struct fby_store *st, struct fby_media *m, const struct fby
 	st->log_first = st->unit ? st->first_page * (FBY_PAGE / FBY_LINE) : FBY_CHUNK_LINES;
 	st->page_lines = sb->data_offset + st->array_at + FBY_CHUNK_LINES * FBY_LINE - (u64)st->first_page * FBY_LINE;
 	st->line_seed = fby_crc32c(0, sb->uuid, 16);
+	if (sb->salt)
+		st->line_seed = fby_crc32c(st->line_seed, &sb->salt, sizeof(sb->salt));
 }
 
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb)

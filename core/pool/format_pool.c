@@ -144,6 +144,7 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	if (rc)
 		return rc;
 	sb->unit = f->unit;
+	sb->salt = f->salt;
 	sb->group_pages = f->unit ? FBY_GROUP_PAGES : FBY_BATCH_PAGES;
 	sb->nvolumes = f->nvolumes ? f->nvolumes : volumes_most(sb);
 	if (sb->nvolumes > volumes_most(sb))
@@ -155,7 +156,8 @@ int fby_format(struct fby_media *m, const struct fby_format *f)
 	sb->map_bytes = f->map_bytes;
 	sb->features_incompat = (sb->static_bytes ? FBY_FEATURE_STATIC : 0) |
 			       (sb->map_bytes ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0) |
-			       (sb->unit ? FBY_FEATURE_GROUPED : 0);
+			       (sb->unit ? FBY_FEATURE_GROUPED : 0) |
+			       (sb->salt ? FBY_FEATURE_SALTED : 0);
 	if (sb->static_bytes % FBY_STATIC_UNIT || sb->static_bytes > FBY_STATIC_BYTES_MAX ||
 	    sb->map_bytes % FBY_MAP_UNIT || sb->map_bytes > FBY_MAP_BYTES_MAX)
 		return -FBY_E_GEOMETRY;

@@ -87,7 +87,7 @@ static u64 known_features(const struct fby_options *o)
 {
 	/* Whoever has opened a device knows that its pool is grouped: fby_probe. */
 	return (o->statics ? FBY_FEATURE_STATIC : 0) | (o->maps ? FBY_FEATURE_MAP | FBY_FEATURE_MAP_GROWS : 0) |
-	       FBY_FEATURE_GROUPED;
+	       FBY_FEATURE_GROUPED | FBY_FEATURE_SALTED;
 }
 
 /* Not inlined, to save stack: its caller holds a superblock. */

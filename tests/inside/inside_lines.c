@@ -199,6 +199,29 @@ static void masks(void)
 	EXPECT(fby_round_up(0, 64) == 0 && fby_round_up(1, 64) == 64 && fby_round_up(64, 64) == 64);
 }
 
+/* A stranger knows the UUID, and so makes lines that count in a pool without a salt alone. */
+static void forged(void)
+{
+	const u32 known = fby_crc32c(0, pool->space.store.sb.uuid, 16);
+	struct fby_store plain = pool->space.store, salted, other;
+	struct fby_superblock sb = plain.sb;
+	struct fby_group_line line = { .magic = FBY_GROUP_MAGIC };
+	struct fby_log_entry e = { .magic = FBY_ENTRY_MAGIC };
+
+	sb.features_incompat |= FBY_FEATURE_SALTED;
+	sb.salt = 7;
+	fby_store_place(&salted, &media, &sb);
+	sb.salt = 8;
+	fby_store_place(&other, &media, &sb);
+	EXPECT(plain.line_seed == known);
+	fby_line_finish(known, &line);
+	EXPECT(fby_line_crc_ok(&plain, &line) && !fby_line_crc_ok(&salted, &line));
+	fby_line_finish(salted.line_seed, &line);
+	EXPECT(fby_line_crc_ok(&salted, &line) && !fby_line_crc_ok(&plain, &line) && !fby_line_crc_ok(&other, &line));
+	fby_log_entry_finish(&salted, &e);
+	EXPECT(e.crc != fby_crc32c(known, &e, sizeof(e) - 4) && e.crc == fby_crc32c(salted.line_seed, &e, sizeof(e) - 4));
+}
+
 void test_lines(void)
 {
 	page_line();
@@ -208,4 +231,5 @@ void test_lines(void)
 	for (u32 which = 0; which < 4; which++)
 		seal_line(which);
 	masks();
+	forged();
 }

@@ -47,6 +47,8 @@ static void superblocks(void)
 	SB(-FBY_E_FEATURE, sb.features_incompat = 1ull << 63);
 	SB(-FBY_E_GROUP, sb.group_pages = FBY_BATCH_PAGES + 1);
 	SB(-FBY_E_GROUP, sb.group_pages = 0);
+	SB(-FBY_E_GEOMETRY, sb.salt = 7);
+	SB(-FBY_E_GEOMETRY, sb.features_incompat |= FBY_FEATURE_SALTED);
 	SB(0, sb.features_ro = 1; sb.features_compat = 1);
 	SB(-FBY_E_GEOMETRY, sb.chunk_size += 4096);
 	SB(-FBY_E_GEOMETRY, sb.chunk_size = FBY_CHUNK_PAGES_MIN * FBY_PAGE / 2);

@@ -80,7 +80,10 @@ static u32 crc_of(u32 seed, const u8 *p, size_t n)
 
 static u32 line_seed(const struct image *m)
 {
-	return crc_of(0, ((const struct fby_superblock *)m->bytes)->uuid, 16);
+	const struct fby_superblock *sb = (const struct fby_superblock *)m->bytes;
+	u32 seed = crc_of(0, sb->uuid, 16);
+
+	return sb->salt ? crc_of(seed, (const u8 *)&sb->salt, sizeof(sb->salt)) : seed;
 }
 
 /* The last four of n bytes become the checksum of those before. */

@@ -94,7 +94,7 @@ impl Engine {
         static_bytes: u64,
     ) -> Result<()> {
         assert!(!self.is_open());
-        let f = sys::fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes: 0, unit: 0 };
+        let f = sys::fby_format { uuid, chunk_size, nvolumes, static_bytes, ..Default::default() };
         forebay_engine::format(&self.media, &f)
     }
 

@@ -86,6 +86,7 @@ pub struct fby_format {
     pub static_bytes: u64,
     pub map_bytes: u64,
     pub unit: u32,
+    pub salt: u32,
 }
 
 #[repr(C)]

@@ -49,6 +49,8 @@ pub const FBY_FEATURE_MAP: u64 = 4;
 pub const FBY_FEATURE_MAP_GROWS: u64 = 16;
 /// The pool is grouped, on a block device.
 pub const FBY_FEATURE_GROUPED: u64 = 32;
+/// The checksums of lines begin with the pool's salt, too.
+pub const FBY_FEATURE_SALTED: u64 = 64;
 
 /// `enum fby_sb_flags`
 pub const FBY_SB_CLEAN: u32 = 1 << 0;
@@ -107,7 +109,8 @@ pub struct fby_superblock {
     pub static_bytes: u64,
     pub map_bytes: u64,
     pub unit: u32,
-    pub reserved: [u8; 368],
+    pub salt: u32,
+    pub reserved: [u8; 364],
     pub crc: u32,
 }
 

@@ -61,12 +61,12 @@ fn assert_same(ours: &BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>) {
 fn structs_and_constants_are_as_in_c() {
     let mut map = BTreeMap::new();
     structs! { map;
-        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, map_bytes, unit, reserved, crc }
+        fby_superblock { magic, version, flags, features_compat, features_ro, features_incompat, uuid, generation, media_size, data_offset, chunk_size, nchunks, nvolumes, group_pages, clean_entries, clean_digest, clean_seq, static_bytes, map_bytes, unit, salt, reserved, crc }
         fby_volume_record { counter, index, kind, watermark, origin_sectors, uuid, name, identity, block_size, flags, marks, crc }
         fby_open_line { magic, kind, owner, chunk, reserved0, epoch, seq_min, reserved, crc }
         fby_seal_line { magic, fill, closed, reserved0, chunk, owner, kind, counter, epoch, seq_max, last_block, reserved, crc }
         fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
-        fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes, unit }
+        fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes, unit, salt }
         fby_probe { state, error, primary_valid, copy_valid, sb }
         fby_options { nslots, read_only, no_checksums, statics, maps, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
@@ -186,6 +186,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_FEATURE_MAP,
         FBY_FEATURE_MAP_GROWS,
         FBY_FEATURE_GROUPED,
+        FBY_FEATURE_SALTED,
         FBY_SB_CLEAN,
         FBY_OWNER_FREE,
         FBY_OWNER_VOLUME,

@@ -141,6 +141,7 @@ pub(crate) fn format(media: &Media, uuid: Uuid, o: &CreateOptions) -> Result<()>
         static_bytes: o.static_bytes,
         map_bytes: o.map_bytes,
         unit: 0,
+        salt: crate::random::salt()?,
     };
     forebay_engine::format(media.mapped(), &f).map_err(|e| match e.0 {
         sys::FBY_E_MEDIA_SMALL => Error::TooSmall {

@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! New UUIDs, from the kernel's random numbers.
+//! New UUIDs and salts, from the kernel's random numbers.
 
 use crate::error::{Error, Result};
 use crate::report::Uuid;
 
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut have = 0;
+    while have < N {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        have += rustix::rand::getrandom(&mut bytes[have..], flags)
+            .map_err(|e| Error::system("(random numbers)".as_ref(), "asking for some", e.into()))?;
+    }
+    Ok(bytes)
+}
+
+/// The salt of a new pool: never 0.
+pub(crate) fn salt() -> Result<u32> {
+    Ok(u32::from_ne_bytes(random()?) | 1)
+}
+
 impl Uuid {
     /// A new random one (version 4).
     pub fn random() -> Result<Uuid> {
-        let mut bytes = [0u8; 16];
-        let mut have = 0;
-        while have < bytes.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            have += rustix::rand::getrandom(&mut bytes[have..], flags).map_err(|e| {
-                Error::system("(random numbers)".as_ref(), "asking for some", e.into())
-            })?;
-        }
+        let mut bytes: [u8; 16] = random()?;
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         Ok(Uuid(bytes))

@@ -220,6 +220,7 @@ impl GroupedMedium {
             chunk_size: chunk_size_bytes,
             nvolumes: max_volumes,
             unit: self.unit,
+            salt: crate::random::salt()?,
             ..Default::default()
         };
         let formatted = forebay_engine::format(&*self.media, &format);

@@ -53,10 +53,12 @@ const RECORDS: usize = 8192;
 const RECORD: usize = 256;
 const NAME: usize = 48;
 const MARKS: usize = 248;
+const SALT: usize = 140;
 
 /// In both copies of the record of the pool's only volume.
 fn write_number(pool: &mut [u8], uuid: Uuid, marks: u32) {
     let seed = forebay_engine::sys::crc32c(0, &uuid.0);
+    let seed = forebay_engine::sys::crc32c(seed, &pool[SALT..SALT + 4]);
     let mut written = 0;
     for record in pool[RECORDS..RECORDS + 2 * RECORD].chunks_exact_mut(RECORD) {
         assert_eq!(&record[NAME..NAME + 2], b"v\0");

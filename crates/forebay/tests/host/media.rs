@@ -8,6 +8,31 @@ use std::path::Path;
 use crate::common::*;
 use forebay::*;
 
+/// The checksums of a pool's lines begin with its salt, so nobody else may know it.
+#[test]
+fn each_pool_has_a_salt_that_nothing_shows() {
+    let dir = Dir::new("salt");
+    let salts = ["a", "b"].map(|name| {
+        let path = dir.path(name);
+        create(&path, &small(8)).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let salt = u32::from_le_bytes(bytes[140..144].try_into().unwrap());
+        let pool = open(&path);
+        let shown = [
+            serde_json::to_string(&inspect(&path).unwrap()).unwrap(),
+            serde_json::to_string(&pool.status()).unwrap(),
+            format!("{:?}", pool.superblock().unwrap()),
+            format!("{:?}", inspect(&path).unwrap()),
+        ];
+        for of in shown {
+            assert!(of.contains("chunk") && !of.contains(&salt.to_string()), "{salt}: {of}");
+        }
+        pool.close().unwrap();
+        salt
+    });
+    assert!(salts[0] != salts[1] && !salts.contains(&0), "{salts:?}");
+}
+
 /// FOREBAY_TEST_MEDIA="PATH KIND PERSIST [BYTES]": the content of the path is overwritten.
 #[test]
 #[ignore = "overwrites the media that FOREBAY_TEST_MEDIA names"]
