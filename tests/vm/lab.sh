@@ -319,7 +319,7 @@ build_tools() {
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
 		echo "$command" >"$root/out/vm/forebay.from"
 	fi
-	for name in ackload fsx replay requests; do
+	for name in ackload device_asked fsx replay requests; do
 		build_program $name || return 1
 	done
 }

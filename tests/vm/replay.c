@@ -2,12 +2,15 @@
 /*
  * replay.c - a disk after a power cut, from the log of dm-log-writes.
  *
- *	replay LOG DISK MARK
+ *	replay LOG DISK MARK [SECTORS]
  *
  * The log has a write when a flush that followed it is done, or when the mapping is removed.  So
  * the writes before MARK survive any power cut: they go to DISK, and nothing else does.  Prints
  * how many writes that were, and how many came after the mark: those were written and never
  * flushed.
+ *
+ * With SECTORS, each mark "cN" is a cut of the range of so many sectors that begins at N times
+ * SECTORS: what the log has of it after that mark does not survive.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,14 +45,33 @@ static void read_at(int fd, void *to, size_t n, uint64_t at)
 		die("reading the log");
 }
 
+static int disk;
+static uint64_t range_sectors, sector_bytes;
+static uint8_t gone[1 << 16]; /* of each range: it was cut */
+
+static void write_disk(const void *data, uint64_t bytes, uint64_t sector)
+{
+	if (pwrite(disk, data, bytes, (off_t)(sector * sector_bytes)) != (ssize_t)bytes)
+		die("writing the disk");
+}
+
+/* What a write leaves where ranges are cut. */
+static void write_ranges(const uint8_t *data, uint64_t sector, uint64_t sectors)
+{
+	for (uint64_t i = 0; i < sectors; i++)
+		if ((sector + i) / range_sectors >= sizeof(gone) || !gone[(sector + i) / range_sectors])
+			write_disk(data + i * sector_bytes, sector_bytes, sector + i);
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t before = 0, after = 0, i, at;
 	struct super super;
-	int log, disk, found = 0;
+	int log, found = 0;
 
-	if (argc != 4)
+	if (argc < 4)
 		return 2;
+	range_sectors = argc > 4 ? strtoull(argv[4], NULL, 10) : 0;
 	log = open(argv[1], O_RDONLY);
 	disk = open(argv[2], O_WRONLY);
 	if (log < 0 || disk < 0)
@@ -57,7 +79,7 @@ int main(int argc, char **argv)
 	read_at(log, &super, sizeof(super), 0);
 	if (super.magic != MAGIC || super.version != 1 || super.sector_bytes < 512)
 		die("no log");
-	at = super.sector_bytes;
+	at = sector_bytes = super.sector_bytes;
 	for (i = 0; i < super.entries; i++) {
 		char name[64] = "";
 		struct entry e;
@@ -68,6 +90,8 @@ int main(int argc, char **argv)
 		if (e.flags & MARKED) {
 			read_at(log, name, e.data_bytes < sizeof(name) ? e.data_bytes : sizeof(name) - 1, at + sizeof(e));
 			found |= !strcmp(name, argv[3]);
+			if (range_sectors && name[0] == 'c' && strspn(name + 1, "0123456789") == strlen(name + 1) && name[1])
+				gone[strtoul(name + 1, NULL, 10) % sizeof(gone)] = 1;
 		}
 		at += super.sector_bytes;
 		bytes = e.sectors * super.sector_bytes;
@@ -80,8 +104,10 @@ int main(int argc, char **argv)
 			read_at(log, data, bytes, at);
 			at += bytes;
 		}
-		if (!found && pwrite(disk, data, bytes, (off_t)(e.sector * super.sector_bytes)) != (ssize_t)bytes)
-			die("writing the disk");
+		if (!found && range_sectors)
+			write_ranges(data, e.sector, e.sectors);
+		else if (!found)
+			write_disk(data, bytes, e.sector);
 		free(data);
 	}
 	if (!found)
