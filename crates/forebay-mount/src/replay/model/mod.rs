@@ -412,7 +412,7 @@ fn planted_bugs_are_caught() {
         let workload = shown_by(bug);
         let durable = match (OF_WAITS.contains(&bug), OF_NAMES.contains(&bug)) {
             (true, _) => Durable::AtWait,
-            (_, true) => Durable::AtSync,
+            (_, true) => Durable::BeforeWait,
             _ => Durable::AtOnce,
         };
         let explored = |bug| {

@@ -108,11 +108,11 @@ pub enum Durable {
     AtWait,
     /// At any time, at the latest when somebody waits for it; and changes of names and attributes
     /// do not wait.
-    AtSync,
+    BeforeWait,
 }
 
 impl Durable {
-    pub const ALL: [Durable; 3] = [Durable::AtOnce, Durable::AtWait, Durable::AtSync];
+    pub const ALL: [Durable; 3] = [Durable::AtOnce, Durable::AtWait, Durable::BeforeWait];
 }
 
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ impl Journal for SimJournal {
         late.appended += 1;
         let number = late.appended;
         match entry {
-            Event::Append(txg, body) if self.durable == Durable::AtSync => {
+            Event::Append(txg, body) if self.durable == Durable::BeforeWait => {
                 self.tree.event(Event::Submit(txg, body));
             }
             entry => late.entries.push_back((number, entry)),
@@ -177,7 +177,7 @@ impl Journal for SimJournal {
         while late.entries.front().is_some_and(|(number, _)| *number <= ticket.0) {
             self.tree.event(late.entries.pop_front().unwrap().1);
         }
-        if self.durable == Durable::AtSync && late.settled < ticket.0 {
+        if self.durable == Durable::BeforeWait && late.settled < ticket.0 {
             late.settled = ticket.0;
             self.tree.event(Event::Settled(ticket.0));
         }
@@ -186,7 +186,7 @@ impl Journal for SimJournal {
     fn is_settled(&self, ticket: Ticket) -> bool {
         let late = self.late.lock().unwrap();
         match self.durable {
-            Durable::AtSync => ticket.0 <= late.settled,
+            Durable::BeforeWait => ticket.0 <= late.settled,
             _ => late.entries.front().is_none_or(|(number, _)| *number > ticket.0),
         }
     }
@@ -458,7 +458,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
     let options = LiveOptions {
         interval: Duration::from_secs(3600),
         sync_limit: SYNC_LIMIT as u64,
-        names_at_sync: durable == Durable::AtSync,
+        names_at_sync: durable == Durable::BeforeWait,
         ..LiveOptions::default()
     };
     let live = Arc::new(Live::new(tree.clone(), journal, 0, options).unwrap());
@@ -502,7 +502,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
                 Act::Rename(..) => ino.is_some_and(|i| before.inodes[&i].kind == Kind::File),
                 _ => false,
             };
-            let promises = durable != Durable::AtSync || (is_asked && done.is_ok());
+            let promises = durable != Durable::BeforeWait || (is_asked && done.is_ok());
             let (end, state) = (tree.events(), tree.now());
             let mut during = Vec::new();
             let mut going_on = contents.bytes.clone();
