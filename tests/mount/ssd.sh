@@ -29,6 +29,7 @@ if command -v strace >/dev/null; then
 	grep -Eq "ssd.pool: a durable write to its disk takes at least [0-9]{4,} us" "$work/refused" || fail "a slow disk: not told by its time: $(cat "$work/refused")"
 	grep -q -- '--slow-log' "$work/refused" || fail "a slow disk: no way out: $(cat "$work/refused")"
 	[ -z "$(ls -A "$tree")" ] || fail "a slow disk: a mount that was refused leaves $(ls -A "$tree")"
+	grep -q -- '--names-at-sync' "$work/refused" || fail "a slow disk: names at sync are not offered: $(cat "$work/refused")"
 	say "a flush of 3 ms: $(grep -Eo 'takes at least [0-9]+ us' "$work/refused"), refused"
 else
 	skip_part "the refusal of a slow disk" "strace is not installed"
@@ -205,3 +206,103 @@ code=0
 verify "after a pool that came back was refused"
 "$FOREBAY" check "$work/came-back.pool" >"$work/check" 2>&1 || fail "check of the pool that came back: $(cat "$work/check")"
 say "a disk that fails under the mount: EIO, told at the end, $(acknowledged) commits are in the tree without it, and it undoes nothing when it is back"
+
+# --- names at sync -------------------------------------------------------------------
+
+# names.py run TREE ACKNOWLEDGED: changes names in rounds, and notes each synced round.
+# names.py verify TREE ACKNOWLEDGED: after a kill the tree has all that was done, and the log less.
+cat >"$work/names.py" <<'P'
+import os, sys
+what, tree, acknowledged = sys.argv[1:]
+LEFT = 40
+def content(n):
+    return b"round %d\n" % n * (1 + n % 200)
+def run():
+    file = open(acknowledged, "a")
+    done = open(acknowledged).read().split()
+    n = int(done[-1]) if done else 0
+    def rename(n):
+        if os.path.exists(f"{tree}/dir.{n}/name"):
+            os.rename(f"{tree}/dir.{n}/name", f"{tree}/dir.{n}/renamed")
+    for earlier in range(max(n - LEFT, 1), n - 2):
+        rename(earlier)
+    while True:
+        n += 1
+        new = f"{tree}/new.{n}"
+        with open(new, "xb") as f:
+            f.write(content(n))
+            f.flush()
+            os.chmod(new, 0o640)
+            if n % 5 == 0:
+                os.fsync(f.fileno())
+        os.link(new, f"{tree}/link.{n}")
+        os.mkdir(f"{tree}/dir.{n}")
+        os.rename(new, f"{tree}/dir.{n}/name")
+        os.unlink(f"{tree}/link.{n}")
+        if n % 5 == 0:
+            dir = os.open(tree, os.O_RDONLY)
+            os.fsync(dir)
+            os.close(dir)
+            file.write(f"{n}\n")
+            file.flush()
+        # The log may have the first name of it, and lack this.
+        rename(n - 3)
+        if n > LEFT:
+            os.unlink(f"{tree}/dir.{n - LEFT}/renamed")
+            os.rmdir(f"{tree}/dir.{n - LEFT}")
+def verify():
+    names = sorted(os.listdir(tree))
+    dirs = sorted(int(name[4:]) for name in names if name.startswith("dir."))
+    last = int(open(acknowledged).read().split()[-1])
+    assert dirs and dirs[-1] >= last, f"{dirs[-1:]}, and {last} was acknowledged"
+    assert dirs == list(range(dirs[0], dirs[-1] + 1)) and dirs[0] in (1, *range(dirs[-1] - LEFT - 1, dirs[-1] - LEFT + 2)), dirs
+    for n in dirs:
+        there = os.listdir(f"{tree}/dir.{n}")
+        # What was under way may be the first and the last, and the one that is renamed.
+        allowed = [["renamed"]] * (n <= dirs[-1] - 3) + [["name"]] * (n >= dirs[-1] - 3)
+        assert there in allowed or (there == [] and n in (dirs[0], dirs[-1])), f"dir.{n} of {dirs[-1]}: {there}"
+        if there and n != dirs[-1]:
+            stat = os.stat(f"{tree}/dir.{n}/{there[0]}")
+            assert (stat.st_mode & 0o7777, stat.st_nlink) == (0o640, 1), f"{n}: {stat}"
+        if there and n % 5 == 0 and n <= last:
+            assert open(f"{tree}/dir.{n}/{there[0]}", "rb").read() == content(n), f"content of {n}"
+    others = [name for name in names if not name.startswith("dir.")]
+    under_way = {f"{kind}.{n}" for kind in ("new", "link") for n in (dirs[-1], dirs[-1] + 1)}
+    assert set(others) <= under_way, f"{others}, and the last is {dirs[-1]}"
+    # The next run goes on after it.
+    for name in others:
+        os.unlink(f"{tree}/{name}")
+    if os.listdir(f"{tree}/dir.{dirs[-1]}") == []:
+        os.rmdir(f"{tree}/dir.{dirs[-1]}")
+        dirs.pop()
+    for n in [n for n in dirs if n <= dirs[-1] - LEFT]:
+        for name in os.listdir(f"{tree}/dir.{n}"):
+            os.unlink(f"{tree}/dir.{n}/{name}")
+        os.rmdir(f"{tree}/dir.{n}")
+    open(acknowledged, "a").write(f"{dirs[-1]}\n")
+run() if what == "run" else verify()
+P
+# The tree is on a file system with a journal.
+make_disk ext4 256M
+tree=$work/disk/tree
+rm -f "$pool"
+make_pool
+mkdir -p "$tree/names"
+: >"$shm/names.acknowledged"
+start_mount "$tree" --names-at-sync
+for round in 1 2 3 4 5 6; do
+	setsid python3 "$work/names.py" run "$tree/names" "$shm/names.acknowledged" >>"$work/names.log" 2>&1 &
+	programs+=($!)
+	sleep "0.$((round * 15 % 90 + 10))"
+	kill_mount
+	end_programs
+	# What has no number has a date.
+	[ "$(stat -c %Y "$tree/.forebay-mount")" -lt 1000000000 ] || fail "names at sync: the tree was never ahead"
+	"$FOREBAY" replay "$pool" "$tree" >"$work/replay.log" 2>&1 || fail "names at sync: replay: $(cat "$work/replay.log")"
+	[ ! -e "$tree/.forebay-found" ] || fail "names at sync: in dispute, round $round: $(cat "$work/replay.log" "$tree"/.forebay-found/*-report)"
+	python3 "$work/names.py" verify "$tree/names" "$shm/names.acknowledged" >"$work/verify.log" 2>&1 || fail "names at sync, round $round: $(cat "$work/verify.log")"
+	start_mount "$tree" --names-at-sync
+done
+stop_mount
+say "names at sync, killed 6 times: $(tail -n 1 "$shm/names.acknowledged") rounds"
+umount_disk

@@ -97,6 +97,7 @@ pub fn request(
         write_back: how.write_back,
         log_writes: how.log_writes,
         slow_log: how.slow_log,
+        names_at_sync: how.names_at_sync,
         flags: how.flags,
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
@@ -225,6 +226,7 @@ fn by_child(
         ("--write-back", request.write_back),
         ("--log-writes", request.log_writes),
         ("--slow-log", request.slow_log),
+        ("--names-at-sync", request.names_at_sync),
         ("--allow-weaker", a.media.allow_weaker),
     ];
     child.args(given.iter().filter(|(_, given)| *given).map(|(option, _)| option));

@@ -459,7 +459,7 @@ impl Filesystem for Front {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        if self.served.log_writes {
+        if self.served.log_writes && !self.served.live.names_wait_for_syncs() {
             // The kernel does not ask again.
             return reply.error(fuser::Errno::ENOSYS);
         }
@@ -467,16 +467,19 @@ impl Filesystem for Front {
         affinity::follow(req.pid());
     }
 
-    /// Names are in the log since they changed, so there is nothing to do.
     fn fsyncdir(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        reply.error(fuser::Errno::ENOSYS);
+        if !self.served.live.names_wait_for_syncs() {
+            // Names are durable since they changed, and the kernel does not ask again.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
+        answer!(self, Changes, [], |served| served.fsync(ino, reply));
     }
 
     fn readdir(

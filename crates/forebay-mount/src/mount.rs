@@ -58,6 +58,8 @@ pub struct MountOptions {
     /// The log may be on a disk on which each change of a name takes longer than
     /// [`SLOW_LOG`].
     pub slow_log: bool,
+    /// See [`LiveOptions::names_at_sync`].
+    pub names_at_sync: bool,
 }
 
 /// The longest durable write of a pool whose log takes names without [`MountOptions::slow_log`].
@@ -76,6 +78,7 @@ impl Default for MountOptions {
             sync_interval: live.interval,
             sync_bytes: live.bytes,
             slow_log: false,
+            names_at_sync: false,
         }
     }
 }
@@ -370,7 +373,8 @@ fn names_are_fast(pool: &Pool, tree: &Path, options: &MountOptions) -> Result<()
 
 /// Memory has no time.
 fn too_slow(takes: Option<Duration>, options: &MountOptions) -> Option<Duration> {
-    takes.filter(|takes| *takes > SLOW_LOG && !options.slow_log && !options.read_only)
+    let wait = !options.slow_log && !options.names_at_sync && !options.read_only;
+    takes.filter(|takes| *takes > SLOW_LOG && wait)
 }
 
 /// Ends the period.  Everything that the log holds is in the tree and synced there.
@@ -429,6 +433,7 @@ impl Mount {
         let live_options = LiveOptions {
             interval: options.sync_interval,
             bytes: options.sync_bytes,
+            names_at_sync: options.names_at_sync && log.is_on_disk(),
             ..LiveOptions::default()
         };
         let journal = PoolJournal::new(log.clone())?;

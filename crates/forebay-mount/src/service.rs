@@ -44,6 +44,8 @@ pub struct MountRequest {
     #[serde(default)]
     pub slow_log: bool,
     #[serde(default)]
+    pub names_at_sync: bool,
+    #[serde(default)]
     pub flags: Flags,
     pub sync_interval_s: f64,
     pub sync_bytes: u64,
@@ -66,6 +68,7 @@ impl MountRequest {
             sync_interval: interval.map_err(wrong)?,
             sync_bytes: self.sync_bytes,
             slow_log: self.slow_log,
+            names_at_sync: self.names_at_sync,
         })
     }
 }
@@ -123,7 +126,8 @@ fn told(e: MountError) -> Error {
         e @ MountError::SlowLog { .. } => Error::service(
             code,
             e.to_string(),
-            "give --slow-log (in fstab: slow_log) if programs sync files and change few names, or \
+            "give --names-at-sync (in fstab: names_at_sync), so that names are durable with the \
+             next sync; or --slow-log (slow_log) if programs sync files and change few names; or \
              use a pool in memory or on a disk with capacitors (forebay media-info measures it)",
         ),
         e => Error::service(code, e.to_string(), "see forebay mount --help"),

@@ -68,6 +68,11 @@ pub struct MountHow {
     /// 200 us: each file that is created, renamed or removed waits for one
     #[arg(long)]
     pub slow_log: bool,
+    /// Changes of names and attributes are durable with the next sync of any file or directory,
+    /// or after a second, as on a file system of the kernel, and not when they return: for a pool
+    /// on a disk, where each of them would be a durable write
+    #[arg(long)]
+    pub names_at_sync: bool,
     /// Restrictions in addition to those of the mount of the tree's own file system: nosuid,
     /// nodev, noexec, nosymfollow, noatime, nodiratime; separated by commas
     #[arg(long, value_name = "FLAGS", default_value_t, hide_default_value = true)]
@@ -115,6 +120,7 @@ impl Default for MountHow {
             write_back: usual.write_back,
             log_writes: usual.log_writes,
             slow_log: usual.slow_log,
+            names_at_sync: usual.names_at_sync,
             flags: usual.flags,
             sync_interval: usual.sync_interval,
             sync_bytes: usual.sync_bytes,

@@ -341,6 +341,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
     pub fn bear(&self, group: GroupMark<T::Node>) {
         let may = self.options.names_at_sync && group.can_reach(&self.tree);
         self.may_precede.store(may, Ordering::Relaxed);
+        if self.options.names_at_sync && !may {
+            forebay::diagnostics::warn(format_args!(
+                "forebay: {}: --names-at-sync has no effect: its file system is not known to keep \
+                 changes in their order, as ext4 with a journal, xfs and btrfs do, or its root \
+                 belongs to another user",
+                String::from_utf8_lossy(&self.identity.path)
+            ));
+        }
         let _ = self.bears.set(group);
     }
 

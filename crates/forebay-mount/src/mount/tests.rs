@@ -68,6 +68,7 @@ fn a_slow_log_takes_names_only_if_that_is_wanted() {
     let us = |n| Some(Duration::from_micros(n));
     let usual = MountOptions::default();
     let wanted = MountOptions { slow_log: true, ..usual.clone() };
+    let at_sync = MountOptions { names_at_sync: true, ..usual.clone() };
     let read_only = MountOptions { read_only: true, ..usual.clone() };
     for (takes, options, refused) in [
         (None, &usual, None),
@@ -76,6 +77,7 @@ fn a_slow_log_takes_names_only_if_that_is_wanted() {
         (us(201), &usual, us(201)),
         (us(3000), &usual, us(3000)),
         (us(3000), &wanted, None),
+        (us(3000), &at_sync, None),
         (us(3000), &read_only, None),
     ] {
         assert_eq!(too_slow(takes, options), refused, "{takes:?} {options:?}");
