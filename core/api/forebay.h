@@ -130,6 +130,9 @@ struct fby_options {
 	bool no_checksums;
 	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
 	bool maps; /* likewise maps */
+	/* Volumes in a grouped pool are allowed; else they are refused by name.  No host sets it:
+	 * requests of volumes do not wait for tickets there yet. */
+	bool grouped_volumes;
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
 	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */
@@ -315,7 +318,8 @@ struct fby_volume_info {
 };
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
-/* Refused while the volume is attached, and while it holds data, unless discard is set. */
+/* Refused while the volume is attached, and while it holds data, unless discard is set.  In a grouped
+ * pool WAIT_TICKET: requests have to end first (groups.h). */
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
@@ -404,9 +408,9 @@ struct fby_write {
 	u8 npages;
 	u32 nsectors; /* result of begin: sectors this batch takes, from the first on */
 	u32 wake;     /* result of publish: enum fby_wake */
-	/* Result of publish: 0, the batch is durable.  Today all media are memory and return 0.
-	 * A media that commits in groups will return here what to wait for. */
-	u32 ticket;
+	/* Result of commit: 0, the batch is durable; in a grouped pool what to wait for before it
+	 * is acknowledged (groups.h). */
+	u64 ticket;
 	u32 slot;
 	u32 chunk;
 	u32 first_page;

@@ -77,6 +77,9 @@ int fby_medium_next(struct fby_pool *p, struct fby_medium_io *io, u32 *wake);
  * the device, and it may not arrive later.  Called once for each DONE of fby_medium_next. */
 void fby_medium_end(struct fby_pool *p, const struct fby_medium_io *io, int error, u32 *wake);
 
+/* The ticket of all that was appended to the volume: what a flush waits for.  0: nothing is. */
+u64 fby_volume_ticket(struct fby_pool *p, u16 volume);
+
 enum fby_ticket_state {
 	FBY_TICKET_DURABLE = 0, /* survives a power cut, as does all of its log before it */
 	FBY_TICKET_PENDING, /* not known yet */

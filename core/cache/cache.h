@@ -119,6 +119,10 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
  * DONE, *slot: the slot used, or ~0; or WAIT. */
 int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u32 *slot, u32 *wake);
 
+/* --- regroup.c: of a grouped pool ------------------------------------------------- */
+/* Pages whose group could not be written are appended again, in another chunk.  DONE, or WAIT. */
+int fby_cache_again(struct fby_cache *p, u16 volume, u32 *wake);
+
 /* --- bypass.c ------------------------------------------------------------------- */
 /* Is the block, whose bucket the caller holds, being written past the cache? */
 bool fby_bypass_meets(const struct fby_cached *v, u64 block);

@@ -78,6 +78,8 @@ int fby_cache_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first, 
 			fby_fetch_add(&rs->miss_sectors, (u64)n);
 			return FBY_ORIGIN;
 		}
+		if (fby_unlikely(p->space->store.unit) && !fby_page_durable(p->space, f.page) && !FBY_BUG(PAGES_READ_EARLY))
+			return media_failed(p->space->store.media) ? -FBY_E_MEDIUM : FBY_WAIT_TICKET;
 	} while (!read_cached(p, key, &f, first, want, dst, lost));
 	*origin = want & ~(FBY_ES_VALID(f.state) | FBY_ES_LOST(f.state));
 	fby_fetch_add(&rs->hit_sectors, (u64)fby_mask_count(want & (u8)~*origin));

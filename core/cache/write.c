@@ -96,7 +96,8 @@ static void begin_bypassing(struct fby_cache *p, struct fby_write *w)
 
 static int count_wait(struct fby_cache *p, int decision)
 {
-	fby_fetch_add(&p->waits[decision], 1ull);
+	if (decision > FBY_DONE && decision <= FBY_WAIT_SPACE)
+		fby_fetch_add(&p->waits[decision], 1ull);
 	return decision;
 }
 
@@ -106,11 +107,33 @@ static int begin_wait(struct fby_cache *p, struct fby_write *w, int decision)
 	return count_wait(p, decision);
 }
 
-/* Takes a slot with room for at least a page.  NULL: *decision, and nothing is held. */
-FBY_INLINE struct fby_slot *begin_slot(struct fby_cache *p, struct fby_write *w, u32 flags, u32 *wake, int *decision)
+/* The same of a grouped pool, where a volume has one slot. */
+static struct fby_slot *slot_of_stream(struct fby_cache *p, struct fby_write *w, u32 flags, u32 *room, u32 *wake,
+				       int *decision)
 {
-	struct fby_slot *s = fby_slot_take(p->space);
+	struct fby_slot *s = fby_stream_slot(p->space, w->volume);
 
+	*decision = FBY_WAIT_SLOT;
+	if (!fby_slot_try(s))
+		return NULL;
+	*decision = fby_stream_pages_room(p->space, s, w->volume, flags, &w->first_page, room, wake);
+	if (*decision != FBY_DONE) {
+		fby_slot_give(p->space, s, wake);
+		return NULL;
+	}
+	w->chunk = s->volume[w->volume].open;
+	return s;
+}
+
+/* Takes a slot with room for at least a page, or so many.  NULL: *decision, and nothing is held. */
+FBY_INLINE struct fby_slot *begin_slot(struct fby_cache *p, struct fby_write *w, u32 flags, u32 *room, u32 *wake,
+				       int *decision)
+{
+	struct fby_slot *s;
+
+	if (fby_unlikely(p->space->store.unit))
+		return slot_of_stream(p, w, flags, room, wake, decision);
+	s = fby_slot_take(p->space);
 	if (fby_unlikely(!s)) {
 		*decision = FBY_WAIT_SLOT;
 		return NULL;
@@ -123,6 +146,7 @@ FBY_INLINE struct fby_slot *begin_slot(struct fby_cache *p, struct fby_write *w,
 	w->chunk = s->volume[w->volume].open;
 	w->first_page = p->space->chunk[w->chunk].fill;
 	FBY_ASSERT(p, w->first_page < p->space->store.chunk_pages);
+	*room = p->space->store.chunk_pages - w->first_page;
 	return s;
 }
 
@@ -146,10 +170,9 @@ FBY_INLINE int begin(struct fby_cache *p, struct fby_write *w, u16 volume, enum 
 		if (w->npages == 0)
 			return begin_wait(p, w, FBY_WAIT_BLOCK);
 	}
-	s = begin_slot(p, w, flags, &w->wake, &decision);
+	s = begin_slot(p, w, flags, &room, &w->wake, &decision);
 	if (fby_unlikely(!s))
 		return begin_wait(p, w, decision);
-	room = p->space->store.chunk_pages - w->first_page;
 	begin_shrink(p, w, room < w->npages ? room : w->npages);
 	w->slot = (u32)(s - p->space->slot);
 	return FBY_DONE;
@@ -229,11 +252,17 @@ static bool merge_old(struct fby_cache *p, const struct fby_write *w, struct fby
 	return true;
 }
 
+/* Nothing but its checksum says whether a page of a group has arrived. */
+static inline bool with_checksum(const struct fby_cache *p)
+{
+	return !fby_load(&p->space->opt.no_checksums) || p->space->store.unit;
+}
+
 FBY_INLINE void copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	struct fby_slot *s = &p->space->slot[w->slot];
 	/* Read once for the batch: the option may change before the commit. */
-	bool checksum = !fby_load(&p->space->opt.no_checksums);
+	bool checksum = with_checksum(p);
 
 	for (u32 i = 0; i < w->npages; i++) {
 		struct fby_wpage *g = &w->page[i];
@@ -297,7 +326,7 @@ FBY_INLINE void commit_line(struct fby_cache *p, const struct fby_write *w, cons
 		.lost = g->lost,
 		.flags = g->flags,
 		.reserved = 0,
-		.prev_seq = i > 0 ? seq - 1 : w->first_page > p->space->store.first_page ? ch->seq_last : 0,
+		.prev_seq = i > 0 ? seq - 1 : ch->last_block != FBY_NO_BLOCK ? ch->seq_last : 0,
 		.data_crc = g->data_crc,
 		.crc = 0,
 	};
@@ -317,8 +346,8 @@ static inline void count_write(struct fby_slot *s, const struct fby_write *w, bo
 	}
 }
 
-/* Stores the headers from s->line, and fences. */
-FBY_INLINE void commit_lines(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s, u8 flags, bool user)
+/* Stores the headers from s->line, and fences.  In a grouped pool the pages have a ticket instead. */
+FBY_INLINE void commit_lines(struct fby_cache *p, struct fby_write *w, struct fby_slot *s, u8 flags, bool user)
 {
 	/* Without a checksum the header vouches for the data, so the data must be durable first. */
 	if (flags && !FBY_BUG(HEADER_BEFORE_DATA_NO_CRC))
@@ -326,6 +355,10 @@ FBY_INLINE void commit_lines(struct fby_cache *p, const struct fby_write *w, str
 	media_lines(p->space->store.media, fby_line_at(&p->space->store, w->chunk, w->first_page), s->line,
 		    w->npages * FBY_LINE);
 	count_write(s, w, user);
+	if (fby_unlikely(p->space->store.unit)) {
+		w->ticket = fby_stream_pages_join(p->space, w->volume, w->chunk, s->line, w->npages);
+		return;
+	}
 	/* The commit point: data and headers before the acknowledgement. */
 	if (!FBY_BUG(WRITE_NO_FENCE))
 		fby_fence_chunk(&p->space->store, w->chunk);
@@ -363,6 +396,20 @@ static void publish_counted(struct fby_cached *v, struct fby_slot_volume *by_slo
 
 #define COPIED 0x80u /* a flag next to enum fby_page_flags, set once the line is written */
 
+/* In a grouped pool the page is in no chunk that is freed before its successor is durable. */
+static void page_replaced(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s, u32 old, bool copy)
+{
+	u64 *dead = &s->volume[w->volume].dead;
+
+	fby_store_release(dead, fby_load(dead) + 1);
+	fby_stream_replaces(p->space, w->volume, old, copy);
+	if (FBY_BUG(PAGES_DEAD_AT_PUBLISH)) {
+		u64 unused = 0;
+
+		fby_page_dead(p->space, old, s->dead, &unused);
+	}
+}
+
 FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, struct fby_slot *s,
 			     const struct fby_wpage *g, u32 page)
 {
@@ -376,7 +423,11 @@ FBY_INLINE void publish_page(struct fby_cache *p, const struct fby_write *w, str
 		publish_counted(&p->volume[w->volume], &s->volume[w->volume], before,
 				fby_page_is_clean(p, w->volume, g->old, before), g->lost != 0,
 				g->lost != 0 && g->valid == 0);
-	if (g->old != FBY_NO_PAGE)
+	if (g->old == FBY_NO_PAGE)
+		return;
+	if (fby_unlikely(p->space->store.unit)) /* a cut may take the new page back */
+		page_replaced(p, w, s, g->old, (g->flags & COPIED) || g->lost);
+	else
 		fby_page_dead(p->space, g->old, s->dead, &s->volume[w->volume].dead);
 }
 
@@ -385,11 +436,11 @@ FBY_INLINE void publish_end(struct fby_cache *p, const struct fby_write *w, stru
 {
 	struct fby_chunk *ch = &p->space->chunk[w->chunk];
 
-	fby_store(&ch->fill, ch->fill + w->npages);
+	fby_store(&ch->fill, w->first_page + w->npages);
 	ch->seq_last = w->seq + w->npages - 1;
 	/* All that floor guarded is published: destage may pass it now. */
 	fby_store_release(&s->floor, s->seq_next < s->seq_end ? s->seq_next : FBY_NO_SEQ);
-	if (ch->fill == p->space->store.chunk_pages)
+	if (ch->fill == p->space->store.chunk_pages && fby_likely(!p->space->store.unit))
 		fby_slot_close(p->space, s, w->volume, wake);
 	fby_slot_release(s);
 	*wake |= fby_load(&p->space->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
@@ -471,19 +522,19 @@ static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsecto
  */
 FBY_INLINE int write_block(struct fby_cache *p, u16 volume, u64 block, const u8 *buf, u32 *wake)
 {
-	bool checksum = !fby_load(&p->space->opt.no_checksums);
+	bool checksum = with_checksum(p);
 	struct fby_write w = { .volume = volume, .kind = FBY_KIND_DATA, .npages = 1, .nsectors = FBY_PAGE_SECTORS };
 	struct fby_wpage g = { .block = block, .old = FBY_OLD_UNKNOWN, .mask = 0xff, .valid = 0xff };
 	int decision = FBY_WAIT_BLOCK;
 	struct fby_slot *s = NULL;
-	u32 page;
+	u32 page, room;
 
 	g.bucket = fby_index_bucket(p, fby_key(volume, block));
 	if (fby_unlikely(!fby_index_try(p, g.bucket)))
 		return count_wait(p, FBY_WAIT_BLOCK);
 	begin_prefetch(p, fby_load(&p->bucket[g.bucket]) & ~FBY_BUCKET_LOCK);
 	if (fby_likely(!fby_load(&p->volume[volume].bypassing) || !fby_bypass_meets(&p->volume[volume], block)))
-		s = begin_slot(p, &w, 0, wake, &decision);
+		s = begin_slot(p, &w, 0, &room, wake, &decision);
 	if (fby_unlikely(!s)) {
 		fby_index_release(p, g.bucket);
 		return count_wait(p, decision);
@@ -574,7 +625,7 @@ int fby_carry(struct fby_cache *p, u16 volume, u64 block, u32 page, bool damaged
 
 int fby_move(struct fby_cache *p, u16 volume, u64 block, u32 page, u32 flags, u32 *slot, u32 *wake)
 {
-	bool checksum = !fby_load(&p->space->opt.no_checksums);
+	bool checksum = with_checksum(p);
 	struct fby_write w fby_uninitialized;
 	struct fby_wpage *g = &w.page[0];
 	u64 since_ns = fby_page_since(p, page);

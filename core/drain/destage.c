@@ -203,6 +203,12 @@ static bool carry_ahead(struct fby_drain *p, u16 volume, u32 *wake)
 	return n > 0;
 }
 
+/* In a grouped pool copies have to wait for requests.  When these end, destage looks again. */
+static int waits(const struct fby_drain *p, int decision)
+{
+	return p->space->store.unit && (decision == FBY_WAIT_TICKET || decision < 0) ? FBY_DONE : FBY_AGAIN;
+}
+
 static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -218,7 +224,7 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 		n++;
 		if (decision == FBY_WAIT_SPACE) {
 			if (!seal_kept(p, volume))
-				return FBY_AGAIN;
+				return waits(p, FBY_WAIT_TICKET);
 			/* again: the chunks that were held, or the pages carried ahead, may give
 			 * room */
 			if (held || d->ahead) {
@@ -233,11 +239,15 @@ static int carry_step(struct fby_drain *p, u16 volume, u32 *wake)
 			break;
 		}
 		if (decision != FBY_DONE)
-			return FBY_AGAIN;
+			return waits(p, decision);
 	}
 	/* Relocation's copies must be sealed, too: the watermark may pass their sources. */
-	if (seal_kept(p, volume) && d->pos == d->n && fby_relocate_sealed(p, volume))
+	if (!seal_kept(p, volume) || (d->pos == d->n && !fby_relocate_sealed(p, volume)))
+		return waits(p, FBY_WAIT_TICKET);
+	if (d->pos == d->n) {
+		d->ticket = p->space->store.unit ? fby_stream_appended(p->space, volume) : 0;
 		go_on_to(p, volume, FBY_PH_COMMIT);
+	}
 	return FBY_AGAIN;
 }
 
@@ -307,18 +317,46 @@ static int flush_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 	return decision;
 }
 
-static void commit(struct fby_drain *p, u16 volume)
+/*
+ * In a grouped pool the watermark passes pages that were replaced by others, which a cut may take
+ * back, and then the replaced ones have to be there.  So it waits for all that was appended until
+ * the round had its last look.
+ */
+static bool replaced_durable(struct fby_drain *p, u16 volume)
+{
+	u64 ticket = p->volume[volume].destage.ticket;
+
+	return fby_stream_ticket(p->space, ticket) == FBY_TICKET_DURABLE || FBY_BUG(PAGES_WATERMARK_EARLY);
+}
+
+/* The device of a grouped pool has failed: no page is released any more, since its watermark cannot
+ * be recorded. */
+static int commit_failed(struct fby_drain *p, u16 volume)
+{
+	p->volume[volume].destage.failed = true;
+	go_on_to(p, volume, FBY_PH_BACKOFF);
+	return FBY_AGAIN;
+}
+
+static int commit(struct fby_drain *p, u16 volume)
 {
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_drained *v = &p->volume[volume];
 
+	if (media_failed(p->space->store.media))
+		return commit_failed(p, volume);
+	if (fby_unlikely(v->destage.ticket) && !replaced_durable(p, volume))
+		return FBY_DONE;
 	if (v->destage.cut > o->rec.watermark) {
 		fby_store_release(&o->rec.watermark, v->destage.cut); /* ordered after the last move */
 		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
 			fby_owner_write(p->space, volume);
 	}
+	if (media_failed(p->space->store.media))
+		return commit_failed(p, volume);
 	v->destage.pos = 0;
 	go_on_to(p, volume, FBY_PH_RELEASE);
+	return FBY_AGAIN;
 }
 
 /* False: the block is busy. */
@@ -517,8 +555,7 @@ static int step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 	case FBY_PH_CARRY:
 		return carry_step(p, volume, wake);
 	case FBY_PH_COMMIT:
-		commit(p, volume);
-		return FBY_AGAIN;
+		return commit(p, volume);
 	case FBY_PH_RELEASE:
 		return release_step(p, volume, wake);
 	case FBY_PH_BACKOFF:
@@ -554,9 +591,9 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 	 * requests: the chunks that the copies came from are held. */
 	unsealed = d->copied_slots && !seal_kept(p, volume);
 	if (unsealed && (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING))
-		return FBY_AGAIN;
+		return waits(p, FBY_WAIT_TICKET);
 	decision = step(p, volume, io, wake);
-	return unsealed && decision == FBY_DONE ? FBY_AGAIN : decision;
+	return unsealed && decision == FBY_DONE ? waits(p, FBY_WAIT_TICKET) : decision;
 }
 
 void fby_drain_complete(struct fby_drain *p, u32 id, int error)

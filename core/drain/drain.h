@@ -143,6 +143,7 @@ struct fby_destage {
 	u64 idle_since_ns, idle_writes;
 	struct fby_plan plan;
 	struct fby_refused refused;
+	u64 ticket; /* in a grouped pool: of what must be durable before the watermark is */
 	u64 copied_slots; /* slots with unsealed copies of kept pages, by bit */
 	/* flight.c: a ring; taken requests begin at io[oldest] */
 	u32 nrequests, oldest, taken;

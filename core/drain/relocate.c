@@ -144,7 +144,7 @@ static bool move_pages(struct fby_drain *p, u32 c, u32 *wake)
 			continue;
 		decision = fby_move(p->cache, ch->owner, fby_key_block(fby_load(&e->key)), page,
 				    FBY_BEGIN_RELOCATE, &slot, wake);
-		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT)
+		if (decision == FBY_WAIT_SPACE || decision == FBY_WAIT_SLOT || decision == FBY_WAIT_TICKET || decision < 0)
 			return false;
 		stays = stays && decision == FBY_DONE && slot == ~0u;
 		if (decision != FBY_DONE || slot == ~0u)
@@ -169,8 +169,29 @@ static void let_go(struct fby_drain *p, u32 *wake)
 	fby_chunk_unpin(p->space, c, FBY_PIN_MOVED, wake);
 }
 
+/* The same in a grouped pool.  Chunks that the copies came from are held until they are durable in
+ * any case, and until damage of them cannot pass for a torn group. */
+static bool settle_copies(struct fby_drain *p, u16 volume, u64 *slots)
+{
+	struct fby_slot *s = fby_stream_slot(p->space, volume);
+	u32 wake = 0;
+
+	if (*slots == 0)
+		return true;
+	if (!fby_slot_try(s))
+		return false;
+	if (fby_stream_settle(p->space, s, volume, FBY_SETTLE_COPIES, &wake))
+		*slots = 0;
+	fby_slot_give_owed(p->space, s);
+	if (wake)
+		fby_fetch_or(&p->space->wake_owed, wake);
+	return *slots == 0;
+}
+
 bool fby_seal_copies(struct fby_drain *p, u16 volume, u64 *slots)
 {
+	if (fby_unlikely(p->space->store.unit))
+		return settle_copies(p, volume, slots);
 	for (u32 i = 0; i < p->space->opt.nslots; i++) {
 		struct fby_slot *s = &p->space->slot[i];
 
@@ -206,8 +227,9 @@ bool fby_relocate_step(struct fby_drain *p, u32 *wake)
 	u32 c;
 
 	if (p->moved_from != FBY_NO_CHUNK) {
-		if (seal_moved(p))
-			let_go(p, wake);
+		if (!seal_moved(p))
+			return !p->space->store.unit; /* there it waits for requests to end */
+		let_go(p, wake);
 		return true;
 	}
 	if (p->look_again_ns && p->space->now_ns >= p->look_again_ns) {

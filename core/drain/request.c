@@ -111,7 +111,8 @@ bool fby_round_dirty(struct fby_drain *p, u16 volume, u64 block, struct fby_foun
 	fby_index_find(p->cache, fby_key(volume, block), f);
 	return f->page != FBY_NO_PAGE && FBY_ES_KIND(f->state) == FBY_KIND_DATA && FBY_ES_VALID(f->state) == 0xff &&
 	       !(f->state & (FBY_ES_DAMAGED | FBY_ES_CLEAN | FBY_ES_REFUSED)) && fby_may_be_clean(p->space, volume, f->page) &&
-	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ;
+	       fby_load(&fby_chunk_of(p->space, f->page)->seq_max) != FBY_NO_SEQ &&
+	       (fby_likely(!p->space->store.unit) || fby_page_settled(p->space, f->page));
 }
 
 /* Adds an unlisted block at the end of the request. */

@@ -25,10 +25,10 @@ struct fby_violation {
 struct fby_chunk_kind_row {
 	bool whole;
 	u32 (*fill_most)(const struct fby_store *st); /* no chunk's fill is higher */
-	/* The next functions are only for kinds of whole chunks. */
 	/* Reads the open line that the first entry of the chunk refers to, when the open line
-	 * itself is lost.  False: there is none. */
+	 * itself is lost.  False: there is none.  NULL: of no chunk of this kind. */
 	bool (*first)(const struct fby_store *st, u32 c, struct fby_open_line *out);
+	/* The next functions are only for kinds of whole chunks. */
 	/* Recovery: epoch and owner are known; sets fill, sealed, seq_max, seq_last and
 	 * last_block.  seal: the newest of the epoch, or NULL.  True: the chunk is in use. */
 	bool (*scan)(struct fby_pool *p, u32 c, const struct fby_seal_line *seal);

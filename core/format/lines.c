@@ -108,7 +108,8 @@ static bool page_line_sane(const struct fby_store *st, u32 c, u32 i, const struc
 	       l->seq < FBY_NUMBER_END && l->epoch < FBY_NUMBER_END && l->block < 1ull << FBY_BLOCK_BITS &&
 	       l->batch_count >= 1 && l->batch_count <= fby_group_pages(st) && l->batch_first >= st->first_page &&
 	       l->batch_first <= i && i - l->batch_first < l->batch_count &&
-	       l->batch_first + l->batch_count <= st->chunk_pages && (l->flags & ~FBY_PF_NOCRC) == 0 &&
+	       l->batch_first + l->batch_count <= st->chunk_pages &&
+	       (l->flags & ~(st->unit ? 0u : FBY_PF_NOCRC)) == 0 &&
 	       l->prev_seq < l->seq && l->reserved == 0;
 }
 
@@ -121,13 +122,12 @@ static bool page_line_repairable(u32 c, u32 i, const u64 *epoch, const struct fb
 	return fits >= 2;
 }
 
-bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
+static bool page_line_at(const struct fby_store *st, u64 at, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
 			 bool *repaired)
 {
-	FBY_ASSERT(st, i >= st->first_page && i < st->chunk_pages);
 	if (repaired)
 		*repaired = false;
-	if (!media_read(st->media, out, fby_line_at(st, c, i), FBY_LINE))
+	if (!media_read(st->media, out, at, FBY_LINE))
 		return false;
 	if (!fby_line_crc_ok(st, out)) {
 		if (!repaired || !page_line_repairable(c, i, epoch, out) || !line_repair(st, out))
@@ -135,6 +135,13 @@ bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *ep
 		*repaired = true;
 	}
 	return page_line_sane(st, c, i, out);
+}
+
+bool fby_page_line_judge(const struct fby_store *st, u32 c, u32 i, const u64 *epoch, struct fby_page_line *out,
+			 bool *repaired)
+{
+	FBY_ASSERT(st, i >= st->first_page && i < st->chunk_pages);
+	return page_line_at(st, fby_line_at(st, c, i), c, i, epoch, out, repaired);
 }
 
 /* Further checks of a line whose kind is known. */
@@ -181,16 +188,77 @@ static bool group_line_sane(const struct fby_store *st, const struct fby_group_l
 {
 	u32 start = st->first_page * (FBY_PAGE / FBY_LINE), end = st->sb.chunk_size / FBY_LINE;
 
-	return l->records >= 1 && l->records <= FBY_GROUP_RECORDS && l->lines > l->records &&
-	       (u32)l->line + l->lines <= end && (l->previous == 0 || (l->previous >= start && l->previous < l->line)) &&
+	return l->records <= FBY_GROUP_RECORDS && (u32)l->line + l->lines <= end &&
+	       (l->previous == 0 || (l->previous >= start && l->previous < l->line)) &&
 	       l->epoch < FBY_NUMBER_END && l->seq_max < FBY_NUMBER_END && l->owner < st->sb.nvolumes &&
 	       witness_sane(st, &l->witness[0]) && witness_sane(st, &l->witness[1]);
 }
 
-bool fby_group_line_read(const struct fby_store *st, u32 c, u32 line, struct fby_group_line *out)
+/* Its blocks are those of its records: of a volume a block each, and one more. */
+static bool group_records_sane(u32 kind, const struct fby_group_line *l)
 {
+	if (kind == FBY_CHUNK_LOG)
+		return l->records >= 1 && l->lines > l->records;
+	return l->lines == (l->records + 1u) * FBY_GROUP_PAGE_LINES && l->line % FBY_GROUP_PAGE_LINES == 0 &&
+	       l->previous % FBY_GROUP_PAGE_LINES == 0 && l->before == 0;
+}
+
+bool fby_group_line_read(const struct fby_store *st, u32 c, u32 kind, u32 line, struct fby_group_line *out)
+{
+	u32 magic = kind == FBY_CHUNK_LOG ? FBY_GROUP_MAGIC : FBY_GROUP_PAGES_MAGIC;
+
 	if (!media_read(st->media, out, fby_chunk_at(st, c) + (u64)line * FBY_LINE, FBY_LINE))
 		return false;
-	return out->magic == FBY_GROUP_MAGIC && out->chunk == c && out->line == line && fby_line_crc_ok(st, out) &&
-	       group_line_sane(st, out);
+	return out->magic == magic && out->chunk == c && out->line == line && fby_line_crc_ok(st, out) &&
+	       group_line_sane(st, out) && group_records_sane(kind, out);
+}
+
+bool fby_group_page_line(const struct fby_store *st, const struct fby_group_line *g, u32 n, struct fby_page_line *out,
+			 bool *repaired)
+{
+	u64 at = fby_chunk_at(st, g->chunk) + (u64)(g->line + 1 + n) * FBY_LINE;
+
+	return page_line_at(st, at, g->chunk, fby_place_of_line(g->line) + 1 + n, &g->epoch, out, repaired) &&
+	       out->epoch == g->epoch && out->volume == g->owner;
+}
+
+/*
+ * Numbers and blocks are such that a line which is lost beside it is named and dated as if this one
+ * were not there: it says of the page before what the next page says of it, and its number lies
+ * between the two.
+ */
+void fby_group_void_line(const struct fby_store *st, const struct fby_page_line *first, u32 place, u64 seq_min,
+			 struct fby_page_line *out)
+{
+	*out = (struct fby_page_line){
+		.seq = first->prev_seq ? first->prev_seq + 1 : seq_min ? seq_min : 1,
+		.block = first->prev_block < 1ull << FBY_BLOCK_BITS ? first->prev_block : 0,
+		.epoch = first->epoch,
+		.prev_block = first->prev_block,
+		.prev_seq = first->prev_seq,
+		.batch_first = (u16)place,
+		.batch_count = 1,
+		.kind = FBY_KIND_VOID,
+		.chunk = first->chunk,
+		.page = (u16)place,
+		.volume = first->volume,
+	};
+	fby_line_finish(st->line_seed, out);
+}
+
+bool fby_group_pages_first(const struct fby_store *st, u32 c, struct fby_open_line *out)
+{
+	struct fby_group_line g;
+	bool any = false;
+
+	if (st->unit != FBY_PAGE)
+		return false;
+	for (u32 i = st->first_page; i < st->chunk_pages; i++) {
+		if (!fby_group_line_read(st, c, FBY_CHUNK_CACHE, i * FBY_GROUP_PAGE_LINES, &g) ||
+		    (any && g.epoch <= out->epoch))
+			continue;
+		*out = (struct fby_open_line){ .kind = FBY_CHUNK_CACHE, .owner = g.owner, .epoch = g.epoch, .seq_min = 1 };
+		any = true;
+	}
+	return any;
 }

@@ -57,7 +57,7 @@ static bool group_newest(const struct fby_store *st, u32 c, struct fby_open_line
 	bool any = false;
 
 	for (u32 line = st->log_first; line < fby_log_lines(st); line = fby_group_start(st, line + 1)) {
-		if (!fby_group_line_read(st, c, line, &g) || (any && g.epoch <= out->epoch))
+		if (!fby_group_line_read(st, c, FBY_CHUNK_LOG, line, &g) || (any && g.epoch <= out->epoch))
 			continue;
 		*out = (struct fby_open_line){ .kind = FBY_CHUNK_LOG, .owner = g.owner, .epoch = g.epoch, .seq_min = 1 };
 		any = true;

@@ -30,6 +30,12 @@ static inline u32 fby_log_fill_of(const struct fby_store *st, u32 line)
 	return line - st->log_first + st->first_page;
 }
 
+/* The first line after what a chunk of a grouped pool has, by its kind and fill. */
+static inline u32 fby_fill_line(const struct fby_store *st, u32 kind, u32 fill)
+{
+	return kind == FBY_CHUNK_LOG ? fby_log_line_of(st, fill) : fill * FBY_GROUP_PAGE_LINES;
+}
+
 /* Lines of an entry with a body of so many bytes. */
 static inline u32 fby_entry_lines(u32 length)
 {

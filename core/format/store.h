@@ -40,8 +40,19 @@ struct fby_store {
 enum fby_line_class { FBY_LINE_CURRENT = 0, FBY_LINE_OLD, FBY_LINE_BAD, FBY_LINE_CLASSES };
 
 void fby_line_finish(u32 seed, void *line); /* fills the crc of any line */
-/* Copies the line of a chunk and checks that it is a group line of that place, of any epoch. */
-bool fby_group_line_read(const struct fby_store *st, u32 c, u32 line, struct fby_group_line *out);
+/* Copies the line of a chunk and checks that it is a group line of that place, of any epoch.
+ * kind: of the chunk, enum fby_chunk_kind. */
+bool fby_group_line_read(const struct fby_store *st, u32 c, u32 kind, u32 line, struct fby_group_line *out);
+/* Copies the line of the group's page, by number from 0, and checks that it is of its place, and of
+ * the group's epoch and owner.  repaired: as below; NULL. */
+bool fby_group_page_line(const struct fby_store *st, const struct fby_group_line *g, u32 n, struct fby_page_line *out,
+			 bool *repaired);
+/* Makes the line, in the header array, of the block of a group's lines.  first: the line of the
+ * group's first page, or what that would say of the page before it. */
+void fby_group_void_line(const struct fby_store *st, const struct fby_page_line *first, u32 place, u64 seq_min,
+			 struct fby_page_line *out);
+/* Of any epoch: reads the open line that the chunk's newest group of pages refers to. */
+bool fby_group_pages_first(const struct fby_store *st, u32 c, struct fby_open_line *out);
 bool fby_line_crc_ok(const struct fby_store *st, const void *line);
 /* Copies page line (c, i) and checks it.  repair: single-bit errors are corrected in the copy, if
  * the line is of the chunk's epoch.  Another thread may be changing the epoch. */
@@ -108,6 +119,18 @@ static inline u64 fby_shares_at(const struct fby_store *st)
 static inline u64 fby_maps_at(const struct fby_store *st)
 {
 	return fby_round_up(fby_shares_at(st) + st->sb.static_bytes, FBY_MAP_UNIT);
+}
+
+/* The page, by its place in the chunk, that begins at the line of a chunk. */
+static inline u32 fby_place_of_line(u32 line)
+{
+	return line / FBY_GROUP_PAGE_LINES;
+}
+
+/* The header array of a chunk of a grouped pool, in bytes. */
+static inline u64 fby_array_bytes(const struct fby_store *st)
+{
+	return (u64)st->first_page * FBY_PAGE - st->array_at;
 }
 
 /* A cut tears at most this many pages at the end of a chunk: a batch. */

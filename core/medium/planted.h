@@ -160,6 +160,16 @@
 	X(GROUP_AGAIN_TWICE, "a group is appended again while the first one may count, too") \
 	X(ARRAY_OVERTAKES_OPEN, "a chunk is opened again before the array of its last use is durable") \
 	X(WITNESS_SILENT, "recovery does not say that a group is gone which another one names as durable") \
+	X(PAGES_TAIL_TOO_LONG, "damage in a settled group of pages passes for a torn one") \
+	X(PAGES_LISTED_UNSETTLED, "a round lists pages whose group a cut can take back") \
+	X(PAGES_AGAIN_OLD_NUMBER, "a page that is appended again keeps the number that it had") \
+	X(PAGES_TWO_IN_FLIGHT, "a group is sent while the one before it is not durable") \
+	X(PAGES_ARRAY_ALONE, "of a closed chunk only the array counts, though a cut may have torn it") \
+	X(PAGES_DEAD_AT_PUBLISH, "a page of a volume is dead before its successor is durable") \
+	X(PAGES_READ_EARLY, "a read shows a page that a cut can take back") \
+	X(PAGES_WATERMARK_EARLY, "the watermark passes a page whose successor a cut can take back") \
+	X(PAGES_FLUSH_OF_SENT, "a flush waits for what was sent, not for what was appended") \
+	X(PAGES_FAILED_STAY, "the index shows a page whose group failed, where it never became durable") \
 	X(GROUP_PERSIST_IGNORED, "a record that could not be written counts as written") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \
 	X(MAP_SYNC_ONE_FENCE, "a page is dirty before its stores are durable") \

@@ -350,7 +350,7 @@ static bool check_chunk(struct check *k, u32 c)
 		if (!is_linked && readable && i < ch->fill && !check_unlinked_line(k, page, &l))
 			return false;
 	}
-	if (fby_chunk_live(&p->space, c) != linked)
+	if (fby_chunk_live(&p->space, c) != linked + fby_stream_dying(&p->space, c))
 		return violated(k, "a chunk's live count is wrong", "chunk", c, "live", fby_chunk_live(&p->space, c));
 	return (ch->state != FBY_CS_OPEN && linked == 0) || check_epoch(k, c);
 }

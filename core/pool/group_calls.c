@@ -15,7 +15,8 @@ int fby_medium_next(struct fby_pool *p, struct fby_medium_io *io, u32 *wake)
 		rc = fby_streams_next(&p->space, io, &owner, wake);
 		if (rc != FBY_AGAIN)
 			return rc;
-		rc = fby_logs_again(&p->logs, owner, wake);
+		rc = p->space.owner[owner].chunk_kind == FBY_CHUNK_CACHE ? fby_cache_again(&p->cache, owner, wake) :
+									   fby_logs_again(&p->logs, owner, wake);
 		if (rc != FBY_DONE)
 			return rc;
 	}
@@ -24,6 +25,13 @@ int fby_medium_next(struct fby_pool *p, struct fby_medium_io *io, u32 *wake)
 void fby_medium_end(struct fby_pool *p, const struct fby_medium_io *io, int error, u32 *wake)
 {
 	fby_streams_end(&p->space, io, error, wake);
+}
+
+u64 fby_volume_ticket(struct fby_pool *p, u16 volume)
+{
+	if (!p->space.store.unit || volume >= p->space.store.sb.nvolumes)
+		return 0;
+	return fby_stream_appended(&p->space, volume);
 }
 
 enum fby_ticket_state fby_ticket_state(const struct fby_pool *p, u64 ticket)

@@ -30,7 +30,7 @@ static bool log_check(struct fby_pool *p, u32 c, struct fby_violation *v)
 
 const struct fby_chunk_kind_row fby_chunk_kinds[FBY_CHUNK_KINDS] = {
 	[FBY_CHUNK_FREE] = { .fill_most = pages_most },
-	[FBY_CHUNK_CACHE] = { .fill_most = pages_most },
+	[FBY_CHUNK_CACHE] = { .fill_most = pages_most, .first = fby_group_pages_first },
 	[FBY_CHUNK_LOG] = { true, log_most, fby_log_first, log_scan, log_check },
 };
 

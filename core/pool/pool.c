@@ -52,7 +52,7 @@ static struct layout layout_of(const struct fby_superblock *sb, u32 nslots)
 	l.recovered = l.drained + fby_round_up(sb->nvolumes * sizeof(struct fby_drained), 64);
 	l.scanned = l.recovered + fby_round_up(sb->nvolumes * sizeof(struct fby_recovered), 64);
 	l.dead = l.scanned + fby_round_up(sb->nchunks * sizeof(struct fby_scanned), 64);
-	l.buckets = l.dead + fby_round_up((nslots + 1) * (u64)sb->nchunks * sizeof(u16), 64);
+	l.buckets = l.dead + fby_round_up(fby_dead_rows(sb, nslots) * (u64)sb->nchunks * sizeof(u16), 64);
 	l.entries = l.buckets + fby_round_up((u64)buckets_of(sb) * sizeof(u32), 64);
 	l.statics = l.entries + fby_round_up(pages * sizeof(struct fby_entry), 64);
 	l.stripes = l.statics + (sb->static_bytes ? sb->nvolumes * sizeof(struct fby_static) : 0);
@@ -109,7 +109,8 @@ __attribute__((noinline)) static void open_volumes(struct fby_pool *p)
 			fby_recovery_unknown(&p->recovery, -FBY_E_OWNER_KIND, i, owner->rec.kind);
 			continue;
 		}
-		if (p->space.store.unit && owner->rec.kind != FBY_OWNER_FREE && owner->rec.kind != FBY_OWNER_LOG)
+		if (p->space.store.unit && owner->rec.kind != FBY_OWNER_FREE && owner->rec.kind != FBY_OWNER_LOG &&
+		    !(owner->rec.kind == FBY_OWNER_VOLUME && fby_volumes_allowed(&p->space)))
 			fby_recovery_unknown(&p->recovery, -FBY_E_LOGS_ONLY, i, owner->rec.kind);
 		owner->chunk_kind = fby_owner_kinds[owner->rec.kind].chunk;
 		fby_owner_kinds[owner->rec.kind].open(p, (u16)i);

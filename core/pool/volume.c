@@ -51,7 +51,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 
 	if (rc)
 		return rc;
-	if (p->space.store.unit)
+	if (!fby_volumes_allowed(&p->space) || (p->space.store.unit && s->static_bytes))
 		return -FBY_E_LOGS_ONLY;
 	if (!fby_text_ends(s->name, sizeof(s->name)) || !fby_name_ok(s->name) ||
 	    !fby_text_ends(s->identity, sizeof(s->identity)))
@@ -135,6 +135,21 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	fby_fetch_or(&p->space.wake_owed, wake);
 }
 
+/* In a grouped pool: is everything that was appended to the volume durable, and none of its chunks
+ * open? */
+static bool left_stream(struct fby_pool *p, u16 index)
+{
+	struct fby_slot *s = fby_stream_slot(&p->space, index);
+	u32 wake = 0;
+
+	while (!fby_slot_try(s))
+		fby_relax();
+	fby_slot_close(&p->space, s, index, &wake);
+	fby_slot_give(&p->space, s, &wake);
+	fby_fetch_or(&p->space.wake_owed, wake);
+	return fby_stream_quiet(&p->space, index);
+}
+
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 {
 	struct fby_owner *owner;
@@ -156,6 +171,8 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0 ||
 			 (owner->rec.kind == FBY_OWNER_STATIC && fby_static_any(&p->statics, index))))
 		return -FBY_E_VOLUME_DIRTY;
+	if (p->space.store.unit && !left_stream(p, index))
+		return media_failed(p->space.store.media) ? -FBY_E_MEDIUM : FBY_WAIT_TICKET;
 	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
 	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;

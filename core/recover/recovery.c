@@ -183,6 +183,17 @@ static bool new_line(struct fby_recovery *p, u32 c, u32 i, const struct fby_page
 	return true;
 }
 
+/* The lines that were stored are durable.  In a grouped pool all of the array is written. */
+static void settle_lines(struct fby_recovery *p, u32 c)
+{
+	const struct fby_store *st = &p->space->store;
+
+	if (st->unit)
+		fby_settle(st, fby_chunk_at(st, c) + st->array_at, fby_array_bytes(st));
+	else
+		fby_fence_chunk(st, c);
+}
+
 static void write_lines(struct fby_recovery *p, u32 c)
 {
 	struct fby_page_line l, last;
@@ -193,7 +204,7 @@ static void write_lines(struct fby_recovery *p, u32 c)
 		if (new_line(p, c, i, &last, &l))
 			media_lines(p->space->store.media, fby_line_at(&p->space->store, c, i), &l, FBY_LINE);
 	}
-	fby_fence_chunk(&p->space->store, c);
+	settle_lines(p, c);
 }
 
 static void write_open(struct fby_recovery *p, u32 c)
@@ -255,6 +266,8 @@ static void write_seals(struct fby_recovery *p, u32 c)
 	if (FBY_BUG(TAIL_RESEALED_SHORT) && ch->fill > p->space->store.first_page)
 		ch->fill--;
 	ch->seq_last = ch->seq_max;
+	if (p->space->store.unit && ch->kind == FBY_CHUNK_CACHE && !(p->scanned[c].found & CR_LINES))
+		settle_lines(p, c); /* those that the groups had */
 	if (!fby_chunk_kinds[ch->kind].whole) {
 		ch->last_block = FBY_NO_BLOCK;
 		if (ch->fill > p->space->store.first_page && fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL))
@@ -374,7 +387,9 @@ static void build_lists(struct fby_recovery *p)
 
 		ch->pinned = 0;
 		ch->opened_ns = 0;
-		ch->tick_fill = ch->fill;
+		ch->tick_fill = ch->durable = ch->fill;
+		if (p->space->store.unit && ch->kind == FBY_CHUNK_CACHE && !p->space->opt.read_only)
+			ch->sealed = ch->fill;
 		/* The counts are 0: pages that died before are in the base. */
 		ch->dead_base = (u16)(fby_load(&p->scanned[c].linked) - (ch->fill - p->space->store.first_page));
 		if (fby_load(&p->scanned[c].linked) == 0) {

@@ -57,6 +57,16 @@ bool fby_group_next(const struct fby_space *p, u32 c, u16 owner, u32 line, u32 p
  * known. */
 void fby_gather(const struct fby_space *p, u32 c, u16 owner, struct fby_seal_line *seal);
 
+/* The groups of a chunk of a volume. */
+struct fby_gathered {
+	u32 last, end; /* place of the last group, and that after it */
+	u32 copied; /* lines that the array did not have */
+	u64 seq_max;
+};
+/* Completes the header array, in the image, by the lines in the groups.  closed_fill: by the seal of
+ * a closed chunk; 0: the array was not written.  The chunk's epoch and kind are known. */
+void fby_gather_pages(const struct fby_space *p, u32 c, u16 owner, u32 closed_fill, struct fby_gathered *out);
+
 /* --- witness.c: of a grouped pool, after the scan -------------------------------- */
 /* Finds groups that were durable and are gone, and counts them as losses of their logs. */
 void fby_witness_all(struct fby_recovery *p);

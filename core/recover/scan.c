@@ -66,7 +66,7 @@ static bool unknown(struct fby_recovery *p, u32 c, u32 kind)
 {
 	bool known = kind < FBY_CHUNK_KINDS, pages = known && kind != FBY_CHUNK_FREE && !fby_chunk_kinds[kind].whole;
 
-	if (known && !(p->space->store.unit && pages))
+	if (known && (!pages || fby_volumes_allowed(p->space)))
 		return false;
 	fby_recovery_unknown(p, known ? -FBY_E_LOGS_ONLY : -FBY_E_CHUNK_KIND, c, kind);
 	return true;
@@ -103,21 +103,22 @@ static bool scan_open(struct fby_recovery *p, struct scan *s)
 }
 
 /* If an open line is lost, it may have been the newest.  Then the first entry of the chunk says
- * so, if its kind owns whole chunks.  (Bytes at its place were never anybody's data.) */
+ * so, if its kind owns whole chunks, or its newest group.  (Bytes at its place were never anybody's
+ * data.) */
 static void scan_first(struct fby_recovery *p, struct scan *s)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
 	struct fby_open_line l;
 
 	for (u32 kind = 0; kind < FBY_CHUNK_KINDS && s->opens < 2; kind++) {
-		if (!fby_chunk_kinds[kind].whole || !fby_chunk_kinds[kind].first(&p->space->store, s->c, &l) ||
-		    l.epoch <= ch->epoch)
+		if (!fby_chunk_kinds[kind].first || !fby_chunk_kinds[kind].first(&p->space->store, s->c, &l) ||
+		    l.epoch <= ch->epoch || (!fby_chunk_kinds[kind].whole && !fby_volumes_allowed(p->space)))
 			continue;
 		ch->epoch = l.epoch;
 		ch->kind = (u8)l.kind;
 		ch->seq_min = l.seq_min;
 		s->volume = l.owner;
-		s->known = true;
+		s->known = fby_chunk_kinds[kind].whole; /* else the first line says its lowest seq */
 	}
 }
 
@@ -314,7 +315,8 @@ static u32 settled_end(const struct fby_recovery *p, u32 c)
 	const struct fby_chunk *ch = &p->space->chunk[c];
 	struct fby_page_line l;
 
-	if (ch->fill <= ch->sealed || !fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL) ||
+	/* In a grouped pool all of the last group is the tail. */
+	if (p->space->store.unit || ch->fill <= ch->sealed || !fby_page_line_read(p->space, c, ch->fill - 1, &l, NULL) ||
 	    l.batch_first < ch->sealed)
 		return ch->sealed;
 	return l.batch_first;
@@ -547,7 +549,7 @@ static void scan_whole(struct fby_recovery *p, struct scan *s, u64 opened)
 	fby_store(&p->scanned[s->c].linked, used ? ch->fill - p->space->store.first_page : 0);
 }
 
-/* A chunk of a grouped pool that no log has had: it has no pages, and nothing is read from it. */
+/* A chunk of a grouped pool that nobody has had: it has no pages, and nothing is read from it. */
 static void scan_unused(struct fby_recovery *p, struct scan *s, u64 opened)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
@@ -563,14 +565,55 @@ static void scan_unused(struct fby_recovery *p, struct scan *s, u64 opened)
 	max_u64(&p->max_seq, ch->seq_max);
 }
 
+/*
+ * Finds where the groups of a chunk of a volume end, if it was not closed.  All groups but the last
+ * are settled; after a clean close that is, too, and its array is lost.
+ */
+static void scan_groups(struct fby_recovery *p, struct scan *s)
+{
+	struct fby_chunk *ch = &p->space->chunk[s->c];
+	const struct fby_seal_line *seal;
+	struct fby_gathered groups = { 0 };
+
+	scan_lines(p, s); /* they may say that the newest open line is lost */
+	seal = own_seal(p, s);
+	s->closed = seal && seal->closed;
+	if (!s->closed || !FBY_BUG(PAGES_ARRAY_ALONE))
+		fby_gather_pages(p->space, s->c, s->volume, s->closed ? seal->fill : 0, &groups);
+	if (groups.copied) {
+		p->scanned[s->c].found |= CR_SEALS; /* the array is written */
+		scan_lines(p, s);
+	}
+	s->last_block = FBY_NO_BLOCK;
+	if (s->closed) {
+		p->scanned[s->c].found |= CR_CLOSED;
+		s->sealed = seal->fill;
+		s->last_block = seal->last_block;
+		if (seal->seq_max > ch->seq_max)
+			ch->seq_max = seal->seq_max;
+		return;
+	}
+	s->closed = p->report.clean;
+	s->sealed = s->closed ? groups.end : groups.last;
+	s->batch = groups.last;
+	if (FBY_BUG(PAGES_TAIL_TOO_LONG) && !s->closed)
+		s->sealed = s->batch = p->space->store.first_page;
+	s->last = groups.end - 1;
+}
+
 /* A chunk of pages, each with its line. */
 static void scan_pages(struct fby_recovery *p, struct scan *s, u64 opened)
 {
 	struct fby_chunk *ch = &p->space->chunk[s->c];
 
-	scan_lines(p, s);
-	scan_doubt(p, s, opened);
-	scan_end(p, s);
+	if (p->space->store.unit) {
+		scan_doubt(p, s, opened);
+		scan_groups(p, s);
+	} else {
+		scan_lines(p, s);
+		scan_doubt(p, s, opened);
+		scan_end(p, s);
+	}
 	scan_volume(p, s);
 	ch->owner = s->volume;
 	ch->fill = s->sealed > p->space->store.first_page ? s->sealed : p->space->store.first_page;
@@ -604,7 +647,7 @@ static void scan_chunk(struct fby_recovery *p, u32 c)
 	scan_first(p, &s);
 	if (fby_chunk_kinds[ch->kind].whole)
 		scan_whole(p, &s, opened);
-	else if (p->space->store.unit)
+	else if (p->space->store.unit && ch->kind == FBY_CHUNK_FREE)
 		scan_unused(p, &s, opened);
 	else
 		scan_pages(p, &s, opened);

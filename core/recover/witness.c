@@ -27,7 +27,7 @@ static bool gone(const struct fby_recovery *p, const struct fby_witness *w)
 		return false;
 	if (behind(p, w) > 0)
 		return true;
-	return !(p->scanned[w->chunk].found & CR_CLOSED) && w->line >= fby_log_line_of(&p->space->store, ch->fill);
+	return !(p->scanned[w->chunk].found & CR_CLOSED) && w->line >= fby_fill_line(&p->space->store, ch->kind, ch->fill);
 }
 
 /* The chunk's newest open line is lost, too.  Its next epoch must be above those of all groups that
@@ -56,7 +56,8 @@ static void tell(struct fby_recovery *p, const struct fby_witness *w)
 
 	p->report.groups_lost++;
 	fby_report_add(p->report.groups_named, &p->report.ngroups_named, &b);
-	if (o->damaged || (o->rec.kind == FBY_OWNER_LOG && (o->log.state != FBY_LOG_NONE || (o->log.home & FBY_LOG_CONSUMER)))) {
+	if (o->damaged || o->rec.kind == FBY_OWNER_VOLUME ||
+	    (o->rec.kind == FBY_OWNER_LOG && (o->log.state != FBY_LOG_NONE || (o->log.home & FBY_LOG_CONSUMER)))) {
 		p->volume[w->owner].holes_unknown++;
 		p->report.holes++;
 	}
@@ -86,7 +87,7 @@ void fby_witness_all(struct fby_recovery *p)
 	for (u32 c = 0; c < p->space->store.sb.nchunks; c++) {
 		const struct fby_chunk *ch = &p->space->chunk[c];
 
-		if (ch->kind == FBY_CHUNK_LOG && ch->owner != FBY_NO_OWNER)
+		if (ch->kind != FBY_CHUNK_FREE && ch->owner != FBY_NO_OWNER)
 			witnesses_of(p, c);
 		fby_breathe();
 	}

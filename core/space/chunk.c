@@ -87,7 +87,7 @@ static u16 dead_sum(const struct fby_space *p, u32 c)
 	u16 sum = 0;
 
 	/* Acquire: all work on its dead pages is complete. */
-	for (u32 i = 0; i <= p->opt.nslots; i++, n += p->store.sb.nchunks)
+	for (u32 i = fby_dead_rows(&p->store.sb, p->opt.nslots); i > 0; i--, n += p->store.sb.nchunks)
 		sum += fby_load_acquire(n);
 	return sum;
 }
@@ -167,10 +167,10 @@ void fby_chunk_sweep(struct fby_space *p, u32 n, u32 *wake)
 		wake_space(p, wake);
 }
 
-/* A grouped pool has chunks of logs alone; one of another kind would keep it from being opened. */
+/* A grouped pool may have chunks of logs alone; one of another kind would keep it from being opened. */
 static u8 kind_of(const struct fby_space *p, u16 owner)
 {
-	return p->store.unit && !FBY_BUG(STREAM_REMOVED_OPENS) ? FBY_CHUNK_LOG : p->owner[owner].chunk_kind;
+	return !fby_volumes_allowed(p) && !FBY_BUG(STREAM_REMOVED_OPENS) ? FBY_CHUNK_LOG : p->owner[owner].chunk_kind;
 }
 
 static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, bool ahead, u32 *wake)
@@ -219,6 +219,7 @@ static u32 chunk_open(struct fby_space *p, struct fby_slot *s, u16 owner, u32 fl
 	/* Release: a thread that sees opens changed also sees earlier unlinks; one that sees the
 	 * new epoch sees opens changed. */
 	fby_store_release(&p->opens, p->opens + 1);
+	fby_store(&ch->durable, p->store.first_page);
 	if (!FBY_BUG(STALE_EPOCH))
 		fby_store_release(&ch->epoch, ch->epoch + 1);
 	fby_store(&ch->seq_max, FBY_NO_SEQ);
@@ -349,12 +350,29 @@ void fby_chunk_seal(struct fby_space *p, u32 c, bool closed)
 	fby_store(&ch->sealed, ch->fill);
 }
 
+/* In a grouped pool each group settles those before it, and there is no seal of an open chunk.
+ * Damage of a log's last group is told by the log's own counters. */
+static void seal_stream(struct fby_space *p, struct fby_slot *s, u16 owner, bool before)
+{
+	u32 wake = 0;
+
+	if (p->owner[owner].chunk_kind != FBY_CHUNK_CACHE || !fby_volumes_allowed(p) || fby_stream_slot(p, owner) != s)
+		return;
+	(void)fby_stream_settle(p, s, owner, before ? FBY_SETTLE_TICK : FBY_SETTLE_PAGES, &wake);
+	if (wake)
+		fby_fetch_or(&p->wake_owed, wake);
+}
+
 void fby_slot_seal(struct fby_space *p, struct fby_slot *s, u16 owner, bool before)
 {
 	u32 c = s->volume[owner].open, fill;
 	struct fby_chunk *ch;
 
-	if (c == FBY_NO_CHUNK || p->store.unit) /* each group settles those before it */
+	if (fby_unlikely(p->store.unit)) {
+		seal_stream(p, s, owner, before);
+		return;
+	}
+	if (c == FBY_NO_CHUNK)
 		return;
 	ch = &p->chunk[c];
 	fill = fby_load(&ch->fill);

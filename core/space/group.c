@@ -20,13 +20,17 @@ static void send(struct fby_space *p, struct fby_medium_io *io, u16 owner, u32 w
 static int send_part(struct fby_space *p, u16 owner, u32 i, struct fby_medium_io *io)
 {
 	struct fby_part *part = &fby_stream_of(p, owner)->part[i];
-	u64 at = fby_chunk_at(&p->store, part->chunk) + p->store.array_at;
+	const struct fby_chunk *ch = &p->chunk[part->chunk];
+	u64 bytes = p->store.unit;
 
-	if (i == FBY_PART_ARRAY)
+	if (i != FBY_PART_ARRAY) {
+		send(p, io, owner, i, fby_open_at(&p->store, part->chunk, ch->epoch & 1), bytes);
+	} else {
 		fby_chunk_seal_store(p, part->chunk, true);
-	else
-		at = fby_open_at(&p->store, part->chunk, p->chunk[part->chunk].epoch & 1);
-	send(p, io, owner, i, at, p->store.unit);
+		if (ch->kind == FBY_CHUNK_CACHE)
+			bytes = fby_array_bytes(&p->store);
+		send(p, io, owner, i, fby_chunk_at(&p->store, part->chunk) + p->store.array_at, bytes);
+	}
 	part->state = FBY_SEND_SENT;
 	return FBY_DONE;
 }
@@ -83,7 +87,8 @@ static int stream_next(struct fby_space *p, u16 owner, struct fby_medium_io *io,
 		return send_group(p, owner, io);
 	if (s->ahead && s->part[s->open ^ 1].state == FBY_SEND_WAITS)
 		return send_part(p, owner, s->open ^ 1, io);
-	if (s->flight.state != FBY_SEND_NONE || !fby_load(&s->fills.records) || barrier_up(s) ||
+	if ((s->flight.state != FBY_SEND_NONE && !(FBY_BUG(PAGES_TWO_IN_FLIGHT) && s->flight.state == FBY_SEND_ENDED)) ||
+	    !fby_load(&s->fills.records) || barrier_up(s) ||
 	    !ready(s, s->part[s->open].chunk))
 		return FBY_WAIT_TICKET;
 	/* Whoever has the slot may be between the two steps of an append. */
@@ -148,13 +153,27 @@ static void group_durable(struct fby_space *p, struct fby_stream *s)
 
 	s->at = (struct fby_witness){ .chunk = g->chunk, .epoch = (u32)p->chunk[g->chunk].epoch, .line = (u16)g->line,
 				      .owner = (u16)(s - p->streams.stream) };
-	s->last = g->records;
+	s->last = g->records - (p->chunk[g->chunk].kind == FBY_CHUNK_CACHE);
 	s->failures = 0;
 	p->streams.info.groups++;
-	p->streams.info.records += g->records;
+	p->streams.info.records += s->last;
+	if (p->chunk[g->chunk].kind == FBY_CHUNK_CACHE)
+		fby_stream_pages_durable(p, s);
 	fby_store(&g->state, (u32)FBY_SEND_NONE);
 	/* The tickets of this group and of all before it. */
 	fby_store_release(&s->durable, s->filling - 1);
+}
+
+/* All that the chunk has is settled. */
+static void array_written(struct fby_space *p, struct fby_stream *s)
+{
+	struct fby_part *array = &s->part[FBY_PART_ARRAY];
+	struct fby_chunk *ch = &p->chunk[array->chunk];
+
+	array->state = FBY_SEND_NONE;
+	s->sealed = array->upto;
+	fby_store(&ch->sealed, fby_load(&ch->fill));
+	fby_destage_look(p, (u16)(s - p->streams.stream));
 }
 
 static void part_durable(struct fby_space *p, struct fby_stream *s, u32 i, u32 *wake)
@@ -166,7 +185,7 @@ static void part_durable(struct fby_space *p, struct fby_stream *s, u32 i, u32 *
 		part->state = FBY_SEND_READY;
 		return;
 	}
-	part->state = FBY_SEND_NONE;
+	array_written(p, s);
 	fby_chunk_unpin(p, part->chunk, FBY_PIN_GROUP, wake);
 }
 
@@ -198,7 +217,7 @@ static void part_failed(struct fby_space *p, struct fby_stream *s, u32 i)
 	} else if (part->barrier) {
 		fby_stream_fail(p); /* nothing else keeps the group from counting twice */
 	} else {
-		part->state = FBY_SEND_NONE; /* recovery reads the groups; the chunk stays pinned */
+		array_written(p, s); /* recovery reads the groups; the chunk stays pinned */
 	}
 }
 
@@ -351,6 +370,8 @@ void fby_streams_end(struct fby_space *p, const struct fby_medium_io *io, int er
 		write_ended(p, io, error, wake);
 	fby_unlock(&p->streams.lock);
 	*wake |= FBY_WAKE_TICKET;
+	if (p->opt.grouped_volumes)
+		*wake |= FBY_WAKE_DESTAGE; /* it may wait for the ticket */
 }
 
 enum fby_ticket_state fby_stream_ticket(const struct fby_space *p, u64 ticket)

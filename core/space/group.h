@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * group.h - streams of groups: how entries of a grouped pool become durable.
+ * group.h - streams of groups: how entries of logs, and pages of volumes, become durable in a grouped
+ * pool.
  *
  * An owner has one stream.  Its entries are appended, under one slot, to the group that fills.
  * When that group is closed, it becomes the one in flight: there is one at most.  It is sent when
@@ -45,8 +46,10 @@ struct fby_group {
 	u32 end; /* the first line after its entries */
 	u32 previous; /* line of the group before in its chunk; 0: it is the first */
 	u32 fill; /* the chunk's fill before it */
-	u32 records, before; /* its own, and those of the groups before in its chunk */
-	u64 txg, txg_before; /* highest of the chunk with it, and without */
+	/* its own, and those of the groups before in its chunk.  Of a volume its own block counts, so
+	 * that a group without pages is one, too */
+	u32 records, before;
+	u64 txg, txg_before; /* highest, or seq, of the chunk with it, and without */
 	u32 state; /* enum fby_sending */
 };
 
@@ -59,6 +62,13 @@ struct fby_part {
 	/* of an array: the group that was to follow is appended elsewhere, once this says that it
 	 * is not here */
 	bool barrier;
+	u64 upto; /* of an array: number of the last group in its chunk, or in one before */
+};
+
+/* The pages that those of a group replace.  Their chunks are not freed before it is durable. */
+struct fby_replaced {
+	u32 n;
+	u32 page[FBY_GROUP_PAGES];
 };
 
 struct fby_stream {
@@ -77,6 +87,12 @@ struct fby_stream {
 	struct fby_witness at; /* the last durable group */
 	u64 filling; /* number of the group that fills, from 1; 0: the stream was never used */
 	u64 durable; /* number of the last durable group */
+	/* of a volume */
+	struct fby_replaced replaced[2]; /* by the group that fills, and by that in flight */
+	u32 replacing; /* which is that of the group that fills */
+	u64 sealed; /* number of the last group of all whose chunk has its array */
+	u64 copied; /* number of the last group that has a copy of a page */
+	u64 paged, ticked; /* of the last one that has a page; the same at the last tick */
 };
 
 struct fby_streams {
@@ -108,6 +124,33 @@ u32 fby_stream_line(const struct fby_space *p, u16 owner);
 /* Slot held: the record that begins there was stored.  The chunk's fill and counts do not include
  * it yet.  Returns its ticket. */
 u64 fby_stream_join(struct fby_space *p, u16 owner, u32 chunk, u32 line, u32 lines, u64 txg);
+/*
+ * Of a volume, slot held.  Makes room for a page, or for n of them; flags: of enum fby_begin_flags,
+ * for the chunk.  DONE: the first one has that place of the slot's open chunk; as above.
+ */
+int fby_stream_pages_room(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *place, u32 *n, u32 *wake);
+/* Slot held: n pages were stored from that place on, and their lines in the array; the chunk's fill
+ * does not include them.  Returns their ticket. */
+u64 fby_stream_pages_join(struct fby_space *p, u16 owner, u32 chunk, const struct fby_page_line *line, u32 n);
+/* Slot held: the page joined last replaces this one, which dies when it is durable.  copy: it has
+ * the same data. */
+void fby_stream_replaces(struct fby_space *p, u16 owner, u32 page, bool copy);
+/* Slot held: begins a group without pages, which settles the one before. */
+void fby_stream_pages_none(struct fby_space *p, struct fby_slot *s, u16 owner);
+/* Slot held: what replaces a page that was appended again replaces it where it is now. */
+void fby_stream_pages_moved(struct fby_space *p, u16 owner, u32 from, u32 to);
+/* The ticket of all that was appended for the owner: what a flush waits for. */
+u64 fby_stream_appended(struct fby_space *p, u16 owner);
+/* What is to be settled, so that damage of it can pass for no torn group. */
+enum fby_settle {
+	FBY_SETTLE_COPIES, /* all copies */
+	FBY_SETTLE_PAGES, /* all pages */
+	FBY_SETTLE_TICK, /* pages that there were at the last such call */
+};
+/* Slot held: is that settled?  False: the stream sees to it, by requests that are to be sent. */
+bool fby_stream_settle(struct fby_space *p, struct fby_slot *s, u16 owner, enum fby_settle what, u32 *wake);
+/* Pages of the chunk, and blocks of groups, that are dead when groups are durable.  All is quiet. */
+u32 fby_stream_dying(const struct fby_space *p, u32 chunk);
 /* Slot held: closes the group that fills, and leaves the chunks that are open.  False: requests
  * have to end first. */
 bool fby_stream_leave(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);

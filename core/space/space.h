@@ -46,6 +46,7 @@ struct fby_chunk {
 	/* read by all who look at its pages, written when it is opened or closed */
 	u64 epoch FBY_ALIGNED; /* of the media's open line */
 	u64 seq_max; /* highest seq in it; ~0 while open */
+	u32 durable; /* in a grouped pool: pages from this place on can be taken back by a cut */
 	u16 dead_base; /* sum of its dead counts when it was opened */
 	u8 kind; /* enum fby_chunk_kind, by its open line */
 	u32 clean_for; /* the attachment whose origin has its clean pages; 0: it has none.  Owned by destage */
@@ -147,6 +148,12 @@ struct fby_space {
 	bool pressure;
 };
 
+/* May volumes have chunks?  In a grouped pool if the host allows it, and if a page is a block. */
+static inline bool fby_volumes_allowed(const struct fby_space *p)
+{
+	return !p->store.unit || (p->opt.grouped_volumes && p->store.unit == FBY_PAGE);
+}
+
 /* The purpose of a wanted chunk. */
 enum fby_begin_flags {
 	FBY_BEGIN_CACHED = 1u << 0, /* stop at a block that is not cached; none: FBY_ORIGIN */
@@ -234,6 +241,16 @@ void fby_slot_close(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wak
 u32 fby_chunk_live(const struct fby_space *p, u32 c);
 /* Pages unlinked by slot s, or by destage if it is NULL. */
 u16 *fby_dead_row(const struct fby_space *p, const struct fby_slot *s);
+/* In a grouped pool: pages whose successors have become durable; fby_streams.lock. */
+static inline u16 *fby_stream_dead_row(const struct fby_space *p)
+{
+	return p->dead + (u64)(p->opt.nslots + 1) * p->store.sb.nchunks;
+}
+/* Rows of the counts of dead pages. */
+static inline u32 fby_dead_rows(const struct fby_superblock *sb, u32 nslots)
+{
+	return nslots + 1 + (sb->unit != 0);
+}
 /* Frees a log's chunk, which is closed and pinned: nothing in it counts any more.  For callers
  * that count in destage's row. */
 void fby_chunk_give_back(struct fby_space *p, u32 c);
@@ -285,6 +302,18 @@ static inline bool fby_may_be_clean(const struct fby_space *p, u16 owner, u32 pa
 	u32 clean_for = fby_load(&fby_chunk_of(p, page)->clean_for);
 
 	return clean_for == 0 || clean_for == p->owner[owner].attachment;
+}
+
+/* In a grouped pool: no cut takes the page back.  Read after the chunk's epoch. */
+static inline bool fby_page_durable(const struct fby_space *p, u32 page)
+{
+	return fby_page_place(&p->store, page) < fby_load_acquire(&fby_chunk_of(p, page)->durable);
+}
+
+/* In a grouped pool: damage of the page does not pass for a torn group. */
+static inline bool fby_page_settled(const struct fby_space *p, u32 page)
+{
+	return fby_page_place(&p->store, page) < fby_load_acquire(&fby_chunk_of(p, page)->sealed);
 }
 
 /* Copies page line (c, i) and checks it; repair: corrects single-bit errors in the copy. */

@@ -12,22 +12,27 @@ struct fby_slot *fby_stream_slot(const struct fby_space *p, u16 owner)
 
 static u32 free_line(const struct fby_space *p, u32 c)
 {
-	return fby_log_line_of(&p->store, fby_load(&p->chunk[c].fill));
+	return fby_fill_line(&p->store, p->chunk[c].kind, fby_load(&p->chunk[c].fill));
+}
+
+/* Lines before the records of a group. */
+static u32 head_lines(const struct fby_space *p, u32 c)
+{
+	return p->chunk[c].kind == FBY_CHUNK_CACHE ? FBY_GROUP_PAGE_LINES : 1;
 }
 
 /* --- the group that fills; slot held --------------------------------------------------- */
 
 u32 fby_stream_line(const struct fby_space *p, u16 owner)
 {
-	u32 line = free_line(p, fby_stream_open(p, owner));
+	u32 c = fby_stream_open(p, owner), line = free_line(p, c);
 
 	if (fby_stream_of(p, owner)->fills.records)
 		return line;
-	return (FBY_BUG(GROUP_BLOCK_SHARED) ? line : fby_group_start(&p->store, line)) + 1;
+	return (FBY_BUG(GROUP_BLOCK_SHARED) ? line : fby_group_start(&p->store, line)) + head_lines(p, c);
 }
 
-/* The lines that a group of several records may take. */
-static u32 group_lines(const struct fby_store *st)
+u32 fby_stream_group_lines(const struct fby_store *st)
 {
 	u32 most = fby_group_most(st), pages = FBY_GROUP_PAGES * (FBY_PAGE / FBY_LINE);
 
@@ -42,7 +47,7 @@ static bool fits(const struct fby_space *p, u16 owner, u32 lines)
 	if (end > fby_log_lines(&p->store))
 		return false;
 	return g->records == 0 || (g->records < FBY_GROUP_RECORDS &&
-				   fby_group_start(&p->store, end) - g->line <= group_lines(&p->store));
+				   fby_group_start(&p->store, end) - g->line <= fby_stream_group_lines(&p->store));
 }
 
 u64 fby_stream_join(struct fby_space *p, u16 owner, u32 chunk, u32 line, u32 lines, u64 txg)
@@ -98,11 +103,17 @@ void fby_group_close(struct fby_space *p, u16 owner)
 	l.previous = (u16)g->previous;
 	l.records = (u16)g->records;
 	l.before = (u16)g->before;
+	if (p->chunk[g->chunk].kind == FBY_CHUNK_CACHE) {
+		l.magic = FBY_GROUP_PAGES_MAGIC;
+		l.records--;
+		zero_lines(p, g->chunk, g->line + 1 + l.records, g->line + FBY_GROUP_PAGE_LINES);
+	}
 	choose_witnesses(p, owner, g->chunk, l.witness);
 	fby_line_finish(p->store.line_seed, &l);
 	media_lines(p->store.media, fby_log_line_at(&p->store, g->chunk, g->line), &l, FBY_LINE);
 	zero_lines(p, g->chunk, g->end, fby_group_start(&p->store, g->end));
 	s->last_line = g->line;
+	s->replacing ^= 1;
 	s->flight = *g;
 	s->flight.state = FBY_SEND_WAITS;
 	s->filling++;
@@ -134,7 +145,7 @@ static u32 free_part(const struct fby_stream *s, u32 open)
 }
 
 /* Opens a chunk: the one that fills, or the one after it. */
-static int open_next(struct fby_space *p, struct fby_slot *slot, u16 owner, bool ahead, u32 *wake)
+static int open_next(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 flags, bool ahead, u32 *wake)
 {
 	struct fby_stream *s = fby_stream_of(p, owner);
 	u32 i, c;
@@ -146,7 +157,7 @@ static int open_next(struct fby_space *p, struct fby_slot *slot, u16 owner, bool
 	fby_unlock(&p->streams.lock);
 	if (i == FBY_PARTS)
 		return FBY_WAIT_TICKET;
-	c = fby_slot_open_chunk(p, slot, owner, 0, ahead, wake);
+	c = fby_slot_open_chunk(p, slot, owner, flags, ahead, wake);
 	if (c == FBY_NO_CHUNK)
 		return FBY_WAIT_SPACE;
 	fby_lock(&p->streams.lock);
@@ -200,7 +211,7 @@ static bool leave_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u
 	} else {
 		if (s->part[FBY_PART_ARRAY].state != FBY_SEND_NONE)
 			return false;
-		s->part[FBY_PART_ARRAY] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS };
+		s->part[FBY_PART_ARRAY] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS, .upto = s->filling - 1 };
 		close_chunk(p, c);
 	}
 	fby_store(&slot->volume[owner].open, FBY_NO_CHUNK);
@@ -220,8 +231,7 @@ static void take_ahead(struct fby_space *p, struct fby_slot *slot, u16 owner)
 	fby_store(&slot->volume[owner].open, s->part[s->open].chunk);
 }
 
-/* The chunk is full: goes on to the one that was opened ahead, if there is one. */
-static bool next_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 *wake)
+bool fby_stream_next_chunk(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 *wake)
 {
 	struct fby_stream *s = fby_stream_of(p, owner);
 	bool left;
@@ -242,10 +252,10 @@ static void open_ahead(struct fby_space *p, struct fby_slot *slot, u16 owner, u3
 
 	if (used < lines - lines / 8 || fby_stream_of(p, owner)->ahead || fby_short(p))
 		return;
-	(void)open_next(p, slot, owner, true, wake);
+	(void)open_next(p, slot, owner, 0, true, wake);
 }
 
-int fby_stream_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 lines, u32 *wake)
+int fby_stream_make_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 lines, u32 flags, u32 *wake)
 {
 	struct fby_stream *s = fby_stream_of(p, owner);
 	int rc;
@@ -263,7 +273,7 @@ int fby_stream_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 l
 			fby_unlock(&p->streams.lock);
 		}
 		if (slot->volume[owner].open == FBY_NO_CHUNK) {
-			rc = open_next(p, slot, owner, false, wake);
+			rc = open_next(p, slot, owner, flags, false, wake);
 			if (rc != FBY_DONE)
 				return rc;
 		}
@@ -275,11 +285,16 @@ int fby_stream_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 l
 			if (fby_load(&s->flight.state) != FBY_SEND_NONE)
 				return FBY_WAIT_TICKET;
 			fby_stream_close(p, owner);
-		} else if (!next_chunk(p, slot, owner, wake)) {
+		} else if (!fby_stream_next_chunk(p, slot, owner, wake)) {
 			return FBY_WAIT_TICKET;
 		}
 	}
 	return FBY_WAIT_TICKET;
+}
+
+int fby_stream_room(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 lines, u32 *wake)
+{
+	return fby_stream_make_room(p, slot, owner, lines, 0, wake);
 }
 
 bool fby_stream_leave(struct fby_space *p, struct fby_slot *slot, u16 owner, u32 *wake)
@@ -349,12 +364,12 @@ static void end_chunk(struct fby_space *p, struct fby_stream *s, u32 c, const st
 
 	if (first) {
 		fby_store(&ch->fill, first->fill);
-		ch->last_block = first->before;
+		ch->last_block = ch->kind == FBY_CHUNK_LOG ? first->before : FBY_NO_BLOCK;
 		ch->seq_last = first->txg_before;
 	}
 	close_chunk(p, c);
 	if (!FBY_BUG(GROUP_AGAIN_TWICE))
-		s->part[FBY_PART_ARRAY] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS, .barrier = true };
+		s->part[FBY_PART_ARRAY] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS, .barrier = true, .upto = s->durable };
 }
 
 /* Lock held: a chunk of which no group was sent holds nothing. */
@@ -413,8 +428,10 @@ int fby_stream_move(struct fby_space *p, struct fby_slot *slot, u16 owner, struc
 		empty_chunk(p, s->part[s->open ^ 1].chunk);
 		fby_chunk_unpin(p, s->part[s->open ^ 1].chunk, FBY_PIN_GROUP, wake);
 	}
-	if (s->flight.state != FBY_SEND_NONE)
+	if (s->flight.state != FBY_SEND_NONE) {
 		s->filling--;
+		s->replacing ^= 1; /* it fills again */
+	}
 	fby_store(&s->flight.state, (u32)FBY_SEND_NONE);
 	fby_store(&s->fills.records, 0u);
 	s->part[0] = (struct fby_part){ .chunk = c, .state = FBY_SEND_WAITS };

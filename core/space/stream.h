@@ -50,6 +50,16 @@ static inline struct fby_part *fby_stream_part(struct fby_stream *s, u32 c)
 	return NULL;
 }
 
+/* The lines that a group of several records may take. */
+u32 fby_stream_group_lines(const struct fby_store *st);
+/* fby_stream_room; flags: of enum fby_begin_flags, for the chunk. */
+int fby_stream_make_room(struct fby_space *p, struct fby_slot *s, u16 owner, u32 lines, u32 flags, u32 *wake);
+/* Slot held, no group fills: leaves the chunk, and goes on to the one that was opened ahead, if there
+ * is one.  False: requests have to end first. */
+bool fby_stream_next_chunk(struct fby_space *p, struct fby_slot *s, u16 owner, u32 *wake);
+/* Lock held: the group that was in flight is durable; of a volume. */
+void fby_stream_pages_durable(struct fby_space *p, struct fby_stream *s);
+
 /* Slot and lock held, no group in flight: the one that fills becomes that. */
 void fby_group_close(struct fby_space *p, u16 owner);
 /* Lock held: can what is not durable be appended again now?  Nothing of it is in flight, and the

@@ -198,6 +198,26 @@ static void drop_cache(struct world *w, u32 n)
 	}
 }
 
+void world_variant(struct world *to, const struct pending *p, u32 which)
+{
+	u8 *at = to->durable + (u64)p->block * UNIT;
+
+	switch (which) {
+	case 1:
+		memcpy(at, p->bytes, UNIT);
+		to->unreadable[p->block] = 0;
+		break;
+	case 2:
+		for (u32 s = 0; s < UNIT; s += 512)
+			if (chance(2))
+				memcpy(at + s, p->bytes + s, 512);
+		break;
+	case 3:
+		to->unreadable[p->block] = 1;
+		break;
+	}
+}
+
 void world_flush_fails(struct world *w)
 {
 	w->below.lost++;

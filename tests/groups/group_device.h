@@ -65,6 +65,9 @@ void world_send(struct world *w, const struct fby_medium_io *io, u32 number);
 void world_flush_fails(struct world *w);
 /* The host was killed and starts again, the device goes on: reads show what its cache has. */
 void world_kill(struct world *w);
+/* What a cut leaves of a pending block: 0: as it was; 1: as it is to be; 2: something of both, by
+ * sectors; 3: it cannot be read. */
+void world_variant(struct world *to, const struct pending *p, u32 which);
 void world_copy(struct world *to, const struct world *from);
 /* result: 0, or the error, after which the seed says what the blocks have. */
 void world_end(struct world *w, const struct fby_medium_io *io, u32 number, int result);

@@ -25,7 +25,8 @@ static struct fby_pool *pool;
 static void *pool_memory, *after_memory;
 static u64 pool_bytes, after_bytes;
 
-static u64 cuts, states, kills, first_seed, this_seed;
+static u64 cuts, states, kills, first_seed;
+u64 this_seed;
 static u32 seeds_run;
 static u64 total_groups, total_records, total_again, total_failed, total_opened, total_errors, total_flushes;
 
@@ -62,34 +63,13 @@ static void try_state(void)
 	verify(p, &report);
 }
 
-/* What is on the device after a cut: of each pending block one of the variants. */
-static void variant(struct world *to, const struct pending *p, u32 which)
-{
-	u8 *at = to->durable + (u64)p->block * UNIT;
-
-	switch (which) {
-	case 1:
-		memcpy(at, p->bytes, UNIT);
-		to->unreadable[p->block] = 0;
-		break;
-	case 2:
-		for (u32 s = 0; s < UNIT; s += 512)
-			if (chance(2))
-				memcpy(at + s, p->bytes + s, 512);
-		break;
-	case 3:
-		to->unreadable[p->block] = 1;
-		break;
-	}
-}
-
 static void cut_state(const struct world *from, const u8 *which)
 {
 	memcpy(after.durable, from->durable, MEDIA);
 	memcpy(after.unreadable, from->unreadable, BLOCKS);
 	after.below.durable = from->below.durable;
 	for (u32 i = 0; i < from->npending; i++)
-		variant(&after, &from->pending[i], which[i]);
+		world_variant(&after, &from->pending[i], which[i]);
 	try_state();
 }
 
@@ -168,7 +148,7 @@ static void recovery_cut(struct world *w)
 	after_memory = NULL;
 	depth++;
 	for (u32 i = 0; i < saved.npending; i++)
-		variant(w, &saved.pending[i], chance(4));
+		world_variant(w, &saved.pending[i], chance(4));
 	try_state();
 	depth--;
 	free(after_memory);
@@ -498,35 +478,63 @@ static void lives(u64 seeds)
 #include <time.h>
 #include <unistd.h>
 
-/* Each planted bug of groups in a process of its own, which has to fail. */
+static bool named(const char *name, const char *const *list, u32 n)
+{
+	for (u32 i = 0; i < n; i++)
+		if (strncmp(name, list[i], strlen(list[i])) == 0)
+			return true;
+	return false;
+}
+
+/* In a process of its own, which has to fail. */
+static bool found(u32 id, u64 seeds, bool of_volumes)
+{
+	struct timespec from, to;
+	int status = 0;
+	pid_t child;
+	bool is;
+
+	fflush(stdout);
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	child = fork();
+	if (child == 0) {
+		fby_planted = id;
+		alarm(60); /* then it was not found */
+		if (of_volumes) {
+			volume_scenes();
+			volume_lives(1, 4 * seeds);
+		} else {
+			group_scenes();
+			lives(seeds);
+		}
+		_exit(0);
+	}
+	must(child > 0 && waitpid(child, &status, 0) == child, "fork");
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	is = status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM);
+	printf("%s: %-30s %s, %.1f s\n", of_volumes ? "volumes" : "groups", fby_planted_name(id), is ? "found" : "NOT FOUND",
+	       (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
+	return is;
+}
+
+/* Each planted bug of groups, and those of them and of others that concern volumes. */
 static int planted(u64 seeds)
 {
+	static const char *const of_logs[] = { "GROUP_", "STREAM_" };
+	static const char *const of_volumes[] = {
+		"PAGES_", "GROUP_ACK_SENT", "GROUP_NO_FUA", "GROUP_FLUSH_COVERS_SENT", "GROUP_FLUSH_ERROR_FORGOTTEN",
+		"GROUP_BEFORE_OPEN", "GROUP_OVER_APPEND", "GROUP_GAP_ENDS_WALK", "GROUP_ARRAY_OF_BEFORE",
+		"GROUP_CLOSED_EARLY", "GROUP_ERROR_IGNORED", "TORN_TAIL_ACCEPTED",
+	};
 	int missed = 0;
 
 	for (u32 id = 1; id < FBY_BUG_COUNT; id++) {
-		struct timespec from, to;
-		int status = 0;
-		bool found;
-		pid_t child;
+		const char *name = fby_planted_name(id);
 
-		if (strncmp(fby_planted_name(id), "GROUP_", 6) != 0 && strncmp(fby_planted_name(id), "STREAM_", 7) != 0)
-			continue;
-		fflush(stdout);
-		clock_gettime(CLOCK_MONOTONIC, &from);
-		child = fork();
-		if (child == 0) {
-			fby_planted = id;
-			alarm(60); /* then it was not found */
-			group_scenes();
-			lives(seeds);
-			_exit(0);
-		}
-		must(child > 0 && waitpid(child, &status, 0) == child, "fork");
-		clock_gettime(CLOCK_MONOTONIC, &to);
-		found = status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM);
-		printf("groups: %-30s %s, %.1f s\n", fby_planted_name(id),
-		       found ? "found" : "NOT FOUND", (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec));
-		missed += !found;
+		if (named(name, of_logs, sizeof(of_logs) / sizeof(of_logs[0])))
+			missed += !found(id, seeds, false);
+		if (named(name, of_volumes, sizeof(of_volumes) / sizeof(of_volumes[0])))
+			missed += !found(id, seeds, true);
 	}
 	return missed != 0;
 }
@@ -544,11 +552,14 @@ int main(int argc, char **argv)
 	group_refusals();
 	group_scenes();
 	lives(seeds);
+	volume_scenes();
+	volume_lives(first_seed, 2 * seeds);
 	printf("groups: %u lives, %llu cuts, %llu kills, %llu states: nothing acknowledged was lost\n", seeds_run,
 	       (unsigned long long)cuts, (unsigned long long)kills, (unsigned long long)states);
 	printf("groups: %llu groups of %llu entries, %llu flushes, %llu chunks opened, %llu errors, %llu groups again, %llu "
 	       "pools failed\n", (unsigned long long)total_groups, (unsigned long long)total_records,
 	       (unsigned long long)total_flushes, (unsigned long long)total_opened, (unsigned long long)total_errors,
 	       (unsigned long long)total_again, (unsigned long long)total_failed);
+	volume_told();
 	return 0;
 }

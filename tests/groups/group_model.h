@@ -25,6 +25,7 @@ struct model {
 };
 extern struct model logs[LOGS], *it; /* it: the one that is looked at */
 extern u32 nlogs;
+extern bool volumes; /* pools are opened with volumes allowed */
 
 void must(bool good, const char *what);
 /* Opens a pool, and recovers it. */

@@ -7,6 +7,7 @@
 
 struct model logs[LOGS], *it = logs;
 u32 nlogs = 1;
+bool volumes;
 
 void must(bool good, const char *what)
 {
@@ -18,7 +19,7 @@ void must(bool good, const char *what)
 
 struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report)
 {
-	const struct fby_options o = { .nslots = 2 };
+	const struct fby_options o = { .nslots = 2, .grouped_volumes = volumes };
 	struct fby_pool *p;
 	struct fby_probe probe;
 

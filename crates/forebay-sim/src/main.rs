@@ -762,8 +762,8 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     };
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
-        // Those of maps belong to tests/maps, those of streams to tests/groups.
-        .filter(|(_, name, _)| !name.starts_with("MAP_") && !name.starts_with("STREAM_"))
+        // Those of maps belong to tests/maps, those of streams and their pages to tests/groups.
+        .filter(|(_, name, _)| !["MAP_", "STREAM_", "PAGES_"].iter().any(|at| name.starts_with(at)))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
     let hunts = Mutex::new(Vec::new());

@@ -121,6 +121,7 @@ const struct fby_layout fby_layouts[] = {
 	MEMBER(fby_options, no_checksums),
 	MEMBER(fby_options, statics),
 	MEMBER(fby_options, maps),
+	MEMBER(fby_options, grouped_volumes),
 	MEMBER(fby_options, verify),
 	MEMBER(fby_options, high_watermark),
 	MEMBER(fby_options, low_watermark),

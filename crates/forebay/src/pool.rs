@@ -183,6 +183,7 @@ impl Pool {
             no_checksums: !o.checksums,
             statics: true,
             maps: true,
+            grouped_volumes: false,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,
