@@ -6,7 +6,7 @@
 //! | lock | where | what it guards |
 //! |---|---|---|
 //! | `io` | `own.rs` | calls, against a truncation and an append; threads get it in order |
-//! | `resizing` | `own.rs` | the size, against rounds and threads that release a frame, which only try it |
+//! | `resizing` | `size_lock.rs` | the size, against rounds and threads that release a frame, which only try it |
 //! | a segment's | `tracker.rs` | the state of the segment; another segment's only by try_lock |
 //! | `durable` | here | what the store knows of the size |
 //! | `borne` | `marking.rs` | the mark, while it is set or removed |

@@ -55,6 +55,7 @@ pub mod session;
 pub mod sharing;
 #[cfg(test)]
 mod simulated;
+mod size_lock;
 pub mod store;
 pub mod system;
 #[cfg(test)]

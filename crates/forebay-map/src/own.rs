@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use forebay::FoundMark;
@@ -20,6 +20,7 @@ use crate::features::Features;
 use crate::file::Mapped;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
+use crate::size_lock::SizeLock;
 use crate::store::{FileRecord, Stamp};
 use crate::track::Track;
 use crate::tracker::{Counts, NotEvicted, Tracker, CHECKING};
@@ -38,10 +39,8 @@ pub(crate) struct Inner<T: Track = Tracker<Segments>> {
     shown: AtomicU64,
     /// Held exclusively by a truncation and by a write that extends the file.
     io: FairRw,
-    /// Taken after `io` while the size changes.  Rounds and threads that release a frame only
-    /// try it: they must not wait for a thread that has `io` exclusively or wants it, because
-    /// that thread may wait for a segment that needs a frame.
-    resizing: RwLock<()>,
+    /// Taken after `io` while the size changes.
+    resizing: SizeLock,
     /// Rounds since the file last lacked something.
     complete: AtomicU32,
 }
@@ -182,7 +181,7 @@ impl<T: Track> Inner<T> {
             content,
             shared: Arc::clone(shared),
             io: FairRw::new(),
-            resizing: RwLock::new(()),
+            resizing: SizeLock::new(),
             complete: AtomicU32::new(0),
         }
     }
@@ -203,16 +202,12 @@ impl<T: Track> Inner<T> {
 
     /// Taken after `io_alone`.  While it is held, no frame of the file is released.
     pub fn size_alone(&self) -> RwLockWriteGuard<'_, ()> {
-        self.resizing.write().unwrap_or_else(PoisonError::into_inner)
+        self.resizing.alone()
     }
 
     /// Returns None while the size changes.
     pub fn not_resizing(&self) -> Option<RwLockReadGuard<'_, ()>> {
-        match self.resizing.try_read() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.resizing.unchanged()
     }
 
     /// Called with `io` held: a store after the close would be neither in the file nor durable.
@@ -367,7 +362,7 @@ impl<T: Track> InPool for Inner<T> {
 
     fn round(&self) -> Result<usize> {
         // A truncation is under way: skip this round.
-        let Some(_same_size) = self.not_resizing() else { return Ok(0) };
+        let Some(_same_size) = self.resizing.turn() else { return Ok(0) };
         if self.closed() {
             return Ok(0);
         }
@@ -382,7 +377,7 @@ impl<T: Track> InPool for Inner<T> {
     }
 
     fn give_back(&self, segment: usize) -> Result<Reclaimed> {
-        let Some(_same_size) = self.not_resizing() else { return Ok(Reclaimed::Busy) };
+        let Some(_same_size) = self.resizing.turn() else { return Ok(Reclaimed::Busy) };
         if self.closed() || self.pinned(segment) {
             return Ok(Reclaimed::Nothing);
         }

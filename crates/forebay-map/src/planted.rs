@@ -102,6 +102,8 @@ pub(crate) enum Planted {
     LockKept,
     /// A concurrent reader of an append sees the size before the bytes.
     SizeBeforeBytes,
+    /// Changes of a file's size wait for no round.
+    NoTurn,
     /// Not a bug: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a bug: the kernel protects half of a segment and then fails.

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{alone, has, options};
 use crate::planted::{plant, Planted};
@@ -296,7 +297,7 @@ fn truncations_all_the_time_hold_up_no_call() {
             let before = cuts.load(Ordering::SeqCst);
             super::several::in_time("a read", || file.read(0, &mut [0; 8]).expect("read"));
             let passed = cuts.load(Ordering::SeqCst) - before;
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
             passed
         };
         let passed: Vec<u64> = (0..CALLS).map(call).collect();
@@ -307,4 +308,57 @@ fn truncations_all_the_time_hold_up_no_call() {
     // Each thread may have one under way or ask before the call does, and begin one before the call
     // has asked.
     assert!(passed[CALLS / 2] <= 3 * THREADS as u64, "truncations that pass a call: {passed:?}");
+}
+
+/// A round that was turned away three times gets its turn before the size changes again.
+#[test]
+fn truncations_all_the_time_hold_up_no_round() {
+    const ONE: u64 = SEGMENT as u64;
+    const TRIES: usize = 5;
+    let _alone = alone();
+    let Some(features) = has("truncations_all_the_time_hold_up_no_round") else { return };
+    // None: the machine was too slow for it.
+    let one_try = || {
+        let machine = Machine::new(3, &[ONE], []);
+        let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);
+        let cache = Cache::new(store, options(&features)).expect("a cache");
+        let file = cache.open_backing(machine.file(0), ONE).expect("open");
+        file.write(0, &[7; 64]).expect("written");
+        file.sync(0, 64).expect("synced");
+        let under_way = || machine.resizes.load(Ordering::SeqCst);
+        let wait = || std::thread::sleep(Duration::from_millis(1));
+        machine.slow_resize.store(true, Ordering::SeqCst);
+        let (stop, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                for pages in (1..256).rev().take_while(|_| !stop.load(Ordering::SeqCst)) {
+                    file.set_size(pages * PAGE as u64).expect("set");
+                    changes.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while !under_way() {
+                wait();
+            }
+            let early = (0..3).filter(|_| cache.round().expect("a round") > 0).count();
+            while changes.load(Ordering::SeqCst) == 0 {
+                wait();
+            }
+            // The next change is under way now, unless it waits for the round.
+            for _ in 0..30 {
+                if !under_way() {
+                    wait();
+                }
+            }
+            let turn = cache.round().expect("a round") > 0;
+            stop.store(true, Ordering::SeqCst);
+            (early == 0).then_some(turn)
+        })
+    };
+    for (mistake, often) in [(None, true), (Some(Planted::NoTurn), false)] {
+        plant(mistake);
+        let tries: Vec<bool> = (0..20).filter_map(|_| one_try()).take(TRIES).collect();
+        plant(None);
+        let turns = tries.iter().filter(|turn| **turn).count();
+        assert_eq!(turns > TRIES / 2, often, "{mistake:?}: {turns} rounds of {tries:?} had a turn");
+    }
 }
