@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay log list|create|show|dump|replay|destroy`.
 
-use forebay::{Error, LogHome, LogInfo, LogState, Pool, ReplayEnd};
+use forebay::{printable, Error, LogHome, LogInfo, LogState, MediumStatus, Pool, ReplayEnd};
 use serde_json::json;
 
 use crate::args::{self, log as a};
@@ -30,6 +30,7 @@ fn list(a: &a::LogPool) -> anyhow::Result<u8> {
     } else {
         out::line(table(&logs))?;
     }
+    warn_of_disk(&status.medium);
     // The kind of a damaged record is unknown.
     for v in status.volumes.iter().filter(|v| v.damaged) {
         let pool = out::quoted(&a.pool);
@@ -41,6 +42,13 @@ fn list(a: &a::LogPool) -> anyhow::Result<u8> {
         ));
     }
     Ok(0)
+}
+
+/// Why nothing moves.
+fn warn_of_disk(medium: &Option<MediumStatus>) {
+    if let Some(hangs) = medium.as_ref().and_then(|m| m.hangs.as_ref()) {
+        out::warn(format_args!("forebay: {}", printable(hangs)));
+    }
 }
 
 pub fn table(logs: &[LogInfo]) -> Table {
@@ -100,6 +108,7 @@ fn show(a: &a::LogName) -> anyhow::Result<u8> {
     let status = status::of_pool(&a.pool)?.pool;
     let none = || Error::no_log(&a.pool, &a.name, &status.logs, &status.volumes);
     let log = status.logs.iter().find(|l| l.name == a.name).ok_or_else(none)?;
+    warn_of_disk(&status.medium);
     if a.json.json {
         out::json(log)?;
         return Ok(0);

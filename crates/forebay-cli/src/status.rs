@@ -191,10 +191,12 @@ fn medium_lines(m: &MediumStatus) -> Vec<String> {
         units::bytes(m.written_bytes),
         units::count(m.flushes),
     )];
+    lines.extend(m.hangs.iter().map(|hangs| format!("HANGS     {}", printable(hangs))));
     if let Some(trouble) = &m.trouble {
         let state = if m.failed { "FAILED, nothing more becomes durable: " } else { "" };
         lines.push(format!("trouble   {state}{}", printable(trouble)));
     }
+    lines.extend(m.mended.iter().map(|mended| format!("mended    {}", printable(mended))));
     lines
 }
 

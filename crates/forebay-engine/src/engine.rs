@@ -10,17 +10,20 @@ use forebay_sys as sys;
 use crate::code::{decision, done, Code, Decision, Result, Wait};
 use crate::media::{Media, Medium};
 use crate::memory::Memory;
+use crate::shown::Shown;
 
 /// An open pool, recovered and usable, with all that it lies in.  Dropped without
 /// [`Engine::close`] it is what a process that dies leaves.
 ///
 /// Calls may come from any number of threads.  Those that the contract wants one at
-/// a time (volumes, options, destage steps) take a lock here.
+/// a time (volumes, logs, options, destage steps) take a lock here, and may wait for the pool's
+/// disk with it.  So no call that only reads takes it: what such a call needs is in `Shown`.
 pub struct Engine<M: Medium = Arc<Media>> {
     pub(crate) pool: *mut sys::fby_pool,
     /// This opening's number: a request ends on the pool on which it began.
     pub(crate) opening: u64,
     admin: Mutex<Admin>,
+    pub(crate) shown: Shown,
     memory: Memory,
     media: M,
 }
@@ -132,9 +135,10 @@ impl<M: Medium> Engine<M> {
     pub(crate) fn of(pool: *mut sys::fby_pool, memory: Memory, media: M) -> Engine<M> {
         static OPENINGS: AtomicU64 = AtomicU64::new(0);
         let opening = 1 + OPENINGS.fetch_add(1, Ordering::Relaxed);
-        Engine { pool, opening, admin: Mutex::default(), memory, media }
+        Engine { pool, opening, admin: Mutex::default(), shown: Shown::default(), memory, media }
     }
 
+    /// For a call that excludes others and changes nothing that is shown; see [`Engine::change`].
     pub(crate) fn admin(&self) -> MutexGuard<'_, Admin> {
         self.admin.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -149,7 +153,7 @@ impl<M: Medium> Engine<M> {
     }
 
     pub fn destage_memory_bytes(&self) -> u64 {
-        self.admin().values().map(|m| m.len() as u64).sum()
+        self.shown.get().destage_bytes
     }
 
     /// Seals everything and marks the pool clean; then it is not usable any more.
@@ -173,15 +177,12 @@ impl<M: Medium> Engine<M> {
     }
 
     pub fn options(&self) -> sys::fby_options {
-        let (_admin, mut o) = (self.admin(), sys::fby_options::default());
-        // SAFETY: the pool is open; admin keeps setters away; o is ours.
-        unsafe { sys::fby_pool_options(self.pool, &mut o) };
-        o
+        self.shown.get().options
     }
 
     pub fn set_options(&self, o: &sys::fby_options) -> Result<()> {
-        let _admin = self.admin();
-        // SAFETY: the pool is open; admin keeps setters apart.
+        let _change = self.change();
+        // SAFETY: the pool is open; the lock keeps setters apart.
         done(unsafe { sys::fby_pool_set_options(self.pool, o) })
     }
 

@@ -20,6 +20,7 @@
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
 //! | `planted` | for the simulator: deliberate mistakes |
 
+mod change;
 mod code;
 pub mod complete;
 mod durable;
@@ -41,6 +42,7 @@ pub mod planted;
 pub mod policy;
 pub mod request;
 mod shared;
+mod shown;
 mod soft;
 mod volumes;
 

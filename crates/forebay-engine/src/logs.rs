@@ -12,6 +12,7 @@ use crate::code::{decision, done, Code, Decision, Result};
 use crate::engine::Engine;
 use crate::log_order::{guarded, Verdict};
 use crate::media::Medium;
+use crate::shown::Kind;
 use crate::volumes::c_string;
 
 /// An append in two steps: begun, it is to be committed, without a wait for another.
@@ -35,24 +36,20 @@ impl<M: Medium> Engine<M> {
     /// `flags`: `FBY_LOG_CONSUMER`, or 0 for an embedded header.
     pub fn log_add(&self, name: &str, flags: u32) -> Result<u16> {
         let (name, mut log) = (c_string(name)?, 0);
-        let _admin = self.admin();
+        let _change = self.change();
         // SAFETY: the pool is open; name is zero-terminated.
         done(unsafe { sys::fby_log_add(self.pool, name.as_ptr(), flags, &mut log) })?;
         Ok(log)
     }
 
     pub fn log_remove(&self, log: u16, discard: bool) -> Result<Decision> {
-        let _admin = self.admin();
-        // SAFETY: the pool is open; admin keeps such calls apart.
+        let _change = self.change();
+        // SAFETY: the pool is open; the lock keeps such calls apart.
         decision(unsafe { sys::fby_log_remove(self.pool, log, discard) })
     }
 
     pub fn log_find(&self, name: &str) -> Result<u16> {
-        let (name, mut log) = (c_string(name)?, 0);
-        let _admin = self.admin();
-        // SAFETY: the pool is open; name is zero-terminated.
-        done(unsafe { sys::fby_log_find(self.pool, name.as_ptr(), &mut log) })?;
-        Ok(log)
+        self.shown.find(Kind::Log, name)
     }
 
     pub fn log_info(&self, log: u16) -> Result<LogInfo> {

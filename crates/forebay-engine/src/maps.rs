@@ -25,7 +25,7 @@ use crate::media::{Media, Persist};
 use crate::memory::Memory;
 use crate::open::{allocate, OpenError};
 use crate::shared::SharedBytes;
-use crate::volumes::c_string;
+use crate::shown::Kind;
 
 /// One bit a page of a frame.
 pub type Pages = [u64; 8];
@@ -81,32 +81,30 @@ impl Engine {
         let name = sys::c_text(name).ok_or(Code(sys::FBY_E_NAME))?;
         let spec = sys::fby_map_spec { name, uuid, bytes, ..Default::default() };
         let mut index = 0;
-        let _admin = self.admin();
-        // SAFETY: the pool is open; admin keeps such calls apart.
+        let _change = self.change();
+        // SAFETY: the pool is open; the lock keeps such calls apart.
         done(unsafe { sys::fby_map_add(self.pool, &spec, &mut index) })?;
         Ok(index)
     }
 
     pub fn map_remove(&self, map: u16, discard: bool) -> Result<()> {
-        let _admin = self.admin();
-        // SAFETY: the pool is open; admin keeps such calls apart.
+        let _change = self.change();
+        // SAFETY: the pool is open; the lock keeps such calls apart.
         done(unsafe { sys::fby_map_remove(self.pool, map, discard) })
     }
 
     pub fn map_find(&self, name: &str) -> Result<u16> {
-        let (name, mut index) = (c_string(name)?, 0);
-        let _admin = self.admin();
-        // SAFETY: the pool is open; name is zero-terminated.
-        done(unsafe { sys::fby_map_find(self.pool, name.as_ptr(), &mut index) })?;
-        Ok(index)
+        self.shown.find(Kind::Map, name)
     }
 
+    /// With the counts of this moment, for which calls of maps are waited for.
     pub fn map_info(&self, map: u16) -> Result<MapInfo> {
-        let mut info = MapInfo::default();
-        let _admin = self.admin();
-        // SAFETY: the pool is open; info is ours.
-        done(unsafe { sys::fby_map_info(self.pool, map, &mut info) })?;
-        Ok(info)
+        self.map_info_of(&self.admin(), map)
+    }
+
+    /// All maps, as the last add, remove, attach or detach left them: nothing is waited for.
+    pub fn maps(&self) -> Vec<MapInfo> {
+        self.shown.get().maps.clone()
     }
 }
 
@@ -117,7 +115,7 @@ impl Map {
         index: u16,
     ) -> std::result::Result<(Map, MapReport), OpenError> {
         engine.map_info(index)?;
-        let admin = engine.admin();
+        let admin = engine.change();
         // SAFETY: the pool is open, and the map was just found.
         let bytes = unsafe { sys::fby_map_bytes(engine.pool, index) };
         let memory = allocate(bytes, false)?;
@@ -299,8 +297,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        let _admin = self.engine.admin();
-        // SAFETY: the pool is open and the map attached; admin keeps such calls apart.
+        let _change = self.engine.change();
+        // SAFETY: the pool is open and the map attached; the lock keeps such calls apart.
         // Frames that are left are only used by calls that need no pool.
         let _ = unsafe { sys::fby_map_detach(self.engine.pool, self.index) };
     }

@@ -100,7 +100,10 @@ impl<M: Medium> Engine<M> {
         let mut report = sys::fby_recovery_report::default();
         // SAFETY: every chunk was scanned once, and the scanning threads ended.
         match done(unsafe { sys::fby_recover_finish(self.pool, &mut report) }) {
-            Ok(()) => Ok((self, report)),
+            Ok(()) => {
+                drop(self.change());
+                Ok((self, report))
+            }
             Err(code) if code.is(sys::FBY_E_CHUNK_KIND) || code.is(sys::FBY_E_OWNER_KIND) => {
                 let (at, kind) = (report.unknown_at, report.unknown_kind);
                 Err(OpenError::Unknown { code, at, kind })

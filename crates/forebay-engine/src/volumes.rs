@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::media::Medium;
 use crate::open::{allocate, OpenError};
 use crate::policy::mark_number;
+use crate::shown::Kind;
 
 /// Arguments of an attach.
 #[derive(Clone, Debug)]
@@ -30,26 +31,22 @@ pub(crate) fn c_string(text: &str) -> Result<CString> {
 
 impl<M: Medium> Engine<M> {
     pub fn volume_add(&self, spec: &sys::fby_volume_spec) -> Result<u16> {
-        let _admin = self.admin();
+        let _change = self.change();
         let mut index = 0;
-        // SAFETY: the pool is open; admin keeps volume calls apart.
+        // SAFETY: the pool is open; the lock keeps volume calls apart.
         done(unsafe { sys::fby_volume_add(self.pool, spec, &mut index) })?;
         Ok(index)
     }
 
     /// No I/O of the volume may be under way, which it is not: it is not attached.
     pub fn volume_remove(&self, index: u16, discard: bool) -> Result<()> {
-        let _admin = self.admin();
-        // SAFETY: the pool is open; admin keeps volume calls apart.
+        let _change = self.change();
+        // SAFETY: the pool is open; the lock keeps volume calls apart.
         done(unsafe { sys::fby_volume_remove(self.pool, index, discard) })
     }
 
     pub fn volume_find(&self, name: &str) -> Result<u16> {
-        let (name, mut index) = (c_string(name)?, 0);
-        let _admin = self.admin();
-        // SAFETY: the pool is open; name is zero-terminated.
-        done(unsafe { sys::fby_volume_find(self.pool, name.as_ptr(), &mut index) })?;
-        Ok(index)
+        self.shown.find(Kind::Volume, name)
     }
 
     pub fn volume_info(&self, index: u16) -> Result<sys::fby_volume_info> {
@@ -88,7 +85,7 @@ impl<M: Medium> Engine<M> {
 
     /// Attaches with memory of its own, which is kept until the detach.
     pub fn volume_attach(&self, index: u16, a: &Attach<'_>) -> std::result::Result<(), OpenError> {
-        let mut admin = self.admin();
+        let mut admin = self.change();
         // SAFETY: the pool is open; a plain computation.
         let bytes =
             unsafe { sys::fby_volume_bytes(self.pool, a.round_pages, a.nrequests, a.buffer_bytes) };
@@ -114,7 +111,7 @@ impl<M: Medium> Engine<M> {
     /// Refused as busy while requests of the volume, destage's included, are in
     /// flight.  What is cached stays cached.
     pub fn volume_detach(&self, index: u16) -> Result<()> {
-        let mut admin = self.admin();
+        let mut admin = self.change();
         // SAFETY: the pool is open; admin keeps volume calls apart.
         done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
         admin.remove(&index);

@@ -183,6 +183,12 @@ const MEDIUM: &[Row<MediumStatus>] = &[
     ("failed", "gauge", "1 if the pool's disk has failed: nothing more becomes durable.", |m| {
         flag(m.failed)
     }),
+    (
+        "unanswered_seconds",
+        "gauge",
+        "For so long the oldest request to the pool's disk has had no answer; 0: none is under way.",
+        |m| m.unanswered_seconds,
+    ),
     ("groups_total", "counter", "Groups of entries that became durable.", |m| m.groups as f64),
     ("entries_total", "counter", "Entries in these groups.", |m| m.records as f64),
     ("writes_total", "counter", "Writes to the pool's disk.", |m| m.writes as f64),

@@ -16,6 +16,7 @@ mod medium;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use device::{Device, FileDevice};
 pub use disk::Disk;

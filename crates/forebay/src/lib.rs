@@ -150,6 +150,6 @@ pub use report::{
     Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
-pub use runtime::{check_peer, control_socket, runtime_dir};
+pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};
 pub use transfer::Flusher;
 pub use volume::Volume;

@@ -23,7 +23,8 @@ pub(crate) struct OpenPool {
     core: Arc<Core>,
     /// One add, remove, attach or detach at a time.  Guards the attached volumes, and those that
     /// are about to be attached, which have no handle yet.  Nobody asks an origin while he has
-    /// it.  Rank: before all other locks.
+    /// it, but the pool's disk may be waited for: calls that only read do not take it.  Rank:
+    /// before all other locks.
     volumes: Mutex<HashMap<u16, Weak<volume::Inner>>>,
     /// Logs that have handles, by number.
     logs: Mutex<Logs>,

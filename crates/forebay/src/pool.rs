@@ -214,6 +214,12 @@ impl Pool {
         self.0.core().sender.as_ref()
     }
 
+    /// What the handles share.
+    #[cfg(test)]
+    pub(crate) fn opened(&self) -> &Arc<OpenPool> {
+        &self.0
+    }
+
     pub fn uuid(&self) -> Uuid {
         self.0.core().uuid()
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use crate::media::{check_link, detect_id};
 use crate::Uuid;
 
 /// The directory of the sockets: `$FOREBAY_RUNTIME_DIR`, otherwise `$XDG_RUNTIME_DIR/forebay`,
@@ -19,6 +20,19 @@ pub fn runtime_dir() -> PathBuf {
 /// The control socket of the process that serves a pool with this UUID.
 pub fn control_socket(dir: &Path, pool: Uuid) -> PathBuf {
     dir.join(format!("{pool}.sock"))
+}
+
+/// A link to the control socket of the process that serves what has this number
+/// ([`media_id`]): whoever asks about a pool need not read it, since its disk may hang.
+pub fn control_link(dir: &Path, id: &str) -> PathBuf {
+    dir.join(format!("{}.of", id.replace(':', "-")))
+}
+
+/// The number of the file or device at the path, as [`crate::MediaInfo::id`] has it, without a
+/// read of it.  `None`: it cannot be had.
+pub fn media_id(path: &Path) -> Option<String> {
+    check_link(path).ok()?;
+    detect_id(path)
 }
 
 /// Whether the process that answers at a Unix socket may speak for a pool: one of the same

@@ -43,7 +43,10 @@ impl Client {
         patience: Duration,
         owner: Option<u32>,
     ) -> Result<Option<Client>> {
-        let path = forebay::control_socket(dir, uuid);
+        Client::connect_at(forebay::control_socket(dir, uuid), patience, owner)
+    }
+
+    fn connect_at(path: PathBuf, patience: Duration, owner: Option<u32>) -> Result<Option<Client>> {
         let stream = match socket::connect(&path, patience) {
             Ok(stream) => stream,
             Err(e)
@@ -72,8 +75,9 @@ impl Client {
         Ok(Some(Client { socket: path, stream: BufReader::new(stream), patience }))
     }
 
-    /// Finds the server by the pool's path, which is read for the UUID.  A copy of a pool has
-    /// the same UUID: the server must have this very file or device, otherwise
+    /// Finds the server by the number of the pool's file or device, so that nobody waits for its
+    /// disk, which may hang.  Where that finds none, the pool is read for its UUID.  A copy of a
+    /// pool has the same UUID: the server must have this very file or device, otherwise
     /// [`Error::OtherPool`].
     pub fn for_pool(dir: &Path, pool: &Path) -> Result<Option<Client>> {
         Client::for_pool_within(dir, pool, PATIENCE)
@@ -81,9 +85,12 @@ impl Client {
 
     /// The same with a time limit for each answer.
     pub fn for_pool_within(dir: &Path, pool: &Path, patience: Duration) -> Result<Option<Client>> {
+        let owner = std::fs::metadata(pool).ok().map(|found| found.uid());
+        if let Some(client) = Client::of_media(dir, pool, patience, owner)? {
+            return Ok(Some(client));
+        }
         let asked = inspect(pool)?;
         let Some(sb) = asked.superblock else { return Ok(None) };
-        let owner = std::fs::metadata(pool).ok().map(|found| found.uid());
         let Some(mut client) = Client::connect_within(dir, sb.uuid, patience, owner)? else {
             return Ok(None);
         };
@@ -96,6 +103,24 @@ impl Client {
                 pid: answered.pool.pid,
             }),
         }
+    }
+
+    /// By the link that the server has made.  `None`: there is none, or an old one.
+    fn of_media(
+        dir: &Path,
+        pool: &Path,
+        patience: Duration,
+        owner: Option<u32>,
+    ) -> Result<Option<Client>> {
+        let Some(id) = forebay::media_id(pool) else { return Ok(None) };
+        let Ok(socket) = std::fs::read_link(forebay::control_link(dir, &id)) else {
+            return Ok(None);
+        };
+        let Some(name) = socket.file_name() else { return Ok(None) };
+        let Some(mut client) = Client::connect_at(dir.join(name), patience, owner)? else {
+            return Ok(None);
+        };
+        Ok((client.status()?.pool.media.id == id).then_some(client))
     }
 
     pub fn status(&mut self) -> Result<ServerStatus> {

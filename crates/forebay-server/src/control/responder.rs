@@ -2,10 +2,11 @@
 //! The side that serves the pool: a thread that accepts, and one for each
 //! connection.
 
+use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +37,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Responder {
     /// None: being dropped.
     socket: Option<PrivateSocket>,
+    /// To the socket.  A pool whose disk hangs is found by it.
+    link: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,6 +59,9 @@ impl Responder {
             let path = path.clone();
             move |e: io::Error| PoolError::system(&path, doing, e)
         };
+        let link = forebay::control_link(dir, &shared.pool().media().id);
+        // Without it the pool is read for its UUID.
+        let _ = make_link(&path, &link);
         let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -64,7 +70,7 @@ impl Responder {
             .name("fby-control".into())
             .spawn(move || accept(&listener, &shared, &stop_too))
             .map_err(system("starting a thread"))?;
-        Ok(Responder { socket: Some(socket), stop, thread: Some(thread) })
+        Ok(Responder { socket: Some(socket), link, stop, thread: Some(thread) })
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -74,12 +80,21 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
+        // Nobody else makes one of this name: the pool is still locked.
+        let _ = fs::remove_file(&self.link);
         self.socket = None;
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
+}
+
+/// In place of one that a server left which was killed.
+fn make_link(socket: &Path, link: &Path) -> io::Result<()> {
+    let _ = fs::remove_file(link);
+    let name = socket.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    std::os::unix::fs::symlink(name, link)
 }
 
 /// Until told to stop; ends after all connections.

@@ -12,8 +12,9 @@ use forebay_engine::groups::{Durable, Persisted, Request};
 use forebay_engine::{sys, Below, Image};
 
 use super::device::Device;
+use super::watch::{Asked, Watch};
 use crate::engine::Engine;
-use crate::errno::{again, errno_or_io};
+use crate::errno::errno_or_io;
 use crate::error::Error;
 
 /// A device that a pool lies on.
@@ -24,7 +25,7 @@ pub struct Disk {
     /// Held around persist, and around each flush with the engine's report of it
     /// (`core/medium/device.h`).
     flushes: Mutex<Flushes>,
-    trouble: Mutex<Option<Trouble>>,
+    watch: Watch,
     persisted: Mutex<Persists>,
 }
 
@@ -54,12 +55,6 @@ impl Persists {
     }
 }
 
-/// The last error of the device.
-struct Trouble {
-    doing: &'static str,
-    source: io::Error,
-}
-
 impl fmt::Debug for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let durable = self.durable;
@@ -78,7 +73,7 @@ impl Disk {
             device,
             durable,
             flushes: Mutex::default(),
-            trouble: Mutex::default(),
+            watch: Watch::default(),
             persisted: Mutex::default(),
         }
     }
@@ -122,58 +117,67 @@ impl Disk {
     /// Writes a range of the image, which is durable when it returns, before a pool is there.
     pub(super) fn store(&self, image: &Image, at: u64, bytes: usize) -> io::Result<()> {
         self.write_plainly(image, at, bytes)?;
-        self.device.flush()
+        self.settle()
     }
 
     /// Writes a range of the image, before a pool is there.
     pub(super) fn write_plainly(&self, image: &Image, at: u64, bytes: usize) -> io::Result<()> {
-        self.device.write(image, at, bytes, false)
+        self.write(image, at, bytes, false)
     }
 
     /// All that was read of it is durable, before a pool is there.
     pub(super) fn settle(&self) -> io::Result<()> {
-        self.device.flush()
+        self.watch.request(Asked::Flush, || self.device.flush())
     }
 
     pub(super) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        self.device.read(to, at)
+        self.watch.request(Asked::Read, || self.device.read(to, at))
     }
 
     fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
-        let done = self.device.write(image, at, bytes, fua);
-        self.note("writing to", done)
+        self.watch.request(Asked::Write, || self.device.write(image, at, bytes, fua))
     }
 
     fn flush(&self, flushes: &mut Flushes) -> io::Result<()> {
-        let done = self.note("flushing", self.device.flush());
+        let done = self.settle();
         flushes.doubtful |= done.is_err() && flushes.open;
         done
     }
 
-    fn note(&self, doing: &'static str, done: io::Result<()>) -> io::Result<()> {
-        if let Err(source) = &done {
-            *lock(&self.trouble) = Some(Trouble { doing, source: again(source) });
-        }
-        done
+    /// The device's last error, while no later request of the kind has succeeded.
+    pub fn trouble(&self) -> Option<String> {
+        self.watch.trouble()
     }
 
-    /// The last error that the device has reported.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).as_ref().map(|t| format!("{} it failed: {}", t.doing, t.source))
+    /// The device's last error, when later requests have succeeded.
+    pub fn mended(&self) -> Option<String> {
+        self.watch.mended()
+    }
+
+    /// How long the oldest request has had no answer; zero: none is under way.
+    pub fn unanswered(&self) -> Duration {
+        self.watch.unanswered()
+    }
+
+    /// The device hangs: which, since when, what waits for it, and the way out.
+    pub fn hangs(&self) -> Option<String> {
+        let hangs = self.watch.hangs()?;
+        Some(format!("the disk {} {hangs}", self.path.display()))
     }
 
     /// The error of a pool that has failed.
     pub fn failed(&self) -> Error {
-        const WAY_OUT: &str = "everything that was acknowledged is on it; the entry that was being appended may be there or not, and the pool takes nothing more. See the system log, repair or replace the device (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
-        let (doing, source) = match &*lock(&self.trouble) {
-            Some(Trouble { doing: "flushing", source }) => {
-                ("the pool has failed: flushing its device has failed again and again", again(source))
-            }
-            Some(Trouble { source, .. }) => (
-                "the pool has failed: writing to its device has failed again and again, at several places",
-                again(source),
+        const WAY_OUT: &str = "everything that was acknowledged is on the disk; an entry that was being appended may be there or not. See the system log (dmesg) for the cause, repair or replace the disk (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
+        let (doing, source) = match self.watch.error() {
+            Some((Asked::Flush, source)) => (
+                "the pool has failed and takes nothing more, since flushing its disk failed again and again",
+                source,
             ),
-            None => ("the pool has failed", io::ErrorKind::Other.into()),
+            Some((_, source)) => (
+                "the pool has failed and takes nothing more, since writing to its disk failed again and again, at several places",
+                source,
+            ),
+            None => ("the pool has failed and takes nothing more", io::ErrorKind::Other.into()),
         };
         Error::Io { path: self.path.clone(), doing, source, way_out: WAY_OUT.into() }
     }

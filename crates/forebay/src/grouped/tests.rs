@@ -8,3 +8,4 @@ mod faults;
 mod files;
 mod model;
 mod pools;
+mod stalls;

@@ -146,12 +146,10 @@ impl Pool {
 
     /// Logs in the order of the table, whatever their state.
     pub fn logs(&self) -> Vec<LogInfo> {
-        let _volumes = self.0.volumes();
         self.0.core().logs()
     }
 
     pub fn log_info(&self, name: &str) -> Result<LogInfo> {
-        let _volumes = self.0.volumes();
         self.log_info_of(self.0.core().find_log(name)?, name)
     }
 

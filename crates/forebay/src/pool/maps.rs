@@ -48,8 +48,7 @@ impl PoolMap {
 
 impl Core {
     pub(crate) fn maps(&self) -> Vec<MapInfo> {
-        let n = self.engine.info().sb.nvolumes as u16;
-        (0..n).filter_map(|i| self.engine.map_info(i).ok()).map(map_info).collect()
+        self.engine.maps().into_iter().map(map_info).collect()
     }
 
     fn find_map(&self, name: &str) -> Result<u16> {
@@ -148,7 +147,6 @@ impl Pool {
 
     /// In the order of the table.
     pub fn maps(&self) -> Vec<MapInfo> {
-        let _volumes = self.0.volumes();
         self.0.core().maps()
     }
 

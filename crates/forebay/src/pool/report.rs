@@ -255,7 +255,11 @@ impl Core {
             again: info.again,
             held: sender.counts().held,
             failed: info.failed,
-            trouble: disk.trouble(),
+            // Of a pool that has failed no error is over.
+            trouble: disk.trouble().or_else(|| disk.mended().filter(|_| info.failed)),
+            mended: disk.mended().filter(|_| !info.failed),
+            unanswered_seconds: disk.unanswered().as_secs_f64(),
+            hangs: disk.hangs(),
         })
     }
 

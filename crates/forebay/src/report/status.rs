@@ -387,7 +387,7 @@ pub struct Counters {
 }
 
 /// The disk of a pool that is written in groups: counts since it was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MediumStatus {
     /// No block of so many bytes is shared by two writes.
     pub unit_bytes: u32,
@@ -407,8 +407,17 @@ pub struct MediumStatus {
     pub held: u64,
     /// Nothing more becomes durable.
     pub failed: bool,
-    /// The last error of the disk.
+    /// The last error of the disk, while no later request of the kind has succeeded.
     pub trouble: Option<String>,
+    /// The last error of the disk, when later requests have succeeded.
+    #[serde(default)]
+    pub mended: Option<String>,
+    /// How long the oldest request to the disk has had no answer; 0: none is under way.
+    #[serde(default)]
+    pub unanswered_seconds: f64,
+    /// The disk hangs: which, since when, and the way out.
+    #[serde(default)]
+    pub hangs: Option<String>,
 }
 
 /// All about an open pool.

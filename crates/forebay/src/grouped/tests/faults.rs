@@ -57,8 +57,8 @@ fn a_device_that_fails_for_good_is_told_to_everybody() {
         let text = e.to_string();
         for part in [
             "(model): ",
-            "writing to its device has failed",
-            "acknowledged is on it",
+            "writing to its disk failed",
+            "acknowledged is on the disk",
             "open the pool again",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -85,7 +85,7 @@ fn a_format_whose_flush_fails_is_an_error() {
         match Bed::new(medium.unwrap(), 1) {
             Err(e) => {
                 refused += 1;
-                assert!(e.to_string().contains("flushing its device has failed"), "{e}");
+                assert!(e.to_string().contains("flushing its disk failed"), "{e}");
             }
             // Nothing was written by calls before it, or it was the last: it was tried again.
             Ok(bed) => {

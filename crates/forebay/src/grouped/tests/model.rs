@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -63,6 +63,16 @@ pub struct Model {
     write_takes: Duration,
     flush_takes: Duration,
     state: Mutex<State>,
+    stall: Mutex<Stall>,
+    stall_ends: Condvar,
+}
+
+/// While it hangs, requests neither end nor fail.
+#[derive(Debug, Default)]
+struct Stall {
+    /// After so many requests that still end.
+    after: Option<u32>,
+    requests: u32,
 }
 
 fn error() -> io::Error {
@@ -93,7 +103,31 @@ impl Model {
             write_takes: Duration::from_micros(write_us),
             flush_takes: Duration::from_micros(flush_us),
             state: Mutex::new(State { durable: content, ..Default::default() }),
+            stall: Mutex::default(),
+            stall_ends: Condvar::new(),
         }
+    }
+
+    /// Requests hang that arrive after so many others.  `None`: all go on.
+    pub fn stall(&self, after: Option<u32>) {
+        self.stall.lock().unwrap().after = after;
+        self.stall_ends.notify_all();
+    }
+
+    /// How many hang.
+    pub fn hanging(&self) -> u32 {
+        self.stall.lock().unwrap().requests
+    }
+
+    fn hang(&self) {
+        let mut stall = self.stall.lock().unwrap();
+        if let Some(rest @ 1..) = &mut stall.after {
+            *rest -= 1;
+            return;
+        }
+        stall.requests += 1;
+        stall = self.stall_ends.wait_while(stall, |stall| stall.after == Some(0)).unwrap();
+        stall.requests -= 1;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -187,6 +221,7 @@ impl Device for Model {
         let fails = s.plan.writes.remove(&number).or(dead);
         s.flying.insert(number, (place, data.clone()));
         drop(s);
+        self.hang();
         wait(self.write_takes);
         let mut s = self.state();
         if s.cut {
@@ -224,6 +259,7 @@ impl Device for Model {
         s.flushes += 1;
         let (covered, group) = (s.cache.clone(), s.groups);
         drop(s);
+        self.hang();
         wait(self.flush_takes);
         let mut s = self.state();
         if s.cut {
