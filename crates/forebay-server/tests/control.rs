@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::ControlFlow;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -93,6 +93,46 @@ fn garbage_is_answered_and_a_stale_socket_replaced() {
     let server = serve(&dir);
     let mut client = Client::connect(&dir.path("run"), uuid).unwrap().unwrap();
     assert_eq!(client.status().unwrap().pool.uuid, server.pool().uuid());
+}
+
+/// A disk that hangs is not to be read by who asks about it: here it holds no pool any more.
+#[test]
+fn a_server_is_found_without_a_read_of_its_pool() {
+    const MAGIC: [u8; 8] = 0x3159_4142_4552_4f46u64.to_le_bytes();
+    let dir = Dir::new("unread");
+    let (path, run) = (dir.pool(8), dir.path("run"));
+    let server = serve(&dir);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let content = std::fs::read(&path).unwrap();
+    let places: Vec<_> =
+        (0..content.len()).step_by(64).filter(|at| content[*at..].starts_with(&MAGIC)).collect();
+    assert!(places.len() >= 2, "a superblock and its copy: {places:?}");
+    let write = |bytes: &[u8; 8]| {
+        places.iter().for_each(|at| file.write_all_at(bytes, *at as u64).unwrap())
+    };
+    write(&[0; 8]);
+    assert!(inspect(&path).unwrap().superblock.is_none());
+    let status = Client::for_pool(&run, &path).unwrap().expect("it is served").status().unwrap();
+    assert_eq!(status.pool.uuid, server.pool().uuid());
+    write(&MAGIC);
+    let link = control_link(&run, &media_id(&path).unwrap());
+    assert!(link.is_symlink());
+    server.close().unwrap();
+    assert!(!link.is_symlink(), "it stays");
+
+    // One that a killed server left leads nowhere, or to another pool's server.
+    std::os::unix::fs::symlink("nowhere.sock", &link).unwrap();
+    assert!(Client::for_pool(&run, &path).unwrap().is_none());
+    let other = Dir::new("unread-other");
+    other.pool(8);
+    let others = Server::new(open(&other.path("pool")), &run, Vec::new());
+    let socket = std::path::PathBuf::from(others.status().control_socket.unwrap());
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(socket.file_name().unwrap(), &link).unwrap();
+    assert!(Client::for_pool(&run, &path).unwrap().is_none());
+    let server = serve(&dir);
+    let status = Client::for_pool(&run, &path).unwrap().unwrap().status().unwrap();
+    assert_eq!(status.pool.uuid, server.pool().uuid());
 }
 
 /// A pool whose socket cannot be made works, and says why.

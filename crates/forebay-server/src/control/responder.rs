@@ -61,7 +61,9 @@ impl Responder {
         };
         let link = forebay::control_link(dir, &shared.pool().media().id);
         // Without it the pool is read for its UUID.
-        let _ = make_link(&path, &link);
+        if !shared.pool().media().id.is_empty() {
+            let _ = make_link(&path, &link);
+        }
         let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
         let stop = Arc::new(AtomicBool::new(false));
