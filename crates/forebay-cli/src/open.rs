@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use forebay::{Error, Pool, PoolOptions};
+use forebay::{Error, MediaOptions, Pool, PoolOptions};
 
 /// A file or device that is too small is no pool: its size does not interest a user who opens
 /// it.
@@ -20,6 +20,12 @@ pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
 pub fn read_only(path: &Path) -> forebay::Result<Pool> {
     let options = PoolOptions { read_only: true, ..Default::default() };
     pool(path, &options)
+}
+
+/// The same, for what status shows: of a pool on a disk only that is read.
+pub fn to_show(path: &Path) -> forebay::Result<Pool> {
+    let media = MediaOptions { on_demand: true, ..Default::default() };
+    pool(path, &PoolOptions { read_only: true, media, ..Default::default() })
 }
 
 /// Refuses a pool that is written in groups for what it does not hold.  Whatever else is wrong

@@ -82,7 +82,7 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
             }
             Err(e) => return Err(e.into()),
         }
-        match open::read_only(path) {
+        match open::to_show(path) {
             Ok(pool) => {
                 let mut status = ServerStatus::from(pool.status());
                 status.services.extend(maps(&pool));

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use forebay_sys as sys;
 
+use crate::demand::{Demand, Source};
 use crate::durable::{Durable, Persisted};
 use crate::memory::Memory;
 use crate::shared::SharedBytes;
@@ -32,13 +33,22 @@ pub struct Image {
     /// By page; a bit for each line that is unreadable.  Fixed once the image is shared, but for
     /// bits that are cleared.
     unread: BTreeMap<usize, AtomicU64>,
+    /// What is not there yet, of an image that is only looked at.
+    demand: Option<Demand>,
 }
 
 impl Image {
     /// Zeroed; children of the process do not have it.
     pub fn new(bytes: usize) -> io::Result<Image> {
         assert!(bytes.is_multiple_of(PAGE));
-        Ok(Image { memory: Arc::new(Memory::unforked(bytes)?), unread: BTreeMap::new() })
+        let memory = Arc::new(Memory::unforked(bytes)?);
+        Ok(Image { memory, unread: BTreeMap::new(), demand: None })
+    }
+
+    /// Of a device that is only looked at: its blocks are read when the engine asks for them.
+    pub fn on_demand(bytes: usize, unit: usize, source: Box<dyn Source>) -> io::Result<Image> {
+        let demand = Some(Demand::new(source, unit, bytes)?);
+        Ok(Image { demand, ..Image::new(bytes)? })
     }
 
     /// Keeps it from being paged out, as far as the system allows.
@@ -127,8 +137,15 @@ impl Image {
         }
     }
 
+    /// False: a part of it cannot be read.
+    fn fetch(&self, at: u64, bytes: usize) -> bool {
+        let range = at as usize..at as usize + bytes;
+        self.demand.as_ref().is_none_or(|demand| demand.fetch(self.shared(), range))
+    }
+
     fn readable(&self, at: u64, bytes: usize) -> bool {
-        self.words(at, bytes).all(|(word, bits)| word.load(Ordering::Acquire) & bits == 0)
+        self.fetch(at, bytes)
+            && self.words(at, bytes).all(|(word, bits)| word.load(Ordering::Acquire) & bits == 0)
     }
 }
 
@@ -179,9 +196,9 @@ impl Grouped {
         self.device.get()
     }
 
-    /// Operations that know which lines are unreadable, if any are.
+    /// Operations that know which lines are unreadable, if any are, or not there yet.
     pub(crate) fn ops(&self) -> &'static sys::fby_media_ops {
-        match self.image.unread.is_empty() {
+        match self.image.unread.is_empty() && self.image.demand.is_none() {
             true => self.real,
             false => &DAMAGED,
         }
@@ -208,6 +225,7 @@ unsafe extern "C" fn write(m: *mut sys::fby_media, at: u64, src: *const c_void, 
     // SAFETY: the caller's promises are passed on.
     unsafe {
         let g = grouped(m);
+        g.image.fetch(at, n);
         (g.real.write)(m, at, src, n);
         g.image.stored(at, n);
     }
@@ -223,6 +241,7 @@ unsafe extern "C" fn write_crc(
     // SAFETY: the caller's promises are passed on.
     unsafe {
         let g = grouped(m);
+        g.image.fetch(at, n);
         let crc = (g.real.write_crc)(m, at, src, n, crc);
         g.image.stored(at, n);
         crc

@@ -23,6 +23,7 @@
 mod change;
 mod code;
 pub mod complete;
+mod demand;
 mod durable;
 mod engine;
 pub mod forks;
@@ -51,6 +52,7 @@ mod volumes;
 pub use forebay_sys as sys;
 
 pub use code::{Code, Decision, Result, Wait};
+pub use demand::Source;
 pub use engine::{BlockRead, Engine, Io, Step, Write};
 pub use image::{Below, Image};
 pub use media::{format, probe, Media, Medium, Pace, Persist};

@@ -46,6 +46,8 @@ pub struct MediaOptions {
     /// Touch every page of the mapping at open, so that no later write takes
     /// a page fault.  Costs about 0.2 s a GiB.
     pub populate: bool,
+    /// Read of a pool on a disk what is asked for, and not all of it; with `read_only`.
+    pub on_demand: bool,
 }
 
 /// Names of the copy kernels this CPU can run, best first.

@@ -159,7 +159,8 @@ fn check_options(path: &Path, o: &MediaOptions) -> Result<()> {
 /// Opens a pool that is written in groups, or a disk for one, and loads the image.
 pub(crate) fn open(path: &Path, o: &MediaOptions) -> Result<(Media, GroupedMedium)> {
     check_options(path, o)?;
-    let options = GroupedOptions { read_only: o.read_only, ..Default::default() };
+    let (read_only, on_demand) = (o.read_only, o.on_demand);
+    let options = GroupedOptions { read_only, on_demand, ..Default::default() };
     let disk = GroupedMedium::open(path, &options)?;
     Ok((media_of(path, &disk, o.read_only), disk))
 }

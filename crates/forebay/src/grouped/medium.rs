@@ -5,10 +5,11 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use forebay_engine::groups::Durable;
-use forebay_engine::{sys, Image, Media, Memory, OpenError, Soft, Store};
+use forebay_engine::{sys, Image, Media, Memory, OpenError, Soft, Source, Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -16,6 +17,7 @@ use super::device::{Device, FileDevice};
 use super::disk::{Beneath, Disk};
 use super::layout::{self, Mend};
 use crate::engine::{probe_of, Code, Engine};
+use crate::errno::again;
 use crate::error::{open_error, unknown_error, Error, Result};
 use crate::media::{claim, superblocks, Access, EDGE_BYTES};
 use crate::medium::{DeviceFacts, MediumFacts, Place};
@@ -36,6 +38,8 @@ pub struct GroupedOptions {
     pub read_only: bool,
     /// A pool is to be made there.
     pub new: bool,
+    /// Read what is asked for, and not all of it: of one that is only read.
+    pub on_demand: bool,
 }
 
 /// A device or file, claimed, with its image.  It is for one pool, from its opening on.
@@ -51,6 +55,53 @@ pub struct GroupedMedium {
     beyond_bytes: u64,
     /// What was mended, or could not be.
     told: Vec<String>,
+    /// It is read on demand, and this is what cannot be.
+    demanded: Option<Arc<Refused>>,
+}
+
+/// Reads of an image on demand that failed.
+#[derive(Debug, Default)]
+struct Refused {
+    blocks: AtomicUsize,
+    /// The device is gone.
+    gone: OnceLock<io::Error>,
+    last: Mutex<Option<io::Error>>,
+}
+
+struct Demanded {
+    device: Arc<dyn Device>,
+    refused: Arc<Refused>,
+    unit: usize,
+}
+
+impl Source for Demanded {
+    fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
+        let read = self.device.read(to, at);
+        if let Err(e) = &read {
+            if is_gone(e) {
+                let _ = self.refused.gone.set(again(e));
+            }
+            // More of them are read one by one.
+            if to.len() <= self.unit {
+                self.refused.blocks.fetch_add(1, Ordering::Relaxed);
+                *self.refused.last.lock().unwrap_or_else(|e| e.into_inner()) = Some(again(e));
+            }
+        }
+        read
+    }
+}
+
+impl Refused {
+    /// So much that nothing is to be said of the pool.
+    fn error(&self, path: &Path) -> Option<Error> {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        if let Some(e) = self.gone.get() {
+            return Some(not_read(path, again(e), blocks));
+        }
+        let last = self.last.lock().unwrap_or_else(|e| e.into_inner());
+        let last = last.as_ref().filter(|_| blocks > UNREADABLE_MOST)?;
+        Some(not_read(path, again(last), blocks))
+    }
 }
 
 impl fmt::Debug for GroupedMedium {
@@ -92,7 +143,10 @@ impl GroupedMedium {
             false => Mend::default(),
         };
         let device = Arc::new(FileDevice::new(fd, size_bytes));
-        let mut medium = GroupedMedium::loaded(path, device, facts.unit_bytes, durable, o.new)?;
+        let mut medium = match o.on_demand && o.read_only {
+            true => GroupedMedium::looked_at(path, device, facts.unit_bytes, durable)?,
+            false => GroupedMedium::loaded(path, device, facts.unit_bytes, durable, o.new)?,
+        };
         if !o.read_only {
             let image = medium.media.image().expect("grouped media have an image");
             mend.fill(&medium.disk, image, facts.unit_bytes.into())?;
@@ -140,21 +194,52 @@ impl GroupedMedium {
             false => pool_bytes(&device, unit),
         };
         let image = load(path, &*device, unit, pool)?;
-        let beyond = device.size_bytes().saturating_sub(pool.unwrap_or(u64::MAX));
         let unlocked = image.lock().err();
+        let medium = GroupedMedium::of(path, device, unit, durable, image, pool);
+        Ok(GroupedMedium { unlocked, ..medium })
+    }
+
+    /// Of a pool that is only looked at: no more is read than what somebody asks for.
+    pub(super) fn looked_at(
+        path: &Path,
+        device: Arc<dyn Device>,
+        unit: u32,
+        durable: Durable,
+    ) -> Result<GroupedMedium> {
+        let pool = pool_bytes(&device, unit);
+        let size = image_bytes(path, &*device, unit, pool)?;
+        let (refused, unit_bytes) = (Arc::new(Refused::default()), unit as usize);
+        let source =
+            Demanded { device: device.clone(), refused: refused.clone(), unit: unit_bytes };
+        let image = Image::on_demand(size, unit_bytes, Box::new(source))
+            .map_err(|e| no_memory(path, size as u64, "the image of the pool", e))?;
+        let medium = GroupedMedium::of(path, device, unit, durable, image, pool);
+        Ok(GroupedMedium { demanded: Some(refused), ..medium })
+    }
+
+    fn of(
+        path: &Path,
+        device: Arc<dyn Device>,
+        unit: u32,
+        durable: Durable,
+        image: Image,
+        pool: Option<u64>,
+    ) -> GroupedMedium {
+        let beyond = device.size_bytes().saturating_sub(pool.unwrap_or(u64::MAX));
         let disk = Arc::new(Disk::new(path, device, durable));
         let below = Box::new(Beneath(disk.clone()));
         let media = Media::grouped(image, unit, durable, None, below);
         let media = media.expect("the best copy kernel with cached stores is always there");
-        Ok(GroupedMedium {
+        GroupedMedium {
             disk,
             media: Arc::new(media),
             unit,
             facts: None,
-            unlocked,
+            unlocked: None,
             beyond_bytes: beyond,
             told: Vec::new(),
-        })
+            demanded: None,
+        }
     }
 
     pub(crate) fn media(&self) -> &Arc<Media> {
@@ -188,7 +273,10 @@ impl GroupedMedium {
     /// What is to be told of it, in words.
     pub fn notes(&self) -> Vec<String> {
         let size = human_bytes(self.size_bytes());
-        let mut said = vec![format!("the pool has an image of {size} in memory")];
+        let mut said = match &self.demanded {
+            None => vec![format!("the pool has an image of {size} in memory")],
+            Some(_) => vec!["nobody has it open: only what this shows was read".to_string()],
+        };
         if self.beyond_bytes >= u64::from(self.unit) {
             said.push(format!(
                 "{} of {} are not the pool's: it was made when that was smaller",
@@ -277,6 +365,9 @@ impl GroupedMedium {
     ) -> Result<(Arc<Engine>, sys::fby_recovery_report)> {
         let path = self.disk.path();
         let opened = Engine::open_threaded(self.media.clone(), o, threads);
+        if let Some(e) = self.demanded.as_ref().and_then(|refused| refused.error(path)) {
+            return Err(e);
+        }
         let (engine, report) = opened.map_err(|e| match e {
             OpenError::Engine(e) => self.error(e),
             OpenError::Unknown { code, at, kind } => unknown_error(path, code, at, kind),
@@ -387,11 +478,10 @@ fn no_memory(path: &Path, bytes: u64, what: &str, source: io::Error) -> Error {
     Error::Io { path: path.into(), doing: "allocating memory", source, way_out }
 }
 
-/// Reads the pool, or all of the device.  A block that cannot be read is damage there.
-fn load(path: &Path, device: &dyn Device, unit: u32, pool: Option<u64>) -> Result<Image> {
-    let unit = unit as usize;
+/// The size of the image: that of the pool, or of all of the device.
+fn image_bytes(path: &Path, device: &dyn Device, unit: u32, pool: Option<u64>) -> Result<usize> {
     let size_bytes = pool.unwrap_or(device.size_bytes());
-    let size_bytes = size_bytes - size_bytes % unit.max(1) as u64;
+    let size_bytes = size_bytes - size_bytes % u64::from(unit.max(1));
     let small = |bytes| Error::TooSmall {
         path: path.into(),
         bytes,
@@ -399,9 +489,16 @@ fn load(path: &Path, device: &dyn Device, unit: u32, pool: Option<u64>) -> Resul
         least_bytes: crate::engine::least_media_bytes(64 << 10),
     };
     let size = usize::try_from(size_bytes).map_err(|_| small(size_bytes))?;
-    if size < 64 << 10 {
-        return Err(small(size_bytes));
+    match size < 64 << 10 {
+        true => Err(small(size_bytes)),
+        false => Ok(size),
     }
+}
+
+/// Reads the pool, or all of the device.  A block that cannot be read is damage there.
+fn load(path: &Path, device: &dyn Device, unit: u32, pool: Option<u64>) -> Result<Image> {
+    let size = image_bytes(path, device, unit, pool)?;
+    let (unit, size_bytes) = (unit as usize, size as u64);
     let refused = |e| no_memory(path, size_bytes, "the image of the pool", e);
     if size_bytes > memory_available() {
         return Err(refused(io::ErrorKind::OutOfMemory.into()));

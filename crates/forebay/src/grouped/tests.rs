@@ -6,6 +6,7 @@ mod bed;
 mod cuts;
 mod faults;
 mod files;
+mod looks;
 mod model;
 mod pools;
 mod stalls;

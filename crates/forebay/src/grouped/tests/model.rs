@@ -49,6 +49,7 @@ struct State {
     groups: u64,
     flushes: u64,
     bytes: u64,
+    read: u64,
     cut: bool,
     plan: Plan,
     /// The number of the group by which an entry became durable.
@@ -144,6 +145,11 @@ impl Model {
         (s.writes, s.groups, s.flushes, s.bytes)
     }
 
+    /// Bytes that were read.
+    pub fn bytes_read(&self) -> u64 {
+        self.state().read
+    }
+
     /// Writes and flushes that this thread has sent.
     pub fn sent_here(&self) -> u64 {
         self.state().sent.get(&std::thread::current().id()).copied().unwrap_or(0)
@@ -193,7 +199,8 @@ impl Device for Model {
     }
 
     fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
-        let s = self.state();
+        let mut s = self.state();
+        s.read += to.len() as u64;
         let range = at as usize..at as usize + to.len();
         let blocks = range.start / UNIT..range.end / UNIT;
         if s.plan.unreadable.iter().any(|block| blocks.contains(block)) {
