@@ -486,6 +486,7 @@ static void one_life(u64 number)
 	cut();
 	if (!live.below.failed && live.npending == 0)
 		damage();
+	volume_hostile(&live, 60);
 }
 
 void volume_lives(u64 first, u64 seeds)
@@ -507,6 +508,7 @@ void volume_lives(u64 first, u64 seeds)
 
 void volume_told(void)
 {
+	volume_hostile_told();
 	printf("volumes: %llu cuts, %llu states, %llu damages: nothing acknowledged was lost\n", (unsigned long long)cuts,
 	       (unsigned long long)states, (unsigned long long)damages);
 	printf("volumes: %llu writes, %llu groups of %llu pages, %llu waits for tickets, %llu rounds, %llu copies, %llu groups "

@@ -62,4 +62,9 @@ bool block_is_new(u32 block, const u32 version[8]);
 /* After a cut: each sector shows its acknowledged version, or a newer one; nothing is reported. */
 void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, bool drain);
 
+
+/* volume_hostile.c: changes so many copies of what the device has, and uses them. */
+void volume_hostile(const struct world *from, u32 images);
+void volume_hostile_told(void);
+
 #endif
