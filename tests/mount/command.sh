@@ -86,6 +86,13 @@ shows "$work/disk/second/x" two
 exec 8>"$work/second/held"
 refused 4 "$FOREBAY" umount "$work/second"
 exec 8>&-
+# A use that is about to end is waited for: the kernel closes files a moment after a process's end.
+mkdir "$work/disk/soon"
+"$FOREBAY" mount "$pool" "$work/disk/soon" --log soon >/dev/null || fail "a mount"
+echo x >"$work/disk/soon/x"
+sleep 0.4 <"$work/disk/soon/x" &
+"$FOREBAY" umount "$work/disk/soon" >/dev/null || fail "an unmount does not wait for a moment"
+wait $!
 # An unmount does not remove a mount that someone has made over it.
 mount -t tmpfs none "$work/second"
 at_end 'umount "$work/second" 2>/dev/null || true'

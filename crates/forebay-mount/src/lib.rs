@@ -41,6 +41,7 @@ pub mod service;
 mod shown;
 pub mod tree;
 pub mod unix;
+mod unmounting;
 
 pub use attach::Flags;
 pub use mount::{

@@ -8,7 +8,6 @@ mod without_log;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -32,6 +31,7 @@ use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
 use crate::tree::Tree;
+use crate::unmounting::{take_away, take_away_soon};
 pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
 use without_log::Completed;
@@ -302,22 +302,6 @@ pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Unmounts.  A user other than root mounts by fusermount3, which may unmount that user's
-/// mounts too.
-fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
-    match unmount(path, how) {
-        Err(Errno::PERM) => {}
-        done => return Ok(done?),
-    }
-    let flags = if how.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
-    let ran = Command::new("fusermount3").args([flags, "--"]).arg(path).output();
-    let ran = ran.map_err(|e| io::Error::new(e.kind(), format!("fusermount3: {e}")))?;
-    match ran.status.success() {
-        true => Ok(()),
-        false => Err(io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_string())),
-    }
-}
-
 /// Raises the limits: each inode may take a descriptor, and files may have any size.  The
 /// kernel has checked the caller's limit, and a write above the server's own limit would end
 /// the server.
@@ -448,7 +432,8 @@ impl Mount {
                 .map_err(MountError::Pool)
                 .and_then(|_| live.tree().sync_all().map_err(|e| tree_error(e.into()))),
             false => {
-                let mark = || Ok(Mark::new(pool, &options.log, create()?));
+                let ahead = live.asks_names_at_sync();
+                let mark = || Ok(Mark::new(pool, &options.log, create()?, ahead));
                 let begun = mark::begin(live.tree(), info.synced_txg, mark);
                 begun.map(|group| live.bear(group)).map_err(mark_error)
             }
@@ -531,7 +516,7 @@ impl Mount {
     /// Unmounts, if the mount is not in use.
     fn take_away(&self) -> io::Result<()> {
         let registered = self.unregister();
-        take_away(&self.mountpoint, UnmountFlags::empty()).inspect_err(|_| {
+        take_away_soon(&self.mountpoint).inspect_err(|_| {
             if registered {
                 self.register();
             }

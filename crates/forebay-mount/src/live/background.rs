@@ -126,11 +126,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
-            // A lack of space does no harm here.
             let alive = Records::of(&Record::Alive);
-            if let Ok(Some(entry)) = self.append(What::Sign, &hold, &[], false, &alive) {
-                let _ = self.wait(entry.ticket);
-            }
+            // A full log may still hold entries that nobody waits for.
+            let last = match self.append(What::Sign, &hold, &[], false, &alive) {
+                Ok(entry) => entry.map_or_else(|| self.last_ticket(), |entry| entry.ticket),
+                Err(_) => return true,
+            };
+            let _ = self.wait(last);
         }
         true
     }

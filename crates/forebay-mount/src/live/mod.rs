@@ -91,6 +91,9 @@ pub enum JournalError {
     Failed(String),
 }
 
+/// How long a change of names may not be durable in the log's disk before later ones wait.
+const NOT_DURABLE: Duration = Duration::from_secs(1);
+
 /// The options for serving a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOptions {
@@ -337,6 +340,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
         })
     }
 
+    /// Whether the mark's time will be the number of [`mark::reached`](crate::mark::reached).
+    pub fn asks_names_at_sync(&self) -> bool {
+        self.options.names_at_sync && self.tree.keeps_order()
+    }
+
     /// Makes the tree record which group was synced last.
     pub fn bear(&self, group: GroupMark<T::Node>) {
         let may = self.options.names_at_sync && group.can_reach(&self.tree);
@@ -344,7 +352,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if self.options.names_at_sync && !may {
             forebay::diagnostics::warn(format_args!(
                 "forebay: {}: --names-at-sync has no effect: its file system is not known to keep \
-                 changes in their order, as ext4 with a journal, xfs and btrfs do, or its root \
+                 changes in their order, as ext4 with a journal and xfs do, or its root \
                  belongs to another user",
                 String::from_utf8_lossy(&self.identity.path)
             ));
@@ -423,7 +431,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return false;
         }
         let Some(tree) = self.bears.get() else { return false };
-        self.order.precedes((number, ticket), self.options.interval, settled)
+        let longest = self.options.interval.min(NOT_DURABLE);
+        self.order.precedes((number, ticket), longest, settled)
             && (planted(Bug::ReachedTooLate) || tree.reach(&self.tree, number).is_ok())
     }
 

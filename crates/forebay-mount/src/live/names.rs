@@ -63,8 +63,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         for (name, value) in acls {
             body.push(&Record::Xattr { fid, name, value: Some(value) });
         }
-        // What runs with rights of its owner gets the owner in a second step.
-        let when = match new.kind != Kind::Directory && new.mode & 0o6000 != 0 {
+        // The tree may take a second step for these bits, and for the owner of what has them.
+        let when = match new.mode & 0o6000 != 0 {
             true => When::Durable,
             false => When::Appended,
         };
@@ -175,8 +175,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let mut involved = vec![from_dir, to_dir, inode];
         involved.extend(replaced);
         let over = replaced.as_ref().filter(|_| how == RenameHow::Replace);
-        // Two steps of the tree replace a file, and the log has its content.
-        let when = match over.is_some_and(|over| over.kind == Kind::File) {
+        // Two steps of the tree replace a file.  What a file replaces is gone with the rename, so
+        // its content has to be durable before that.
+        let files = |over: &Arc<Inode<T::Node>>| {
+            let content = inode.kind == Kind::File && !planted(Bug::LinkReplacedTooEarly);
+            over.kind == Kind::File || content
+        };
+        let when = match over.is_some_and(files) {
             true if !planted(Bug::ReplacedTooEarly) => When::Durable,
             _ => When::Appended,
         };

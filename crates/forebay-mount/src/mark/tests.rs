@@ -47,7 +47,7 @@ fn content(number: u8) -> Vec<u8> {
 
 fn mark_of(of: u64, period: Uuid) -> Mark {
     let (pool, log, at) = (pool(of), "mount".into(), String::new());
-    Mark { pool, log, period, since: 0, at, groups: true }
+    Mark { pool, log, period, since: 0, at, groups: true, ahead: false }
 }
 
 fn begin_period(tree: &SimTree, of: u64, number: u8) {
@@ -604,27 +604,33 @@ fn forged_marks_are_not_believed() {
     }
 }
 
-/// A mark whose time says how far the tree is was made by who may make one, and no date is a number.
+/// A mark whose time says how far the tree is says so, and was made by who may make one.  No date is
+/// a number, not even that of a machine without a clock.
 #[test]
 fn the_time_of_a_mark_is_believed_where_it_is_a_number_of_ours() {
     let us = New::plain(Kind::Symlink, 0).uid;
     for name in [MARK, DONE] {
-        for (uid, seconds, number) in [
-            (us, 7, 7),
-            (us, 0, 0),
-            (us, MOST_REACHED as i64 - 1, MOST_REACHED - 1),
-            (us, MOST_REACHED as i64, 0),
-            (us, 1_790_000_000, 0),
-            (us, -7, 0),
-            (99, 7, 0),
+        for (ahead, uid, seconds, number) in [
+            (true, us, 7, 7),
+            (false, us, 7, 0),
+            (true, us, 0, 0),
+            (true, us, MOST_REACHED as i64 - 1, MOST_REACHED - 1),
+            (true, us, MOST_REACHED as i64, 0),
+            (true, us, 1_790_000_000, 0),
+            (true, us, -7, 0),
+            (true, 99, 7, 0),
         ] {
             let tree = SimTree::new(State::empty());
             assert_eq!(reached(&tree), Ok(0));
-            let new = New { uid, target: b"{}", ..New::plain(Kind::Symlink, 0o777) };
+            let (pool, period) = (Uuid([1; 16]), Uuid([2; 16]));
+            let (log, at, since) = ("mount".into(), "pool".into(), 0);
+            let text = Mark { pool, log, period, since, at, groups: true, ahead };
+            let text = serde_json::to_vec(&text).unwrap();
+            let new = New { uid, target: &text, ..New::plain(Kind::Symlink, 0o777) };
             let mark = tree.create(&ROOT_INO, name, &new).unwrap();
             let mtime = Some(Time { seconds, nanoseconds: 0 });
             tree.set_attr(&mark, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
-            assert_eq!(reached(&tree), Ok(number), "{uid} {seconds}");
+            assert_eq!(reached(&tree), Ok(number), "{ahead} {uid} {seconds}");
         }
     }
 }

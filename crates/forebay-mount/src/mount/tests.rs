@@ -4,6 +4,7 @@
 //! one server, and other tests are of those.
 
 use std::fs;
+use std::process::Command;
 
 use forebay::{create, CreateOptions, PoolOptions};
 

@@ -66,6 +66,7 @@ pub enum Bug {
     ContentForgotten,
     ReachedTooLate,
     ReplacedTooEarly,
+    LinkReplacedTooEarly,
     SizesTooEarly,
     SyncOfContentAlone,
 }
@@ -106,11 +107,12 @@ pub const OF_WAITS: [Bug; 2] = [Bug::TreeBeforeWait, Bug::NamesNotWaited];
 
 /// Bugs of names that become durable with a later sync.
 #[cfg(test)]
-pub const OF_NAMES: [Bug; 6] = [
+pub const OF_NAMES: [Bug; 7] = [
     Bug::NamesTwice,
     Bug::ContentForgotten,
     Bug::ReachedTooLate,
     Bug::ReplacedTooEarly,
+    Bug::LinkReplacedTooEarly,
     Bug::SizesTooEarly,
     Bug::SyncOfContentAlone,
 ];

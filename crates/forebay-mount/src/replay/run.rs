@@ -15,11 +15,11 @@ use super::history::{Change, File, Place};
 use super::later;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
-use super::staging::{name_of, note_mode};
+use super::staging::{name_of, note_kept, note_mode, Kept};
 use super::{failed, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
-use crate::tree::{New, RenameHow, Tree, ACCESS_ACL};
+use crate::tree::{Attr, New, RenameHow, Tree, ACCESS_ACL};
 
 /// The state of a run: steps need the inodes that earlier ones made.
 struct Run<'p, 'a, T: Tree> {
@@ -30,6 +30,8 @@ struct Run<'p, 'a, T: Tree> {
     staging: T::Node,
     /// Inodes made writable for a process that is not root, with their earlier modes.
     unlocked: BTreeMap<Fid, u32>,
+    /// What the files had before their content was written, where the tree is ahead of the log.
+    kept: BTreeMap<Fid, Kept>,
     options: &'p ReplayOptions,
     found: Found<'p, T::Node>,
     /// Files whose content could not be written, so that their times and rights would be wrong.
@@ -119,6 +121,7 @@ pub fn run<'a, T: Tree>(
         entries,
         nodes: plan.nodes.clone(),
         unlocked: plan.staging.modes.clone(),
+        kept: plan.staging.kept.clone(),
         plan: &plan,
         staging,
         options,
@@ -131,6 +134,7 @@ pub fn run<'a, T: Tree>(
         failed: Vec::new(),
         done,
     };
+    run.keep()?;
     run.found.resume(tree, plan.staging.report.as_deref())?;
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
     let mut steps_done = 1;
@@ -525,20 +529,40 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
     }
 
+    /// Notes the attributes that the tree has of files whose content is written.
+    fn keep(&mut self) -> Result<()> {
+        let mut new = Vec::new();
+        for step in self.plan.steps.iter().filter(|_| self.plan.ahead) {
+            let Step::Content(fid) = *step else { continue };
+            if self.kept.contains_key(&fid) {
+                continue;
+            }
+            let node = self.node(fid);
+            let attr = failed(self.tree.attr(node), "look at", self.at(fid))?;
+            let capability = self.tree.xattr(node, later::CAPABILITY).ok().flatten();
+            let Attr { mode, atime, mtime, .. } = attr;
+            let mode = self.unlocked.get(&fid).copied().unwrap_or(mode);
+            new.push((fid, Kept { mode, atime, mtime, capability }));
+        }
+        if !new.is_empty() {
+            note_kept(self.tree, self.entries, &new)?;
+            self.kept.extend(new);
+        }
+        Ok(())
+    }
+
     /// The attributes that the tree has stay, whatever a write changes of them.
     fn content_alone(&self, fid: Fid) -> Result<()> {
-        let (tree, node) = (self.tree, self.node(fid));
-        let attr = failed(tree.attr(node), "look at", self.at(fid))?;
-        let capability = tree.xattr(node, later::CAPABILITY).ok().flatten();
+        let (tree, node, kept) = (self.tree, self.node(fid), &self.kept[&fid]);
         let changed = self.content(fid);
         let restored = || {
-            if tree.attr(node)?.mode != attr.mode {
-                let mode = Some(attr.mode);
+            if tree.attr(node)?.mode != kept.mode {
+                let mode = Some(kept.mode);
                 tree.set_attr(node, &SetAttr { mode, ..SetAttr::default() })?;
             }
-            let (atime, mtime) = (Some(attr.atime), Some(attr.mtime));
+            let (atime, mtime) = (Some(kept.atime), Some(kept.mtime));
             tree.set_attr(node, &SetAttr { atime, mtime, ..SetAttr::default() })?;
-            match &capability {
+            match &kept.capability {
                 Some(value) => tree.set_xattr(node, later::CAPABILITY, Some(value)),
                 None => Ok(()),
             }

@@ -4,7 +4,8 @@
 //! ```text
 //! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
 //!                        something else has changed or only touched, the numbers of entries that are left
-//!                        out, the modes of what was made writable, and where the report is
+//!                        out, the modes of what was made writable, what files had before their
+//!                        content was written, and where the report is
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 //!
@@ -21,12 +22,21 @@ use rustix::io::Errno;
 use super::planted::{planted, Bug};
 use super::{failed, printable, ReplayError, Result, STAGING};
 use crate::mark;
-use crate::record::{Entry, Fid, Kind};
+use crate::record::{Entry, Fid, Kind, Time};
 use crate::tree::{Attr, Handle, New, Tree};
 
 const LIST: &[u8] = b"gone";
 /// The beginning of every list, whatever its log.
 const BEGINNING: &str = "forebay replay ";
+
+/// Attributes of a file that a write changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    pub mode: u32,
+    pub atime: Time,
+    pub mtime: Time,
+    pub capability: Option<Vec<u8>>,
+}
 
 /// The state that an earlier replay of this log left.
 #[derive(Debug)]
@@ -48,6 +58,8 @@ pub struct Staging<N> {
     pub touched: BTreeSet<Fid>,
     /// Inodes that it made writable, with their earlier modes.
     pub modes: BTreeMap<Fid, u32>,
+    /// What files had before their content was written, where the tree is ahead of the log.
+    pub kept: BTreeMap<Fid, Kept>,
     /// The path of the report of found files.
     pub report: Option<String>,
     /// The size of the valid part of the list.
@@ -189,6 +201,7 @@ impl<N: Clone> Staging<N> {
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
             modes: BTreeMap::new(),
+            kept: BTreeMap::new(),
             report: None,
             list_bytes: 0,
             entries: Vec::new(),
@@ -228,6 +241,7 @@ impl<N: Clone> Staging<N> {
                 staging.left_out = list.left_out;
             }
             staging.modes = list.modes;
+            staging.kept = list.kept;
             staging.changed = list.changed;
             staging.touched = list.touched;
             staging.report = list.report;
@@ -332,6 +346,23 @@ pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) ->
     add(tree, entries, &format!("{fid} {mode:o}\n"))
 }
 
+/// Records, durably, what files have before their content is written.
+pub fn note_kept<T: Tree>(tree: &T, entries: &[Vec<u8>], kept: &[(Fid, Kept)]) -> Result<()> {
+    let mut lines = String::new();
+    for (fid, Kept { mode, atime, mtime, capability }) in kept {
+        lines += &format!(
+            "kept {fid} {mode:o} {} {} {} {} ",
+            atime.seconds, atime.nanoseconds, mtime.seconds, mtime.nanoseconds
+        );
+        match capability {
+            Some(value) => value.iter().for_each(|byte| lines += &format!("{byte:02x}")),
+            None => lines.push('-'),
+        }
+        lines.push('\n');
+    }
+    add(tree, entries, &lines)
+}
+
 /// Records, durably, the path of the report.
 pub fn note_report<T: Tree>(tree: &T, entries: &[Vec<u8>], path: &str) -> Result<()> {
     add(tree, entries, &format!("report {path}\n"))
@@ -365,6 +396,7 @@ struct List {
     changed: BTreeSet<Fid>,
     touched: BTreeSet<Fid>,
     modes: BTreeMap<Fid, u32>,
+    kept: BTreeMap<Fid, Kept>,
     report: Option<String>,
     bytes: u64,
 }
@@ -379,8 +411,8 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let dot = lines().position(|line| line == b".\n")?;
     let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
     let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
-    let (changed, touched) = (BTreeSet::new(), BTreeSet::new());
-    let mut list = List { gone, left_out, changed, touched, modes, report: None, bytes };
+    let (changed, touched, kept) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+    let mut list = List { gone, left_out, changed, touched, modes, kept, report: None, bytes };
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
         if let Some(fid) = line.strip_prefix(b"changed ").and_then(number) {
@@ -390,6 +422,12 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
         }
         if let Some(fid) = line.strip_prefix(b"touched ").and_then(number) {
             list.touched.insert(fid);
+            list.bytes += line.len() as u64;
+            continue;
+        }
+        if let Some((fid, kept)) = line.strip_prefix(b"kept ").and_then(kept_of) {
+            // The first are the original ones.
+            list.kept.entry(fid).or_insert(kept);
             list.bytes += line.len() as u64;
             continue;
         }
@@ -414,6 +452,27 @@ fn mode_of(line: &[u8]) -> Option<(Fid, u32)> {
     let (fid, mode) = line.split_once(' ')?;
     let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)?;
     Some((fid_of(fid.as_bytes())?, mode))
+}
+
+fn kept_of(line: &[u8]) -> Option<(Fid, Kept)> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let [fid, mode, atime, atime_ns, mtime, mtime_ns, capability] = words[..] else { return None };
+    let time = |seconds: &str, nanoseconds: &str| {
+        let nanoseconds = nanoseconds.parse().ok().filter(|ns| *ns < 1_000_000_000)?;
+        Some(Time { seconds: seconds.parse().ok()?, nanoseconds })
+    };
+    let byte = |at| u8::from_str_radix(capability.get(at..at + 2)?, 16).ok();
+    let capability = match capability {
+        "-" => None,
+        hex if hex.len() % 2 == 0 => {
+            Some((0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?)
+        }
+        _ => return None,
+    };
+    let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)?;
+    let (atime, mtime) = (time(atime, atime_ns)?, time(mtime, mtime_ns)?);
+    Some((fid_of(fid.as_bytes())?, Kept { mode, atime, mtime, capability }))
 }
 
 /// Removes what a finished replay leaves.  Call it when the log is destroyed, and before a
@@ -441,4 +500,48 @@ pub fn tidy<T: Tree>(tree: &T) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::model::sim::{SimTree, State};
+
+    /// A replay that is begun again finds what the files had before the first one.
+    #[test]
+    fn what_files_had_is_noted_once() {
+        let tree = SimTree::new(State::empty());
+        let entries = [b"an entry".to_vec()];
+        let none = BTreeSet::new();
+        let mut staging = Staging::find(&tree, &entries).unwrap();
+        staging.begin(&tree, std::iter::empty(), (&none, &none), &entries).unwrap();
+        let of = |mode, seconds, capability: Option<&[u8]>| Kept {
+            mode,
+            atime: Time { seconds, nanoseconds: 999_999_999 },
+            mtime: Time { seconds: -1, nanoseconds: 0 },
+            capability: capability.map(Into::into),
+        };
+        let first = [(7, of(0o4755, 5, Some(b"\x01\xff"))), (8, of(0, -3, None))];
+        note_kept(&tree, &entries, &first).unwrap();
+        note_kept(&tree, &entries, &[(7, of(0o755, 6, None)), (9, of(1, 1, Some(b"")))]).unwrap();
+        note_mode(&tree, &entries, 9, 0o600).unwrap();
+        let again = Staging::find(&tree, &entries).unwrap();
+        let [seven, eight] = first;
+        assert_eq!(again.kept, BTreeMap::from([seven, eight, (9, of(1, 1, Some(b"")))]));
+        assert_eq!(again.modes, BTreeMap::from([(9, 0o600)]));
+    }
+
+    #[test]
+    fn a_note_that_is_not_one_ends_the_list() {
+        for line in [
+            "kept 7 755 0 0 0 0 0g\n",
+            "kept 7 755 0 0 0 0 012\n",
+            "kept 7 755 0 1000000000 0 0 -\n",
+            "kept 7 10000 0 0 0 0 -\n",
+            "kept 7 755 0 0 0 -\n",
+            "kept 7 755 0 0 0 0 \u{e9}\u{e9}\n",
+        ] {
+            assert_eq!(kept_of(line.strip_prefix("kept ").unwrap().as_bytes()), None, "{line}");
+        }
+    }
 }

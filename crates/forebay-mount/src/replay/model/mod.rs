@@ -395,6 +395,9 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         Bug::NamesTwice | Bug::ReachedTooLate => &[Create("bar"), Rename("bar", "A/foo")],
         Bug::ContentForgotten => &[Write("foo", 0, 600), Fsync("foo"), Rename("foo", "bar")],
         Bug::ReplacedTooEarly => &[Write("foo", 0, 600), Rename("foo", "A/bar")],
+        Bug::LinkReplacedTooEarly => {
+            &[Symlink("B/s"), Sync, Write("foo", 0, 600), Rename("foo", "B/s")]
+        }
         Bug::SizesTooEarly => &[Truncate("foo", 700)],
         Bug::SyncOfContentAlone => &[Create("bar"), Fsync("A")],
         Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored | Bug::GroupNotSynced => {

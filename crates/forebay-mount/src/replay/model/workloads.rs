@@ -285,7 +285,7 @@ pub const PERIOD: Uuid = Uuid([2; 16]);
 
 fn mark_of(period: Uuid) -> Mark {
     let (log, at) = ("mount".into(), String::new());
-    Mark { pool: POOL, log, period, since: 0, at, groups: true }
+    Mark { pool: POOL, log, period, since: 0, at, groups: true, ahead: true }
 }
 
 type SimLive = Live<SimTree, SimJournal>;

@@ -55,7 +55,9 @@ fn shown_while_it_hangs(
         std::thread::sleep(Duration::from_millis(5));
         let hangs = !call.is_finished();
         let (tell, told) = channel();
-        s.spawn(move || tell.send(ask(pool)));
+        s.spawn(move || {
+            let _ = tell.send(ask(pool));
+        });
         let shown = told.recv_timeout(PATIENCE);
         // Whatever came of it, so that the threads end.
         model.stall(None);
