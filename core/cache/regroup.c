@@ -21,7 +21,7 @@ static void relink(struct fby_cache *p, u64 key, u32 from, u32 to)
 }
 
 /* Copies the page to its new place. */
-static bool copy_page(struct fby_cache *p, struct fby_slot *s, u32 from, u32 to)
+static bool copy_content(struct fby_cache *p, struct fby_slot *s, u32 from, u32 to)
 {
 	const struct fby_store *st = &p->space->store;
 
@@ -40,7 +40,7 @@ static bool move_page(struct fby_cache *p, struct fby_slot *s, u16 volume, u32 f
 	struct fby_chunk *ch = &p->space->chunk[c];
 	struct fby_page_line *l = &s->line[0];
 
-	if (!fby_page_line(p->space, from, l, NULL) || !copy_page(p, s, from, to))
+	if (!fby_page_line(p->space, from, l, NULL) || !copy_content(p, s, from, to))
 		return false;
 	if (!FBY_BUG(PAGES_AGAIN_OLD_NUMBER))
 		l->seq = fby_slot_seq(p->space, s, 1, false);

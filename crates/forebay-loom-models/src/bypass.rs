@@ -75,8 +75,10 @@ core/cache/write.c begin
     load p->volume[volume].bypassing
     call begin_bypassing
     call begin_shrink
-core/cache/write.c write_block
+core/cache/write.c with_checksum
     load p->space->opt.no_checksums
+core/cache/write.c write_block
+    call with_checksum
     call fby_index_try
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing

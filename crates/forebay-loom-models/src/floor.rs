@@ -55,6 +55,7 @@ core/space/chunk.c chunk_open
     load p->now_ns
     store ch->copies_ns
     store_release p->opens
+    store ch->durable
     store_release ch->epoch
     store ch->seq_max
     store ch->seq_min
@@ -116,8 +117,10 @@ core/drain/request.c fby_round_listed
     load e->state
     load e->key
     load fby_chunk_of(p->space, r->page)->seq_min
-core/cache/write.c write_block
+core/cache/write.c with_checksum
     load p->space->opt.no_checksums
+core/cache/write.c write_block
+    call with_checksum
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing
     call media_data
@@ -164,6 +167,10 @@ core/drain/collect.c fby_round_collect
         ("fby_map_remove", "a map has no entries"),
         ("fby_pool_info", "a figure to show"),
         ("fby_chunk_info", "a figure to show"),
+        (
+            "fby_cache_again",
+            "of a pool on a block device, with the slot: as a write, and its pages are not durable yet",
+        ),
         ("close_chunk", "of a pool on a block device: of a log, which no round collects"),
         ("fby_logs_free", "of a log: the highest txg of a chunk that is closed"),
     ],

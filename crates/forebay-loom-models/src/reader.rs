@@ -75,6 +75,7 @@ core/cache/read.c fby_cache_read_block
     fetch_add rs->reads
     call fby_index_find
     fetch_add rs->miss_sectors
+    call media_failed
     call read_cached
     fetch_add rs->hit_sectors
 core/space/chunk.c chunk_open
@@ -87,6 +88,7 @@ core/space/chunk.c chunk_open
     load p->now_ns
     store ch->copies_ns
     store_release p->opens
+    store ch->durable
     store_release ch->epoch
     store ch->seq_max
     store ch->seq_min
@@ -104,8 +106,10 @@ core/cache/write.c publish
     call publish_page
 core/cache/write.c store_runs
     call media_data
-core/cache/write.c copy
+core/cache/write.c with_checksum
     load p->space->opt.no_checksums
+core/cache/write.c copy
+    call with_checksum
     call store_runs
     call store_runs
 core/cache/write.c commit_lines
@@ -120,7 +124,7 @@ core/cache/write.c write_batches
     call commit
     call publish
 core/cache/write.c write_block
-    load p->space->opt.no_checksums
+    call with_checksum
     call fby_index_try
     load p->bucket[g.bucket]
     load p->volume[volume].bypassing

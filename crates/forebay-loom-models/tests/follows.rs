@@ -278,7 +278,7 @@ const PLANTED: [(&str, &str, &str); 16] = [
          \t\tfby_store(&s->floor, s->seq_next);\n",
     ),
     // The floor before the fill.
-    ("core/cache/write.c", "\tfby_store(&ch->fill, ch->fill + w->npages);\n", ""),
+    ("core/cache/write.c", "\tfby_store(&ch->fill, w->first_page + w->npages);\n", ""),
     ("core/cache/write.c", "fby_store_release(&s->floor,", "fby_store(&s->floor,"),
     (
         "core/drain/collect.c",

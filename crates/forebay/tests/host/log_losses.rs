@@ -12,6 +12,7 @@ use forebay::*;
 
 /// In the superblock.
 const POOL_UUID_AT: usize = 40;
+const POOL_SALT_AT: usize = 140;
 const ENTRIES: [&str; 3] = ["first-entry", "second-entry", "third-entry"];
 
 fn made(dir: &Dir) {
@@ -59,7 +60,9 @@ fn two_of_one_name(bytes: &mut [u8]) {
     let (second, third) = (header_at(bytes, ENTRIES[1]), header_at(bytes, ENTRIES[2]));
     bytes.copy_within(second + 32..second + 80, third + 32);
     let uuid = POOL_UUID_AT..POOL_UUID_AT + 16;
-    let crc = crc32c(crc32c(0, &bytes[uuid]), &bytes[third..third + 124]);
+    let salt = POOL_SALT_AT..POOL_SALT_AT + 4;
+    let seed = crc32c(crc32c(0, &bytes[uuid]), &bytes[salt]);
+    let crc = crc32c(seed, &bytes[third..third + 124]);
     bytes[third + 124..third + 128].copy_from_slice(&crc.to_le_bytes());
 }
 
