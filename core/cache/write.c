@@ -107,7 +107,7 @@ static int begin_wait(struct fby_cache *p, struct fby_write *w, int decision)
 	return count_wait(p, decision);
 }
 
-/* The same of a grouped pool, where a volume has one slot. */
+/* begin_slot of a grouped pool, where a volume has one slot. */
 static struct fby_slot *slot_of_stream(struct fby_cache *p, struct fby_write *w, u32 flags, u32 *room, u32 *wake,
 				       int *decision)
 {

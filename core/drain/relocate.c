@@ -169,8 +169,8 @@ static void let_go(struct fby_drain *p, u32 *wake)
 	fby_chunk_unpin(p->space, c, FBY_PIN_MOVED, wake);
 }
 
-/* The same in a grouped pool.  Chunks that the copies came from are held until they are durable in
- * any case, and until damage of them cannot pass for a torn group. */
+/* A grouped pool holds the chunks that the copies came from until no cut takes the copies back, and
+ * until damage of a copy cannot pass for a torn group. */
 static bool settle_copies(struct fby_drain *p, u16 volume, u64 *slots)
 {
 	struct fby_slot *s = fby_stream_slot(p->space, volume);

@@ -51,7 +51,7 @@ bool fby_group_page_line(const struct fby_store *st, const struct fby_group_line
  * group's first page, or what that would say of the page before it. */
 void fby_group_void_line(const struct fby_store *st, const struct fby_page_line *first, u32 place, u64 seq_min,
 			 struct fby_page_line *out);
-/* Of any epoch: reads the open line that the chunk's newest group of pages refers to. */
+/* Reads the open line that the chunk's newest group of pages refers to, whatever its epoch. */
 bool fby_group_pages_first(const struct fby_store *st, u32 c, struct fby_open_line *out);
 bool fby_line_crc_ok(const struct fby_store *st, const void *line);
 /* Copies page line (c, i) and checks it.  repair: single-bit errors are corrected in the copy, if

@@ -5,8 +5,8 @@
  *
  * Each group was sent when the one before was durable.  So a group that is followed by another is
  * settled, and damage in it is damage.  The last one may be torn: then it was never acknowledged.
- * Of a log none of it counts, since a record of it may depend on one that did not arrive.  Of a
- * volume each page counts that has arrived: no page depends on another.
+ * A log takes nothing of it, since a record of it may depend on one that did not arrive.  A volume
+ * takes each page that has arrived: no page depends on another.
  */
 #include "recover/recovery.h"
 

@@ -125,7 +125,7 @@ u32 fby_stream_line(const struct fby_space *p, u16 owner);
  * it yet.  Returns its ticket. */
 u64 fby_stream_join(struct fby_space *p, u16 owner, u32 chunk, u32 line, u32 lines, u64 txg);
 /*
- * Of a volume, slot held.  Makes room for a page, or for n of them; flags: of enum fby_begin_flags,
+ * Slot held: makes room for a page of a volume, or for n of them; flags: of enum fby_begin_flags,
  * for the chunk.  DONE: the first one has that place of the slot's open chunk; as above.
  */
 int fby_stream_pages_room(struct fby_space *p, struct fby_slot *s, u16 owner, u32 flags, u32 *place, u32 *n, u32 *wake);
@@ -141,7 +141,7 @@ void fby_stream_pages_none(struct fby_space *p, struct fby_slot *s, u16 owner);
 void fby_stream_pages_moved(struct fby_space *p, u16 owner, u32 from, u32 to);
 /* The ticket of all that was appended for the owner: what a flush waits for. */
 u64 fby_stream_appended(struct fby_space *p, u16 owner);
-/* What is to be settled, so that damage of it can pass for no torn group. */
+/* Pages that are to be settled, so that damage of them can pass for no torn group. */
 enum fby_settle {
 	FBY_SETTLE_COPIES, /* all copies */
 	FBY_SETTLE_PAGES, /* all pages */

@@ -178,7 +178,7 @@ bool fby_stream_settle(struct fby_space *p, struct fby_slot *slot, u16 owner, en
 	quiet = !s->again && s->fills.records == 0 && s->flight.state == FBY_SEND_NONE;
 	s->hurry |= !done;
 	fby_unlock(&p->streams.lock);
-	/* What is under way settles it, too. */
+	/* Requests under way settle it, too. */
 	if (done || !quiet || c == FBY_NO_CHUNK || s->last_line == 0)
 		return done;
 	if (fby_stream_line(p, owner) > fby_log_lines(&p->store))

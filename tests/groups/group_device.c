@@ -130,6 +130,36 @@ void world_copy(struct world *to, const struct world *from)
 	to->persists = from->persists;
 }
 
+void world_cut(struct world *to, const struct world *from, const u8 *which)
+{
+	memcpy(to->durable, from->durable, MEDIA);
+	memcpy(to->unreadable, from->unreadable, BLOCKS);
+	to->below.durable = from->below.durable;
+	for (u32 i = 0; i < from->npending; i++)
+		world_variant(to, &from->pending[i], which[i]);
+}
+
+void world_cut_again(struct world *w, void **memory, u32 *depth, void (*try_state)(void))
+{
+	static struct world saved;
+	void *before = *memory;
+
+	if (chance(3))
+		return;
+	if (!saved.image)
+		world_make(&saved, w->below.durable);
+	world_copy(&saved, w);
+	*memory = NULL;
+	(*depth)++;
+	for (u32 i = 0; i < saved.npending; i++)
+		world_variant(w, &saved.pending[i], chance(4));
+	try_state();
+	(*depth)--;
+	free(*memory);
+	*memory = before;
+	world_copy(w, &saved);
+}
+
 /* --- the device ---------------------------------------------------------------------- */
 
 static void pend(struct world *w, u64 at, u64 n, u32 io)

@@ -69,6 +69,11 @@ void world_kill(struct world *w);
  * sectors; 3: it cannot be read. */
 void world_variant(struct world *to, const struct pending *p, u32 which);
 void world_copy(struct world *to, const struct world *from);
+/* Has `to` what a cut leaves of `from`; which: the variant of each pending block. */
+void world_cut(struct world *to, const struct world *from, const u8 *which);
+/* The power is cut once more, in a recovery, one time in three: try_state looks at what is left, and
+ * then the recovery goes on.  memory: that of the pool; depth: counts such cuts under way. */
+void world_cut_again(struct world *w, void **memory, u32 *depth, void (*try_state)(void));
 /* result: 0, or the error, after which the seed says what the blocks have. */
 void world_end(struct world *w, const struct fby_medium_io *io, u32 number, int result);
 

@@ -65,11 +65,7 @@ static void try_state(void)
 
 static void cut_state(const struct world *from, const u8 *which)
 {
-	memcpy(after.durable, from->durable, MEDIA);
-	memcpy(after.unreadable, from->unreadable, BLOCKS);
-	after.below.durable = from->below.durable;
-	for (u32 i = 0; i < from->npending; i++)
-		world_variant(&after, &from->pending[i], which[i]);
+	world_cut(&after, from, which);
 	try_state();
 }
 
@@ -137,23 +133,7 @@ static void live_persists(struct world *w)
 /* The power is cut once more, in recovery: one state, whose recovery is not cut again. */
 static void recovery_cut(struct world *w)
 {
-	static struct world saved;
-	void *memory = after_memory;
-
-	if (chance(3))
-		return;
-	if (!saved.image)
-		world_make(&saved, w->below.durable);
-	world_copy(&saved, w);
-	after_memory = NULL;
-	depth++;
-	for (u32 i = 0; i < saved.npending; i++)
-		world_variant(w, &saved.pending[i], chance(4));
-	try_state();
-	depth--;
-	free(after_memory);
-	after_memory = memory;
-	world_copy(w, &saved);
+	world_cut_again(w, &after_memory, &depth, try_state);
 }
 
 /* The host is killed.  What its next recovery finds has to be there after a power cut, too. */

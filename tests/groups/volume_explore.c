@@ -49,32 +49,12 @@ static void try_state(void)
 /* The power is cut once more, in recovery. */
 static void recovery_cut(struct world *w)
 {
-	static struct world saved;
-	void *memory = after_memory;
-
-	if (chance(3))
-		return;
-	if (!saved.image)
-		world_make(&saved, w->below.durable);
-	world_copy(&saved, w);
-	after_memory = NULL;
-	depth++;
-	for (u32 i = 0; i < saved.npending; i++)
-		world_variant(w, &saved.pending[i], chance(4));
-	try_state();
-	depth--;
-	free(after_memory);
-	after_memory = memory;
-	world_copy(w, &saved);
+	world_cut_again(w, &after_memory, &depth, try_state);
 }
 
 static void cut_state(const u8 *which)
 {
-	memcpy(after.durable, live.durable, MEDIA);
-	memcpy(after.unreadable, live.unreadable, BLOCKS);
-	after.below.durable = live.below.durable;
-	for (u32 i = 0; i < live.npending; i++)
-		world_variant(&after, &live.pending[i], which[i]);
+	world_cut(&after, &live, which);
 	try_state();
 }
 

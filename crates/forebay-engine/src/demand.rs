@@ -13,7 +13,7 @@ use crate::shared::SharedBytes;
 /// The most bytes that are read at a time.
 const MOST: usize = 256 << 10;
 
-/// What an image is of.
+/// The device that an image is read from.
 pub trait Source: Send + Sync {
     /// Fills the buffer, which is aligned as a page, with whole blocks.
     fn read(&self, to: &mut [u8], at: u64) -> io::Result<()>;

@@ -33,7 +33,7 @@ pub struct Image {
     /// By page; a bit for each line that is unreadable.  Fixed once the image is shared, but for
     /// bits that are cleared.
     unread: BTreeMap<usize, AtomicU64>,
-    /// What is not there yet, of an image that is only looked at.
+    /// Reads blocks that are not there yet, if the image is only looked at.
     demand: Option<Demand>,
 }
 
@@ -45,7 +45,8 @@ impl Image {
         Ok(Image { memory, unread: BTreeMap::new(), demand: None })
     }
 
-    /// Of a device that is only looked at: its blocks are read when the engine asks for them.
+    /// An image of a device that is only looked at.  Its blocks are read when the engine asks for
+    /// them.
     pub fn on_demand(bytes: usize, unit: usize, source: Box<dyn Source>) -> io::Result<Image> {
         let demand = Some(Demand::new(source, unit, bytes)?);
         Ok(Image { demand, ..Image::new(bytes)? })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The unmount of a mountpoint, for root and for others.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,10 +16,9 @@ const USE_ENDS: Duration = Duration::from_secs(1);
 /// Unmounts, if the use of the mount ends soon.
 pub(crate) fn take_away_soon(path: &Path) -> io::Result<()> {
     let begun = Instant::now();
-    let busy = io::Error::from(Errno::BUSY).kind();
     loop {
         match take_away(path, UnmountFlags::empty()) {
-            Err(e) if e.kind() == busy && begun.elapsed() < USE_ENDS => {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy && begun.elapsed() < USE_ENDS => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             done => return done,
@@ -42,7 +41,7 @@ pub(crate) fn take_away(path: &Path, how: UnmountFlags) -> io::Result<()> {
         false => {
             let said = String::from_utf8_lossy(&ran.stderr).trim().to_string();
             let busy = said.ends_with("Device or resource busy");
-            let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+            let kind = if busy { ErrorKind::ResourceBusy } else { ErrorKind::Other };
             Err(io::Error::new(kind, said))
         }
     }

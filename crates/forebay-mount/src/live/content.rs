@@ -39,7 +39,7 @@ impl<T: Tree, J: Journal> Fsync<T, J> {
 
     /// Whether [`Fsync::wait`] would return at once.
     pub fn is_settled(&self) -> bool {
-        self.ticket.is_durable() || self.live.journal.is_settled(self.ticket)
+        self.live.is_settled(self.ticket)
     }
 
     /// Waits until everything is durable that the sync stands for.

@@ -426,13 +426,12 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Whether the tree gets a change before its entry is durable.
     fn precedes(&self, entry: Appended) -> bool {
         let Appended { number, ticket } = entry;
-        let settled = |ticket: Ticket| ticket.is_durable() || self.journal.is_settled(ticket);
-        if !self.names_wait_for_syncs() || settled(ticket) {
+        if !self.names_wait_for_syncs() || self.is_settled(ticket) {
             return false;
         }
         let Some(tree) = self.bears.get() else { return false };
         let longest = self.options.interval.min(NOT_DURABLE);
-        self.order.precedes((number, ticket), longest, settled)
+        self.order.precedes((number, ticket), longest, |ticket| self.is_settled(ticket))
             && (planted(Bug::ReachedTooLate) || tree.reach(&self.tree, number).is_ok())
     }
 
@@ -455,6 +454,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let single = self.order.single();
         self.wait(self.last_ticket())?;
         Ok(Some(single))
+    }
+
+    /// An entry is durable, or never will be.
+    fn is_settled(&self, ticket: Ticket) -> bool {
+        ticket.is_durable() || self.journal.is_settled(ticket)
     }
 
     /// Waits until an entry and all before it are durable.

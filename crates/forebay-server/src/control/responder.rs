@@ -38,7 +38,7 @@ pub(crate) struct Responder {
     /// None: being dropped.
     socket: Option<PrivateSocket>,
     /// To the socket.  A pool whose disk hangs is found by it.
-    link: PathBuf,
+    link: Option<PathBuf>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -59,11 +59,10 @@ impl Responder {
             let path = path.clone();
             move |e: io::Error| PoolError::system(&path, doing, e)
         };
-        let link = forebay::control_link(dir, &shared.pool().media().id);
+        let id = &shared.pool().media().id;
         // Without it the pool is read for its UUID.
-        if !shared.pool().media().id.is_empty() {
-            let _ = make_link(&path, &link);
-        }
+        let link = (!id.is_empty()).then(|| forebay::control_link(dir, id));
+        let link = link.filter(|link| make_link(&path, link).is_ok());
         let listener = socket.listener().try_clone().map_err(system("setting it up"))?;
         listener.set_nonblocking(true).map_err(system("setting it up"))?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -83,7 +82,9 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         // Nobody else makes one of this name: the pool is still locked.
-        let _ = fs::remove_file(&self.link);
+        if let Some(link) = &self.link {
+            let _ = fs::remove_file(link);
+        }
         self.socket = None;
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
