@@ -74,8 +74,8 @@ fn serve(
     match exports.exports().is_empty() && exports.unserved().is_empty() {
         true => drop(exports.detach()?),
         false => {
-            let how = a.clone();
-            let exports = exports.retrying(move |name| attach_options(&how, name));
+            let later = args::Serve { attach: a.attach.later(), ..a.clone() };
+            let exports = exports.retrying(move |name| attach_options(&later, name));
             server.add(exports.listen(path, a.threads)?)?;
         }
     }

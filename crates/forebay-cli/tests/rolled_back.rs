@@ -12,6 +12,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use common::nbd::Served;
 use common::Bench;
 use forebay::{AttachOptions, Pool, PoolOptions};
 
@@ -236,4 +237,37 @@ fn a_mark_of_a_version_before_says_the_least_number_alone() {
     }
     b.run_ok(&["drain", "pool"]);
     assert_eq!(kept(&b).bytes[..BLOCK], [1; BLOCK]);
+}
+
+/// An option is for the origins that somebody has looked at: one that comes while the server
+/// runs is another by then, perhaps.
+#[test]
+fn what_is_accepted_is_there_when_the_server_starts() {
+    let b = Bench::new();
+    b.make_volume();
+    b.write("other", &[0; 1 << 20]);
+    b.run_ok(&["volume", "add", "pool", "w", "other"]);
+    b.write_to_volume(0, &[1; BLOCK]);
+    fs::rename(b.path("origin"), b.path("away")).unwrap();
+    let options = ["--accept-changed-origin", "--accept-mark", "--origin-by-name"];
+    let mut server = Served::start(&b, &options);
+    b.write("origin", &[7; 1 << 20]);
+    let why = || {
+        let status = b.run_ok(&["status", "pool", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["services"][0]["trouble"][0].as_str().map(String::from)
+    };
+    let start = Instant::now();
+    while why().is_some_and(|why| why.contains("is not there")) {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not tried again");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let told = why().expect("another file was taken for the origin");
+    assert!(told.contains("--accept-changed-origin"), "{told}");
+    assert_eq!(server.stop(), Some(0));
+    assert!(fs::read(b.path("origin")).unwrap() == [7; 1 << 20]);
+    // Whoever starts the server anew has looked.
+    fs::rename(b.path("away"), b.path("origin")).unwrap();
+    b.run_ok(&["drain", "pool"]);
+    assert!(fs::read(b.path("origin")).unwrap()[..BLOCK] == [1; BLOCK]);
 }

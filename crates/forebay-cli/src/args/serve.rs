@@ -214,6 +214,17 @@ impl Attach {
         self.origin.iter().try_for_each(|(name, _)| pool.volume_info(name).map(drop))
     }
 
+    /// For attaches while the server runs: what was accepted is there when it starts.  An origin
+    /// that comes at another time may be another, which cached data would destroy.
+    pub fn later(&self) -> Attach {
+        Attach {
+            accept_changed_origin: false,
+            origin_by_name: false,
+            accept_mark: false,
+            ..self.clone()
+        }
+    }
+
     /// The options of one volume.
     pub fn options(&self, volume: &str) -> AttachOptions {
         let mut moved = self.origin.iter().rev();
