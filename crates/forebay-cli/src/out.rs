@@ -89,9 +89,17 @@ pub fn as_a_service() {
 
 /// Puts a file with these bytes at the path, atomically.  An existing file of that name, or of
 /// the temporary name, is replaced or left alone, and never followed: the directory may belong
-/// to another user, who makes links in it, while this process is root's.
+/// to another user, who makes links in it, while this process is root's.  Anything else that is
+/// there, such as /dev/null, is left alone.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
+    // A device, a FIFO or a socket is there for others.
+    match std::fs::symlink_metadata(path).map(|found| found.file_type()) {
+        Ok(kind) if !kind.is_file() && !kind.is_symlink() => {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "what is there is no file"));
+        }
+        _ => {}
+    }
     loop {
         let mut new = OsString::from(".");
         new.push(name);

@@ -84,6 +84,19 @@ fn mistakes_in_the_configuration() {
     assert_eq!(out.code, Some(2), "{}", out.stderr);
     assert!(out.stderr.contains("x.toml: no volume w; add a table"), "{}", out.stderr);
 
+    // Nobody writes to the one, and the other does not end.
+    let made = std::process::Command::new("mkfifo").arg(b.path("fifo.toml")).status().unwrap();
+    assert!(made.success());
+    for (config, told) in [("fifo.toml", "it is no file"), ("/dev/zero", "it is no file")] {
+        let out = b.run(&["attach", "--config", config]);
+        assert_eq!(out.code, Some(2), "{config}: {}", out.stderr);
+        assert!(out.stderr.contains(told), "{}", out.stderr);
+    }
+    b.write("long.toml", &[b'#'; (1 << 20) + 1]);
+    let out = b.run(&["attach", "--config", "long.toml"]);
+    assert_eq!(out.code, Some(2), "{}", out.stderr);
+    assert!(out.stderr.contains("more than 1 MiB"), "{}", out.stderr);
+
     let out = b.run(&["attach", "--config", "none.toml"]);
     assert_eq!(out.code, Some(2), "{}", out.stderr);
     assert!(out.stderr.contains("none.toml: cannot be read"), "{}", out.stderr);

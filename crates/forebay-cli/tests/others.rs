@@ -142,6 +142,27 @@ fn files_are_written_through_no_link() {
     assert_eq!(left, 4, "nothing stays beside it");
 }
 
+/// A device such as /dev/null is everybody's; a FIFO or a socket has a reader.
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let b = Bench::new();
+    b.make_volume();
+    let fifo = b.path("m.prom");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let _listener = std::os::unix::net::UnixListener::bind(b.path("s.prom")).unwrap();
+    for name in ["m.prom", "s.prom"] {
+        let kind = fs::symlink_metadata(b.path(name)).unwrap().file_type();
+        let out = b.run(&["exporter", "pool", "--textfile", name]);
+        assert_eq!(out.code, Some(1), "{}{}", out.stdout, out.stderr);
+        assert!(out.stderr.contains(name) && out.stderr.contains("no file"), "{}", out.stderr);
+        assert_eq!(fs::symlink_metadata(b.path(name)).unwrap().file_type(), kind);
+    }
+    let left = fs::read_dir(b.directory()).unwrap().map(|e| e.unwrap().file_name());
+    let left: Vec<_> = left.filter(|n| n.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 /// Processes that read the pool again and again give way to the one that serves it.
 #[test]
 fn those_who_look_do_not_keep_a_server_from_starting() {
