@@ -184,6 +184,31 @@ fn a_server_that_can_start_no_thread_stops_in_order() {
     assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
 }
 
+/// As when a backup is put in its place by a rename.  A file without a name ends with its server,
+/// so that nothing is released for what was written to it, and no flush says that it is durable.
+#[test]
+fn what_a_deleted_origin_has_stays_in_the_pool() {
+    for mode in ["write-back", "write-through", "cleaner"] {
+        let bench = pool_of_two();
+        let mut served = Served::start(&bench, &["--mode", mode]);
+        let mut client = served.connect("v");
+        assert_eq!((client.write(0, &[7; 4096]), client.flush()), (0, 0), "{mode}");
+        std::fs::copy(bench.path("v"), bench.path("backup")).unwrap();
+        std::fs::remove_file(bench.path("v")).unwrap();
+        let (written, flushed) = (client.write(4096, &[8; 4096]), client.flush());
+        let out = bench.run(&["drain", "pool", "--timeout", "60s"]);
+        assert_eq!(out.code, Some(6), "{mode}: {out:?}");
+        assert!(out.stderr.contains("its origin was deleted"), "{mode}: {out:?}");
+        assert_eq!(served.stop(), Some(0), "{mode}");
+        let anew = ["--origin", "v=backup", "--accept-changed-origin", "--accept-mark"];
+        bench.run_ok(&[&["drain", "pool"][..], &anew].concat());
+        let found = std::fs::read(bench.path("backup")).unwrap();
+        let acknowledged = written == 0 && flushed == 0;
+        assert!(!acknowledged || found[4096..8192] == [8; 4096], "{mode}: acknowledged, and lost");
+        assert_eq!(acknowledged, mode == "write-back", "{mode}: {written} {flushed}");
+    }
+}
+
 /// As cleaners of /dev/shm do.  There is a way out for as long as the server runs; and
 /// after it nobody is told that what was cached stays in the pool.
 #[test]

@@ -51,6 +51,8 @@ struct Drain<'e> {
     draining: Draining<'e>,
     first: VolumeInfo,
     ended: bool,
+    /// Its origin is gone, and the pool keeps what there is.
+    gone: bool,
 }
 
 impl Core {
@@ -79,9 +81,16 @@ impl Core {
             let Some(first) = first else { continue };
             let draining = self.drains.begin(&self.engine, asked.index);
             let draining = draining.map_err(|e| self.drain_error(&asked.name, e))?;
-            drains.push(Drain { name: first.name.clone(), draining, first, ended: false });
+            drains.push(Drain {
+                name: first.name.clone(),
+                draining,
+                first,
+                ended: false,
+                gone: false,
+            });
         }
-        let drained = |drains: &[Drain<'_>], uuid| drains.iter().any(|d| d.first.uuid == uuid);
+        let drained =
+            |drains: &[Drain<'_>], uuid| drains.iter().any(|d| d.first.uuid == uuid && !d.gone);
         let mut times = 0;
         let (mut judged, last) = loop {
             let last = self.drain_until_clean(&mut drains, started, progress)?;
@@ -99,16 +108,17 @@ impl Core {
             }
             let left = |uuid| judged.iter().any(|(of, j)| *of == uuid && j.pages_left > 0);
             times += 1;
-            if times == PASSED_OVER_TIMES || !drains.iter().any(|d| left(d.first.uuid)) {
+            let again = |d: &Drain<'_>| !d.gone && left(d.first.uuid);
+            if times == PASSED_OVER_TIMES || !drains.iter().any(again) {
                 break (judged, last);
             }
-            for d in drains.iter_mut().filter(|d| left(d.first.uuid)) {
+            for d in drains.iter_mut().filter(|d| again(d)) {
                 let again = self.drains.begin(&self.engine, d.draining.index);
                 d.draining = again.map_err(|e| self.drain_error(&d.name, e))?;
                 d.ended = false;
             }
         };
-        for d in &drains {
+        for d in drains.iter().filter(|d| !d.gone) {
             let (index, uuid) = (d.draining.index, d.first.uuid);
             let attached = self.attached_as(index, uuid);
             // It is not detached meanwhile: the mark is judged by what the index holds.
@@ -250,7 +260,7 @@ impl Core {
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut flushes = Vec::new();
-        for d in drains {
+        for d in drains.iter().filter(|d| !d.gone) {
             let index = d.draining.index;
             let attached = self.attached_as(index, d.first.uuid);
             let flushing = attached.and_then(Flushing::begin);
@@ -330,6 +340,9 @@ impl Core {
                 // Only after its pages are released, so that they are counted.
                 let passed = raw.home >= upto && now.destage != DestageState::Committing;
                 d.ended = passed || self.engine.volume_clean(index);
+                let attached = self.attached_as(index, d.first.uuid);
+                d.gone = attached.is_some_and(|attached| attached.origin.is_gone());
+                d.ended |= d.gone;
                 if !d.ended {
                     d.draining.go_on();
                 }
@@ -337,7 +350,7 @@ impl Core {
                     continue;
                 }
                 last = drain_progress(&d.first, &now, started);
-                if d.ended {
+                if d.ended && !d.gone {
                     last.pages_left = 0;
                 }
                 if progress(&d.name, &last).is_break() && !d.ended {

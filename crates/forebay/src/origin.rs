@@ -96,6 +96,12 @@ pub trait Origin: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whatever is written to it ends with this process, so that its [`flush`](Self::flush) fails
+    /// and a drain does not wait for it.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// It cannot be asked for anything now; for how long, and why.
     fn away(&self) -> Option<String> {
         None

@@ -99,6 +99,11 @@ impl Client {
         self.reply().unwrap().0
     }
 
+    pub fn flush(&mut self) -> u32 {
+        self.send(FLUSH, 0, 0, &[]).unwrap();
+        self.reply().unwrap().0
+    }
+
     pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, u32> {
         self.send_raw(0, READ, offset, offset, len as u32, &[]).unwrap();
         match self.reply().unwrap().0 {

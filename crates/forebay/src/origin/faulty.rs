@@ -176,6 +176,10 @@ impl Origin for FaultyOrigin {
         self.inner.changed()
     }
 
+    fn is_gone(&self) -> bool {
+        self.inner.is_gone()
+    }
+
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
         self.inner.marked_by()
     }

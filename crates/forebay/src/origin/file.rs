@@ -315,6 +315,11 @@ impl Origin for FileOrigin {
         ))
     }
 
+    /// Its file has no name any more.
+    fn is_gone(&self) -> bool {
+        !self.block_device && rustix::fs::fstat(&self.fd).is_ok_and(|own| own.st_nlink == 0)
+    }
+
     fn info(&self) -> OriginInfo {
         OriginInfo {
             name: self.path.display().to_string(),
@@ -373,8 +378,13 @@ impl Origin for FileOrigin {
         Ok(())
     }
 
+    /// Durable is what the next process finds.
     fn flush(&self) -> io::Result<()> {
-        Ok(retry(|| rustix::fs::fdatasync(&self.fd))?)
+        retry(|| rustix::fs::fdatasync(&self.fd))?;
+        match self.is_gone() {
+            true => Err(Errno::STALE.into()),
+            false => Ok(()),
+        }
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
