@@ -184,6 +184,44 @@ fn a_server_that_can_start_no_thread_stops_in_order() {
     assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
 }
 
+/// The log of a server, by line.
+fn with_log(mut command: std::process::Command) -> (std::process::Command, Lines) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    command.stderr(writer);
+    let (send, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        BufReader::new(reader).lines().try_for_each(|line| send.send(line.unwrap()))
+    });
+    (command, lines)
+}
+
+type Lines = std::sync::mpsc::Receiver<String>;
+
+/// It goes on with what is left of it, and whoever runs it hears of that before it is too late.
+#[test]
+fn a_pool_that_is_cut_short_and_an_origin_that_changes_are_told_once() {
+    let bench = pool_of_two();
+    let (command, lines) = with_log(Served::command(&bench, "pool"));
+    let mut served = Served::ready(&bench, command).unwrap();
+    assert_eq!(served.connect("v").write(0, &[7; 4096]), 0);
+    let next = || lines.recv_timeout(Duration::from_secs(60)).expect("nothing was told");
+    std::fs::rename(bench.path("w"), bench.path("moved")).unwrap();
+    let told = next();
+    assert!(told.contains("volume w: its origin was moved"), "{told}");
+    let whole = std::fs::metadata(bench.path("pool")).unwrap().len();
+    let file = std::fs::File::options().write(true).open(bench.path("pool")).unwrap();
+    file.set_len(whole - (1 << 20)).unwrap();
+    let told = next();
+    assert!(told.contains("its file was cut short"), "{told}");
+    assert_eq!(served.stop(), Some(5));
+    let last = lines.recv().unwrap();
+    assert!(last.contains(&format!("truncate -s {whole}")), "{last}");
+    assert_eq!(lines.recv().ok(), None, "it is told once");
+    file.set_len(whole).unwrap();
+    bench.run_ok(&["drain", "pool", "v"]);
+    assert_eq!(std::fs::read(bench.path("v")).unwrap()[..4096], [7; 4096]);
+}
+
 /// As when a backup is put in its place by a rename.  A file without a name ends with its server,
 /// so that nothing is released for what was written to it, and no flush says that it is durable.
 #[test]

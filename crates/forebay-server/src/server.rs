@@ -5,6 +5,7 @@
 //! Sockets are made after the pool was locked and removed before it is unlocked, so only one of
 //! two servers of a pool ever has them.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     control: OnceLock<std::result::Result<PathBuf, String>>,
     /// Bytes that the pool had of files when its maps were stopped, and the files lack.
     of_maps: AtomicU64,
+    /// Volumes of whose changed origin the log tells, and none for the pool itself.
+    told: Mutex<HashSet<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +70,7 @@ impl Server {
             services,
             control: control_state,
             of_maps: AtomicU64::new(0),
+            told: Mutex::default(),
         });
         let (state, responder) = match Responder::start(control, &shared) {
             Ok(responder) => (Ok(responder.socket().to_path_buf()), Some(responder)),
@@ -101,7 +105,9 @@ impl Server {
     /// Stops all services, and closes the pool in order.  What failed before it is no
     /// reason not to; the first error is told.
     pub fn close(self) -> Result<()> {
-        let stopped = self.shared.stop_all().and(self.shared.lost_if_deleted());
+        let stopped = self.shared.stop_all();
+        let stopped = stopped.and(self.shared.lost_if_deleted());
+        let stopped = stopped.and(self.shared.damaged_if_cut_short());
         // Nobody else has the pool when it closes.
         drop(self.responder);
         let pool = self.shared.pool.path().display().to_string();
@@ -135,11 +141,18 @@ impl Ready<'_> {
         let shared = &self.server.shared;
         let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
         let (mut retried, mut retry) = (Instant::now(), None::<JoinHandle<()>>);
+        let mut watch = None::<JoinHandle<()>>;
         while !stopping() && shared.any_running(&mut ended) {
             std::thread::sleep(TICK);
-            if !deleted && looked.elapsed() >= LOOK {
+            if looked.elapsed() >= LOOK {
                 looked = Instant::now();
-                deleted = shared.warn_if_deleted();
+                deleted = deleted || shared.warn_if_deleted();
+                if watch.as_ref().is_none_or(JoinHandle::is_finished) {
+                    // A file system may hang that an origin lies on.
+                    let shared = shared.clone();
+                    let look = move || shared.warn_of_changes();
+                    watch = Builder::new().name("fby-watch".into()).spawn(look).ok();
+                }
             }
             let idle = retry.as_ref().is_none_or(JoinHandle::is_finished);
             if idle && retried.elapsed() >= RETRY {
@@ -157,9 +170,9 @@ impl Ready<'_> {
         // Nobody may be there to be told any more.
         let _ = notify::send("STOPPING=1");
         let stopped = shared.stop_all();
-        if let Some(retry) = retry {
-            let stopping = Instant::now();
-            while !retry.is_finished() && stopping.elapsed() < STOP_GRACE {
+        let stopping = Instant::now();
+        for thread in retry.iter().chain(&watch) {
+            while !thread.is_finished() && stopping.elapsed() < STOP_GRACE {
                 std::thread::sleep(TICK);
             }
         }
@@ -196,6 +209,35 @@ impl Shared {
             path.display(),
         ));
         true
+    }
+
+    /// Each once, while something can be done about it.
+    fn warn_of_changes(&self) {
+        let mut changes = self.pool.origins_changed();
+        if let Some(now) = self.pool.cut_short() {
+            changes.push((String::new(), self.cut_short(now)));
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for (volume, what) in changes.iter().filter(|(volume, _)| !told.contains(volume)) {
+            match volume.is_empty() {
+                true => warn(what),
+                false => warn(format_args!("volume {volume}: its origin {what}")),
+            }
+        }
+        *told = changes.into_iter().map(|(volume, _)| volume).collect();
+    }
+
+    fn cut_short(&self, now: u64) -> String {
+        let (path, was) = (self.pool.path().display(), self.pool.media().size_bytes);
+        format!("pool {path}: its file was cut short to {now} bytes of {was}: it cannot be opened as it is, and what it held there is lost")
+    }
+
+    /// The error for a pool that cannot be opened as it is.
+    fn damaged_if_cut_short(&self) -> Result<()> {
+        let Some(now) = self.pool.cut_short() else { return Ok(()) };
+        let was = self.pool.media().size_bytes;
+        let way_out = format!("restore its size (truncate -s {was}), then forebay check");
+        Err(Error::service(5, self.cut_short(now), &way_out))
     }
 
     /// The error for a pool that nobody can open again.

@@ -227,6 +227,14 @@ impl Core {
         };
     }
 
+    pub(crate) fn origins_changed(&self) -> Vec<(String, String)> {
+        let all = (0..self.engine.info().sb.nvolumes as u16).filter_map(|index| {
+            let changed = self.attached(index)?.origin.changed()?;
+            Some((self.volume_name(index).unwrap_or_default(), changed))
+        });
+        all.collect()
+    }
+
     /// What is lost of a volume, with blocks that a check found damaged and that nobody has
     /// read yet. Nobody removes a volume meanwhile: they are asked for by its index.
     pub(crate) fn lost_with(&self, v: &mut VolumeInfo, found: &[ReportBlock]) -> Vec<u64> {

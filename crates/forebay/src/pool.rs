@@ -252,6 +252,18 @@ impl Pool {
         self.0.core().media.deleted()
     }
 
+    /// The size of its file now, if the file was cut short: what it has lost cannot be read any
+    /// more, and it cannot be opened again until it has its size.
+    pub fn cut_short(&self) -> Option<u64> {
+        self.0.core().media.cut_short()
+    }
+
+    /// Attached volumes whose origins are not what they were at the attach, and how they differ.
+    /// It may wait for an origin's file system.
+    pub fn origins_changed(&self) -> Vec<(String, String)> {
+        self.0.core().origins_changed()
+    }
+
     /// The result of recovery when the pool was opened.
     pub fn recovery(&self) -> &RecoveryReport {
         &self.0.core().recovery

@@ -248,6 +248,14 @@ impl Media {
         (file && st.st_nlink == 0).then(path)
     }
 
+    /// The size of its file, if that is smaller than it was when it was opened.
+    pub(crate) fn cut_short(&self) -> Option<u64> {
+        let st = rustix::fs::fstat(self.fd.as_ref()?.as_fd()).ok()?;
+        let file = rustix::fs::FileType::from_raw_mode(st.st_mode).is_file();
+        let size_bytes = u64::try_from(st.st_size).ok()?;
+        (file && size_bytes < self.info.size_bytes).then_some(size_bytes)
+    }
+
     /// Writers that it serves best at once, in a pool of so many chunks.
     pub(crate) fn best_slots(&self, chunks: u32) -> u32 {
         let cpus = std::thread::available_parallelism().map_or(4, usize::from);
