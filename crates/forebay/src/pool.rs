@@ -714,7 +714,10 @@ fn choose_block_size(name: &str, origin: &dyn Origin, asked: u32) -> Result<u32>
         0 => refuse("it is empty".into(), "give the file its size first (truncate -s)"),
         size if size % u64::from(block_size) != 0 => refuse(
             format!("its {size} bytes are not a multiple of the block of {block_size}"),
-            "use a smaller block size, or cut or extend the file",
+            match block_size {
+                512 => "cut or extend it",
+                _ => "use a block size of 512, or cut or extend it",
+            },
         ),
         _ => Ok(block_size),
     }
