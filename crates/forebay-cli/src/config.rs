@@ -5,9 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::Read;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use forebay::defaults;
@@ -17,8 +15,6 @@ use toml::Spanned;
 use crate::units;
 
 pub const DIRECTORY: &str = "/etc/forebay.d";
-
-const FILE_MOST_BYTES: u64 = 1 << 20;
 
 type Text = Spanned<String>;
 
@@ -114,7 +110,8 @@ pub fn read(path: &Path) -> Config {
         Vec::new()
     });
     for file in files {
-        let parsed = match text_of(&file) {
+        // The system's start waits for the generator, which reads all of them.
+        let parsed = match forebay::small_file(&file) {
             Ok(text) => parse(&file, &text),
             Err(error) => Err(whole(&file, &error)),
         };
@@ -124,23 +121,6 @@ pub fn read(path: &Path) -> Config {
         }
     }
     config
-}
-
-/// The system's start waits for the generator, which reads all of them: a FIFO or a device
-/// must not hold it up, and a file not take its memory.
-fn text_of(path: &Path) -> std::io::Result<String> {
-    let wrong = |what| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let file = std::fs::File::options().read(true).custom_flags(nonblock).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(wrong("it is no file"));
-    }
-    let mut text = String::new();
-    file.take(FILE_MOST_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > FILE_MOST_BYTES {
-        true => Err(wrong("it has more than 1 MiB")),
-        false => Ok(text),
-    }
 }
 
 fn files_of(directory: &Path) -> std::io::Result<Vec<PathBuf>> {

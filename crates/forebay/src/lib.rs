@@ -98,6 +98,7 @@ mod report;
 mod request;
 mod ring;
 mod runtime;
+mod small_file;
 mod transfer;
 mod volume;
 mod wait;
@@ -151,5 +152,6 @@ pub use report::{
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};
+pub use small_file::small_file;
 pub use transfer::Flusher;
 pub use volume::Volume;

@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use super::content::short;
 use super::keep::{make_dir, state_dir, SYSTEM};
 use crate::error::Error;
+use crate::small_file;
 
 /// In a directory of state; any user may read it.  A record has this name with a point and its
 /// number.  The name alone is a number that was kept without a record.
@@ -64,7 +65,7 @@ impl Record {
     }
 
     fn read(path: &Path) -> Option<Record> {
-        let text = std::fs::read_to_string(path).ok()?;
+        let text = small_file(path).ok()?;
         let mut lines = text.lines();
         let mut record = Record { number: number_of(lines.next()?)?, ..Record::default() };
         for (key, value) in lines.filter_map(|line| line.split_once(' ')) {
@@ -336,7 +337,7 @@ fn number_of(text: &str) -> Option<String> {
 }
 
 fn number_in(path: &Path) -> Option<String> {
-    number_of(&std::fs::read_to_string(path).ok()?)
+    number_of(&small_file(path).ok()?)
 }
 
 fn random_number() -> Option<String> {
@@ -388,6 +389,36 @@ impl Places {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A directory that several hosts share is written to by others.
+    #[test]
+    fn what_is_no_record_holds_nobody_up() {
+        let dir = std::env::temp_dir().join(format!("forebay-host-fifo-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(dir.join("state")).unwrap();
+        for name in [FILE.into(), format!("{FILE}.{}", "0".repeat(32))] {
+            let fifo = dir.join("state").join(name);
+            assert!(std::process::Command::new("mkfifo").arg(fifo).status().unwrap().success());
+        }
+        std::os::unix::fs::symlink(
+            "/dev/zero",
+            dir.join("state").join(format!("{FILE}.{}", "1".repeat(32))),
+        )
+        .unwrap();
+        let none = || dir.join("none");
+        let places = Places {
+            machine_id: none(),
+            product: none(),
+            boot: none(),
+            hostname: none(),
+            states: vec![dir.join("state")],
+        };
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || tell.send(places.host()));
+        let host = told.recv_timeout(std::time::Duration::from_secs(20)).expect("it waits");
+        assert_eq!(host.len(), 32);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 
     /// The number is kept where the marks are, and each one that is kept is this machine's.
     #[test]
