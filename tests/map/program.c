@@ -205,7 +205,7 @@ static void mappings(const char *path)
 static void refused(const char *path)
 {
 	char other[512], byte;
-	int fd = open(path, O_RDWR), out;
+	int fd = open(path, O_RDWR), out, i;
 	char *shared;
 
 	snprintf(other, sizeof(other), "%s.renamed", path);
@@ -226,6 +226,14 @@ static void refused(const char *path)
 		CHECK(fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, PAGE) == -1 && errno == EOPNOTSUPP);
 		CHECK(mmap(shared, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED);
 		CHECK(mmap(shared, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
+		/* A private mapping of the same file there would take the place of the pool's memory. */
+		for (i = 0; i < 2; i++) {
+			const int both = PROT_READ | PROT_WRITE, fixed = MAP_PRIVATE | MAP_FIXED;
+
+			CHECK(mmap(shared - i * PAGE, 2 * PAGE, both, fixed, fd, 0) == MAP_FAILED && errno == EINVAL);
+			CHECK(syscall(SYS_mmap, shared, PAGE, both, fixed, fd, 0) == -1 && errno == EINVAL);
+		}
+		CHECK(pwrite(fd, "stays", 5, 0) == 5 && fsync(fd) == 0 && memcmp(shared, "stays", 5) == 0);
 		/* As a direct system call it would be acknowledged and not be durable. */
 		shared[0] = 'S';
 		CHECK(syscall(SYS_msync, shared, PAGE, MS_SYNC) == 0);

@@ -28,6 +28,11 @@ fn pages(len: usize) -> Option<usize> {
 /// # Safety
 /// The contract of mmap(2) applies.
 unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
+    // The mapping of a file is the pool's memory until the file is closed, and the next mmap of
+    // the file returns these addresses again.
+    if a[3] as c_int & libc::MAP_FIXED != 0 && over(a[0], a[1]) {
+        return Err(libc::EINVAL);
+    }
     if !planted::is(Planted::PrivateStale) {
         desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
     }
