@@ -709,6 +709,30 @@ fn an_origin_that_has_grown_may_lack_more() {
     case.status(0);
 }
 
+/// The drain says that it is not complete, and so does the origin afterwards, without the pool.
+#[test]
+fn an_origin_that_has_lost_its_end_stays_marked() {
+    let case = Case { b: Bench::on_disk(), place: "origin" };
+    let b = &case.b;
+    b.make_volume();
+    let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+    volume.write_at(&[1; 4096], 0).unwrap();
+    let origin = fs::File::options().write(true).open(b.path("origin")).unwrap();
+    origin.set_len(512 << 10).unwrap();
+    let told = volume.drain(&mut |_| std::ops::ControlFlow::Continue(())).unwrap_err();
+    assert!(told.to_string().contains("NOT complete"), "{told}");
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    case.status(14);
+    case.refused(6, &["drain", "pool"], &["has 524288 bytes"]);
+    case.status(14);
+    // With a backup of its end it is what it was.
+    origin.set_len(1 << 20).unwrap();
+    b.run_ok(&["drain", "pool"]);
+    case.status(0);
+}
+
 /// A crash leaves a mark on an origin that is complete; no volume is left that takes it away.
 #[test]
 fn a_volume_that_is_removed_by_its_number_takes_its_mark_along() {

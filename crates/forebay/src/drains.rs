@@ -140,6 +140,9 @@ impl Core {
     /// Takes the mark of an origin away that has everything by now.  False: it has not, and
     /// stays marked.
     pub(crate) fn clear_mark(&self, attached: &Attached, index: u16, live: bool) -> Result<bool> {
+        if attached.origin.is_shorter() {
+            return Ok(false);
+        }
         attached.marker.clear(&self.engine, live).map_err(|source| Error::Marking {
             name: self.volume_name(index).unwrap_or_default(),
             origin: attached.origin.info().name,

@@ -96,6 +96,11 @@ pub trait Origin: Send + Sync + fmt::Debug {
         None
     }
 
+    /// It has lost its end, with whatever was written there.
+    fn is_shorter(&self) -> bool {
+        false
+    }
+
     /// Whatever is written to it ends with this process, so that its [`flush`](Self::flush) fails
     /// and a drain does not wait for it.
     fn is_gone(&self) -> bool {

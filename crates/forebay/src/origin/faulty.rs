@@ -180,6 +180,10 @@ impl Origin for FaultyOrigin {
         self.inner.is_gone()
     }
 
+    fn is_shorter(&self) -> bool {
+        self.inner.is_shorter()
+    }
+
     fn marked_by(&self) -> Option<MarkedBy<'_>> {
         self.inner.marked_by()
     }

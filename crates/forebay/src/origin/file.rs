@@ -315,6 +315,11 @@ impl Origin for FileOrigin {
         ))
     }
 
+    fn is_shorter(&self) -> bool {
+        let end = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0));
+        end.is_ok_and(|now| now < self.size_bytes)
+    }
+
     /// Its file has no name any more.
     fn is_gone(&self) -> bool {
         !self.block_device && rustix::fs::fstat(&self.fd).is_ok_and(|own| own.st_nlink == 0)

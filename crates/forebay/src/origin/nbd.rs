@@ -479,6 +479,10 @@ impl Origin for NbdOrigin {
         (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
+    fn is_shorter(&self) -> bool {
+        self.shared().state().size_now.is_some_and(|now| now < self.export.size_bytes)
+    }
+
     fn away(&self) -> Option<String> {
         let state = self.shared().state();
         let known = state.away.as_ref().map(|(since, why)| (*since, why.as_str()));
