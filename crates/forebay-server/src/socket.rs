@@ -22,6 +22,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use forebay::{Error, Result};
 
+/// Others hold the lock for as long as one looks and acts.
+const LOCK_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+const LOCK_LOOK: Duration = Duration::from_millis(5);
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -74,10 +77,29 @@ impl Drop for PrivateSocket {
     }
 }
 
+/// Whoever may read the directory can lock it, as any user can lock /tmp, and keep it so.
 fn locked<T>(directory: &File, path: &Path, f: impl FnOnce() -> T) -> Result<T> {
     let lock = |operation| rustix::fs::flock(directory, operation);
-    lock(FlockOperation::LockExclusive)
-        .map_err(|e| Error::system(path, "locking the directory of the socket", e.into()))?;
+    let start = Instant::now();
+    loop {
+        match lock(FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_LOOK);
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::Busy {
+                    path: path.into(),
+                    holder: None,
+                    way_out: "another process keeps the directory of the socket locked: end it, or choose a directory that is yours alone".into(),
+                })
+            }
+            Err(e) => {
+                return Err(Error::system(path, "locking the directory of the socket", e.into()))
+            }
+        }
+    }
     let result = f();
     let _ = lock(FlockOperation::Unlock);
     Ok(result)
@@ -195,6 +217,29 @@ mod tests {
             assert!(matches!(e, Error::Unsuitable { .. }), "{e}");
         }
         assert_eq!(fs::read(&target).unwrap(), b"precious");
+    }
+
+    /// Anybody may lock /tmp.
+    #[test]
+    fn a_directory_that_stays_locked_holds_up_neither_start_nor_end() {
+        let directory = Directory::new("locked");
+        let path = directory.0.join("s");
+        let (tell, told) = std::sync::mpsc::channel();
+        let socket = PrivateSocket::bind(&path).unwrap();
+        let other = File::open(&directory.0).unwrap();
+        rustix::fs::flock(&other, FlockOperation::LockExclusive).unwrap();
+        let second = directory.0.join("second");
+        std::thread::spawn(move || {
+            let refused = PrivateSocket::bind(&second);
+            drop(socket);
+            tell.send(refused.map(drop))
+        });
+        let refused = told.recv_timeout(Duration::from_secs(30)).expect("it waits for the lock");
+        assert!(matches!(&refused, Err(Error::Busy { .. })), "{refused:?}");
+        drop(other);
+        // What stayed is stale.
+        drop(PrivateSocket::bind(&path).unwrap());
+        assert!(!path.exists());
     }
 
     /// One that lost its path to another must not take that one's away.
