@@ -5,6 +5,7 @@
  * Method: it says each answer; run.sh compares what it says with and without map-run.
  *
  *	answers all FILE       one line for each call
+ *	answers users FILE     root's file, in a thread that acts as another user for a while
  *	answers stdio FILE     a file as stdout: printf is not lost in silence
  */
 #define _GNU_SOURCE
@@ -12,6 +13,7 @@
 #include <poll.h>
 #include <stdint.h>
 #include <sys/epoll.h>
+#include <sys/fsuid.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/uio.h>
@@ -148,6 +150,42 @@ static void all(const char *path)
 	spliced(path);
 }
 
+/* With an open descriptor the rights of the moment do not count.  A growth past the room opens the
+ * file again. */
+static void as_another(const char *path, int by_files)
+{
+	enum { NOBODY = 65534, MIB = 1 << 20 };
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	char *p, found[8] = "";
+
+	CHECK(fd >= 0);
+	if (by_files)
+		says("setfsgid, setfsuid", setfsgid(NOBODY) + setfsuid(NOBODY));
+	else
+		says("setegid, seteuid", setegid(NOBODY) + seteuid(NOBODY));
+	says("pwrite", pwrite(fd, "rootmore", 8, 0));
+	says("fsync", fsync(fd));
+	p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	p[0] = 'R';
+	says("msync", msync(p, MIB, MS_SYNC));
+	CHECK(munmap(p, MIB) == 0);
+	says("ftruncate", ftruncate(fd, 2 * MIB));
+	says("ftruncate, less", ftruncate(fd, 6));
+	says("pwrite, far", pwrite(fd, "far", 3, 200l * MIB));
+	says("fsync", fsync(fd));
+	says("pread", pread(fd, found, 7, 0));
+	puts(found);
+	says("the user for files", setfsuid(-1));
+	says("open", open(path, O_RDWR));
+	says("close", close(fd));
+	CHECK(by_files ? setfsuid(0) >= 0 && setfsgid(0) >= 0 : seteuid(0) == 0 && setegid(0) == 0);
+	fd = open(path, O_RDONLY);
+	CHECK(fd >= 0 && pread(fd, found, 6, 0) == 6 && pread(fd, found + 6, 1, 200l * MIB) == 1);
+	puts(found);
+	CHECK(close(fd) == 0 && unlink(path) == 0);
+}
+
 static void as_stdout(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), keeps = dup(1), kept;
@@ -171,9 +209,14 @@ static void as_stdout(const char *path)
 
 int main(int argc, char **argv)
 {
+	int i;
+
 	CHECK(argc == 3);
 	if (strcmp(argv[1], "all") == 0)
 		all(argv[2]);
+	else if (strcmp(argv[1], "users") == 0)
+		for (i = 0; i < 2; i++)
+			as_another(argv[2], i);
 	else if (strcmp(argv[1], "stdio") == 0)
 		as_stdout(argv[2]);
 	else

@@ -41,6 +41,13 @@ say "mappings and sizes: passed"
 "$work/answers" all "$work/plain.dat" >"$work/answers.plain" || fail "answers of a plain file"
 mapped "$work/answers" all "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers"; }
 diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers than of a plain file"
+if [ "$(id -u)" = 0 ]; then
+	"$work/answers" users "$work/plain.dat" >"$work/answers.plain" || fail "answers to another user"
+	mapped "$work/answers" users "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers to another user"; }
+	diff "$work/answers.plain" "$work/answers.mapped" >&2 || { cat "$work/says" >&2; fail "other answers to another user than of a plain file"; }
+else
+	skip_part "another user" "not root"
+fi
 "$work/answers" stdio "$work/plain.dat" >/dev/null || fail "a plain file as stdout"
 mapped "$work/answers" stdio "$work/answers.map" >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "a file as stdout"; }
 grep -q 'as it was' "$work/said" || fail "what was printed is lost"

@@ -75,6 +75,7 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
 fn close_map(file: &Arc<Mapped>) -> Result<(), c_int> {
     let mut held = write(&file.map);
     let Some(map) = held.take() else { return Ok(()) };
+    let _acts = file.opener.acts();
     let _ending = inside(|| lease::ends(&map));
     inside(|| {
         if planted::is(Planted::CloseForgets) {

@@ -35,6 +35,7 @@ mod turns;
 mod users;
 mod views;
 mod which;
+mod who;
 mod window;
 
 use std::ffi::{c_int, c_void};

@@ -21,6 +21,7 @@ use crate::state::{errno_of, inside, lock, quietly, read, try_read, write, Locke
 use crate::turns::{lock_open, map_again, Turn};
 use crate::views::Views;
 use crate::which::is_at;
+use crate::who::Who;
 
 /// How long to retry the open of a file that was closed to get more room.
 const REOPENS: Duration = Duration::from_secs(3);
@@ -45,6 +46,8 @@ pub struct Mapped {
     /// A close has failed: stores that were not synced are lost.
     pub close_failed: AtomicBool,
     pub tended: lease::Tended,
+    /// The user that opened it.
+    pub opener: Who,
 }
 
 /// A range of addresses.
@@ -100,7 +103,10 @@ impl Mapped {
             ending::stay_if_begun();
             return Err(libc::EBADF);
         };
-        let done = inside(|| f(map));
+        let done = inside(|| {
+            let _acts = self.opener.acts();
+            f(map)
+        });
         drop(held);
         // The end of the program may have closed the file during the call: then no result is
         // reported.
@@ -141,7 +147,11 @@ impl Mapped {
             );
             return Err(libc::EFBIG);
         }
-        if !self.is_by_its_name() && !planted::is(Planted::ReopenedByName) {
+        let is_same = inside(|| {
+            let _acts = self.opener.acts();
+            self.is_by_its_name()
+        });
+        if !is_same && !planted::is(Planted::ReopenedByName) {
             once(
                 About::Room,
                 format_args!(
@@ -171,6 +181,7 @@ impl Mapped {
             errno_of(&e)
         };
         quietly(|| {
+            let _acts = self.opener.acts();
             // The same open file description is used: while another process reads the file, or
             // has a private mapping of it, the kernel would grant no lease to a new one.
             let ending = map.as_ref().map(lease::ends);

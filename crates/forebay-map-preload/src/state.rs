@@ -37,6 +37,7 @@ use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
 use crate::turns::{self, first, lock_open, Turn};
 use crate::which::{identity_at, is_at};
+use crate::who::Who;
 
 /// Higher descriptors are refused.
 pub const MOST: usize = 1 << 16;
@@ -633,6 +634,7 @@ pub fn open(
                 pins: Mutex::default(),
                 close_failed: AtomicBool::new(false),
                 tended: lease::Tended::default(),
+                opener: Who::of_thread(),
             });
             inside(|| {
                 if let Some(opened) = lock_open().pool.as_mut() {

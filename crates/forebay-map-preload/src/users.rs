@@ -14,6 +14,7 @@ use crate::lease::{control, F_SETLEASE};
 use crate::opening;
 use crate::real::{self, fail, raw};
 use crate::state::{self, inside, quietly, read, PLACES};
+use crate::who::{self, users, SAME};
 
 /// A system call that changes the user of the caller.
 #[derive(Clone, Copy)]
@@ -25,15 +26,6 @@ impl Call {
         // SAFETY: it takes numbers.
         unsafe { raw(number, [a as usize, b as usize, c as usize, 0, 0, 0]) }
     }
-}
-
-fn users() -> [u32; 3] {
-    let mut all = [0u32; 3];
-    let [real, effective, saved] = &mut all;
-    let a = [(&raw mut *real).addr(), (&raw mut *effective).addr(), (&raw mut *saved).addr()];
-    // SAFETY: the kernel stores one number to each.
-    unsafe { raw(libc::SYS_getresuid, [a[0], a[1], a[2], 0, 0, 0]) };
-    all
 }
 
 /// Makes the process one that did not ask to keep its capabilities, as the library's threads
@@ -201,13 +193,12 @@ macro_rules! changes {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: u32),+) -> c_int {
             look(Call($number, [$a, $b, $c]));
+            who::may_differ();
             // SAFETY: it takes numbers.
             unsafe { real::$name($($arg),+) }.unwrap_or_else(|| fail(libc::ENOSYS))
         }
     )+};
 }
-
-const SAME: u32 = u32::MAX;
 
 changes! {
     setuid(user) = libc::SYS_setuid, [user, 0, 0];
