@@ -222,6 +222,22 @@ fn a_pool_that_is_cut_short_and_an_origin_that_changes_are_told_once() {
     assert_eq!(std::fs::read(bench.path("v")).unwrap()[..4096], [7; 4096]);
 }
 
+/// Nothing of a pool that is read alone moves, whatever its options are.
+#[test]
+fn options_without_effect_are_not_set() {
+    let bench = pool_of_two();
+    let mut served = Served::start(&bench, &["--read-only"]);
+    for option in [["--mode", "cleaner"], ["--max-age", "1s"], ["--bypass-limit", "1M"]] {
+        let out = bench.run(&["set", "pool", option[0], option[1]]);
+        assert_eq!(out.code, Some(9), "{out:?}");
+        assert!(out.stderr.contains("read-only"), "{out:?}");
+    }
+    bench.run_ok(&["set", "pool", "--verify", "first"]);
+    let shown = bench.run_ok(&["set", "pool"]).stdout;
+    assert!(shown.contains("first") && !shown.contains("cleaner"), "{shown}");
+    assert_eq!(served.stop(), Some(0));
+}
+
 /// As when a backup is put in its place by a rename.  A file without a name ends with its server,
 /// so that nothing is released for what was written to it, and no flush says that it is durable.
 #[test]

@@ -290,10 +290,16 @@ impl Core {
     }
 
     pub(crate) fn set_options(&self, change: &OptionsChange) -> Result<OptionsInfo> {
+        // In a pool that is read alone nothing else has an effect.
+        let of_reads = OptionsChange { verify: change.verify, ..Default::default() };
+        if *change != of_reads {
+            self.check_writable()?;
+        }
         let mut o = self.engine.options();
         let nanoseconds = |seconds: f64| match Duration::try_from_secs_f64(seconds) {
-            Ok(Duration::ZERO) => Ok(0),
-            Ok(d) => Ok(raw_duration(d)),
+            Ok(Duration::ZERO) if seconds == 0.0 => Ok(0),
+            // The least there is: 0 is none.
+            Ok(d) => Ok(raw_duration(d.max(Duration::from_nanos(1)))),
             Err(_) => Err(Error::usage(
                 format!("{seconds} seconds are not possible"),
                 "use a number of seconds, or 0 for none",
@@ -325,7 +331,11 @@ impl Core {
 
     /// The volume named, or all that are attached.
     pub(crate) fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
-        for index in self.settable(name)? {
+        let volumes = self.settable(name)?;
+        if *change != VolumeChange::default() {
+            self.check_writable()?;
+        }
+        for index in volumes {
             if let Some(attached) = self.attached(index) {
                 attached.policy.change(change);
             }
