@@ -11,10 +11,12 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/epoll.h>
 #include <sys/fsuid.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -134,6 +136,44 @@ static void spliced(const char *path)
 	printf("%c%c\n", found[0], found[PAGE - 1]);
 }
 
+static volatile int signals;
+
+static void counts(int signal)
+{
+	signals += signal == SIGXFSZ;
+}
+
+/* A write past the limit of the process for the size of files: the rest of it, then a signal. */
+static void limited(const char *path)
+{
+	const struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY }, some = { 10000, RLIM_INFINITY };
+	char bytes[8] = "limited";
+	struct iovec two[2] = { { bytes, 4 }, { bytes + 4, 4 } };
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), i;
+
+	CHECK(fd >= 0 && ftruncate(fd, 40000) == 0 && signal(SIGXFSZ, counts) != SIG_ERR);
+	for (i = 0; i < 2; i++) {
+		CHECK((i ? prlimit(0, RLIMIT_FSIZE, &some, NULL) : setrlimit(RLIMIT_FSIZE, &some)) == 0);
+		says("within", pwrite(fd, bytes, 8, 9992));
+		says("a part", pwrite(fd, bytes, 8, 9995));
+		says("a part of two", pwritev(fd, two, 2, 9995));
+		says("none", pwrite(fd, bytes, 8, 10000));
+		says("none, within the file", pwrite(fd, bytes, 8, 30000));
+		says("nothing", pwrite(fd, bytes, 0, 30000));
+		says("far", pwrite(fd, bytes, 8, 1l << 40));
+		says("lseek", lseek(fd, 9998, SEEK_SET));
+		says("write", write(fd, bytes, 8));
+		says("write", write(fd, bytes, 8));
+		says("append", pwritev2(fd, two, 2, -1, RWF_APPEND));
+		says("ftruncate", ftruncate(fd, 40001));
+		says("fsync", fsync(fd));
+		says("signals", signals);
+		CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+		says("without a limit", pwrite(fd, bytes, 8, 30000));
+	}
+	CHECK(close(fd) == 0);
+}
+
 static void all(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads = open(path, O_RDONLY), writes = open(path, O_WRONLY);
@@ -148,6 +188,7 @@ static void all(const char *path)
 	lock(writes, "writes");
 	CHECK(close(reads) == 0 && close(writes) == 0 && close(fd) == 0);
 	spliced(path);
+	limited(path);
 }
 
 /* With an open descriptor the rights of the moment do not count.  A growth past the room opens the

@@ -17,6 +17,7 @@ mod forking;
 mod jumps;
 mod kept;
 mod lease;
+mod limit;
 mod locks;
 mod mapped;
 mod masks;

@@ -29,6 +29,7 @@ use crate::ending;
 use crate::extent;
 use crate::kept;
 use crate::lease;
+use crate::limit;
 use crate::locks::Locks;
 use crate::mapped::{Mapped, Place};
 use crate::planted::{self, Planted};
@@ -590,6 +591,7 @@ pub fn open(
 ) -> Result<(), Refusal> {
     let Some(config) = config() else { return Err(Refusal::Errno(libc::EIO)) };
     let path = Path::new(std::ffi::OsStr::from_bytes(real.to_bytes()));
+    limit::look();
     let turn = Turn::unless_ends(id);
     if is_elsewhere() {
         return Err(Refusal::Errno(libc::EIO));

@@ -10,6 +10,7 @@ use libc::{iovec, off_t};
 
 use crate::closing;
 use crate::extent;
+use crate::limit;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
@@ -157,10 +158,6 @@ unsafe fn write_at(
     let flags = desc.flags.load(Ordering::Relaxed);
     let total: usize = all.iter().map(|b| b.iov_len).sum();
     let appends = matches!(to, Whither::End) || flags & libc::O_APPEND != 0;
-    let end_of = |at: u64| {
-        let end = at.checked_add(total as u64).filter(|&end| end <= i64::MAX as u64);
-        end.ok_or(libc::EFBIG)
-    };
     let size = || desc.file.call(About::Io, |map| Ok(map.size()));
     let synced = |at: u64, done: usize| {
         let dsync = flags & libc::O_DSYNC != 0 && !planted::is(Planted::DsyncIgnored);
@@ -168,6 +165,17 @@ unsafe fn write_at(
             desc.file.call(About::Sync, |map| map.sync(at, done as u64))?;
         }
         Ok((at, done))
+    };
+    let begins = match to {
+        Whither::At(at) if !appends => at,
+        _ => size()?,
+    };
+    let clipped = limit::clip(all, begins, total as u64)?;
+    let all = clipped.as_deref().unwrap_or(all);
+    let total: usize = all.iter().map(|b| b.iov_len).sum();
+    let end_of = |at: u64| {
+        let end = at.checked_add(total as u64).filter(|&end| end <= i64::MAX as u64);
+        end.ok_or(libc::EFBIG)
     };
     let at = match to {
         Whither::At(at) if !appends => {
