@@ -17,6 +17,7 @@ mod flight;
 mod found;
 mod history;
 mod later;
+mod narrow;
 mod plan;
 pub(crate) mod planted;
 mod run;

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::found::Found;
 use super::history::{Change, File, Place};
 use super::later;
+use super::narrow::narrow;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_kept, note_mode, Kept};
@@ -137,6 +138,7 @@ pub fn run<'a, T: Tree>(
     run.keep()?;
     run.found.resume(tree, plan.staging.report.as_deref())?;
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
+    narrow(tree, &plan);
     let mut steps_done = 1;
     for batch in plan.steps.chunks(BATCH) {
         // The failure of another step is reported when it happens.

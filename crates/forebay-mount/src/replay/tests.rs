@@ -31,6 +31,59 @@ fn entries_of(time_ns: u64, records: &[Record<'_>]) -> Vec<Vec<u8>> {
     records.iter().zip(1..).map(entry).collect()
 }
 
+/// A replay that stops shows nobody what was written when he had lost the right to read it.
+#[test]
+fn rights_are_taken_before_anything_is_written() {
+    let dir = directory("rights");
+    std::fs::create_dir(dir.join("d")).unwrap();
+    let names = ["fails", "mode", "acl", "group"];
+    names.iter().for_each(|name| std::fs::write(dir.join(name), b"now").unwrap());
+    let tree = UnixTree::open(&dir).unwrap();
+    let is = tree.identity().unwrap();
+    let node = |name: &str| tree.lookup(&tree.root(), name.as_bytes()).unwrap().unwrap();
+    let set = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    for name in names.iter().chain(&["d"]) {
+        tree.set_attr(&node(name), &set(0o755)).unwrap();
+    }
+    let handles: Vec<_> =
+        names.iter().chain(&["d"]).map(|name| tree.handle(&node(name)).unwrap()).collect();
+    let kind = |fid| if fid == 6 { Kind::Directory } else { Kind::File };
+    let data = |fid| Record::Data { fid, offset: 0, size: 6, mtime: time(1000), bytes: b"secret" };
+    // The user of root may have another group.
+    let root = tree.attr(&tree.root()).unwrap().uid == 0;
+    let gid = Some(4242).filter(|_| root);
+    let mut records =
+        vec![Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path }];
+    records.extend(handles.iter().zip(2..).map(|(handle, fid)| Record::Bind {
+        fid,
+        kind: kind(fid),
+        handle: &handle.0,
+        path: b"",
+    }));
+    records.extend([
+        // No file system knows it.
+        Record::Xattr { fid: 2, name: b"nonsense", value: Some(b"") },
+        Record::Attr { fid: 3, set: set(0o750) },
+        data(3),
+        Record::Attr { fid: 4, set: set(0o777) },
+        Record::Xattr { fid: 4, name: crate::tree::ACCESS_ACL, value: Some(b"an ACL") },
+        data(4),
+        Record::Attr { fid: 5, set: SetAttr { gid, ..set(0o775) } },
+        data(5),
+        Record::Attr { fid: 6, set: set(0o700) },
+    ]);
+    let stopped = replay(&tree, &entries(&records), &ReplayOptions::default(), &mut |_, _| {});
+    assert!(matches!(stopped, Err(ReplayError::UnderWay { .. })), "{stopped:?}");
+    let attr = |name| tree.attr(&node(name)).unwrap();
+    assert_eq!(std::fs::read(dir.join("mode")).unwrap(), b"secret", "it was written");
+    assert_eq!(format!("{:o}", attr("mode").mode), "750", "others may not read it");
+    assert_eq!(format!("{:o}", attr("acl").mode), "700", "the ACL comes later");
+    assert_eq!(format!("{:o}", attr("group").mode), "755", "nobody gains a right before the end");
+    assert_eq!(attr("group").gid, gid.unwrap_or(attr("mode").gid));
+    assert_eq!(format!("{:o}", attr("d").mode), "700");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
 /// To the mount it was empty.
 #[test]
 fn a_directory_with_a_mark_that_is_over_is_removed() {
