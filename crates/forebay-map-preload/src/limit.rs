@@ -23,6 +23,10 @@ pub fn look() {
     LIMIT.store(now[0], Ordering::Relaxed);
 }
 
+pub fn is_set() -> bool {
+    LIMIT.load(Ordering::Relaxed) != u64::MAX
+}
+
 /// The part of a write that the limit allows.  None: all of it.  An error comes with a signal, as from
 /// the kernel.
 pub fn clip(all: &[iovec], at: u64, total: u64) -> Result<Option<Vec<iovec>>, c_int> {

@@ -166,11 +166,11 @@ unsafe fn write_at(
         }
         Ok((at, done))
     };
-    let begins = match to {
-        Whither::At(at) if !appends => at,
-        _ => size()?,
+    let clipped = match to {
+        _ if !limit::is_set() => None,
+        Whither::At(at) if !appends => limit::clip(all, at, total as u64)?,
+        _ => limit::clip(all, size()?, total as u64)?,
     };
-    let clipped = limit::clip(all, begins, total as u64)?;
     let all = clipped.as_deref().unwrap_or(all);
     let total: usize = all.iter().map(|b| b.iov_len).sum();
     let end_of = |at: u64| {
