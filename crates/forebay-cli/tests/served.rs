@@ -222,6 +222,34 @@ fn a_pool_that_is_cut_short_and_an_origin_that_changes_are_told_once() {
     assert_eq!(std::fs::read(bench.path("v")).unwrap()[..4096], [7; 4096]);
 }
 
+/// What is set for all volumes is for one that comes later, too.
+#[test]
+fn a_volume_that_comes_late_has_what_was_set_for_all() {
+    let bench = pool_of_two();
+    std::fs::rename(bench.path("w"), bench.path("away")).unwrap();
+    let mut served = Served::start(&bench, &[]);
+    bench.run_ok(&["set", "pool", "--mode", "write-through"]);
+    bench.run_ok(&["set", "pool", "--bypass-limit", "1M"]);
+    std::fs::rename(bench.path("away"), bench.path("w")).unwrap();
+    let start = Instant::now();
+    let volumes = loop {
+        let status = bench.run_ok(&["status", "pool", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        if status["volumes"][1]["attached"] == true {
+            break status["volumes"].clone();
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not tried again");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    for v in volumes.as_array().unwrap() {
+        assert_eq!(
+            (&v["mode"], &v["bypass_limit_bytes"]),
+            (&"write-through".into(), &(1 << 20).into())
+        );
+    }
+    assert_eq!(served.stop(), Some(0));
+}
+
 /// Nothing of a pool that is read alone moves, whatever its options are.
 #[test]
 fn options_without_effect_are_not_set() {

@@ -237,6 +237,8 @@ impl Service for Served {
                 return;
             }
             let attached = pool.attach(&name, &options(&name));
+            // Before a client finds it.
+            let attached = attached.and_then(|v| pool.set_as_all(&name).map(|()| v));
             let mut offered = locked(&self.offered);
             if offered.stopped {
                 // Its handle goes when nothing is locked.

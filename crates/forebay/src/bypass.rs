@@ -20,6 +20,15 @@ pub struct VolumeChange {
     pub mode: Option<Mode>,
 }
 
+impl VolumeChange {
+    /// This, and what came later.
+    pub(crate) fn then(&mut self, later: &VolumeChange) {
+        self.bypass_limit_bytes = later.bypass_limit_bytes.or(self.bypass_limit_bytes);
+        self.when_full = later.when_full.or(self.when_full);
+        self.mode = later.mode.or(self.mode);
+    }
+}
+
 /// The policy in effect for a volume; any thread.
 #[derive(Debug, Default)]
 pub(crate) struct Policy(pub Raw);

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
 use crate::attached::Attached;
+use crate::bypass::VolumeChange;
 use crate::draining::Drains;
 use crate::engine::{Code, Engine, Io, Wait};
 use crate::errno::errno_or_io;
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub read_only: bool,
     pub recovery: RecoveryReport,
     pub looked: Looked,
+    /// What was set for all volumes since the pool was opened.
+    pub for_all: Mutex<VolumeChange>,
 }
 
 /// Reads in the engine's counters that only looked for cached data.
@@ -89,6 +92,7 @@ impl Core {
             read_only,
             recovery: RecoveryReport::default(),
             looked: Looked::default(),
+            for_all: Mutex::default(),
         };
         let named = |blocks: &[sys::fby_report_block], n: u32| {
             blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()

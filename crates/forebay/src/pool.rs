@@ -298,6 +298,12 @@ impl Pool {
         self.0.core().set_volume(name, change)
     }
 
+    /// Has a volume that was attached later follow what was set for all.
+    pub fn set_as_all(&self, name: &str) -> Result<()> {
+        let all = self.0.core().for_all.lock().unwrap_or_else(|e| e.into_inner());
+        self.set_volume(Some(name), &all)
+    }
+
     fn engine(&self) -> &Engine {
         &self.0.core().engine
     }

@@ -331,11 +331,16 @@ impl Core {
 
     /// The volume named, or all that are attached.
     pub(crate) fn set_volume(&self, name: Option<&str>, change: &VolumeChange) -> Result<()> {
-        let volumes = self.settable(name)?;
-        if *change != VolumeChange::default() {
+        if name.is_none_or(|name| self.find(name).is_ok()) && *change != VolumeChange::default() {
             self.check_writable()?;
         }
-        for index in volumes {
+        // Held until all have it, so that one which is attached meanwhile gets nothing older after.
+        let all = name.is_none().then(|| self.for_all.lock().unwrap_or_else(|e| e.into_inner()));
+        let _held = all.map(|mut all| {
+            all.then(change);
+            all
+        });
+        for index in self.settable(name)? {
             if let Some(attached) = self.attached(index) {
                 attached.policy.change(change);
             }
