@@ -16,6 +16,7 @@ enum state {
 	STATE_RANGE,
 	STATE_FLUSH,
 	STATE_SETTLE,
+	STATE_DURABLE,
 	STATE_HELD,
 	STATE_ENDED,
 };
@@ -63,6 +64,15 @@ static int wait_for(struct fby_request *r, int decision)
 	if (decision < 0)
 		return decision;
 	r->why = (u8)decision;
+	r->awaits = 0;
+	return ask(r, FBY_NEXT_WAIT);
+}
+
+/* Until what has this ticket is durable. */
+static NOINLINE int wait_for_ticket(struct fby_request *r, u64 ticket)
+{
+	r->why = FBY_WAIT_TICKET;
+	r->awaits = ticket;
 	return ask(r, FBY_NEXT_WAIT);
 }
 
@@ -157,6 +167,9 @@ static inline int block_read(struct fby_request *r, int rc, u64 at, u32 n, u8 or
 	if (rc < 0 && rc != -FBY_E_LOST)
 		return rc;
 	if (rc != FBY_DONE) {
+		/* What the pool has of it is not durable: a read shows nothing that a cut takes back. */
+		if (fby_unlikely(rc == FBY_WAIT_TICKET))
+			return wait_for_ticket(r, fby_volume_ticket(r->pool, r->volume));
 		r->missing = origin;
 		r->base = (u32)r->done - at % FBY_PAGE_SECTORS;
 	}
@@ -244,12 +257,17 @@ static NOINLINE int copy_pieces(struct fby_request *r, u64 want)
 	if (!n)
 		return ask(r, FBY_NEXT_DATA);
 	decision = fby_write_begin(r->pool, &w, r->volume, r->sector + r->done, n);
-	if (decision)
+	if (decision) {
+		if (decision == FBY_WAIT_TICKET)
+			r->wake |= w.wake;
 		return decision;
+	}
 	fby_write_copy(r->pool, &w, r->data, r->ndata, r->skip);
 	fby_write_commit(r->pool, &w);
 	fby_write_publish(r->pool, &w);
 	r->wake |= w.wake;
+	if (w.ticket)
+		r->appended = w.ticket;
 	r->done += w.nsectors;
 	consume(r, (u64)w.nsectors * FBY_SECTOR);
 	return FBY_DONE;
@@ -276,6 +294,8 @@ static NOINLINE int copy_step(struct fby_request *r, u64 want)
 	default:
 		fby_write_publish(r->pool, w);
 		r->wake |= w->wake;
+		if (w->ticket)
+			r->appended = w->ticket;
 		r->done += w->nsectors;
 		consume(r, (u64)w->nsectors * FBY_SECTOR);
 	}
@@ -294,7 +314,8 @@ static int copy_in(struct fby_request *r)
 	if (fby_unlikely(r->steps != NULL))
 		return copy_step(r, want);
 	n = (r->data->len - r->skip) / FBY_SECTOR;
-	if (fby_unlikely(n < want && n < BATCH_SECTORS && (r->ndata > 1 || !n)))
+	/* The steps return the ticket. */
+	if (fby_unlikely((n < want && n < BATCH_SECTORS && (r->ndata > 1 || !n)) || r->flags & FBY_REQ_TICKETS))
 		return copy_pieces(r, want);
 	n = n < want ? n : (u32)want;
 	decision = fby_write(r->pool, r->volume, r->sector + r->done, n, (const u8 *)r->data->base + r->skip, &written,
@@ -371,7 +392,7 @@ static NOINLINE int held(const struct fby_request *r, u64 sector, u32 n)
 		int rc = fby_read_block(r->pool, r->volume, sector / FBY_PAGE_SECTORS, sector % FBY_PAGE_SECTORS, 1, data,
 					&origin, &lost);
 
-		if (rc == FBY_DONE)
+		if (rc == FBY_DONE || rc == FBY_WAIT_TICKET)
 			return HELD_DATA;
 		if (rc == -FBY_E_LOST)
 			most = HELD_LOST;
@@ -487,6 +508,8 @@ static int range_on(struct fby_request *r)
 	while (decision == FBY_AGAIN);
 	if (decision == FBY_ORIGIN)
 		return ask_origin(r, (enum fby_request_op)r->op, r->sector + r->done, r->past.nsectors);
+	if (decision == FBY_DONE && fby_unlikely(r->flags & FBY_REQ_TICKETS))
+		r->appended = fby_volume_ticket(r->pool, r->volume);
 	return decision == FBY_DONE ? FBY_DONE : wait_for(r, decision);
 }
 
@@ -526,6 +549,19 @@ static int flush_ended(struct fby_request *r, int error)
 	return rc;
 }
 
+/* In a grouped pool: what was appended is durable, or becomes so by a later flush. */
+static NOINLINE int durable_on(struct fby_request *r)
+{
+	enum fby_ticket_state state;
+
+	if (r->flags & FBY_REQ_LATER && flushed_later(r))
+		return FBY_DONE;
+	state = fby_ticket_state(r->pool, r->appended);
+	if (state == FBY_TICKET_PENDING)
+		return wait_for_ticket(r, r->appended);
+	return state == FBY_TICKET_DURABLE ? FBY_DONE : -FBY_E_MEDIUM;
+}
+
 /* Sectors of the request that the throttle counts. */
 static u64 taken(const struct fby_request *r)
 {
@@ -561,6 +597,12 @@ static int taken_in(struct fby_request *r)
 		if (next)
 			return next;
 	}
+	if (r->state <= STATE_DURABLE && fby_unlikely(r->flags & FBY_REQ_TICKETS)) {
+		r->state = STATE_DURABLE;
+		next = durable_on(r);
+		if (next)
+			return next;
+	}
 	if (r->state < STATE_HELD) {
 		r->state = STATE_HELD;
 		if (r->op != FBY_OP_FLUSH && fby_unlikely(fby_write_throttled(r->pool, r->volume)))
@@ -587,6 +629,7 @@ static int advance(struct fby_request *r)
 		break;
 	case STATE_FLUSH:
 	case STATE_SETTLE:
+	case STATE_DURABLE:
 	case STATE_HELD:
 		break;
 	case STATE_ENDED:
@@ -615,11 +658,14 @@ int fby_request_begin(struct fby_request *r)
 		r->alone = false;
 		r->missing = 0;
 		r->nruns = 0;
+		r->awaits = 0;
 		return read_first(r);
 	}
 	r->covered = r->op == FBY_OP_FLUSH;
 	r->watching = false;
 	r->gave_up = false;
+	r->awaits = 0;
+	r->appended = 0;
 	if (fby_likely(r->op == FBY_OP_WRITE)) {
 		if (fby_unlikely(r->flags & FBY_REQ_NOWAIT) && fby_load(&r->policy->mode) != FBY_MODE_WRITE_BACK)
 			return wait_for(r, FBY_WAIT_SPACE); /* for the origin, but it may not */
@@ -631,6 +677,8 @@ int fby_request_begin(struct fby_request *r)
 		r->ticket.aside = r->flags & FBY_REQ_ASIDE;
 		r->ticket.client = r->flags & FBY_REQ_CLIENT;
 		r->ticket.told = r->told;
+		if (r->flags & FBY_REQ_TICKETS)
+			r->appended = fby_volume_ticket(r->pool, r->volume);
 	}
 	r->settled = 0;
 	return advance(r);

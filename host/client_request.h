@@ -22,6 +22,8 @@
  * DONE		nothing: it is acknowledged
  * WAIT		waits until the bit of r->why comes in a wake mask (fby_wait_prepare, one
  *		more try, sleep), or tries again	0
+ *		FBY_WAIT_TICKET: until r->awaits is not pending any more (api/groups.h); 0: until
+ *		any request to the pool's device has ended, or one is sent
  * ORIGIN	r->io on the origin			0 or an errno number; of READ also SENT
  * DATA		names the next pieces of its memory,
  *		at least a sector of it		    0
@@ -41,6 +43,7 @@
 #ifndef FBY_CLIENT_REQUEST_H
 #define FBY_CLIENT_REQUEST_H
 
+#include "api/groups.h"
 #include "host/policy.h"
 
 enum fby_request_op {
@@ -60,6 +63,10 @@ enum fby_request_flags {
 	FBY_REQ_BEHIND = 8,   /* writes: others already wait for space, so begin takes none */
 	FBY_REQ_ASIDE = 16,   /* flushes: see struct fby_flush */
 	FBY_REQ_CLIENT = 32,  /* flushes: likewise; told is set before */
+	/* the pool is grouped: what the request has appended is durable before it is acknowledged */
+	FBY_REQ_TICKETS = 64,
+	/* ... but for a write whose durability is not asked for: a later flush makes it durable */
+	FBY_REQ_LATER = 128,
 };
 
 /* Apart from enum fby_decision. */
@@ -125,6 +132,7 @@ struct fby_request {
 	u64 done; /* sectors */
 	u32 told; /* flushes of a client: see struct fby_flush */
 	u64 past_sectors; /* of them past the cache */
+	u64 awaits; /* WAIT for a ticket: the ticket, or 0 */
 
 	/* Private. */
 	u8 state;
@@ -143,6 +151,7 @@ struct fby_request {
 	u64 through; /* a write goes through the cache up to here */
 	u64 settled;
 	u64 failures;
+	u64 appended; /* the ticket of what it has appended, or of what a flush makes durable */
 	struct fby_bypass past;
 	struct fby_flush ticket;
 };

@@ -130,8 +130,9 @@ struct fby_options {
 	bool no_checksums;
 	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
 	bool maps; /* likewise maps */
-	/* Volumes in a grouped pool are allowed; else they are refused by name.  No host sets it:
-	 * requests of volumes do not wait for tickets there yet. */
+	/* Volumes in a grouped pool are allowed; else they are refused by name.  Their requests
+	 * wait for tickets (host/client_request.h).  The library sets it where it is asked to, and
+	 * no command asks. */
 	bool grouped_volumes;
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */

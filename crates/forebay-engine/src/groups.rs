@@ -34,6 +34,12 @@ impl<M: Medium> Engine<M> {
         unsafe { sys::fby_medium_end(self.pool, io, errno, wake) }
     }
 
+    /// Of all that was appended to the volume; 0: nothing is to be waited for.
+    pub fn volume_ticket(&self, index: u16) -> u64 {
+        // SAFETY: the pool is open.
+        unsafe { sys::fby_volume_ticket(self.pool, index) }
+    }
+
     pub fn ticket(&self, ticket: u64) -> TicketState {
         // SAFETY: the pool is open.
         match unsafe { sys::fby_ticket_state(self.pool, ticket) } {

@@ -158,6 +158,11 @@ impl<'r> Request<'r> {
         result!(self, why).into()
     }
 
+    /// A wait for a ticket: that ticket, or 0.
+    pub fn awaits(&self) -> u64 {
+        result!(self, awaits)
+    }
+
     /// The step of the engine's that was just made.
     pub fn step(&self) -> u8 {
         result!(self, step)

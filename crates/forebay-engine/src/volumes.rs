@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use forebay_sys as sys;
 
-use crate::code::{done, Code, Result};
+use crate::code::{decision, done, Code, Decision, Result};
 use crate::engine::Engine;
 use crate::media::Medium;
 use crate::open::{allocate, OpenError};
@@ -38,11 +38,12 @@ impl<M: Medium> Engine<M> {
         Ok(index)
     }
 
-    /// No I/O of the volume may be under way, which it is not: it is not attached.
-    pub fn volume_remove(&self, index: u16, discard: bool) -> Result<()> {
+    /// No I/O of the volume may be under way, which it is not: it is not attached.  In a grouped
+    /// pool it may have to wait for a ticket.
+    pub fn volume_remove(&self, index: u16, discard: bool) -> Result<Decision> {
         let _change = self.change();
         // SAFETY: the pool is open; the lock keeps volume calls apart.
-        done(unsafe { sys::fby_volume_remove(self.pool, index, discard) })
+        decision(unsafe { sys::fby_volume_remove(self.pool, index, discard) })
     }
 
     pub fn volume_find(&self, name: &str) -> Result<u16> {

@@ -224,7 +224,7 @@ pub fn measure() -> Result<Vec<Cost>, String> {
     b.cost("recovery, one chunk was open", Bench::open)?;
     b.engine.abandon();
     b.cost("recovery, nothing was open", Bench::open)?;
-    b.cost("volume remove", |b| b.engine.volume_remove(0, true).map_err(text))?;
+    b.cost("volume remove", |b| b.engine.volume_remove(0, true).map(drop).map_err(text))?;
     b.logs()?;
     Ok(b.costs)
 }

@@ -74,6 +74,7 @@ zeroed_default!(fby_medium_io, fby_medium_load, fby_medium_info);
 extern "C" {
     pub fn fby_medium_next(p: *mut fby_pool, io: *mut fby_medium_io, wake: *mut u32) -> c_int;
     pub fn fby_medium_end(p: *mut fby_pool, io: *const fby_medium_io, error: c_int, wake: *mut u32);
+    pub fn fby_volume_ticket(p: *mut fby_pool, volume: u16) -> u64;
     pub fn fby_ticket_state(p: *const fby_pool, ticket: u64) -> u32;
     pub fn fby_medium_load(p: *mut fby_pool, ticket: u64, out: *mut fby_medium_load);
     pub fn fby_medium_info(p: *mut fby_pool, out: *mut fby_medium_info);

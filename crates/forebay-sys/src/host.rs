@@ -55,6 +55,8 @@ values! { u8:
     FBY_REQ_BEHIND = 8,
     FBY_REQ_ASIDE = 16,
     FBY_REQ_CLIENT = 32,
+    FBY_REQ_TICKETS = 64,
+    FBY_REQ_LATER = 128,
 }
 
 values! { c_int:
@@ -155,6 +157,7 @@ pub struct fby_request {
     pub done: u64,
     pub told: u32,
     pub past_sectors: u64,
+    pub awaits: u64,
     pub state: u8,
     pub asked: u8,
     pub covered: bool,
@@ -171,6 +174,7 @@ pub struct fby_request {
     pub through: u64,
     pub settled: u64,
     pub failures: u64,
+    pub appended: u64,
     pub past: fby_bypass,
     pub ticket: fby_flush,
 }

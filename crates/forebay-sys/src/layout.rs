@@ -119,7 +119,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_complete { damaged, origin_changed, attached, failing, counted, lost_entries, lost_blocks, pages_left }
         fby_run { start, end }
         fby_asked { op, nruns, sector, nsectors }
-        fby_request { pool, policy, sector, nsectors, runs, max_runs, volume, op, flags, steps, data, ndata, skip, wake, why, step, foreground, io, lost, done, told, past_sectors, state, asked, covered, watching, gave_up, any_lost, alone, missing, base, nruns, run, least, looks, through, settled, failures, past, ticket }
+        fby_request { pool, policy, sector, nsectors, runs, max_runs, volume, op, flags, steps, data, ndata, skip, wake, why, step, foreground, io, lost, done, told, past_sectors, awaits, state, asked, covered, watching, gave_up, any_lost, alone, missing, base, nruns, run, least, looks, through, settled, failures, appended, past, ticket }
     }
     values! { map;
         FBY_DURABLE_THROUGH,
@@ -286,6 +286,8 @@ fn structs_and_constants_are_as_in_c() {
         FBY_REQ_BEHIND,
         FBY_REQ_ASIDE,
         FBY_REQ_CLIENT,
+        FBY_REQ_TICKETS,
+        FBY_REQ_LATER,
         FBY_NEXT_DONE,
         FBY_NEXT_WAIT,
         FBY_NEXT_ORIGIN,

@@ -16,7 +16,7 @@ use crate::draining::Drains;
 use crate::engine::{Code, Engine, Io, Wait};
 use crate::errno::errno_or_io;
 use crate::error::{log_error, open_error, volume_error, Error, Result};
-use crate::grouped::{Disk, Sender};
+use crate::grouped::{Disk, Late, Sender};
 use crate::kick::Kick;
 use crate::mark::OpenMedia;
 use crate::media::Media;
@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub engine: Arc<Engine>,
     /// A pool that is written in groups has one.
     pub sender: Option<Sender>,
+    /// ... and of one that has volumes attached, what nobody waits for.
+    pub late: Late,
     pub drains: Drains,
     pub space: Space,
     pub flushes: Flushes,
@@ -78,6 +80,7 @@ impl Core {
         let mut core = Core {
             media,
             sender: disk.map(|disk| Sender::new(engine.clone(), disk)),
+            late: Late::default(),
             engine,
             drains: Drains::default(),
             space: Space::default(),
@@ -255,6 +258,31 @@ impl Core {
         }
     }
 
+    /// Refuses volumes in such a pool, unless they are allowed: of none with larger blocks than a
+    /// page, and no static ones.
+    pub(crate) fn check_holds_volumes(&self, placed: bool) -> Result<()> {
+        let what = if placed { "static volumes" } else { "volumes" };
+        if self.sender.is_none() || (!placed && self.holds_volumes()) {
+            return Ok(());
+        }
+        let unit = self.engine.medium_info().unit;
+        match self.engine.options().grouped_volumes && !placed {
+            true => Err(Error::Unsupported {
+                path: self.path().into(),
+                cause: format!("the pool is written in groups, in blocks of {unit} bytes: volumes need blocks of 4096"),
+                way_out: "make a pool on a disk whose physical block has 4096 bytes or less".into(),
+            }),
+            false => self.check_holds(what),
+        }
+    }
+
+    /// A pool that is written in groups, and may have volumes.
+    pub(crate) fn holds_volumes(&self) -> bool {
+        self.sender.is_some()
+            && self.engine.options().grouped_volumes
+            && self.engine.medium_info().unit == sys::FBY_PAGE
+    }
+
     /// For a call of the engine that waits, on a pool that is written in groups: sends what it waits
     /// for, or what frees space.  `seen`: [`Sender::ends`] before the call.
     #[cold]
@@ -268,9 +296,19 @@ impl Core {
         self.wake(wake);
     }
 
+    /// A request waits for space: chunks may be free when what there is has been sent.
+    pub(crate) fn help_space(&self, seen: u64) {
+        if let Some(sender) = self.sender.as_ref().filter(|_| !self.late.wants_now()) {
+            self.help(sender, Wait::Space, seen);
+        }
+    }
+
     /// Sends what a pool that is written in groups has to write, after a call that may have
     /// left something to nobody.
     pub(crate) fn push(&self) {
+        if self.late.wants_now() {
+            return;
+        }
         if let Some(sender) = &self.sender {
             sender.push(|wake| self.wake(wake));
         }
@@ -282,6 +320,6 @@ impl Core {
     }
 
     pub(crate) fn named_error(&self, name: &str, e: Code) -> Error {
-        volume_error(name, e)
+        self.failed(e).unwrap_or_else(|| volume_error(name, e))
     }
 }

@@ -146,6 +146,8 @@ impl Drop for Workers {
 pub(crate) struct Destage {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
+    /// Sends what nobody waits for, to a pool's disk.
+    late: Option<JoinHandle<()>>,
 }
 
 impl Destage {
@@ -155,12 +157,31 @@ impl Destage {
             false => Err("no io_uring (switched off)".into()),
         };
         let _ = core.ring.set(opened.as_ref().map(|_| ()).map_err(Clone::clone));
+        let late = match core.holds_volumes() {
+            true => Some(start_late(core)?),
+            false => None,
+        };
         let for_thread = core.clone();
         let thread = std::thread::Builder::new()
             .name("fby-destage".into())
             .spawn(move || run(&for_thread, opened.ok()))?;
-        Ok(Destage { core: core.clone(), thread: Some(thread) })
+        Ok(Destage { core: core.clone(), thread: Some(thread), late })
     }
+}
+
+fn start_late(core: &Arc<Core>) -> io::Result<JoinHandle<()>> {
+    let for_thread = core.clone();
+    core.late.begin();
+    let thread = std::thread::Builder::new().name("fby-groups".into()).spawn(move || {
+        let core = for_thread;
+        if let Some(sender) = &core.sender {
+            core.late.run(sender, |wake| core.wake(wake));
+        }
+    });
+    if thread.is_err() {
+        core.late.end();
+    }
+    thread
 }
 
 impl Drop for Destage {
@@ -169,6 +190,10 @@ impl Drop for Destage {
         self.core.kick.kick();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+        if let Some(late) = self.late.take() {
+            self.core.late.end();
+            let _ = late.join();
         }
     }
 }

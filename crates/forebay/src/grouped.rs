@@ -11,6 +11,7 @@
 mod device;
 mod disk;
 mod hold;
+mod late;
 mod layout;
 mod medium;
 mod sender;
@@ -21,5 +22,6 @@ mod watch;
 pub use device::{Device, FileDevice};
 pub use disk::Disk;
 pub use forebay_engine::groups::Durable;
+pub(crate) use late::Late;
 pub use medium::{GroupedMedium, GroupedOptions, UNREADABLE_MOST};
 pub use sender::{Sender, SenderCounts};

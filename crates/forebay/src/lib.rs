@@ -103,7 +103,7 @@ mod transfer;
 mod volume;
 mod wait;
 
-pub use attach::{AttachOptions, Away, Holes, WhenAway};
+pub use attach::{AttachOptions, Away, Holes, WhenAway, WriteDurable};
 pub use bypass::VolumeChange;
 pub use create::{create, inspect};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};

@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_engine::policy::{self, is_name};
-use forebay_engine::sys;
+use forebay_engine::{sys, Decision};
 use serde::{Deserialize, Serialize};
 
 use crate::attach::{AttachOptions, Away};
@@ -29,7 +29,7 @@ use crate::core::Core;
 use crate::defaults;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{open_error, Error, Result, NOT_THERE};
-use crate::grouped::GroupedMedium;
+use crate::grouped::{GroupedMedium, Sender};
 use crate::mark::{Completed, Judged, OriginMarks};
 use crate::media::{detect_id, Media, MediaOptions};
 use crate::on_disk::{self, Found};
@@ -71,6 +71,9 @@ pub struct PoolOptions {
     pub io_uring: bool,
     /// Threads that recovery runs on; 0: one for each CPU, at least 2.
     pub recovery_threads: usize,
+    /// Experimental, and no command sets it: volumes in a pool that is written in groups to a
+    /// disk.  Such a pool is refused without it.
+    pub ssd_volumes: bool,
 }
 
 impl Default for PoolOptions {
@@ -87,6 +90,7 @@ impl Default for PoolOptions {
             idle: None,
             io_uring: true,
             recovery_threads: 0,
+            ssd_volumes: false,
         }
     }
 }
@@ -183,7 +187,7 @@ impl Pool {
             no_checksums: !o.checksums,
             statics: true,
             maps: true,
-            grouped_volumes: false,
+            grouped_volumes: o.ssd_volumes,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,
@@ -311,7 +315,7 @@ impl Pool {
     /// Adds a volume in front of a file or block device, which is claimed for
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
-        self.0.core().check_holds("volumes")?;
+        self.0.core().check_holds_volumes(new.placed.is_some())?;
         self.0.core().check_writable()?;
         self.check_not_the_pool(&new.origin)?;
         let origin = origin::open(&new.origin, false, Away::default())?;
@@ -361,7 +365,7 @@ impl Pool {
         placed: Option<Placed>,
     ) -> Result<VolumeInfo> {
         let core = self.0.core();
-        core.check_holds("volumes")?;
+        core.check_holds_volumes(placed.is_some())?;
         core.check_writable()?;
         let block_size = choose_block_size(name, origin, block_size)?;
         let flush_us = placed.map_or(Ok(0), |p| self.check_placed(name, &p))?;
@@ -414,7 +418,14 @@ impl Pool {
         }
         let raw = core.engine.volume_info(index).map_err(|e| core.named_error(name, e))?;
         let place = info.origin_path.map(PathBuf::from);
-        let removed = core.engine.volume_remove(index, discard);
+        let removed = loop {
+            let seen = core.sender.as_ref().map_or(0, Sender::ends);
+            match (core.engine.volume_remove(index, discard), &core.sender) {
+                (Ok(Decision::Wait(wait)), Some(sender)) => core.help(sender, wait, seen),
+                (removed, _) => break removed.map(drop),
+            }
+        };
+        core.push();
         // The origin may hang.
         drop(volumes);
         core.space.wake();

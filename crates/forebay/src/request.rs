@@ -39,6 +39,7 @@ use crate::draining::drain_on;
 use crate::engine::{Code, Memory, Wait};
 use crate::errno::errno_or_io;
 use crate::error::{Error, Result};
+use crate::grouped::Sender;
 use crate::latency::{sampled, Phase};
 use crate::volume::{Inner, Volume};
 use crate::wait::Waiter;
@@ -62,6 +63,9 @@ pub enum Step {
 pub enum Why {
     /// Another request has the block, or a commit slot.
     Busy,
+    /// The pool's disk: what was appended is to be durable, or a group has to end first.
+    /// [`Request::wait_for_disk`] waits for it.
+    Disk,
     /// The cache is full.
     Space,
     /// Another flush is in flight.
@@ -110,6 +114,8 @@ pub struct Request<'a> {
     /// Zeroes are to have blocks.
     allocates: bool,
     asked: Asked,
+    /// Requests to the pool's disk that had ended before the last call.
+    ends: u64,
     /// Details of a failure.
     ill: Option<Box<Ill>>,
 }
@@ -227,12 +233,13 @@ impl<'a> Request<'a> {
         timed: bool,
     ) -> Request<'a> {
         let (sector, nsectors) = (offset / SECTOR, len / SECTOR);
+        let flags = flags | volume.tickets();
         let w = Wanted { volume: volume.index(), op, flags, sector, nsectors };
         let machine = forebay_engine::request::Request::new(w, runs, timed);
         // A flush, too, says that what can be read is durable, and the origin lacks it.
         let changes = op != sys::FBY_OP_READ;
         let (allocates, asked, ill) = (false, Asked::Nothing, None);
-        Request { volume, machine, payload, offset, len, changes, allocates, asked, ill }
+        Request { volume, machine, payload, offset, len, changes, allocates, asked, ends: 0, ill }
     }
 
     /// Once, first.
@@ -265,11 +272,33 @@ impl<'a> Request<'a> {
     #[inline(always)]
     fn go(&mut self, result: Option<i32>) -> i32 {
         let (engine, policy) = (&self.volume.core().engine, self.volume.policy());
+        if self.volume.tickets() != 0 {
+            self.note_ends();
+        }
         let next = engine.request_go(&mut self.machine, policy, self.payload.lend(), result);
         if self.machine.wake() != 0 {
             self.volume.core().wake(self.machine.wake());
         }
         next
+    }
+
+    #[cold]
+    fn note_ends(&mut self) {
+        self.ends = self.volume.core().sender.as_ref().map_or(0, Sender::ends);
+    }
+
+    /// Where it waits for the pool's disk: sends what is to be written, or sleeps until another
+    /// thread has.  Returns at once where it waits for nothing there.
+    pub fn wait_for_disk(&self) {
+        let core = self.volume.core();
+        let Some(sender) = &core.sender else { return };
+        let mut wake = 0;
+        match self.machine.awaits() {
+            0 => sender.help(self.ends, &mut wake),
+            // It looks at the ticket itself.
+            ticket => drop(sender.wait(self.volume.index(), ticket, &mut wake)),
+        }
+        core.wake(wake);
     }
 
     #[inline(always)]
@@ -298,6 +327,7 @@ impl<'a> Request<'a> {
     #[inline(never)]
     fn other_step(&mut self, mut next: i32) -> Step {
         const BUSY: Duration = Duration::from_micros(50);
+        const DISK: Duration = Duration::from_millis(1);
         loop {
             match next {
                 sys::FBY_NEXT_DONE => return self.done(),
@@ -309,6 +339,7 @@ impl<'a> Request<'a> {
                     let (why, ns) = match self.machine.why() {
                         sys::FBY_WAIT_SPACE => (Why::Space, sys::FBY_DEFAULT_SPACE_RETRY_NS),
                         sys::FBY_WAIT_FLUSH => (Why::Flush, sys::FBY_DEFAULT_FLUSH_RETRY_NS),
+                        sys::FBY_WAIT_TICKET => return Step::Wait(Why::Disk, DISK),
                         _ => return Step::Wait(Why::Busy, BUSY),
                     };
                     return Step::Wait(why, Duration::from_nanos(ns.into()));
@@ -492,7 +523,14 @@ impl<'a> Request<'a> {
                         false => Ok(()),
                     }
                 }
+                Step::Wait(Why::Disk, _) => {
+                    volume.latency().time(Phase::WaitSlot, || self.wait_for_disk());
+                    Ok(())
+                }
                 Step::Wait(why, _) => {
+                    if why == Why::Space {
+                        volume.core().help_space(self.ends);
+                    }
                     let wait = match why {
                         Why::Space => Wait::Space,
                         Why::Flush => Wait::Flush,
@@ -550,5 +588,9 @@ impl Drop for Request<'_> {
     fn drop(&mut self) {
         // Waiters for its blocks look again in time.
         let _ = self.volume.core().engine.request_end(&mut self.machine);
+        // It may have appended what nobody waits for.
+        if self.volume.tickets() != 0 && self.changes {
+            self.volume.core().late.appended();
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_engine::request::Policy;
 use forebay_engine::sys;
 
-use crate::attach::{sizes, AttachOptions, Holes};
+use crate::attach::{sizes, AttachOptions, Holes, WriteDurable};
 use crate::attached::Attached;
 use crate::bypass::VolumeChange;
 use crate::core::Core;
@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     size: u64,
     block_size: u32,
     full_timeout: Option<Duration>,
+    /// `FBY_REQ_x` of its requests, if the pool is written in groups.
+    tickets: u8,
 }
 
 impl Inner {
@@ -81,6 +83,11 @@ impl Inner {
 
     pub(crate) fn index(&self) -> u16 {
         self.index
+    }
+
+    #[inline(always)]
+    pub(crate) fn tickets(&self) -> u8 {
+        self.tickets
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -140,6 +147,20 @@ impl Inner {
             last_error: self.attached.last_error(),
             held: self.core().held_by_detached(&self.core().volumes()).map(Box::new),
         })
+    }
+}
+
+/// A device that takes longer for a durable write is not waited for by each write.
+const SLOW: Duration = Duration::from_micros(200);
+
+/// What requests wait for, of a pool that is written in groups.
+fn tickets(core: &Core, durable: WriteDurable) -> u8 {
+    let Some(sender) = &core.sender else { return 0 };
+    let slow = || sender.disk().durable_write().is_none_or(|takes| takes >= SLOW);
+    match durable {
+        WriteDurable::Flush => sys::FBY_REQ_TICKETS | sys::FBY_REQ_LATER,
+        WriteDurable::Auto if slow() => sys::FBY_REQ_TICKETS | sys::FBY_REQ_LATER,
+        _ => sys::FBY_REQ_TICKETS,
     }
 }
 
@@ -208,6 +229,7 @@ impl Volume {
             size,
             block_size: info.block_size,
             full_timeout: o.full_timeout,
+            tickets: tickets(pool.core(), o.durable),
         })))
     }
 
@@ -239,6 +261,11 @@ impl Volume {
 
     pub fn read_only(&self) -> bool {
         self.0.pool.core().read_only
+    }
+
+    /// A write may be acknowledged before it is durable: a flush makes it so.
+    pub fn has_volatile_cache(&self) -> bool {
+        self.0.tickets & sys::FBY_REQ_LATER != 0
     }
 
     pub fn info(&self) -> Result<VolumeInfo> {

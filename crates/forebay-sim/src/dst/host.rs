@@ -558,7 +558,7 @@ impl World {
             9 if !self.volumes[v].attached && self.quiet() => {
                 self.log(|| format!("removing volume {}", self.volumes[v].number));
                 match self.engine.volume_remove(index, self.rng.one_in(2)) {
-                    Ok(()) => {
+                    Ok(_) => {
                         self.tally.volumes_removed += 1;
                         self.wake(sys::FBY_WAKE_SPACE);
                         // Until it is known whether it is: see reopen.

@@ -36,6 +36,8 @@ use crate::error::{Error, Result};
 
 /// Sleeps have a limit, so that a wake-up that is lost costs time only.
 const LIMIT: Duration = Duration::from_secs(5);
+/// The thread that sends for others looks again after so long.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// The system may add as much to a sleep.
 const SLACK: Duration = Duration::from_micros(80);
 /// Turns of about 0.3 us each.
@@ -280,6 +282,38 @@ impl Sender {
         }
     }
 
+    /// Sends what there is, and what is appended meanwhile, until nothing is pending: for the
+    /// thread that does so for all who do not wait.
+    pub(crate) fn send_all(&self, mut tell: impl FnMut(u32), stop: impl Fn() -> bool) {
+        let mut turns = 0;
+        while !stop() {
+            let (seen, mut wake) = (self.ends(), 0);
+            let next = self.engine.medium_next(&mut wake);
+            if let Ok((Decision::Done, io)) = &next {
+                let _ = self.send(None, io, &mut wake);
+                turns = 0;
+            }
+            if wake != 0 {
+                tell(wake);
+            }
+            match next {
+                Ok((Decision::Done, _)) => {}
+                Ok((Decision::Wait(Wait::Slot), _)) => pause(&mut turns),
+                // A request in flight of another thread has to end first.
+                Ok(_) if self.unsent() => {
+                    self.sleep_until_end_for(seen, PATIENCE);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Is anything pending that was appended to a volume?
+    fn unsent(&self) -> bool {
+        let n = self.lock().logs.len() as u16;
+        (0..n).any(|volume| self.pending(self.engine.volume_ticket(volume)))
+    }
+
     /// Makes a call of the engine again and again while it has to wait for requests, or for a
     /// slot.
     pub fn settled<T>(
@@ -492,11 +526,15 @@ impl Sender {
 
     /// Sleeps until another request has ended than `seen`.  False: none has, to the limit.
     fn sleep_until_end(&self, seen: u64) -> bool {
+        self.sleep_until_end_for(seen, LIMIT)
+    }
+
+    fn sleep_until_end_for(&self, seen: u64, limit: Duration) -> bool {
         let mut state = self.lock();
         state.sleepers += 1;
         while self.ends() == seen {
             let (woken, slept) =
-                self.ended.wait_timeout(state, LIMIT).unwrap_or_else(|e| e.into_inner());
+                self.ended.wait_timeout(state, limit).unwrap_or_else(|e| e.into_inner());
             state = woken;
             if slept.timed_out() {
                 state.counts.lost += u64::from(self.ends() != seen);

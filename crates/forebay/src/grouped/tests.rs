@@ -10,3 +10,4 @@ mod looks;
 mod model;
 mod pools;
 mod stalls;
+mod volumes;

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Volumes in a pool on a device that forgets what was not flushed, and fails: threads that write,
+//! with destage.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::{Durable, GroupedMedium};
+use super::bed::{room, watch_the_machine};
+use super::model::{Model, CHUNK, UNIT};
+use super::pools::KINDS;
+use crate::attach::{AttachOptions, WriteDurable};
+use crate::error::Result;
+use crate::medium::mixed;
+use crate::origin::MemOrigin;
+use crate::pool::{Pool, PoolOptions};
+use crate::report::Uuid;
+use crate::volume::Volume;
+
+const BLOCK: usize = 4096;
+const THREADS: u64 = 6;
+/// Of each thread.
+const BLOCKS: u64 = 40;
+
+fn options() -> PoolOptions {
+    let max_age = Some(Duration::from_millis(30));
+    PoolOptions { ssd_volumes: true, max_age, io_uring: false, ..Default::default() }
+}
+
+fn opened(model: &Arc<Model>, kind: Durable, new: bool) -> Pool {
+    watch_the_machine();
+    let path = Path::new("(model)");
+    let medium = GroupedMedium::on(path, model.clone(), UNIT as u32, kind).unwrap();
+    if new {
+        medium.format(Uuid([7; 16]), CHUNK as u32, 8).unwrap();
+    }
+    Pool::open_on(medium, &options()).unwrap()
+}
+
+fn attached(pool: &Pool, origin: &MemOrigin, durable: WriteDurable) -> Volume {
+    let options = AttachOptions { durable, ..Default::default() };
+    pool.attach_origin("v", Box::new(origin.clone()), &options).unwrap()
+}
+
+fn made(
+    kind: Durable,
+    chunks: usize,
+    durable: WriteDurable,
+    us: u64,
+) -> (Arc<Model>, Pool, MemOrigin, Volume) {
+    let model = Arc::new(Model::new(room(chunks), kind, us, 2 * us));
+    let pool = opened(&model, kind, true);
+    let origin = MemOrigin::new((THREADS * BLOCKS) as usize * BLOCK).unwrap();
+    pool.volume_add_origin("v", &origin, 0).unwrap();
+    let volume = attached(&pool, &origin, durable);
+    (model, pool, origin, volume)
+}
+
+/// A block of this version.
+fn block(at: u64, version: u64) -> Vec<u8> {
+    let mut data = vec![(at ^ version) as u8; BLOCK];
+    data[..8].copy_from_slice(&at.to_le_bytes());
+    data[8..16].copy_from_slice(&version.to_le_bytes());
+    data
+}
+
+fn version(at: u64, data: &[u8]) -> u64 {
+    let number = |i: usize| u64::from_le_bytes(data[i..i + 8].try_into().unwrap());
+    let version = number(8);
+    if version != 0 {
+        assert!(data == block(at, version), "block {at} is mixed up");
+    }
+    version
+}
+
+fn drained(volume: &Volume) {
+    volume.drain(&mut |_| ControlFlow::Continue(())).unwrap();
+}
+
+/// Threads write blocks of their own, flush, and read, until the power fails.  What was
+/// acknowledged and is to be durable is there, and nothing that was never written.
+fn cut_under_load(seed: u64, durable: WriteDurable) -> Result<()> {
+    let (mut seed, kind) = (seed, KINDS[seed as usize % 3]);
+    let chunks = [10, 24][seed as usize / 3 % 2];
+    let (model, pool, origin, volume) = made(kind, chunks, durable, 15);
+    let cells = || (0..THREADS * BLOCKS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+    let (begun, told) = (cells(), cells());
+    let (stop, steps) = (AtomicBool::new(false), AtomicU64::new(0));
+    let least = 50 + mixed(&mut seed) % 1500;
+    let left = std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (volume, begun, told, stop, steps) = (&volume, &begun, &told, &stop, &steps);
+            s.spawn(move || {
+                let mut seed = thread + 1;
+                let mut unflushed: Vec<(u64, u64)> = Vec::new();
+                for n in 1.. {
+                    let at = thread * BLOCKS + mixed(&mut seed) % BLOCKS;
+                    let i = at as usize;
+                    let offset = at * BLOCK as u64;
+                    begun[i].store(n, Ordering::SeqCst);
+                    let fua = mixed(&mut seed).is_multiple_of(4);
+                    let data = block(at, n);
+                    let wrote = match fua {
+                        true => volume.write_at_durably(&data, offset),
+                        false => volume.write_at(&data, offset),
+                    };
+                    if wrote.is_err() {
+                        return;
+                    }
+                    unflushed.push((at, n));
+                    let all = durable == WriteDurable::Always;
+                    let flushed = !all && mixed(&mut seed).is_multiple_of(8);
+                    if flushed && volume.flush().is_err() {
+                        return;
+                    }
+                    // Told after the acknowledgement, and not of what came after the cut.
+                    if stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    if all || flushed {
+                        unflushed
+                            .drain(..)
+                            .for_each(|(at, n)| told[at as usize].store(n, Ordering::SeqCst));
+                    } else if fua {
+                        told[i].store(n, Ordering::SeqCst);
+                    }
+                    steps.fetch_add(1, Ordering::SeqCst);
+                    if mixed(&mut seed).is_multiple_of(4) {
+                        let mut there = vec![0; BLOCK];
+                        match volume.read_at(&mut there, offset) {
+                            Ok(()) => assert_eq!(version(at, &there), n),
+                            Err(_) => return,
+                        }
+                    }
+                }
+            });
+        }
+        let start = Instant::now();
+        while steps.load(Ordering::SeqCst) < least {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{}: it hangs",
+                pool.status().medium.map_or(0, |m| m.groups)
+            );
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // What is told from here on may be lost.
+        let kept: Vec<u64> = told.iter().map(|t| t.load(Ordering::SeqCst)).collect();
+        stop.store(true, Ordering::SeqCst);
+        (model.cut(&mut seed), kept)
+    });
+    let (left, kept) = left;
+    let _ = volume.detach();
+    assert!(pool.close().is_err(), "the device is gone");
+    let model = Arc::new(Model::new(left, kind, 0, 0));
+    let pool = opened(&model, kind, false);
+    let report = pool.recovery();
+    assert!(report.holes == 0 && report.damaged == 0, "{report:?}");
+    let checked = pool.check(true).unwrap();
+    assert!(checked.invariant.is_none() && checked.damaged.is_empty(), "{checked:?}");
+    let volume = attached(&pool, &origin, durable);
+    let verify = |read: &dyn Fn(u64, &mut [u8])| {
+        for at in 0..THREADS * BLOCKS {
+            let mut there = vec![0; BLOCK];
+            read(at, &mut there);
+            let (found, i) = (version(at, &there), at as usize);
+            let most = begun[i].load(Ordering::SeqCst);
+            assert!(
+                kept[i] <= found && found <= most,
+                "{kind:?} {durable:?}: block {at} is {found}, told {}, begun {most}",
+                kept[i]
+            );
+        }
+    };
+    verify(&|at, to| volume.read_at(to, at * BLOCK as u64).unwrap());
+    drained(&volume);
+    volume.detach()?;
+    let content = origin.content();
+    verify(&|at, to| to.copy_from_slice(&content[at as usize * BLOCK..][..BLOCK]));
+    pool.volume_remove("v", false)?;
+    pool.close()
+}
+
+#[test]
+fn a_write_that_was_acknowledged_survives_a_cut() {
+    (0..24).for_each(|seed| cut_under_load(seed, WriteDurable::Always).unwrap());
+}
+
+#[test]
+fn what_was_flushed_survives_a_cut() {
+    (0..24).for_each(|seed| cut_under_load(seed, WriteDurable::Flush).unwrap());
+}
+
+/// Parts of blocks, zeroes, discards, reads and rewrites, in a pool that is smaller than what is
+/// written, in front of an origin that has all of it after a drain.
+#[test]
+fn each_operation_ends_in_the_origin() {
+    for (round, kind) in KINDS.into_iter().enumerate() {
+        for durable in [WriteDurable::Always, WriteDurable::Flush] {
+            let (_model, pool, origin, volume) = made(kind, 10, durable, 0);
+            let mut expected = vec![0u8; (THREADS * BLOCKS) as usize * BLOCK];
+            let mut seed = round as u64 + 1;
+            for n in 0..1500u64 {
+                let sectors = expected.len() as u64 / 512;
+                let at = mixed(&mut seed) % sectors;
+                let len = (1 + mixed(&mut seed) % 40).min(sectors - at);
+                let bytes = at as usize * 512..(at + len) as usize * 512;
+                let (offset, size) = (at * 512, len * 512);
+                match mixed(&mut seed) % 8 {
+                    0 => {
+                        volume.write_zeroes(offset, size).unwrap();
+                        expected[bytes].fill(0);
+                    }
+                    1 => {
+                        // Whole blocks, or what a discard leaves is not known.
+                        let (start, end) =
+                            (bytes.start.next_multiple_of(BLOCK), bytes.end / BLOCK * BLOCK);
+                        if start < end {
+                            volume.discard(start as u64, (end - start) as u64).unwrap();
+                            expected[start..end].fill(0);
+                        }
+                    }
+                    2 => {
+                        let mut there = vec![1; bytes.len()];
+                        volume.read_at(&mut there, offset).unwrap();
+                        assert!(
+                            there == expected[bytes],
+                            "{kind:?} {durable:?}: {n}: {len} sectors at {at}"
+                        );
+                    }
+                    3 => volume.flush().unwrap(),
+                    _ => {
+                        let data: Vec<u8> =
+                            (0..bytes.len()).map(|i| (i as u64 ^ n) as u8).collect();
+                        volume.write_at(&data, offset).unwrap();
+                        expected[bytes].copy_from_slice(&data);
+                    }
+                }
+            }
+            drained(&volume);
+            assert!(origin.content() == expected, "{kind:?} {durable:?}");
+            volume.detach().unwrap();
+            pool.volume_remove("v", false).unwrap();
+            pool.close().unwrap();
+        }
+    }
+}
+
+/// What nobody flushes is sent all the same.
+#[test]
+fn a_write_that_nobody_waits_for_is_sent() {
+    let (model, pool, _origin, volume) = made(Durable::Flush, 24, WriteDurable::Flush, 0);
+    volume.write_at(&block(3, 9), 3 * BLOCK as u64).unwrap();
+    let start = Instant::now();
+    while pool.status().medium.unwrap().records == 0 {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", model.counts());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    volume.detach().unwrap();
+    pool.close().unwrap();
+}
+
+/// The device fails: writes and flushes are refused by its name, and what was durable is read on.
+#[test]
+fn a_failed_device_is_named_and_reads_go_on() {
+    for durable in [WriteDurable::Always, WriteDurable::Flush] {
+        let (model, pool, _origin, volume) = made(Durable::Fua, 24, durable, 0);
+        volume.write_at_durably(&block(1, 5), BLOCK as u64).unwrap();
+        let (writes, ..) = model.counts();
+        model.plan(|plan| plan.dead_from = Some(writes));
+        let told = |what: &str, done: Result<()>| {
+            let e = done.expect_err(what);
+            assert!(e.exit_code() == 7 && e.to_string().contains("(model)"), "{what}: {e}");
+        };
+        told("a durable write", volume.write_at_durably(&block(2, 5), 2 * BLOCK as u64));
+        told("a write", volume.write_at(&block(2, 6), 2 * BLOCK as u64));
+        told("a flush", volume.flush());
+        let mut there = vec![0; BLOCK];
+        volume.read_at(&mut there, BLOCK as u64).unwrap();
+        assert_eq!(version(1, &there), 5);
+        let _ = volume.detach();
+        assert_eq!(pool.close().unwrap_err().exit_code(), 7);
+    }
+}
+
+/// Only where the host says so, and none that is written in place.
+#[test]
+fn what_such_a_pool_does_not_hold_is_refused() {
+    let (model, pool, origin, volume) = made(Durable::Fua, 10, WriteDurable::Auto, 0);
+    volume.detach().unwrap();
+    let placed = crate::pool::Placed { share_bytes: 1 << 20, flush_every: None };
+    let refused = pool.volume_add_placed("s", &origin, 0, Some(placed)).unwrap_err();
+    assert!(
+        refused.exit_code() == 10 && refused.to_string().contains("static volumes"),
+        "{refused}"
+    );
+    pool.close().unwrap();
+    let path = Path::new("(model)");
+    let medium = GroupedMedium::on(path, model, UNIT as u32, Durable::Fua).unwrap();
+    let refused = Pool::open_on(medium, &PoolOptions::default()).unwrap_err();
+    assert_eq!(refused.exit_code(), 10, "{refused}");
+}
