@@ -10,6 +10,7 @@
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::rooms;
 use crate::tree::Result;
 
 /// Something that becomes durable.
@@ -70,6 +71,7 @@ impl<A: Awaited> Parked<A> {
             }
             state.waits = true;
         }
+        let _slot = rooms::replies_and_waits();
         let mut next = Some(answer);
         while let Some(answer) = next {
             answer.make();
@@ -152,6 +154,31 @@ mod tests {
             self.0.changed.notify_all();
             Ok(())
         }
+    }
+
+    /// The thread that waits makes its own reply and those of others.  It has its slot all the time.
+    #[test]
+    fn who_waits_for_others_keeps_the_slot() {
+        let (disk, parked) = (Arc::<Disk>::default(), Arc::<Parked<Entry>>::default());
+        let rooms = Arc::new(rooms::Rooms::new(1, true));
+        let (first, at) = (Entry(disk.clone(), 1), rooms.clone());
+        let (of, replied) = (parked.clone(), mpsc::channel());
+        let waits = thread::spawn(move || {
+            let _here = at.here().expect("a slot");
+            of.answer(first, move |_| {
+                rooms::replies();
+                replied.0.send(()).unwrap();
+            });
+        });
+        disk.has_waiting(1);
+        parked.answer(Entry(disk.clone(), 2), |_| rooms::replies());
+        disk.durable(1);
+        replied.1.recv_timeout(SOON).expect("the first reply");
+        disk.has_waiting(1);
+        assert!(rooms.here().is_none(), "it waits for the second without a slot");
+        disk.durable(2);
+        waits.join().unwrap();
+        assert!(rooms.here().is_some(), "the slot is never released");
     }
 
     /// One thread waits, all others return at once, and no answer is made too early or lost.

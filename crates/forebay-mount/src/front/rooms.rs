@@ -4,6 +4,7 @@
 //! The last thread that reads requests answers none ([`Slots`]).  It copies its request for a
 //! helper, and the number of copied bytes is bounded ([`Memory`]).
 
+use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -19,9 +20,42 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The place where a request is answered.
 #[derive(Debug)]
 pub(crate) enum Room {
-    Here(Slot),
+    Here(Here),
     /// By a helper, for which the request is copied.
     Later(Held),
+}
+
+thread_local! {
+    /// The slot of the request that this thread answers, until it replies.
+    static SLOT: Cell<Option<Slot>> = const { Cell::new(None) };
+}
+
+/// The calling thread answers its request.  Its slot is released by [`replies`], or at the drop.
+#[derive(Debug)]
+pub(crate) struct Here(());
+
+impl Here {
+    fn new(slot: Slot) -> Here {
+        SLOT.set(Some(slot));
+        Here(())
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        SLOT.take();
+    }
+}
+
+/// The calling thread makes its reply, and waits for nothing more.  Its slot is released first: the
+/// client may make its next request before this thread returns, and should find the slot free.
+pub(super) fn replies() {
+    SLOT.take();
+}
+
+/// The calling thread makes replies and waits again.  It keeps its slot until the result is dropped.
+pub(super) fn replies_and_waits() -> Option<Slot> {
+    SLOT.take()
 }
 
 #[derive(Debug)]
@@ -44,8 +78,8 @@ impl Rooms {
     }
 
     /// `None`: this is the last thread that reads requests, and a helper has to answer.
-    pub fn here(&self) -> Option<Slot> {
-        self.slots.take_soon(self.moment)
+    pub fn here(&self) -> Option<Here> {
+        self.slots.take_soon(self.moment).map(Here::new)
     }
 
     /// Finds the place for a request with that many bytes.
@@ -314,6 +348,31 @@ mod tests {
         assert!(again.is_some() && slots.take().is_none());
         drop(again);
         assert_eq!(slots.lock().free, 1);
+    }
+
+    /// A slot is free when the reply is made, and not before.  A thread that replies and waits again
+    /// keeps it.
+    #[test]
+    fn a_reply_releases_the_slot() {
+        let rooms = Rooms::new(1, true);
+        let free = || rooms.slots.lock().free;
+        let here = rooms.here().expect("a slot");
+        assert_eq!(free(), 0);
+        replies();
+        assert_eq!(free(), 1);
+        replies();
+        drop(here);
+        assert_eq!(free(), 1, "it is released once");
+
+        let here = rooms.here().expect("a slot");
+        let waits = replies_and_waits();
+        replies();
+        drop(here);
+        assert_eq!(free(), 0, "it waits still");
+        drop(waits);
+        assert_eq!(free(), 1);
+        drop(rooms.here());
+        assert_eq!(free(), 1, "without a reply");
     }
 
     /// A thread that needs a slot waits while slots are released, and not when none is.

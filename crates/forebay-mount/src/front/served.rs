@@ -17,7 +17,7 @@ use rustix::thread::CapabilitySet;
 use super::callers::{has_mode_of_file, without_set_ids};
 use super::helpers::{Class, Helpers, MOST_WRITE_BACKS};
 use super::parked::{Awaited, Parked};
-use super::rooms::Slots;
+use super::rooms::{self, Slots};
 use super::terms::{empty, errno, file_type, kind_of, no_inode, system_time};
 use super::{asked, holes, TreeLive};
 use crate::latency::Latency;
@@ -160,6 +160,7 @@ impl Served {
     }
 
     fn attributes(&self, reply: ReplyAttr, attr: Result<Attr>) {
+        rooms::replies();
         match attr {
             Ok(attr) => reply.attr(&self.believed(&attr), &self.shown(&attr)),
             Err(e) => reply.error(errno(e)),
@@ -173,6 +174,9 @@ impl Served {
             Ok((inode, attr)) => {
                 let generation = Generation(inode.node.generation().into());
                 let (attributes, name) = (self.believed(&attr), BELIEVED);
+                // The last drop closes the file, which may wait.
+                drop(inode);
+                rooms::replies();
                 reply.entry_with_ttls(&attributes, &name, &self.shown(&attr), generation);
             }
             Err(e) => reply.error(errno(e)),
@@ -182,11 +186,14 @@ impl Served {
     /// Syncs the file and then answers, perhaps on another thread.
     fn answer_synced(
         &self,
-        inode: &Arc<Inode<Node>>,
+        inode: Arc<Inode<Node>>,
         answer: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         let start = Instant::now();
-        match self.live.begin_fsync(inode) {
+        let begun = self.live.begin_fsync(&inode);
+        // The last drop closes the file, which may wait.
+        drop(inode);
+        match begun {
             Err(e) => answer(Err(e)),
             Ok(fsync) => {
                 let latency = self.latency.clone();
@@ -237,7 +244,10 @@ impl Served {
     pub fn lookup(&self, (parent, name): Name<'_>, reply: ReplyEntry) {
         let found = self.inode(parent).and_then(|dir| self.live.lookup(&dir, name.as_bytes()));
         match found {
-            Err(Errno::NOENT) => reply.entry(&BELIEVED, &no_inode(), Generation(0)),
+            Err(Errno::NOENT) => {
+                rooms::replies();
+                reply.entry(&BELIEVED, &no_inode(), Generation(0));
+            }
             found => self.entry(reply, found),
         }
     }
@@ -377,7 +387,7 @@ impl Served {
         match written {
             Ok((n, inode, true)) => {
                 let live = self.live.clone();
-                self.answer_synced(&inode, move |done| {
+                self.answer_synced(inode, move |done| {
                     answer_written(&live, cached, done.map(|()| n), reply);
                 });
             }
@@ -387,7 +397,7 @@ impl Served {
 
     pub fn fsync(&self, ino: INodeNo, reply: ReplyEmpty) {
         match self.inode(ino) {
-            Ok(inode) => self.answer_synced(&inode, move |done| empty(reply, done)),
+            Ok(inode) => self.answer_synced(inode, move |done| empty(reply, done)),
             Err(e) => reply.error(errno(e)),
         }
     }
@@ -586,7 +596,7 @@ impl Served {
             Err(e) => reply.error(errno(e)),
         };
         match copied {
-            Ok((n, to, true)) => self.answer_synced(&to, move |done| answer(done.map(|()| n))),
+            Ok((n, to, true)) => self.answer_synced(to, move |done| answer(done.map(|()| n))),
             copied => answer(copied.map(|(n, ..)| n)),
         }
     }
@@ -595,7 +605,10 @@ impl Served {
 /// `cached`: the inode, if the kernel has written its pages back.
 fn answer_written(live: &TreeLive, cached: Option<u64>, done: Result<usize>, reply: ReplyWrite) {
     match done {
-        Ok(n) => reply.written(n as u32),
+        Ok(n) => {
+            rooms::replies();
+            reply.written(n as u32);
+        }
         Err(e) => {
             if let Some(ino) = cached {
                 live.write_back_was_refused(ino);

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, INodeNo, ReplyEmpty, TimeOrNow};
 use rustix::io::Errno;
 
+use super::rooms;
 use crate::record::{Kind, Time};
 use crate::tree::Result;
 
@@ -85,6 +86,7 @@ pub(super) fn kind_of(mode: u32) -> Result<Kind> {
 }
 
 pub(super) fn empty(reply: ReplyEmpty, done: Result<()>) {
+    rooms::replies();
     match done {
         Ok(()) => reply.ok(),
         Err(e) => reply.error(errno(e)),
