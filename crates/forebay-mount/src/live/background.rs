@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::groups::Closed;
-use super::{now_ns, Journal, Live, What};
+use super::waits::Wait;
+use super::{now_ns, Inode, Journal, Live, What};
 use crate::record::{Record, Records};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Result, Tree};
@@ -135,6 +136,38 @@ impl<T: Tree, J: Journal> Live<T, J> {
             let _ = self.wait(last);
         }
         true
+    }
+
+    /// Before a change of content that is not logged.  The tree may show its time after a crash.
+    /// If the log had no durable entry since long before, as when it is full, the replay would take
+    /// the change for one of after the crash and keep the log's content from the file.  So an entry
+    /// comes first, and waits for space as a sync does.
+    pub(super) fn before_unlogged(&self, inode: &Inode<T::Node>) -> Result<()> {
+        // Less than the replay's slack.
+        const SILENCE_NS: u64 = 2_000_000_000;
+        let is_silent = || now_ns().abs_diff(self.alive_ns.load(Ordering::Relaxed)) > SILENCE_NS;
+        let bound = inode.bound.load(Ordering::Relaxed);
+        if bound == 0 || !is_silent() || planted(Bug::SilentWrites) {
+            return Ok(());
+        }
+        let mut waits = None;
+        // Another thread may append meanwhile.
+        while is_silent() && bound > self.groups.numbers().1 {
+            self.alive()?;
+            let seen = self.groups.syncs();
+            let Some(hold) = self.groups.enter_if_pending() else { break };
+            let alive = Records::of(&Record::Alive);
+            let entry = self.append(What::Sign, &hold, &[], false, &alive)?;
+            drop(hold);
+            match entry {
+                Some(entry) => return self.wait(entry.ticket),
+                None => {
+                    waits.get_or_insert_with(|| Wait::begin(&self.waits));
+                    self.groups.wait_for_space(seen, self.options.space_wait);
+                }
+            }
+        }
+        self.alive()
     }
 
     /// Syncs everything in the tree and empties the log.

@@ -68,6 +68,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.alive()?;
         let mut content = to.content();
         content.kept = None;
+        self.before_unlogged(to)?;
         let copied = self.with_room(tree);
         // An error may come after a part was written.
         let written = *copied.as_ref().unwrap_or(&length);
@@ -86,6 +87,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // The lock is taken before the write to the tree, so that kept writes are in the order
         // of the writes.
         let mut content = inode.content();
+        self.before_unlogged(inode)?;
         let kept = content.kept.take();
         let written = self.write_tree(inode, offset, bytes)?;
         let bytes = &bytes[..written];

@@ -277,6 +277,10 @@ pub struct Live<T: Tree, J: Journal> {
     appender: Mutex<Appender>,
     /// The ticket of the last entry.
     last: AtomicU64,
+    /// When the last entry was appended, and the last one that is known to be durable (ns since
+    /// 1970).
+    appended_ns: AtomicU64,
+    alive_ns: AtomicU64,
     order: Order,
     /// The tree can say how far it is.
     may_precede: AtomicBool,
@@ -323,6 +327,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
             latest_ns: AtomicU64::new(0),
             appender: Mutex::default(),
             last: AtomicU64::new(0),
+            appended_ns: AtomicU64::new(0),
+            alive_ns: AtomicU64::new(now_ns()),
             order: Order::default(),
             may_precede: AtomicBool::new(false),
             groups: Groups::new(synced, options.bytes),
@@ -466,7 +472,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if ticket.is_durable() {
             return Ok(());
         }
-        self.journal.wait(ticket).map_err(|e| self.fail_log(&e))
+        // In this order: the entry of this time has no later ticket than the last one.
+        let appended = self.appended_ns.load(Ordering::Acquire);
+        let last = self.last_ticket();
+        self.journal.wait(ticket).map_err(|e| self.fail_log(&e))?;
+        if ticket.0 >= last.0 {
+            self.alive_ns.store(appended, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Waits until the logged content is durable, and lets go of its group.
@@ -581,6 +594,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
             Err(failed @ JournalError::Failed(_)) => return Err(self.fail_log(&failed)),
         };
         self.last.store(ticket.0, Ordering::Release);
+        self.appended_ns.store(now, Ordering::Release);
+        if ticket.is_durable() {
+            self.alive_ns.store(now, Ordering::Relaxed);
+        }
         if what == What::Change && self.names_wait_for_syncs() {
             self.order.begin(number);
         }

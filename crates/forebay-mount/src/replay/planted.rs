@@ -61,6 +61,7 @@ pub enum Bug {
     CleanIsDurable,
     ErrorOfAnother,
     BusyKeepsAll,
+    SilentWrites,
     OneEndsTooEarly,
     NamesTwice,
     ContentForgotten,
