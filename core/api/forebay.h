@@ -320,7 +320,7 @@ struct fby_volume_info {
 
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index);
 /* Refused while the volume is attached, and while it holds data, unless discard is set.  In a grouped
- * pool WAIT_TICKET: requests have to end first (groups.h). */
+ * pool WAIT_TICKET: requests have to end first (groups.h); WAIT_SLOT. */
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard);
 int fby_volume_find(struct fby_pool *p, const char *name, u16 *index);
 int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out);
@@ -380,7 +380,8 @@ struct fby_attach {
 };
 int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a);
 /* No request of the volume may be in flight, including destage: otherwise BUSY.  Cached pages
- * stay cached. */
+ * stay cached.  In a grouped pool what was appended has to be durable first: WAIT_TICKET, WAIT_SLOT;
+ * the host waits, carries out requests of the device (groups.h), and calls again. */
 int fby_volume_detach(struct fby_pool *p, u16 index);
 
 /* --- I/O ---------------------------------------------------------------- */

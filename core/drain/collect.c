@@ -47,7 +47,7 @@ static void collect_page(struct fby_drain *p, struct fby_destage *d, u32 cap, u3
 	else
 		r.carry = FBY_CARRY_DAMAGED;
 	*low = r.k + 1;
-	if (r.k > d->cut)
+	if (r.k > d->cut || r.k <= d->rescue.upto)
 		return;
 	out = fby_heap_add(d->page, &d->n, cap, r);
 	if (out < *evicted)
@@ -98,8 +98,13 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	u64 evicted = FBY_NO_SEQ;
+	bool rescues = d->rescue.round;
 	u32 c = FBY_NO_CHUNK, cap = fby_plan_pages(p, volume);
 
+	if (rescues) {
+		cap = fby_round_most(d);
+		d->plan.keeps = d->refused.longer = false;
+	}
 	d->n = d->pos = d->run = d->pulled = d->ahead = 0;
 	d->issued = 0;
 	d->failed = false;
@@ -108,7 +113,8 @@ void fby_round_collect(struct fby_drain *p, u16 volume, u32 *wake)
 	d->cut = cut_below_in_flight(p, volume);
 	while ((c = fby_chunk_walk(p->space, volume, c, wake)) != FBY_NO_CHUNK) {
 		u64 seq_min = fby_load(&p->space->chunk[c].seq_min), low = seq_min;
-		u32 sealed = fby_load(&p->space->chunk[c].sealed);
+		/* A group that could not be appended again lies behind the end of its chunk. */
+		u32 sealed = rescues && !FBY_BUG(PAGES_RESCUE_SETTLED) ? p->space->store.chunk_pages : fby_load(&p->space->chunk[c].sealed);
 
 		if (seq_min > d->cut)
 			break; /* and so are all after it */

@@ -12,6 +12,8 @@ bool fby_drain_clean(struct fby_drain *p, u16 index)
 		return true;
 	if (fby_is_placed(p->cache, index))
 		return fby_placed_clean(p, index);
+	if (fby_rescues(p) && fby_rescued(p, index))
+		return true;
 	return fby_owner_pages(p->space, index) == fby_load(&p->cache->volume[index].lost_only);
 }
 

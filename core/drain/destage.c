@@ -268,7 +268,8 @@ static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *w
 		if (d->outstanding == 0) {
 			fby_pace_adapt(&p->volume[volume].pace, d->nrequests);
 			fby_plan_written(p, volume);
-			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF : fby_refused_judge(p, volume));
+			go_on_to(p, volume, d->failed ? FBY_PH_BACKOFF :
+				 d->rescue.round ? FBY_PH_FLUSH : fby_refused_judge(p, volume));
 			return FBY_AGAIN;
 		}
 		return carry_ahead(p, volume, wake) ? FBY_AGAIN : FBY_DONE;
@@ -329,22 +330,11 @@ static bool replaced_durable(struct fby_drain *p, u16 volume)
 	return fby_stream_ticket(p->space, ticket) == FBY_TICKET_DURABLE || FBY_BUG(PAGES_WATERMARK_EARLY);
 }
 
-/* The device of a grouped pool has failed: no page is released any more, since its watermark cannot
- * be recorded. */
-static int commit_failed(struct fby_drain *p, u16 volume)
-{
-	p->volume[volume].destage.failed = true;
-	go_on_to(p, volume, FBY_PH_BACKOFF);
-	return FBY_AGAIN;
-}
-
 static int commit(struct fby_drain *p, u16 volume)
 {
 	struct fby_owner *o = &p->space->owner[volume];
 	struct fby_drained *v = &p->volume[volume];
 
-	if (media_failed(p->space->store.media))
-		return commit_failed(p, volume);
 	if (fby_unlikely(v->destage.ticket) && !replaced_durable(p, volume))
 		return FBY_DONE;
 	if (v->destage.cut > o->rec.watermark) {
@@ -352,8 +342,8 @@ static int commit(struct fby_drain *p, u16 volume)
 		if (!FBY_BUG(FREE_BEFORE_WATERMARK))
 			fby_owner_write(p->space, volume);
 	}
-	if (media_failed(p->space->store.media))
-		return commit_failed(p, volume);
+	if (fby_rescues(p)) /* its record may not be there */
+		return FBY_AGAIN;
 	v->destage.pos = 0;
 	go_on_to(p, volume, FBY_PH_RELEASE);
 	return FBY_AGAIN;
@@ -465,6 +455,34 @@ static bool any_closed(struct fby_drain *p, u16 volume)
 	return found;
 }
 
+/* The device of the pool has failed. */
+static int rescue_step(struct fby_drain *p, u16 volume, u32 *wake)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (fby_rescued(p, volume)) {
+		fby_store(&d->drain, false);
+		return FBY_DONE;
+	}
+	fby_rescue_collect(p, volume, wake);
+	if (d->n == 0 && !d->failed)
+		return FBY_DONE;
+	go_on_to(p, volume, d->n ? FBY_PH_PLAN : FBY_PH_BACKOFF);
+	return FBY_AGAIN;
+}
+
+/* It has: nothing that the round needs becomes durable, so the round ends where it is. */
+static void rescue_begin(struct fby_drain *p, u16 volume)
+{
+	struct fby_destage *d = &p->volume[volume].destage;
+
+	if (d->phase == FBY_PH_CARRY || d->phase == FBY_PH_COMMIT)
+		fby_rescue_flushed(p, volume);
+	else if (d->phase != FBY_PH_PLAN || d->rescue.round)
+		return;
+	go_on_to(p, volume, FBY_PH_IDLE);
+}
+
 static int idle_step(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -528,7 +546,7 @@ static int step(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *wake)
 
 	switch (d->phase) {
 	case FBY_PH_IDLE:
-		decision = idle_step(p, volume, wake);
+		decision = fby_rescues(p) ? rescue_step(p, volume, wake) : idle_step(p, volume, wake);
 		if (d->phase == FBY_PH_IDLE)
 			leave_gate(p, volume, wake);
 		return decision;
@@ -589,7 +607,9 @@ int fby_destage_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u32 *
 	fby_plan_took(p, volume);
 	/* No phase of the round may follow copies that may pass for a torn tail, except its
 	 * requests: the chunks that the copies came from are held. */
-	unsealed = d->copied_slots && !seal_kept(p, volume);
+	if (fby_rescues(p))
+		rescue_begin(p, volume);
+	unsealed = d->copied_slots && !fby_rescues(p) && !seal_kept(p, volume);
 	if (unsealed && (d->phase < FBY_PH_WRITE || d->phase > FBY_PH_FLUSHING))
 		return waits(p, FBY_WAIT_TICKET);
 	decision = step(p, volume, io, wake);

@@ -121,6 +121,16 @@ struct fby_refused {
 	u32 areas; /* noted so far */
 };
 
+/* What is on the origin though the device of a grouped pool has failed; see rescue.c. */
+struct fby_rescue {
+	bool round; /* the present round is for that */
+	u64 upto; /* pages up to this number are on the origin, and flushed there, */
+	u64 refused; /* but for those that it refused; the lowest; 0: none */
+	/* shared */
+	bool all; /* everything was, when so many pages had been appended */
+	u64 appended;
+};
+
 /* Owned by fby_destage_step. */
 struct fby_destage {
 	enum fby_phase phase;
@@ -145,6 +155,7 @@ struct fby_destage {
 	struct fby_refused refused;
 	u64 ticket; /* in a grouped pool: of what must be durable before the watermark is */
 	u64 copied_slots; /* slots with unsealed copies of kept pages, by bit */
+	struct fby_rescue rescue;
 	/* flight.c: a ring; taken requests begin at io[oldest] */
 	u32 nrequests, oldest, taken;
 	u8 *ring;
@@ -239,6 +250,18 @@ bool fby_placed_clean(const struct fby_drain *p, u16 volume);
 /* Has the volume an entry that exceeds max_age?  Pool lock held. */
 bool fby_volume_aged(const struct fby_drain *p, u16 volume);
 bool fby_destage_wanted(struct fby_drain *p, u16 volume); /* now? */
+
+/* --- rescue.c ---- */
+/* Has the device of the pool failed? */
+static inline bool fby_rescues(const struct fby_drain *p)
+{
+	return media_failed(p->space->store.media);
+}
+/* It has: is everything on the origin that it takes? */
+bool fby_rescued(const struct fby_drain *p, u16 volume);
+/* Lists the pages of a round.  None, and d->failed: those that were refused are tried after a pause. */
+void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake);
+void fby_rescue_flushed(struct fby_drain *p, u16 volume); /* the round's flush has succeeded */
 
 /* --- plan.c ---- */
 void fby_plan_start(struct fby_plan *plan);

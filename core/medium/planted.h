@@ -169,6 +169,9 @@
 	X(PAGES_READ_EARLY, "a read shows a page that a cut can take back") \
 	X(PAGES_WATERMARK_EARLY, "the watermark passes a page whose successor a cut can take back") \
 	X(PAGES_FLUSH_OF_SENT, "a flush waits for what was sent, not for what was appended") \
+	X(PAGES_DETACH_EARLY, "a volume is detached before what was appended to it is durable") \
+	X(PAGES_RESCUE_SETTLED, "when the device has failed, pages that are not settled never go to the origin") \
+	X(PAGES_RESCUE_REFUSED, "when the device has failed, a page that the origin refused counts as written") \
 	X(PAGES_FAILED_STAY, "the index shows a page whose group failed, where it never became durable") \
 	X(GROUP_PERSIST_IGNORED, "a record that could not be written counts as written") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \

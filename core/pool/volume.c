@@ -100,7 +100,8 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 {
 	u32 wake = 0, c = FBY_NO_CHUNK;
 
-	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+	/* Those of a grouped pool were closed before the record was written. */
+	for (u32 i = 0; i < p->space.opt.nslots && !p->space.store.unit; i++) {
 		struct fby_slot *s = &p->space.slot[i];
 
 		while (!fby_slot_try(s))
@@ -135,19 +136,19 @@ static void forget_pages(struct fby_pool *p, u16 volume)
 	fby_fetch_or(&p->space.wake_owed, wake);
 }
 
-/* In a grouped pool: is everything that was appended to the volume durable, and none of its chunks
- * open? */
-static bool left_stream(struct fby_pool *p, u16 index)
+/* In a grouped pool.  DONE: everything that was appended to the volume is durable, and none of its
+ * chunks is open.  WAIT_SLOT, WAIT_TICKET. */
+static int leave_stream(struct fby_pool *p, u16 index)
 {
 	struct fby_slot *s = fby_stream_slot(&p->space, index);
 	u32 wake = 0;
 
-	while (!fby_slot_try(s))
-		fby_relax();
+	if (!fby_slot_try(s))
+		return FBY_WAIT_SLOT;
 	fby_slot_close(&p->space, s, index, &wake);
 	fby_slot_give(&p->space, s, &wake);
 	fby_fetch_or(&p->space.wake_owed, wake);
-	return fby_stream_quiet(&p->space, index);
+	return fby_stream_quiet(&p->space, index) || FBY_BUG(PAGES_DETACH_EARLY) ? FBY_DONE : FBY_WAIT_TICKET;
 }
 
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
@@ -171,8 +172,11 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0 ||
 			 (owner->rec.kind == FBY_OWNER_STATIC && fby_static_any(&p->statics, index))))
 		return -FBY_E_VOLUME_DIRTY;
-	if (p->space.store.unit && !left_stream(p, index))
-		return media_failed(p->space.store.media) ? -FBY_E_MEDIUM : FBY_WAIT_TICKET;
+	if (media_failed(p->space.store.media))
+		return -FBY_E_MEDIUM;
+	rc = p->space.store.unit ? leave_stream(p, index) : FBY_DONE;
+	if (rc)
+		return rc;
 	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
 	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;
@@ -369,13 +373,34 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 	return FBY_DONE;
 }
 
+/* Closes the volume's chunks.  DONE: all are. */
+static int close_chunks(struct fby_pool *p, u16 index)
+{
+	int rc = FBY_DONE;
+	u32 wake = 0;
+
+	/* When the device has failed there is nothing to wait for, and no chunk is opened again. */
+	if (p->space.store.unit)
+		return media_failed(p->space.store.media) ? FBY_DONE : leave_stream(p, index);
+	for (u32 i = 0; i < p->space.opt.nslots; i++) {
+		if (!fby_slot_try(&p->space.slot[i])) {
+			rc = -FBY_E_BUSY;
+			break;
+		}
+		fby_slot_close(&p->space, &p->space.slot[i], index, &wake);
+		fby_slot_give(&p->space, &p->space.slot[i], &wake);
+	}
+	fby_fetch_or(&p->space.wake_owed, wake);
+	return rc;
+}
+
 int fby_volume_detach(struct fby_pool *p, u16 index)
 {
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_drained *dv;
-	bool busy = false;
 	u32 wake = 0;
+	int rc;
 
 	if (index >= p->space.store.sb.nvolumes)
 		return -FBY_E_NO_VOLUME;
@@ -392,20 +417,11 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 		fby_zero(&dv->destage, sizeof(dv->destage));
 		return FBY_DONE;
 	}
-	if (!p->space.opt.read_only) {
-		for (u32 i = 0; i < p->space.opt.nslots; i++) {
-			busy = !fby_slot_try(&p->space.slot[i]);
-			if (busy)
-				break;
-			fby_slot_close(&p->space, &p->space.slot[i], index, &wake);
-			fby_slot_give(&p->space, &p->space.slot[i], &wake);
-		}
-	}
-	if (!busy)
-		fby_relocate_settle(&p->drain, index, &wake);
+	rc = p->space.opt.read_only ? FBY_DONE : close_chunks(p, index);
+	if (rc)
+		return rc;
+	fby_relocate_settle(&p->drain, index, &wake);
 	fby_fetch_or(&p->space.wake_owed, wake);
-	if (busy)
-		return -FBY_E_BUSY;
 	fby_destage_settle(&p->drain, index);
 	owner->attached = false;
 	fby_entitle(&p->space, owner, false);

@@ -482,6 +482,7 @@ static bool found(u32 id, u64 seeds, bool of_volumes)
 		alarm(60); /* then it was not found */
 		if (of_volumes) {
 			volume_scenes();
+			volume_failed(1, seeds / 4);
 			volume_lives(1, 4 * seeds);
 		} else {
 			group_scenes();
@@ -534,6 +535,7 @@ int main(int argc, char **argv)
 	lives(seeds);
 	volume_scenes();
 	volume_lives(first_seed, 2 * seeds);
+	volume_failed(first_seed, seeds);
 	printf("groups: %u lives, %llu cuts, %llu kills, %llu states: nothing acknowledged was lost\n", seeds_run,
 	       (unsigned long long)cuts, (unsigned long long)kills, (unsigned long long)states);
 	printf("groups: %llu groups of %llu entries, %llu flushes, %llu chunks opened, %llu errors, %llu groups again, %llu "
@@ -541,5 +543,6 @@ int main(int argc, char **argv)
 	       (unsigned long long)total_flushes, (unsigned long long)total_opened, (unsigned long long)total_errors,
 	       (unsigned long long)total_again, (unsigned long long)total_failed);
 	volume_told();
+	volume_failed_told();
 	return 0;
 }

@@ -14,5 +14,7 @@ void group_scenes(void); /* group_scenes.c */
 void volume_scenes(void); /* volume_scenes.c */
 void volume_lives(u64 first, u64 seeds); /* volume_explore.c */
 void volume_told(void);
+void volume_failed(u64 first, u64 lives); /* volume_failed.c */
+void volume_failed_told(void);
 
 #endif

@@ -39,7 +39,7 @@ static void try_state(void)
 
 	states++;
 	world_load(&after);
-	origin_cut(&origin, &vm.origin);
+	origin_cut(&origin, &vm->origin);
 	after.persists = depth == 0 && chance(8) == 0 ? recovery_cut : NULL;
 	p = open_pool(&after, &after_memory, &after_bytes, &report);
 	after.persists = NULL;
@@ -100,7 +100,7 @@ static bool draining;
 static void look_at_tickets(void)
 {
 	for (u32 i = 0; i < VSECTORS; i++) {
-		struct sector *s = &vm.sector[i];
+		struct sector *s = &vm->sector[i];
 
 		while (s->floor + 1 < s->n && fby_ticket_state(pool, s->ticket[s->floor + 1]) == FBY_TICKET_DURABLE)
 			s->floor++;
@@ -153,7 +153,7 @@ static void end_one(void)
 
 static void add_version(u32 sector, u32 version, u64 ticket)
 {
-	struct sector *s = &vm.sector[sector];
+	struct sector *s = &vm->sector[sector];
 
 	if (s->n == VERSIONS)
 		lost("too many versions of a sector");
@@ -164,7 +164,7 @@ static void add_version(u32 sector, u32 version, u64 ticket)
 static bool full(void)
 {
 	for (u32 i = 0; i < VSECTORS; i++)
-		if (vm.sector[i].n > VERSIONS - 8)
+		if (vm->sector[i].n > VERSIONS - 8)
 			return true;
 	return false;
 }
@@ -178,7 +178,7 @@ static bool waited(int rc)
 /* What the writer of [sector, +n) may be told when this is durable. */
 static u64 ticket_of_write(void)
 {
-	u64 ticket = fby_volume_ticket(pool, vm.index);
+	u64 ticket = fby_volume_ticket(pool, vm->index);
 
 	must(ticket != 0, "a write on a device is durable at once");
 	return ticket;
@@ -188,7 +188,7 @@ static void write_steps(u32 sector, u32 n, const u8 *bytes)
 {
 	const struct fby_vec vec[2] = { { bytes, 512 }, { bytes + 512, (n - 1) * 512 } };
 	struct fby_write w;
-	int rc = fby_write_begin(pool, &w, vm.index, sector, n);
+	int rc = fby_write_begin(pool, &w, vm->index, sector, n);
 	u32 version;
 
 	if (rc != FBY_DONE) {
@@ -223,15 +223,15 @@ static void write_some(void)
 	if (sector + n > VSECTORS)
 		n = VSECTORS - sector;
 	for (u32 i = 0; i < n; i++)
-		bytes_of_version(++vm.versions, bytes + i * 512);
+		bytes_of_version(++vm->versions, bytes + i * 512);
 	if (chance(3) == 0) {
 		write_steps(sector, n, bytes);
 		return;
 	}
-	rc = fby_write(pool, vm.index, sector, n, bytes, &done, &wake);
+	rc = fby_write(pool, vm->index, sector, n, bytes, &done, &wake);
 	must(rc == FBY_DONE || waited(rc), "write");
 	for (u32 i = 0; i < done; i++)
-		add_version(sector + i, vm.versions - n + 1 + i, ticket_of_write());
+		add_version(sector + i, vm->versions - n + 1 + i, ticket_of_write());
 	total_writes += done > 0;
 }
 
@@ -246,7 +246,7 @@ static void zero_some(void)
 		return;
 	if (sector + n > VSECTORS)
 		n = VSECTORS - sector;
-	rc = fby_range(pool, vm.index, (enum fby_kind)kind, sector, n, &done, &past, &wake);
+	rc = fby_range(pool, vm->index, (enum fby_kind)kind, sector, n, &done, &past, &wake);
 	for (u32 i = 0; i < done; i++)
 		add_version(sector + i, 0, ticket_of_write());
 	if (rc == FBY_ORIGIN) /* not cached: the origin refuses it */
@@ -259,14 +259,14 @@ static void zero_some(void)
 static void read_some(void)
 {
 	u32 block = chance(VBLOCKS), version[8];
-	int rc = read_block(pool, &vm.origin, block, version);
+	int rc = read_block(pool, &vm->origin, block, version);
 
 	if (rc != FBY_DONE) {
 		must(waited(rc), "read");
 		return;
 	}
 	for (u32 i = 0; i < 8; i++) {
-		struct sector *s = &vm.sector[block * 8 + i];
+		struct sector *s = &vm->sector[block * 8 + i];
 		u32 k = s->n;
 
 		while (k > 0 && s->version[k - 1] != version[i])
@@ -289,7 +289,7 @@ static void destage_one(void)
 	if (fby_destage_step(pool, now, &destage[ndestage].io, &next, &wake) != FBY_ORIGIN)
 		return;
 	destage[ndestage].number = ++numbers;
-	origin_io(&vm.origin, &destage[ndestage++].io, numbers);
+	origin_io(&vm->origin, &destage[ndestage++].io, numbers);
 	if (chance(4) == 0)
 		cut();
 }
@@ -310,9 +310,9 @@ static void complete_one(void)
 		error = 5;
 	}
 	if (io.op != FBY_IO_FLUSH)
-		origin_ended(&vm.origin, number, !error);
+		origin_ended(&vm->origin, number, !error);
 	else if (!error)
-		origin_flushed(&vm.origin);
+		origin_flushed(&vm->origin);
 	fby_destage_complete(pool, io.id, error);
 	if (chance(4) == 0)
 		cut();
@@ -341,7 +341,7 @@ static void damage(void)
 	struct fby_recovery_report report;
 	struct origin origin;
 	struct fby_medium_load load = { 0 };
-	u64 ticket = fby_volume_ticket(pool, vm.index);
+	u64 ticket = fby_volume_ticket(pool, vm->index);
 
 	if (ticket)
 		fby_medium_load(pool, ticket, &load);
@@ -355,10 +355,10 @@ static void damage(void)
 		memcpy(after.unreadable, live.unreadable, BLOCKS);
 		after.unreadable[b] = 1;
 		world_load(&after);
-		origin_cut(&origin, &vm.origin);
+		origin_cut(&origin, &vm->origin);
 		damages++;
 		p = open_pool(&after, &after_memory, &after_bytes, &report);
-		rc = attach_volume(p, vm.index, FBY_HOLES_ISOLATE, &memory);
+		rc = attach_volume(p, vm->index, FBY_HOLES_ISOLATE, &memory);
 		must(rc == FBY_DONE || rc == -FBY_E_HOLES, "attach of a damaged volume");
 		if (rc != FBY_DONE)
 			continue; /* it says that something is lost */
@@ -376,23 +376,23 @@ static void start(enum fby_durable durable)
 	const struct fby_format f = { .uuid = { 3, 1 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
 	struct fby_volume_spec spec = { .name = "v", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
 	struct fby_recovery_report report;
-	void *memory = vm.memory;
+	void *memory = vm->memory;
 
 	world_make(&live, durable);
 	world_make(&after, durable);
 	must(fby_format(&live.media, &f) == FBY_DONE, "format");
 	world_load(&live);
-	memset(&vm, 0, sizeof(vm));
-	vm.memory = memory;
+	memset(vm, 0, sizeof(*vm));
+	vm->memory = memory;
 	nflight = ndestage = numbers = 0;
 	draining = false;
 	now = 1;
 	pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
-	must(fby_volume_add(pool, &spec, &vm.index) == FBY_DONE, "add");
-	must(attach_volume(pool, vm.index, FBY_HOLES_FAIL, &vm.memory) == FBY_DONE, "attach");
+	must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add");
+	must(attach_volume(pool, vm->index, FBY_HOLES_FAIL, &vm->memory) == FBY_DONE, "attach");
 	for (u32 i = 0; i < VSECTORS; i++) {
-		vm.origin.durable[i] = ++vm.versions;
-		add_version(i, vm.versions, 0);
+		vm->origin.durable[i] = ++vm->versions;
+		add_version(i, vm->versions, 0);
 	}
 	live.persists = live_persists;
 }
@@ -424,7 +424,7 @@ static void step(void)
 	default:
 		if (chance(6) == 0) {
 			draining = !draining;
-			must(fby_volume_drain(pool, vm.index, draining) == FBY_DONE, "drain");
+			must(fby_volume_drain(pool, vm->index, draining) == FBY_DONE, "drain");
 		} else if (chance(3) == 0) {
 			pump();
 		}
@@ -455,7 +455,7 @@ static void one_life(u64 number)
 	}
 	pump();
 	fby_medium_info(pool, &info);
-	must(fby_volume_info(pool, vm.index, &vi) == FBY_DONE, "info");
+	must(fby_volume_info(pool, vm->index, &vi) == FBY_DONE, "info");
 	total_groups += info.groups;
 	total_pages += info.records;
 	total_again += info.again;

@@ -71,19 +71,19 @@ static void use(struct fby_pool *p)
 		for (u32 i = 0; i < CHUNK / 4096; i++)
 			(void)fby_entry_info(p, c, i, true, &entry);
 	}
-	if (attach_volume(p, vm.index, FBY_HOLES_ACCEPT, &attach_memory) != FBY_DONE)
+	if (attach_volume(p, vm->index, FBY_HOLES_ACCEPT, &attach_memory) != FBY_DONE)
 		return;
 	used++;
 	for (u32 block = 0; block < VBLOCKS; block++)
-		(void)fby_read_block(p, vm.index, block, 0, 8, bytes, &from_origin, &gone);
-	(void)fby_volume_drain(p, vm.index, true);
+		(void)fby_read_block(p, vm->index, block, 0, 8, bytes, &from_origin, &gone);
+	(void)fby_volume_drain(p, vm->index, true);
 	for (u32 i = 0; i < 60; i++) {
 		u64 next, n = i;
 		u32 done = 0;
 		struct fby_io io;
 
 		if (i % 8 == 0)
-			(void)fby_write(p, vm.index, chance(VBLOCKS) * 8, 8, bytes, &done, &wake);
+			(void)fby_write(p, vm->index, chance(VBLOCKS) * 8, 8, bytes, &done, &wake);
 		if (fby_destage_step(p, n * 50000000, &io, &next, &wake) == FBY_ORIGIN)
 			fby_destage_complete(p, io.id, 0);
 		while (fby_medium_next(p, &medium, &wake) == FBY_DONE)

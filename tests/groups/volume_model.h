@@ -39,7 +39,7 @@ struct volume_model {
 	struct origin origin;
 	void *memory; /* of attach */
 };
-extern struct volume_model vm;
+extern struct volume_model vms[2], *vm; /* vm: the one that is looked at */
 
 void bytes_of_version(u32 version, u8 *to); /* a sector */
 u32 version_of_bytes(const u8 *bytes); /* ~0: they are no version's */

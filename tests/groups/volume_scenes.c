@@ -9,29 +9,37 @@
 static const struct geometry scene = { 4096, 65536, 8, 0, 1 };
 static struct world w, cut;
 static struct fby_pool *pool;
-static void *memory, *cut_memory, *attach_memory;
+static void *memory, *cut_memory, *attach_memory[2], *look_memory[2];
 static u64 bytes, cut_bytes, now;
-static u32 numbers;
+static u32 numbers, nvolumes;
 
-static void start(enum fby_durable durable)
+static void start(enum fby_durable durable, u32 n)
 {
-	const struct fby_format f = { .uuid = { 5 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
-	struct fby_volume_spec spec = { .name = "v", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+	const struct fby_format f = { .uuid = { 5 }, .chunk_size = CHUNK, .nvolumes = 3, .unit = UNIT };
 	struct fby_recovery_report report;
 
 	world_make(&w, durable);
 	world_make(&cut, durable);
 	must(fby_format(&w.media, &f) == FBY_DONE, "format");
 	world_load(&w);
-	memset(&vm, 0, sizeof(vm));
+	w.persists = NULL;
 	now = 1;
+	numbers = 0;
+	nvolumes = n;
 	pool = open_pool(&w, &memory, &bytes, &report);
-	must(fby_volume_add(pool, &spec, &vm.index) == FBY_DONE, "add");
-	must(attach_volume(pool, vm.index, FBY_HOLES_FAIL, &attach_memory) == FBY_DONE, "attach");
-	for (u32 i = 0; i < VSECTORS; i++) {
-		vm.sector[i].version[0] = vm.origin.durable[i] = ++vm.versions;
-		vm.sector[i].n = 1;
+	for (vm = vms; vm < vms + n; vm++) {
+		struct fby_volume_spec spec = { .name = "a", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+
+		memset(vm, 0, sizeof(*vm));
+		spec.name[0] += (char)(vm - vms);
+		must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add");
+		must(attach_volume(pool, vm->index, FBY_HOLES_FAIL, &attach_memory[vm - vms]) == FBY_DONE, "attach");
+		for (u32 i = 0; i < VSECTORS; i++) {
+			vm->sector[i].version[0] = vm->origin.durable[i] = ++vm->versions;
+			vm->sector[i].n = 1;
+		}
 	}
+	vm = vms;
 }
 
 /* The next request, which is sent, and ends with or without an error.  False: there is none. */
@@ -61,30 +69,34 @@ static void must_write(u32 block)
 	u32 done = 0, wake = 0;
 
 	for (u32 s = 0; s < 8; s++) {
-		struct sector *sector = &vm.sector[block * 8 + s];
+		struct sector *sector = &vm->sector[block * 8 + s];
 
-		bytes_of_version(++vm.versions, data + s * 512);
-		sector->version[sector->n] = vm.versions;
+		bytes_of_version(++vm->versions, data + s * 512);
+		sector->version[sector->n] = vm->versions;
 		sector->floor = sector->n++;
 	}
-	must(fby_write(pool, vm.index, block * 8, 8, data, &done, &wake) == FBY_DONE, "write");
+	must(fby_write(pool, vm->index, block * 8, 8, data, &done, &wake) == FBY_DONE, "write");
 	settle();
-	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm.index)) == FBY_TICKET_DURABLE, "a write is not durable");
+	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm->index)) == FBY_TICKET_DURABLE, "a write is not durable");
 }
 
 static void look(struct fby_pool *p, bool damaged, const char *what)
 {
-	static void *mem;
+	struct volume_model *was = vm;
 	u32 version[8];
-	int rc = attach_volume(p, vm.index, FBY_HOLES_ISOLATE, &mem);
 
-	must(rc == FBY_DONE || (damaged && rc == -FBY_E_HOLES), "attach");
-	for (u32 block = 0; block < VBLOCKS && rc == FBY_DONE; block++) {
-		int read = read_block(p, &vm.origin, block, version);
+	for (vm = vms; vm < vms + nvolumes; vm++) {
+		int rc = attach_volume(p, vm->index, FBY_HOLES_ISOLATE, &look_memory[vm - vms]);
 
-		must(read == FBY_DONE || (damaged && read == -FBY_E_LOST), "a block cannot be read");
-		must(read != FBY_DONE || block_is_new(block, version), what);
+		must(rc == FBY_DONE || (damaged && rc == -FBY_E_HOLES), "attach");
+		for (u32 block = 0; block < VBLOCKS && rc == FBY_DONE; block++) {
+			int read = read_block(p, &vm->origin, block, version);
+
+			must(read == FBY_DONE || (damaged && read == -FBY_E_LOST), "a block cannot be read");
+			must(read != FBY_DONE || block_is_new(block, version), what);
+		}
 	}
+	vm = was;
 }
 
 /* The power is cut; unreadable: a block that cannot be read then, or 0. */
@@ -93,6 +105,7 @@ static void must_find(u32 unreadable, const char *what)
 	struct fby_recovery_report report;
 
 	world_copy(&cut, &w);
+	cut.refuse = 0;
 	if (unreadable)
 		cut.unreadable[unreadable] = 1;
 	world_load(&cut);
@@ -106,9 +119,9 @@ static void damaged_in_round(void)
 	u64 next;
 	u32 wake = 0;
 
-	start(FBY_DURABLE_THROUGH);
+	start(FBY_DURABLE_THROUGH, 1);
 	must_write(0);
-	must(fby_volume_drain(pool, vm.index, true) == FBY_DONE, "drain");
+	must(fby_volume_drain(pool, vm->index, true) == FBY_DONE, "drain");
 	for (u32 i = 0; i < 100 && io.op != FBY_IO_WRITE; i++) {
 		now += 1000000;
 		if (fby_destage_step(pool, now, &io, &next, &wake) == FBY_DONE)
@@ -127,7 +140,7 @@ static void settled_elsewhere(void)
 	u32 wake = 0;
 	bool failed = false;
 
-	start(FBY_DURABLE_THROUGH);
+	start(FBY_DURABLE_THROUGH, 1);
 	must_write(0);
 	for (u32 i = 0; i < 100 && !failed; i++) {
 		now += 150000000;
@@ -142,6 +155,167 @@ static void settled_elsewhere(void)
 	}
 }
 
+/* --- records, and ends ------------------------------------------------------------------------- */
+
+/* Destages a step, and carries out what it asks for. */
+static void destage(void)
+{
+	struct fby_io io;
+	u32 wake = 0;
+	u64 next;
+
+	now += 1000;
+	if (fby_destage_step(pool, now, &io, &next, &wake) != FBY_ORIGIN)
+		return;
+	for (vm = vms; vm->index != io.volume; vm++)
+		;
+	origin_io(&vm->origin, &io, ++numbers);
+	if (io.op == FBY_IO_FLUSH)
+		origin_flushed(&vm->origin);
+	else
+		origin_ended(&vm->origin, numbers, true);
+	fby_destage_complete(pool, io.id, 0);
+	vm = vms;
+}
+
+/* The other volume fills chunks, and frees them. */
+static void other_writes(u32 n)
+{
+	vm = &vms[1];
+	for (u32 i = 0; i < n; i++)
+		must_write(i % 3);
+	vm = vms;
+}
+
+/* Sends nothing of it. */
+static void write_only(u32 block)
+{
+	u8 data[4096];
+	u32 done = 0, wake = 0;
+
+	for (u32 s = 0; s < 8; s++) {
+		struct sector *sector = &vm->sector[block * 8 + s];
+
+		bytes_of_version(++vm->versions, data + s * 512);
+		sector->version[sector->n++] = vm->versions;
+	}
+	must(fby_write(pool, vm->index, block * 8, 8, data, &done, &wake) == FBY_DONE, "write");
+}
+
+static void written_is_durable(u32 block)
+{
+	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm->index)) == FBY_TICKET_DURABLE, "it has ended over what is not durable");
+	for (u32 s = 0; s < 8; s++)
+		vm->sector[block * 8 + s].floor = vm->sector[block * 8 + s].n - 1;
+}
+
+/* A record with a watermark cannot be written so many times. */
+static void watermark_refused(u32 refuse)
+{
+	struct fby_volume_info info;
+
+	start(FBY_DURABLE_THROUGH, 1);
+	for (u32 block = 0; block < VBLOCKS; block++)
+		must_write(block);
+	must(fby_volume_drain(pool, vm->index, true) == FBY_DONE, "drain");
+	w.refuse = refuse;
+	for (u32 i = 0; i < 400 && !fby_volume_clean(pool, vm->index); i++) {
+		now += 50000000;
+		destage();
+		settle();
+		must_find(0, "a block is lost when a watermark cannot be recorded");
+	}
+	must(fby_volume_clean(pool, vm->index), "a drain does not end when a watermark cannot be recorded");
+	must(fby_volume_info(pool, vm->index, &info) == FBY_DONE, "info");
+	must((refuse > 2) == (w.below.failed != 0) && (refuse > 2) == (info.pages != 0), "a pool has failed or not");
+	for (u32 s = 0; s < VSECTORS; s++)
+		must(vm->origin.durable[s] == vm->sector[s].version[vm->sector[s].n - 1], "the origin lacks a block after a drain");
+}
+
+/* A volume was removed, and one of its name added. */
+static void look_at_removed(struct fby_pool *p)
+{
+	u32 version[8];
+
+	must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &look_memory[0]) == FBY_DONE, "attach");
+	for (u32 block = 0; block < VBLOCKS; block++) {
+		must(read_block(p, &vm->origin, block, version) == FBY_DONE, "a block of a new volume cannot be read");
+		for (u32 s = 0; s < 8; s++)
+			must(version[s] == vm->origin.durable[block * 8 + s], "a new volume shows what a removed one had");
+	}
+}
+
+/* A volume is detached and removed while nothing of it was sent, and while another one with the same
+ * slot writes.  Neither call may wait by itself. */
+static void left_in_flight(void)
+{
+	struct fby_volume_spec spec = { .name = "c", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+	struct fby_recovery_report report;
+	u8 data[4096] = { 1 };
+	const struct fby_vec vec = { data, sizeof(data) };
+	struct fby_write write;
+	u16 third;
+	int rc;
+
+	start(FBY_DURABLE_FLUSH, 2);
+	must(fby_volume_add(pool, &spec, &third) == FBY_DONE, "add");
+	must_write(0);
+	write_only(1);
+	must(fby_write_begin(pool, &write, vm->index, 16, 8) == FBY_DONE, "begin");
+	must(fby_volume_detach(pool, vm->index) == FBY_WAIT_SLOT, "a volume is detached under a write");
+	must(fby_volume_remove(pool, third, true) == FBY_WAIT_SLOT, "a volume is removed while its slot is held");
+	fby_write_copy(pool, &write, &vec, 1, 0);
+	fby_write_commit(pool, &write);
+	fby_write_publish(pool, &write);
+	rc = fby_volume_detach(pool, vm->index);
+	must(rc == FBY_WAIT_TICKET, "a volume is detached before its writes are durable");
+	for (u32 i = 0; i < 100 && rc == FBY_WAIT_TICKET; i++) {
+		must(request(0), "a detach waits for nothing");
+		rc = fby_volume_detach(pool, vm->index);
+	}
+	must(rc == FBY_DONE, "detach");
+	written_is_durable(1);
+	nvolumes = 0;
+	must_find(0, "");
+	must(fby_volume_remove(pool, vm->index, false) == -FBY_E_VOLUME_DIRTY, "a volume with pages is removed");
+	must(fby_volume_remove(pool, vm->index, true) == FBY_DONE, "remove");
+	must(fby_volume_remove(pool, third, true) == FBY_DONE, "remove");
+	spec.name[0] = 'a';
+	must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add again");
+	settle();
+	world_copy(&cut, &w);
+	world_load(&cut);
+	look_at_removed(open_pool(&cut, &cut_memory, &cut_bytes, &report));
+}
+
+/* A clean close, and another one of what the next host finds. */
+static void closed_clean(void)
+{
+	struct fby_recovery_report report;
+	int rc = FBY_WAIT_TICKET;
+
+	start(FBY_DURABLE_FLUSH, 2);
+	for (u32 block = 0; block < VBLOCKS; block++)
+		must_write(block);
+	other_writes(5);
+	write_only(3);
+	for (u32 times = 0; times < 2; times++) {
+		rc = fby_pool_close(pool);
+		must(times || rc == FBY_WAIT_TICKET, "a pool is closed over what is not durable");
+		for (u32 i = 0; i < 100 && rc == FBY_WAIT_TICKET; i++) {
+			must(request(0), "a close waits for nothing");
+			rc = fby_pool_close(pool);
+		}
+		must(rc == FBY_DONE, "close");
+		if (times == 0)
+			written_is_durable(3);
+		world_load(&w);
+		pool = open_pool(&w, &memory, &bytes, &report);
+		must(report.clean && report.holes == 0 && report.damaged == 0, "a pool that was closed is not clean");
+		must_find(0, "a block is lost by a clean close");
+	}
+}
+
 void volume_scenes(void)
 {
 	const struct geometry *was = geometry;
@@ -150,6 +324,10 @@ void volume_scenes(void)
 	volumes = true;
 	damaged_in_round();
 	settled_elsewhere();
+	for (u32 refuse = 1; refuse <= 3; refuse++)
+		watermark_refused(refuse);
+	left_in_flight();
+	closed_clean();
 	volumes = false;
 	geometry = was;
 }

@@ -4,7 +4,7 @@
  */
 #include "volume_model.h"
 
-struct volume_model vm;
+struct volume_model vms[2], *vm = vms;
 
 void bytes_of_version(u32 version, u8 *to)
 {
@@ -126,7 +126,7 @@ int attach_volume(struct fby_pool *p, u16 index, enum fby_holes holes, void **me
 int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 version[8])
 {
 	u8 bytes[4096], origin, gone;
-	int rc = fby_read_block(p, vm.index, block, 0, 8, bytes, &origin, &gone);
+	int rc = fby_read_block(p, vm->index, block, 0, 8, bytes, &origin, &gone);
 
 	if (rc != FBY_DONE && rc != FBY_ORIGIN)
 		return rc;
@@ -140,7 +140,7 @@ int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 versio
 bool block_is_new(u32 block, const u32 version[8])
 {
 	for (u32 i = 0; i < 8; i++) {
-		const struct sector *s = &vm.sector[block * 8 + i];
+		const struct sector *s = &vm->sector[block * 8 + i];
 		u32 k = s->n;
 
 		while (k > s->floor && s->version[k - 1] != version[i])
@@ -159,8 +159,8 @@ static void drain_all(struct fby_pool *p, struct origin *o)
 	struct fby_medium_io medium;
 	struct fby_io io;
 
-	must(fby_volume_drain(p, vm.index, true) == FBY_DONE, "drain");
-	for (u32 i = 0; i < 2000 && !fby_volume_clean(p, vm.index); i++) {
+	must(fby_volume_drain(p, vm->index, true) == FBY_DONE, "drain");
+	for (u32 i = 0; i < 2000 && !fby_volume_clean(p, vm->index); i++) {
 		int rc = fby_destage_step(p, now, &io, &next, &wake);
 
 		if (rc == FBY_ORIGIN) {
@@ -176,7 +176,7 @@ static void drain_all(struct fby_pool *p, struct origin *o)
 			fby_medium_end(p, &medium, 0, &wake);
 		now += 50000000;
 	}
-	must(fby_volume_clean(p, vm.index), "a recovered volume cannot be destaged");
+	must(fby_volume_clean(p, vm->index), "a recovered volume cannot be destaged");
 }
 
 void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, bool drain)
@@ -188,7 +188,7 @@ void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report,
 	if (fby_check(p, true, text, sizeof(text)) != FBY_DONE)
 		lost(text);
 	must(report->holes == 0 && report->damaged == 0 && report->groups_lost == 0, "a plain cut is reported as a loss");
-	must(attach_volume(p, vm.index, FBY_HOLES_FAIL, &memory) == FBY_DONE, "attach after a cut");
+	must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &memory) == FBY_DONE, "attach after a cut");
 	for (u32 block = 0; block < VBLOCKS; block++) {
 		must(read_block(p, o, block, version) == FBY_DONE, "a block cannot be read after a cut");
 		must(block_is_new(block, version), "a block shows an older version than was acknowledged");
