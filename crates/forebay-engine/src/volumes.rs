@@ -111,12 +111,23 @@ impl<M: Medium> Engine<M> {
 
     /// Refused as busy while requests of the volume, destage's included, are in
     /// flight.  What is cached stays cached.
-    pub fn volume_detach(&self, index: u16) -> Result<()> {
+    /// In a grouped pool it may have to wait for a ticket or for the slot of its stream.
+    pub fn volume_detach_step(&self, index: u16) -> Result<Decision> {
         let mut admin = self.change();
         // SAFETY: the pool is open; admin keeps volume calls apart.
-        done(unsafe { sys::fby_volume_detach(self.pool, index) })?;
-        admin.remove(&index);
-        Ok(())
+        let step = decision(unsafe { sys::fby_volume_detach(self.pool, index) })?;
+        if step == Decision::Done {
+            admin.remove(&index);
+        }
+        Ok(step)
+    }
+
+    /// Of a pool that is written in place, which has nothing to wait for.
+    pub fn volume_detach(&self, index: u16) -> Result<()> {
+        match self.volume_detach_step(index)? {
+            Decision::Done => Ok(()),
+            _ => Err(Code(sys::FBY_E_BUSY)),
+        }
     }
 
     /// Destages all that it holds, for as long as on, or until it is clean.  Returns the

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use forebay_engine::sys;
+use forebay_engine::{sys, Decision};
 
 use crate::core::Core;
 use crate::destage::Destage;
 use crate::engine::Code;
 use crate::error::Result;
+use crate::grouped::Sender;
 use crate::{log, volume};
 
 pub(crate) type Logs = HashMap<u16, Vec<Weak<log::Inner>>>;
@@ -99,9 +100,14 @@ impl OpenPool {
         // Not locked while it waits: the origin may hang, and others are to be attached.
         let (mut volumes, done) = loop {
             let volumes = self.volumes();
-            match core.engine.volume_detach(index) {
-                Err(Code(sys::FBY_E_BUSY)) => drop(volumes),
-                done => break (volumes, done),
+            let seen = core.sender.as_ref().map_or(0, Sender::ends);
+            match (core.engine.volume_detach_step(index), &core.sender) {
+                (Ok(Decision::Wait(wait)), Some(sender)) => {
+                    drop(volumes);
+                    core.help(sender, wait, seen);
+                }
+                (Err(Code(sys::FBY_E_BUSY)), _) => drop(volumes),
+                (done, _) => break (volumes, done.map(drop)),
             }
             match tries {
                 ..YIELDS => std::thread::yield_now(),

@@ -267,7 +267,7 @@ fn a_write_that_nobody_waits_for_is_sent() {
 #[test]
 fn a_failed_device_is_named_and_reads_go_on() {
     for durable in [WriteDurable::Always, WriteDurable::Flush] {
-        let (model, pool, _origin, volume) = made(Durable::Fua, 24, durable, 0);
+        let (model, pool, origin, volume) = made(Durable::Fua, 24, durable, 0);
         volume.write_at_durably(&block(1, 5), BLOCK as u64).unwrap();
         let (writes, ..) = model.counts();
         model.plan(|plan| plan.dead_from = Some(writes));
@@ -281,6 +281,14 @@ fn a_failed_device_is_named_and_reads_go_on() {
         let mut there = vec![0; BLOCK];
         volume.read_at(&mut there, BLOCK as u64).unwrap();
         assert_eq!(version(1, &there), 5);
+        // The image has what was acknowledged, and the origin gets it.
+        let begun = std::time::Instant::now();
+        let in_time = |_: &_| match begun.elapsed() < std::time::Duration::from_secs(60) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        };
+        volume.drain(&mut { in_time }).unwrap();
+        assert_eq!(version(1, &origin.content()[BLOCK..2 * BLOCK]), 5);
         let _ = volume.detach();
         assert_eq!(pool.close().unwrap_err().exit_code(), 7);
     }
