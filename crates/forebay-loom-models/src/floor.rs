@@ -162,6 +162,7 @@ core/drain/collect.c fby_round_collect
             "fby_volume_drain_upto",
             "a bound above every number that was given out: the cut decides when it is passed",
         ),
+        ("fby_volume_info", "its read is of a failed device, where nothing is appended any more"),
         ("fby_volume_add", "the volume has no entries"),
         ("fby_volume_remove", "no request of the volume is in flight then"),
         ("fby_map_remove", "a map has no entries"),
