@@ -121,7 +121,7 @@ struct fby_refused {
 	u32 areas; /* noted so far */
 };
 
-/* What is on the origin though the device of a grouped pool has failed; see rescue.c. */
+/* How far rounds have come since the device of a grouped pool failed; see rescue.c. */
 struct fby_rescue {
 	bool round; /* the present round is for that */
 	u64 upto; /* pages up to this number are on the origin, and flushed there, */

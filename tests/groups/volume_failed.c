@@ -32,19 +32,7 @@ static void start(enum fby_durable durable)
 	now = 1;
 	numbers = requests = 0;
 	pool = open_pool(&w, &memory, &bytes, &report);
-	for (vm = vms; vm < vms + 2; vm++) {
-		struct fby_volume_spec spec = { .name = "a", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
-
-		memset(vm, 0, sizeof(*vm));
-		spec.name[0] += (char)(vm - vms);
-		must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add");
-		must(attach_volume(pool, vm->index, FBY_HOLES_FAIL, &attach_memory[vm - vms]) == FBY_DONE, "attach");
-		for (u32 i = 0; i < VSECTORS; i++) {
-			vm->sector[i].version[0] = vm->origin.durable[i] = ++vm->versions;
-			vm->sector[i].n = 1;
-		}
-	}
-	vm = vms;
+	add_volumes(pool, 2, attach_memory);
 }
 
 static void look_at_tickets(void)

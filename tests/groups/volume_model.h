@@ -55,13 +55,14 @@ void origin_cut(struct origin *o, const struct origin *from); /* any of what is 
 void origin_io(struct origin *o, const struct fby_io *io, u32 number);
 
 int attach_volume(struct fby_pool *p, u16 index, enum fby_holes holes, void **memory);
+/* Adds n volumes to an empty pool, attaches them, and gives each sector of their origins a version. */
+void add_volumes(struct fby_pool *p, u32 n, void **memory);
 /* Reads a block as a host does.  DONE, or what the engine said. */
 int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 version[8]);
 /* Of a block that was read: does each sector show its acknowledged version, or a newer one? */
 bool block_is_new(u32 block, const u32 version[8]);
 /* After a cut: each sector shows its acknowledged version, or a newer one; nothing is reported. */
 void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, bool drain);
-
 
 /* volume_hostile.c: changes so many copies of what the device has, and uses them. */
 void volume_hostile(const struct world *from, u32 images);

@@ -27,19 +27,7 @@ static void start(enum fby_durable durable, u32 n)
 	numbers = 0;
 	nvolumes = n;
 	pool = open_pool(&w, &memory, &bytes, &report);
-	for (vm = vms; vm < vms + n; vm++) {
-		struct fby_volume_spec spec = { .name = "a", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
-
-		memset(vm, 0, sizeof(*vm));
-		spec.name[0] += (char)(vm - vms);
-		must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add");
-		must(attach_volume(pool, vm->index, FBY_HOLES_FAIL, &attach_memory[vm - vms]) == FBY_DONE, "attach");
-		for (u32 i = 0; i < VSECTORS; i++) {
-			vm->sector[i].version[0] = vm->origin.durable[i] = ++vm->versions;
-			vm->sector[i].n = 1;
-		}
-	}
-	vm = vms;
+	add_volumes(pool, n, attach_memory);
 }
 
 /* The next request, which is sent, and ends with or without an error.  False: there is none. */
@@ -62,8 +50,8 @@ static void settle(void)
 		must(i < 1000, "requests without end");
 }
 
-/* Writes a block, which is acknowledged. */
-static void must_write(u32 block)
+/* Sends nothing of it. */
+static void write_only(u32 block)
 {
 	u8 data[4096];
 	u32 done = 0, wake = 0;
@@ -72,12 +60,24 @@ static void must_write(u32 block)
 		struct sector *sector = &vm->sector[block * 8 + s];
 
 		bytes_of_version(++vm->versions, data + s * 512);
-		sector->version[sector->n] = vm->versions;
-		sector->floor = sector->n++;
+		sector->version[sector->n++] = vm->versions;
 	}
 	must(fby_write(pool, vm->index, block * 8, 8, data, &done, &wake) == FBY_DONE, "write");
+}
+
+static void written_is_durable(u32 block)
+{
+	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm->index)) == FBY_TICKET_DURABLE, "it has ended over what is not durable");
+	for (u32 s = 0; s < 8; s++)
+		vm->sector[block * 8 + s].floor = vm->sector[block * 8 + s].n - 1;
+}
+
+/* Writes a block, which is acknowledged. */
+static void must_write(u32 block)
+{
+	write_only(block);
 	settle();
-	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm->index)) == FBY_TICKET_DURABLE, "a write is not durable");
+	written_is_durable(block);
 }
 
 static void look(struct fby_pool *p, bool damaged, const char *what)
@@ -185,28 +185,6 @@ static void other_writes(u32 n)
 	for (u32 i = 0; i < n; i++)
 		must_write(i % 3);
 	vm = vms;
-}
-
-/* Sends nothing of it. */
-static void write_only(u32 block)
-{
-	u8 data[4096];
-	u32 done = 0, wake = 0;
-
-	for (u32 s = 0; s < 8; s++) {
-		struct sector *sector = &vm->sector[block * 8 + s];
-
-		bytes_of_version(++vm->versions, data + s * 512);
-		sector->version[sector->n++] = vm->versions;
-	}
-	must(fby_write(pool, vm->index, block * 8, 8, data, &done, &wake) == FBY_DONE, "write");
-}
-
-static void written_is_durable(u32 block)
-{
-	must(fby_ticket_state(pool, fby_volume_ticket(pool, vm->index)) == FBY_TICKET_DURABLE, "it has ended over what is not durable");
-	for (u32 s = 0; s < 8; s++)
-		vm->sector[block * 8 + s].floor = vm->sector[block * 8 + s].n - 1;
 }
 
 /* A record with a watermark cannot be written so many times. */

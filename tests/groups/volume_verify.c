@@ -123,6 +123,23 @@ int attach_volume(struct fby_pool *p, u16 index, enum fby_holes holes, void **me
 	return fby_volume_attach(p, index, &a);
 }
 
+void add_volumes(struct fby_pool *p, u32 n, void **memory)
+{
+	for (vm = vms; vm < vms + n; vm++) {
+		struct fby_volume_spec spec = { .name = "a", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+
+		memset(vm, 0, sizeof(*vm));
+		spec.name[0] += (char)(vm - vms);
+		must(fby_volume_add(p, &spec, &vm->index) == FBY_DONE, "add");
+		must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &memory[vm - vms]) == FBY_DONE, "attach");
+		for (u32 i = 0; i < VSECTORS; i++) {
+			vm->sector[i].version[0] = vm->origin.durable[i] = ++vm->versions;
+			vm->sector[i].n = 1;
+		}
+	}
+	vm = vms;
+}
+
 int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 version[8])
 {
 	u8 bytes[4096], origin, gone;

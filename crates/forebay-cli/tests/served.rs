@@ -222,7 +222,7 @@ fn a_pool_that_is_cut_short_and_an_origin_that_changes_are_told_once() {
     assert_eq!(std::fs::read(bench.path("v")).unwrap()[..4096], [7; 4096]);
 }
 
-/// What is set for all volumes is for one that comes later, too.
+/// A volume that comes later gets the options that were set for all.
 #[test]
 fn a_volume_that_comes_late_has_what_was_set_for_all() {
     let bench = pool_of_two();

@@ -34,7 +34,7 @@ impl<M: Medium> Engine<M> {
         unsafe { sys::fby_medium_end(self.pool, io, errno, wake) }
     }
 
-    /// Of all that was appended to the volume; 0: nothing is to be waited for.
+    /// The ticket of everything that was appended to the volume; 0: there is nothing to wait for.
     pub fn volume_ticket(&self, index: u16) -> u64 {
         // SAFETY: the pool is open.
         unsafe { sys::fby_volume_ticket(self.pool, index) }

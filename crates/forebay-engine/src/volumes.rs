@@ -122,7 +122,7 @@ impl<M: Medium> Engine<M> {
         Ok(step)
     }
 
-    /// Of a pool that is written in place, which has nothing to wait for.
+    /// Detaches a volume of a pool that is written in place, where nothing has to be waited for.
     pub fn volume_detach(&self, index: u16) -> Result<()> {
         match self.volume_detach_step(index)? {
             Decision::Done => Ok(()),

@@ -189,7 +189,7 @@ fn look(call: Call) {
 macro_rules! changes {
     ($($name:ident($($arg:ident),+) = $number:expr, [$a:expr, $b:expr, $c:expr];)+) => {$(
         /// # Safety
-        /// The same as for the C library's function.
+        /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: u32),+) -> c_int {
             look(Call($number, [$a, $b, $c]));

@@ -133,7 +133,7 @@ pub fn may_differ() {
 }
 
 /// # Safety
-/// The same as for the C library's function.
+/// The contract of the C library's function applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn setfsuid(user: u32) -> c_int {
     may_differ();

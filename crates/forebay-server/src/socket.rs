@@ -237,7 +237,7 @@ mod tests {
         let refused = told.recv_timeout(Duration::from_secs(30)).expect("it waits for the lock");
         assert!(matches!(&refused, Err(Error::Busy { .. })), "{refused:?}");
         drop(other);
-        // What stayed is stale.
+        // The socket that stayed is stale.
         drop(PrivateSocket::bind(&path).unwrap());
         assert!(!path.exists());
     }

@@ -45,7 +45,7 @@ impl Random {
 struct Asker<'e>(&'e [Export]);
 
 impl Asker<'_> {
-    /// What a connection of its own answers: the error, and the payload of a chunk.
+    /// Asks by a new connection.  Returns the error and the payload of a chunk.
     fn ask(&self, flags: u16, command: u16, at: usize, len: usize, data: &[u8]) -> (u32, Vec<u8>) {
         let context = [text(b"v"), 1u32.to_be_bytes().to_vec(), text(b"base:allocation")].concat();
         let go = option(7, &[text(b"v"), vec![0, 0]].concat());
@@ -94,7 +94,7 @@ fn some_requests(asker: &Asker<'_>, model: &mut [u8], random: &mut Random, what:
             }
             3 => {
                 assert_eq!(asker.ask(fua, TRIM, at, len, &[]).0, 0, "{what}: trim");
-                // What was there, or zeroes.
+                // Both the earlier content and zeroes are right.
                 let found = asker.read(0, model.len());
                 for (i, (is, was)) in found.chunks(SECTOR).zip(model.chunks(SECTOR)).enumerate() {
                     let trimmed = (first..first + n).contains(&i) && is == [0; SECTOR];

@@ -53,7 +53,7 @@ pub(crate) struct Core {
     pub read_only: bool,
     pub recovery: RecoveryReport,
     pub looked: Looked,
-    /// What was set for all volumes since the pool was opened.
+    /// The options that were set for all volumes since the pool was opened.
     pub for_all: Mutex<VolumeChange>,
 }
 

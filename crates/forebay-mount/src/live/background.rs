@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::groups::Closed;
 use super::waits::Wait;
-use super::{now_ns, Inode, Journal, Live, What};
+use super::{now_ns, Appended, Held, Inode, Journal, Live, What};
 use crate::record::{Record, Records};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Result, Tree};
@@ -127,15 +127,19 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
-            let alive = Records::of(&Record::Alive);
             // A full log may still hold entries that nobody waits for.
-            let last = match self.append(What::Sign, &hold, &[], false, &alive) {
+            let last = match self.append_alive(&hold) {
                 Ok(entry) => entry.map_or_else(|| self.last_ticket(), |entry| entry.ticket),
                 Err(_) => return true,
             };
             let _ = self.wait(last);
         }
         true
+    }
+
+    /// Appends an entry that says that the mount is alive.  `None`: there is no space.
+    fn append_alive(&self, hold: &Held<'_, T>) -> Result<Option<Appended>> {
+        self.append(What::Sign, hold, &[], false, &Records::of(&Record::Alive))
     }
 
     /// Before a change of content that is not logged.  The tree may show its time after a crash.
@@ -156,8 +160,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             self.alive()?;
             let seen = self.groups.syncs();
             let Some(hold) = self.groups.enter_if_pending() else { break };
-            let alive = Records::of(&Record::Alive);
-            let entry = self.append(What::Sign, &hold, &[], false, &alive)?;
+            let entry = self.append_alive(&hold)?;
             drop(hold);
             match entry {
                 Some(entry) => return self.wait(entry.ticket),

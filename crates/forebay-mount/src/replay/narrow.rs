@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Takes rights from users before anything is written.
 //!
-//! What a file or a directory gets was written when its users had lost these rights.  Attributes
+//! The content of a file or a directory was written when its users had lost these rights.  Attributes
 //! are set after the content, and a replay may stop before that, for want of space.  So nobody may
 //! read then what he could never read through the mount.
 
