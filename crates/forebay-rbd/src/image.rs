@@ -278,6 +278,11 @@ impl Image {
         let read_to: *mut c_char = data.as_mut_ptr().cast();
         let call = match &command {
             Command::Read(len) => Call::Read(*len),
+            // The planted bug reuses memory that is never freed: librbd may end the command, and
+            // free the box, while the bug writes.
+            Command::Write(data) if bug!(BufferReused) => {
+                Call::Write(data.clone().leak().as_mut_ptr().cast(), data.len())
+            }
             Command::Write(data) => Call::Write(data.as_ptr().cast(), data.len()),
             Command::Flush => Call::Flush,
             Command::Discard(len) => Call::Discard(*len),
@@ -308,7 +313,7 @@ impl Image {
                 // SAFETY: it is not called then.
                 unsafe { (rbd.rbd_aio_release)(completion) };
             } else if let (Call::Write(at, len), true) = (call, bug!(BufferReused)) {
-                // SAFETY: the test holds the answer back, so that they are there.
+                // SAFETY: they are leaked above.
                 unsafe { std::ptr::write_bytes(at.cast_mut(), 0xdd, len) };
             }
         }
