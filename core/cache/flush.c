@@ -29,6 +29,8 @@
  */
 #include "cache/placed.h"
 
+#define LOST_UPTO_UNKNOWN (~0ull)
+
 /* --- the gate ----------------------------------------------------------------- */
 
 static void gate_release(struct fby_gate *g)
@@ -52,7 +54,7 @@ static u32 gate_failed(struct fby_gate *g)
 {
 	u32 lost;
 
-	fby_store(&g->lost_upto, ~0ull);
+	fby_store(&g->lost_upto, LOST_UPTO_UNKNOWN);
 	lost = fby_fetch_add(&g->lost, 1u) + 1;
 	fby_store(&g->lost_upto, fby_load_acquire(&g->ended));
 	return lost;
@@ -170,7 +172,9 @@ u32 fby_cache_flush_told(struct fby_cache *p, u16 volume)
 }
 
 /* DONE, an error, or ORIGIN: neither yet.  The order matters: the success of a flush must not
- * hide that an earlier one failed. */
+ * hide that an earlier one failed.  A ticket that is told while it is unknown how much the
+ * failure stands for would count for nobody, and the next one would be told again.  So it waits:
+ * the failed flush holds the gate until that is known. */
 static int ticket_look(struct fby_gate *g, struct fby_flush *t)
 {
 	bool flushed = fby_load_acquire(&g->flushed) >= t->upto;
@@ -178,8 +182,11 @@ static int ticket_look(struct fby_gate *g, struct fby_flush *t)
 
 	if (FBY_BUG(FLUSH_OVERLAP_ONE_TOLD) && t->all)
 		t->seen = fby_load(&g->told);
-	if (lost != t->seen)
+	if (lost != t->seen) {
+		if (t->all && !t->aside && fby_load(&g->lost_upto) == LOST_UPTO_UNKNOWN)
+			return FBY_WAIT_FLUSH;
 		return ticket_fails(g, t, lost);
+	}
 	return flushed ? FBY_DONE : FBY_ORIGIN;
 }
 

@@ -8,6 +8,7 @@
 //! | [`reader`] | finding and copying a page without a lock |
 //! | [`floor`] | sequence numbers of slots, and the cut of a destage round |
 //! | [`bypass`] | writes past the cache beside writes through it |
+//! | [`gate`] | who is told of a failed flush |
 //! | [`generation`] | appends to a log beside one that begins a generation, a sync, the log's end |
 //! | [`placed`] | whether a static volume is clean, beside rounds and writers |
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ pub struct Follows {
 
 pub mod bypass;
 pub mod floor;
+pub mod gate;
 pub mod generation;
 pub mod placed;
 pub mod reader;

@@ -13,11 +13,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use forebay_loom_models::{bypass, floor, generation, placed, reader, Follows};
+use forebay_loom_models::{bypass, floor, gate, generation, placed, reader, Follows};
 
-const MODELS: [(&str, Follows); 5] = [
+const MODELS: [(&str, Follows); 6] = [
     ("bypass", bypass::FOLLOWS),
     ("floor", floor::FOLLOWS),
+    ("gate", gate::FOLLOWS),
     ("generation", generation::FOLLOWS),
     ("placed", placed::FOLLOWS),
     ("reader", reader::FOLLOWS),
@@ -268,7 +269,7 @@ fn the_ports_orders_are_those_of_the_models() {
 }
 
 /// Planted: file, text, and what it becomes.
-const PLANTED: [(&str, &str, &str); 16] = [
+const PLANTED: [(&str, &str, &str); 17] = [
     // The counter before the floor.
     (
         "core/space/slot.h",
@@ -297,6 +298,8 @@ const PLANTED: [(&str, &str, &str); 16] = [
         "if (0) {",
     ),
     ("core/cache/bypass.c", "\tfby_lock(&p->space->lock);\n\tbusy =", "\tbusy ="),
+    // What a failure stands for is unknown, then it shows.
+    ("core/cache/flush.c", "\tfby_store(&g->lost_upto, LOST_UPTO_UNKNOWN);\n", ""),
     ("core/cache/index.h", "fby_store_release(&e->state, state", "fby_store(&e->state, state"),
     ("core/cache/read.c", "\tfby_rmb();\n", ""),
     ("core/space/chunk.c", "\tfby_wmb();\n", ""),
