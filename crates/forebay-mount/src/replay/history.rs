@@ -72,6 +72,8 @@ pub struct File<'a> {
     pub attr: SetAttr,
     /// The modification time is that of the content, and was not set explicitly.
     pub mtime_of_content: bool,
+    /// When it got that time, by the clock of the mount.
+    pub timed: Time,
     pub xattrs: BTreeMap<&'a [u8], Option<&'a [u8]>>,
     /// The access ACL was set after the mode and changed it; otherwise the mode came last and
     /// changed the ACL.
@@ -81,6 +83,7 @@ pub struct File<'a> {
 impl File<'_> {
     fn modified(&mut self, at: Time) {
         self.attr.mtime = Some(at);
+        self.timed = at;
         self.mtime_of_content = true;
     }
 
@@ -303,7 +306,9 @@ impl<'a> History<'a> {
                 let file = self.file(fid)?;
                 let a = &mut file.attr;
                 file.acl_last &= set.mode.is_none();
-                file.mtime_of_content &= set.mtime.is_none();
+                if set.mtime.is_some() {
+                    (file.timed, file.mtime_of_content) = (at, false);
+                }
                 *a = SetAttr {
                     mode: set.mode.or(a.mode),
                     uid: set.uid.or(a.uid),
@@ -583,6 +588,7 @@ fn file<'a>(kind: Kind) -> File<'a> {
         content: Vec::new(),
         attr: SetAttr::default(),
         mtime_of_content: false,
+        timed: Time::default(),
         xattrs: BTreeMap::new(),
         acl_last: false,
     }

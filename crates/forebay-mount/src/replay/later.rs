@@ -9,10 +9,12 @@
 //!    content is written.
 //! 3. Logged attributes are set in either case, so no one can undo an acknowledged change of a
 //!    mode.  They may replace a later change by another program, so the report names it.
-//! 4. A file that another user may have written to never gains rights of its owner by that
+//! 4. Where a file was written after the log's time of modification and before its last entry, the
+//!    write was not synced, and its time stays: the content may be newer than the log's.
+//! 5. A file that another user may have written to never gains rights of its owner by that
 //!    ([`rights_kept`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{Change, File};
 use super::plan::Plan;
@@ -36,7 +38,7 @@ fn ns(time: Time) -> i128 {
 pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
     let last = i128::from(plan.history.last_time_ns) + SLACK_NS;
     let (mut changed, mut touched) = (BTreeSet::new(), BTreeSet::new());
-    let mut lines = Vec::new();
+    let (mut times, mut lines) = (BTreeMap::new(), Vec::new());
     for (fid, node) in &plan.nodes {
         let file = &plan.history.files[fid];
         if !file.is_changed() {
@@ -54,13 +56,21 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
                 (later, later && has_other_content(file, &attr, last))
             }
         };
+        let time = match plan.staging.resumed {
+            // Since then the replay may have written.
+            true => plan.staging.kept.get(fid).filter(|_| !plan.ahead).map(|kept| kept.mtime),
+            false => unlogged_time(file, &attr, last),
+        };
+        if let (Some(time), false) = (time, was_changed) {
+            times.insert(*fid, time);
+        }
         if was_touched {
             touched.insert(*fid);
             let mode = plan.staging.modes.get(fid).copied().unwrap_or(attr.mode);
             lines.extend(replaced(tree, node, file, &Attr { mode, ..attr }, &path()));
             // An interrupted replay may have set them.
             if !was_changed && !plan.staging.resumed {
-                lines.extend(replaced_times(file, &attr, &path()));
+                lines.extend(replaced_times(file, &attr, time, &path()));
             }
         }
         let loses = !file.content.is_empty() || file.attr.mtime.or(file.attr.atime).is_some();
@@ -72,6 +82,7 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
     plan.changed.sort();
     lines.sort();
     (plan.attributes, plan.changed_fids, plan.touched) = (lines, changed, touched);
+    plan.times = times;
     Ok(())
 }
 
@@ -84,6 +95,14 @@ fn has_other_content(file: &File<'_>, attr: &Attr, last: i128) -> bool {
     // If a crash interrupts a truncation, ext4 completes it at the next mount and sets the
     // file's time then.
     (later && !file.was_cut_to(attr.size)) || !explains_size(file, attr.size)
+}
+
+/// The time of a write that came after the log's time of modification, by the clock of the mount,
+/// and that no entry has.
+fn unlogged_time(file: &File<'_>, is: &Attr, last: i128) -> Option<Time> {
+    let logged = file.attr.mtime.is_some() && file.kind == Kind::File;
+    let within = ns(file.timed) + 1..=last;
+    Some(is.mtime).filter(|time| logged && within.contains(&ns(*time)))
 }
 
 /// The disk may have any size between the smallest and the largest that the file had since the
@@ -155,10 +174,10 @@ fn replaced<T: Tree>(
 }
 
 /// The times that the log replaces, in words.
-fn replaced_times(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
+fn replaced_times(file: &File<'_>, is: &Attr, kept: Option<Time>, path: &str) -> Vec<String> {
     let shown = |time: Time| format!("{}.{:09}", time.seconds, time.nanoseconds);
     let times = [
-        ("time of modification", is.mtime, file.attr.mtime),
+        ("time of modification", is.mtime, kept.or(file.attr.mtime)),
         ("time of access", is.atime, file.attr.atime),
     ];
     let replaced = times.into_iter().filter_map(|(what, is, logged)| {

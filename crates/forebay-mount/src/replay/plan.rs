@@ -13,7 +13,7 @@ use super::staging::Staging;
 use super::within::{self, Walked};
 use super::{failed, printable, Action, ReplayError, Report, Result};
 use crate::mark;
-use crate::record::{Fid, Kind, ROOT};
+use crate::record::{Fid, Kind, Time, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
 
 /// One step, done by one or a few operations of the tree.
@@ -77,6 +77,9 @@ pub struct Plan<'a, N> {
     pub changed_fids: BTreeSet<Fid>,
     /// Files whose inode another program changed after the crash, with or without the content.
     pub touched: BTreeSet<Fid>,
+    /// Modification times of files that were written after the time that the log has, and not
+    /// synced.
+    pub times: BTreeMap<Fid, Time>,
     /// Entries that remove directories that are not empty.
     pub not_empty: HashSet<u64>,
     conflicts: Vec<String>,
@@ -127,6 +130,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             found: BTreeSet::new(),
             changed_fids: BTreeSet::new(),
             touched: BTreeSet::new(),
+            times: BTreeMap::new(),
             not_empty: HashSet::new(),
             conflicts: Vec::new(),
             changed: Vec::new(),

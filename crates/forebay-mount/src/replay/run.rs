@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Carries out a plan.
 
+mod attributes;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::io;
@@ -16,11 +18,11 @@ use super::later;
 use super::narrow::narrow;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
-use super::staging::{name_of, note_kept, note_mode, Kept};
+use super::staging::{name_of, note_mode, Kept};
 use super::{failed, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
-use crate::tree::{Attr, New, RenameHow, Tree, ACCESS_ACL};
+use crate::tree::{New, RenameHow, Tree};
 
 /// The state of a run: steps need the inodes that earlier ones made.
 struct Run<'p, 'a, T: Tree> {
@@ -31,7 +33,7 @@ struct Run<'p, 'a, T: Tree> {
     staging: T::Node,
     /// Inodes made writable for a process that is not root, with their earlier modes.
     unlocked: BTreeMap<Fid, u32>,
-    /// What the files had before their content was written, where the tree is ahead of the log.
+    /// What files had before their content was written, where that counts in the end.
     kept: BTreeMap<Fid, Kept>,
     options: &'p ReplayOptions,
     found: Found<'p, T::Node>,
@@ -226,20 +228,6 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             any |= self.tree.set_attr(node, &set).is_ok();
         }
         Ok(any)
-    }
-
-    fn lock_again(&self) -> Result<()> {
-        for (&fid, before) in &self.unlocked {
-            let Some(node) = self.nodes.get(&fid) else { continue };
-            let logged = |f: &File<'_>| f.attr.mode.is_some() || f.xattrs.contains_key(ACCESS_ACL);
-            if self.plan.history.files.get(&fid).is_some_and(logged) {
-                self.attributes(fid)?;
-                continue;
-            }
-            let set = SetAttr { mode: Some(*before), ..SetAttr::default() };
-            failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid))?;
-        }
-        Ok(())
     }
 
     /// The failed step has notified the holder of the lease, who releases it; otherwise the
@@ -531,48 +519,6 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         self.file(fid).content.iter().try_for_each(|change| self.change(fid, change))
     }
 
-    /// Notes the attributes that the tree has of files whose content is written.
-    fn keep(&mut self) -> Result<()> {
-        let mut new = Vec::new();
-        for step in self.plan.steps.iter().filter(|_| self.plan.ahead) {
-            let Step::Content(fid) = *step else { continue };
-            if self.kept.contains_key(&fid) {
-                continue;
-            }
-            let node = self.node(fid);
-            let attr = failed(self.tree.attr(node), "look at", self.at(fid))?;
-            let capability = self.tree.xattr(node, later::CAPABILITY).ok().flatten();
-            let Attr { mode, atime, mtime, .. } = attr;
-            let mode = self.unlocked.get(&fid).copied().unwrap_or(mode);
-            new.push((fid, Kept { mode, atime, mtime, capability }));
-        }
-        if !new.is_empty() {
-            note_kept(self.tree, self.entries, &new)?;
-            self.kept.extend(new);
-        }
-        Ok(())
-    }
-
-    /// The attributes that the tree has stay, whatever a write changes of them.
-    fn content_alone(&self, fid: Fid) -> Result<()> {
-        let (tree, node, kept) = (self.tree, self.node(fid), &self.kept[&fid]);
-        let changed = self.content(fid);
-        let restored = || {
-            if tree.attr(node)?.mode != kept.mode {
-                let mode = Some(kept.mode);
-                tree.set_attr(node, &SetAttr { mode, ..SetAttr::default() })?;
-            }
-            let (atime, mtime) = (Some(kept.atime), Some(kept.mtime));
-            tree.set_attr(node, &SetAttr { atime, mtime, ..SetAttr::default() })?;
-            match &kept.capability {
-                Some(value) => tree.set_xattr(node, later::CAPABILITY, Some(value)),
-                None => Ok(()),
-            }
-        };
-        let restored = failed(restored(), "set attributes of", self.at(fid));
-        changed.and(restored)
-    }
-
     fn change(&self, fid: Fid, change: &Change<'_>) -> Result<()> {
         let node = self.node(fid);
         match *change {
@@ -604,62 +550,6 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             // Blocks are an optimization; sizes and zeroes are content.
             (Err(Errno::NOSPC | Errno::OPNOTSUPP), Allocate::KeepSize) => Ok(()),
             (done, _) => done,
-        }
-    }
-
-    fn attributes(&self, fid: Fid) -> Result<()> {
-        if planted(Bug::AttributesForgotten) {
-            return Ok(());
-        }
-        let (file, node) = (self.file(fid), self.node(fid));
-        let set = |set: SetAttr| match set == SetAttr::default() {
-            true => Ok(()),
-            false => failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid)),
-        };
-        let a = file.attr;
-        let stays = self.unwritten.contains(&fid) || self.plan.changed_fids.contains(&fid);
-        let stays = stays && !planted(Bug::TimesOfOtherContent);
-        let content_of_others = stays || self.plan.touched.contains(&fid);
-        let mut mode = a.mode.filter(|_| file.kind != Kind::Symlink);
-        if let (true, Some(logged)) = (content_of_others, mode) {
-            let is = failed(self.tree.attr(node), "look at", self.at(fid))?;
-            mode = Some(later::rights_kept(file, &is, logged));
-        }
-        set(SetAttr { uid: a.uid, gid: a.gid, ..SetAttr::default() })?;
-        let set_xattr =
-            |(name, value): (&&[u8], &Option<&[u8]>)| match self.tree.set_xattr(node, name, *value)
-            {
-                Err(Errno::NODATA) if value.is_none() => Ok(()),
-                done => failed(done, "set an extended attribute of", self.at(fid)),
-            };
-        // Of the attributes only the ACL and the mode change each other, and the mode may
-        // forbid the others.
-        let (acl, others): (Vec<_>, Vec<_>) = file
-            .xattrs
-            .iter()
-            .filter(|(name, value)| {
-                !(content_of_others && **name == later::CAPABILITY && value.is_some())
-            })
-            .partition(|(name, _)| **name == ACCESS_ACL);
-        others.into_iter().try_for_each(set_xattr)?;
-        if file.acl_last {
-            set(SetAttr { mode, ..SetAttr::default() })?;
-        }
-        acl.into_iter().try_for_each(set_xattr)?;
-        if !file.acl_last {
-            set(SetAttr { mode, ..SetAttr::default() })?;
-        }
-        if stays {
-            return Ok(());
-        }
-        let times = SetAttr { atime: a.atime, mtime: a.mtime, ..SetAttr::default() };
-        match set(times) {
-            // A user who may write to the directory but does not own it changes its time only
-            // by a change of its names.
-            Err(ReplayError::Tree { cause: Errno::PERM, .. }) if file.mtime_of_content => {
-                set(SetAttr { mtime: None, ..times })
-            }
-            done => done,
         }
     }
 

@@ -58,7 +58,7 @@ pub struct Staging<N> {
     pub touched: BTreeSet<Fid>,
     /// Inodes that it made writable, with their earlier modes.
     pub modes: BTreeMap<Fid, u32>,
-    /// What files had before their content was written, where the tree is ahead of the log.
+    /// What files had before their content was written, where that counts in the end.
     pub kept: BTreeMap<Fid, Kept>,
     /// The path of the report of found files.
     pub report: Option<String>,

@@ -132,6 +132,75 @@ fn a_time_before_the_trees_own_sync_is_not_set_again() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// Such a write is in the tree where only the server was killed.
+#[test]
+fn a_write_that_no_entry_has_keeps_its_time() {
+    struct Row {
+        name: &'static str,
+        /// In milliseconds before the last entry: of the logged content, of the setting of a time
+        /// by a program, if there is one, and of the content of the tree.
+        logged: i64,
+        set: Option<i64>,
+        tree: i64,
+        /// The time is the tree's, or that of the log.
+        stays: bool,
+    }
+    let row = |name, logged, set, tree, stays| Row { name, logged, set, tree, stays };
+    let rows = [
+        row("written after the sync", 900, None, 400, true),
+        row("written while the log was silent", 900, None, -1500, true),
+        row("the tree lacks the sync", 900, None, 1400, false),
+        row("nothing was written since", 900, None, 900, false),
+        row("written after a time was set", 1400, Some(900), 400, true),
+        row("written before a time was set", 1400, Some(900), 1000, false),
+    ];
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let before = |ms: i64| {
+        let at = now.as_millis() as i64 - ms;
+        Time { seconds: at / 1000, nanoseconds: (at % 1000) as u32 * 1_000_000 }
+    };
+    let at = |ms| before(ms).seconds as u64 * 1_000_000_000 + u64::from(before(ms).nanoseconds);
+    for (row, is_cut) in rows.iter().flat_map(|row| [(row, false), (row, true)]) {
+        let (dir, tree, bound) = scene("unlogged");
+        let file = std::fs::File::options().write(true).open(dir.join("a/f")).unwrap();
+        file.set_len(6).unwrap();
+        let of = |time: Time| {
+            std::time::UNIX_EPOCH + std::time::Duration::new(time.seconds as u64, time.nanoseconds)
+        };
+        file.set_modified(of(before(row.tree))).unwrap();
+        let set = SetAttr { mtime: Some(time(1000)), ..SetAttr::default() };
+        let logged = before(row.logged);
+        let mut timed = vec![
+            // No file system knows it, so that the replay stops before it ends.
+            (at(2000), Record::Xattr { fid: 2, name: b"nonsense", value: Some(b"") }),
+            (at(row.logged), Record::Data { fid: 4, offset: 0, size: 6, mtime: logged, bytes: b"log" }),
+        ];
+        if !is_cut {
+            timed.remove(0);
+        }
+        timed.extend(row.set.map(|ms| (at(ms), Record::Attr { fid: 4, set })));
+        timed.push((at(0), Record::Alive));
+        let bodies = bound.iter().map(|body| (at(2000), body.clone()));
+        let records = timed.iter().map(|(at, r)| (*at, Records::of(r).bytes().to_vec()));
+        let entry = |((at, body), number): ((u64, Vec<u8>), u64)| {
+            [&header(number, at, 1)[..], &body].concat()
+        };
+        let log: Vec<_> = bodies.chain(records).zip(1..).map(entry).collect();
+        if is_cut {
+            let stopped = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+            assert!(matches!(stopped, Err(ReplayError::UnderWay { .. })), "{stopped:?}");
+        }
+        let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
+        replay(&tree, &log, &accept, &mut |_, _| {}).unwrap();
+        let is = std::fs::metadata(dir.join("a/f")).unwrap().modified().unwrap();
+        let log = if row.set.is_some() { time(1000) } else { logged };
+        let wanted = if row.stays { before(row.tree) } else { log };
+        assert_eq!(is, of(wanted), "{}, cut: {is_cut}", row.name);
+        assert_eq!(std::fs::read(dir.join("a/f")).unwrap(), b"log\0\0\0", "{}", row.name);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
 /// ext4 finishes at its next mount what a crash cut off of a truncation, and the file has
 /// the time of that, however long the machine was off.
 #[test]
