@@ -384,16 +384,24 @@ impl<N> GroupMark<N> {
 
     /// Whether the mark can say how far the tree is: the tree keeps order and exact times, and a
     /// replay by anybody believes the mark's owner.
-    pub fn can_reach<T: Tree<Node = N>>(&self, tree: &T) -> bool {
+    pub fn can_reach<T: Tree<Node = N>>(
+        &self,
+        tree: &T,
+    ) -> std::result::Result<(), tree::Unordered> {
+        tree.keeps_order()?;
         let keeps = |number| {
             self.reach(tree, number)?;
             let attr = tree.attr(self.mark.as_ref().ok_or(Errno::NOENT)?)?;
             let owned = attr.uid == 0 || attr.uid == tree.attr(&tree.root())?.uid;
             let exact = Time { seconds: number as i64, nanoseconds: 0 };
-            Ok::<_, Errno>(owned && attr.mtime == exact)
+            Ok::<_, Errno>((owned, attr.mtime == exact))
         };
         // Some file systems know only even seconds.  A log that has an entry has its number, too.
-        tree.keeps_order() && [1, 0].into_iter().all(|number| keeps(number) == Ok(true))
+        [1, 0].into_iter().try_for_each(|number| match keeps(number) {
+            Ok((true, true)) => Ok(()),
+            Ok((false, _)) => Err(tree::Unordered::Owner),
+            _ => Err(tree::Unordered::Time),
+        })
     }
 
     /// Tells that the tree has the change of each entry before this one, and may have that of

@@ -120,6 +120,26 @@ impl New<'static> {
     }
 }
 
+/// Why names at sync have no effect: the order in which a tree keeps changes, or how it could say how
+/// far it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unordered {
+    #[error(
+        "its file system is not known to keep changes in their order: use ext4 with a journal, or xfs"
+    )]
+    FileSystem,
+    #[error("its ext4 has no journal (tune2fs -O has_journal), or is mounted without (noload)")]
+    NoJournal,
+    #[error("its file system is mounted with {option}, which {what}: {instead}")]
+    Option { option: &'static str, what: &'static str, instead: &'static str },
+    #[error("/proc does not tell how its file system is mounted")]
+    Unknown,
+    #[error("its root belongs to another user: mount as that user, or as root")]
+    Owner,
+    #[error("its file system does not keep the exact time of a symlink")]
+    Time,
+}
+
 /// A tree.  Several threads may make all calls at once.  A name is one component and not a
 /// path, and no symlink is ever followed.
 pub trait Tree: Send + Sync {
@@ -181,10 +201,10 @@ pub trait Tree: Send + Sync {
         let _ = (node, dir);
         Err(Errno::XDEV)
     }
-    /// A crash leaves no later change of names or attributes without an earlier one, unless a
-    /// single file was synced.
-    fn keeps_order(&self) -> bool {
-        false
+    /// Whether a crash leaves no later change of names or attributes without an earlier one, unless
+    /// a single file was synced.  The answer may be another one later.
+    fn keeps_order(&self) -> std::result::Result<(), Unordered> {
+        Err(Unordered::FileSystem)
     }
     /// The seals of an inode, as far as the file system shows them.
     fn seals(&self, node: &Self::Node) -> Result<Seals> {

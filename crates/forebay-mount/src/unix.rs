@@ -37,7 +37,8 @@ pub use held::Node;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::rights::as_caller;
 use crate::tree::{
-    Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, ACCESS_ACL, DEFAULT_ACL,
+    Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, Unordered, ACCESS_ACL,
+    DEFAULT_ACL,
 };
 
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -389,8 +390,8 @@ impl Tree for UnixTree {
         Ok(TreeIdentity { file_system, root: self.handle(&self.root)?, path })
     }
 
-    fn keeps_order(&self) -> bool {
-        self.root.fd().is_ok_and(ordered::keeps_order)
+    fn keeps_order(&self) -> std::result::Result<(), Unordered> {
+        self.root.fd().map_err(|_| Unordered::Unknown).and_then(ordered::keeps_order)
     }
 
     fn root(&self) -> Node {

@@ -127,6 +127,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         self.latest_ns.fetch_max(now_ns(), Ordering::Relaxed);
         if let Some(hold) = self.groups.enter_if_pending() {
+            self.look_at_order();
             // A full log may still hold entries that nobody waits for.
             let last = match self.append_alive(&hold) {
                 Ok(entry) => entry.map_or_else(|| self.last_ticket(), |entry| entry.ticket),

@@ -49,7 +49,7 @@ use rustix::io::Errno;
 use crate::mark::GroupMark;
 use crate::record::{self, Fid, Kind, Record, Records, Time, ROOT};
 use crate::replay::planted::{planted, Bug};
-use crate::tree::{Result, Tree, TreeIdentity, DEFAULT_ACL};
+use crate::tree::{Result, Tree, TreeIdentity, Unordered, DEFAULT_ACL};
 pub use content::Fsync;
 pub use groups::Unsynced;
 use groups::{Groups, Hold};
@@ -284,6 +284,8 @@ pub struct Live<T: Tree, J: Journal> {
     order: Order,
     /// The tree can say how far it is.
     may_precede: AtomicBool,
+    /// It does not keep changes in their order any more.
+    unordered: AtomicBool,
     groups: Groups<T::Node>,
     failure: OnceLock<Failure>,
     /// The tree may lack what programs were told, or a thread of the mount is lost.  The failure
@@ -331,6 +333,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             alive_ns: AtomicU64::new(now_ns()),
             order: Order::default(),
             may_precede: AtomicBool::new(false),
+            unordered: AtomicBool::new(false),
             groups: Groups::new(synced, options.bytes),
             failure: OnceLock::new(),
             tree_failed: AtomicBool::new(false),
@@ -348,22 +351,35 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     /// Whether the mark's time will be the number of [`mark::reached`](crate::mark::reached).
     pub fn asks_names_at_sync(&self) -> bool {
-        self.options.names_at_sync && self.tree.keeps_order()
+        self.options.names_at_sync && self.tree.keeps_order().is_ok()
     }
 
     /// Makes the tree record which group was synced last.
     pub fn bear(&self, group: GroupMark<T::Node>) {
-        let may = self.options.names_at_sync && group.can_reach(&self.tree);
-        self.may_precede.store(may, Ordering::Relaxed);
-        if self.options.names_at_sync && !may {
-            forebay::diagnostics::warn(format_args!(
-                "forebay: {}: --names-at-sync has no effect: its file system is not known to keep \
-                 changes in their order, as ext4 with a journal and xfs do, or its root \
-                 belongs to another user",
-                String::from_utf8_lossy(&self.identity.path)
-            ));
+        if self.options.names_at_sync {
+            match group.can_reach(&self.tree) {
+                Ok(()) => self.may_precede.store(true, Ordering::Relaxed),
+                Err(why) => self.tell_order("has no effect", &why),
+            }
         }
         let _ = self.bears.set(group);
+    }
+
+    fn tell_order(&self, what: &str, why: &Unordered) {
+        forebay::diagnostics::warn(format_args!(
+            "forebay: {}: --names-at-sync {what}: {why}",
+            String::from_utf8_lossy(&self.identity.path)
+        ));
+    }
+
+    /// Somebody may have mounted the tree's file system otherwise.  Then each later change waits
+    /// for its entry, until the end of the mount.
+    fn look_at_order(&self) {
+        let precede = self.names_wait_for_syncs() && !self.unordered.load(Ordering::Relaxed);
+        if let (true, Err(why)) = (precede, self.tree.keeps_order()) {
+            self.unordered.store(true, Ordering::Relaxed);
+            self.tell_order("has no effect any more, until the next mount", &why);
+        }
     }
 
     pub fn tree(&self) -> &T {
@@ -432,7 +448,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Whether the tree gets a change before its entry is durable.
     fn precedes(&self, entry: Appended) -> bool {
         let Appended { number, ticket } = entry;
-        if !self.names_wait_for_syncs() || self.is_settled(ticket) {
+        let unordered = self.unordered.load(Ordering::Relaxed);
+        if !self.names_wait_for_syncs() || unordered || self.is_settled(ticket) {
             return false;
         }
         let Some(tree) = self.bears.get() else { return false };

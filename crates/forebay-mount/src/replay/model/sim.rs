@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
 use super::write_back::WriteBack;
 use crate::record::{Allocate, Kind, SetAttr, Time};
-use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity};
+use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, Unordered};
 
 pub const ROOT_INO: u64 = 1;
 /// A directory of the same file system that is not in the tree.
@@ -347,6 +348,8 @@ pub struct SimTree {
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
     pub write_back: Arc<WriteBack>,
+    /// Its file system was mounted otherwise.
+    pub unordered: Arc<AtomicBool>,
 }
 
 impl SimTree {
@@ -366,6 +369,7 @@ impl SimTree {
             of_project: Arc::default(),
             listed: Arc::default(),
             write_back: Arc::default(),
+            unordered: Arc::default(),
         }
     }
 
@@ -552,8 +556,11 @@ impl Tree for SimTree {
     fn root(&self) -> u64 {
         ROOT_INO
     }
-    fn keeps_order(&self) -> bool {
-        true
+    fn keeps_order(&self) -> std::result::Result<(), Unordered> {
+        match self.unordered.load(Ordering::Relaxed) {
+            true => Err(Unordered::Unknown),
+            false => Ok(()),
+        }
     }
     fn open(&self, handle: &Handle, _: &[u8]) -> Result<Option<u64>> {
         let ino = u64::from_le_bytes(handle.0[..].try_into().map_err(|_| Errno::INVAL)?);
