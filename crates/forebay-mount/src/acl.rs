@@ -60,6 +60,24 @@ pub fn inherited(default: &[u8], mode: u32) -> Result<Inherited> {
     Ok(Inherited { mode: left, access: more_than_mode.then_some(access) })
 }
 
+/// The bits of the mode of an inode that has this ACL.
+pub fn mode_of(access: &[u8]) -> Option<u32> {
+    let entries = access.strip_prefix(&VERSION)?;
+    let (mut mode, mut group, mut mask) = (0, None, None);
+    for entry in entries.chunks(ENTRY) {
+        let &[a, b, c, d, ..] = entry else { return None };
+        let permissions = u32::from(u16::from_le_bytes([c, d])) & 7;
+        match u16::from_le_bytes([a, b]) {
+            USER_OBJ => mode |= permissions << 6,
+            OTHER => mode |= permissions,
+            GROUP_OBJ => group = Some(permissions),
+            MASK => mask = Some(permissions),
+            _ => {}
+        }
+    }
+    Some(mode | mask.or(group)? << 3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +109,9 @@ mod tests {
         };
         let found = inherited(&named(7, 7, 4), 0o620).expect("an ACL");
         assert_eq!(found, Inherited { mode: 0o620, access: Some(named(6, 2, 0)) });
+        let modes = [&plain, &named(7, 7, 4), &named(6, 2, 0)].map(|acl| mode_of(acl));
+        assert_eq!(modes, [Some(0o751), Some(0o774), Some(0o620)]);
+        assert_eq!([mode_of(b""), mode_of(&VERSION), mode_of(b"\x02\0\0\0\x01")], [None; 3]);
         for wrong in [&b""[..], b"\x02\0\0", b"\x02\0\0\0\x01", &acl(&[(3, 0, 0)]), &acl(&[])] {
             assert_eq!(inherited(wrong, 0o777), Err(Errno::INVAL), "{wrong:?}");
         }

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::planted::{planted, Bug};
 use super::{bad, is_staging, parse, printable, Result};
+use crate::acl;
 use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
 use crate::tree::{TreeIdentity, ACCESS_ACL};
@@ -78,6 +79,9 @@ pub struct File<'a> {
     /// The access ACL was set after the mode and changed it; otherwise the mode came last and
     /// changed the ACL.
     pub acl_last: bool,
+    /// The bits that the mode has by an access ACL that was set after it; they stay when that is
+    /// removed.
+    pub acl_mode: Option<u32>,
 }
 
 impl File<'_> {
@@ -92,6 +96,11 @@ impl File<'_> {
     pub fn is_removed(&self) -> bool {
         let displaced = self.displaced && !planted(Bug::DisplacedForgotten);
         self.lost_name_by.is_some() && !displaced
+    }
+
+    /// A mode, as the last access ACL has left it.
+    pub fn with_acl(&self, mode: u32) -> u32 {
+        mode & !0o777 | self.acl_mode.unwrap_or(mode & 0o777)
     }
 
     /// Whether the log has more of it than its existence and the names in it.
@@ -305,7 +314,9 @@ impl<'a> History<'a> {
             Record::Attr { fid, set } => {
                 let file = self.file(fid)?;
                 let a = &mut file.attr;
-                file.acl_last &= set.mode.is_none();
+                if set.mode.is_some() {
+                    (file.acl_last, file.acl_mode) = (false, None);
+                }
                 if set.mtime.is_some() {
                     (file.timed, file.mtime_of_content) = (at, false);
                 }
@@ -319,7 +330,10 @@ impl<'a> History<'a> {
             }
             Record::Xattr { fid, name, value } => {
                 let file = self.file(fid)?;
-                file.acl_last |= name == ACCESS_ACL;
+                if name == ACCESS_ACL {
+                    file.acl_last = true;
+                    file.acl_mode = value.and_then(acl::mode_of).or(file.acl_mode);
+                }
                 file.xattrs.insert(name, value);
             }
             Record::Synced { fid } => {
@@ -591,6 +605,7 @@ fn file<'a>(kind: Kind) -> File<'a> {
         timed: Time::default(),
         xattrs: BTreeMap::new(),
         acl_last: false,
+        acl_mode: None,
     }
 }
 

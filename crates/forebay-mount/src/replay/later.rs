@@ -28,7 +28,7 @@ const SLACK_NS: i128 = 5_000_000_000;
 
 /// A program with it runs with rights of its owner, or of root.
 pub const CAPABILITY: &[u8] = b"security.capability";
-const SET_ID: u32 = 0o6000;
+pub const SET_ID: u32 = 0o6000;
 
 fn ns(time: Time) -> i128 {
     i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds)

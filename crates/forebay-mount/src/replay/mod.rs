@@ -17,7 +17,6 @@ mod flight;
 mod found;
 mod history;
 mod later;
-mod narrow;
 mod plan;
 pub(crate) mod planted;
 mod run;
@@ -32,6 +31,8 @@ mod fuzz;
 mod many;
 #[cfg(test)]
 pub(crate) mod model;
+#[cfg(test)]
+mod narrowed;
 #[cfg(test)]
 mod sealed;
 

@@ -2,6 +2,7 @@
 //! Carries out a plan.
 
 mod attributes;
+mod narrow;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
@@ -15,10 +16,9 @@ use rustix::io::Errno;
 use super::found::Found;
 use super::history::{Change, File, Place};
 use super::later;
-use super::narrow::narrow;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
-use super::staging::{name_of, note_mode, Kept};
+use super::staging::{name_of, note_modes, Kept};
 use super::{failed, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
@@ -31,7 +31,8 @@ struct Run<'p, 'a, T: Tree> {
     entries: &'p [Vec<u8>],
     nodes: HashMap<Fid, T::Node>,
     staging: T::Node,
-    /// Inodes made writable for a process that is not root, with their earlier modes.
+    /// Inodes made writable for a process that is not root, and those that users lost rights of,
+    /// with their earlier modes.
     unlocked: BTreeMap<Fid, u32>,
     /// What files had before their content was written, where that counts in the end.
     kept: BTreeMap<Fid, Kept>,
@@ -140,7 +141,7 @@ pub fn run<'a, T: Tree>(
     run.keep()?;
     run.found.resume(tree, plan.staging.report.as_deref())?;
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
-    narrow(tree, &plan);
+    run.narrow()?;
     let mut steps_done = 1;
     for batch in plan.steps.chunks(BATCH) {
         // The failure of another step is reported when it happens.
@@ -156,6 +157,7 @@ pub fn run<'a, T: Tree>(
     }
     run.wait_for_leases()?;
     run.lock_again()?;
+    run.settle()?;
     run.found.withdraw(tree)?;
     let found = run.found;
     let told = Told { earlier: found.earlier, disputes: run.disputes, found: found.told };
@@ -220,7 +222,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
                 continue;
             }
             if !self.unlocked.contains_key(&fid) {
-                note_mode(self.tree, self.entries, fid, attr.mode)?;
+                note_modes(self.tree, self.entries, &[(fid, attr.mode)])?;
                 self.unlocked.insert(fid, attr.mode);
             }
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };

@@ -4,8 +4,8 @@
 //! ```text
 //! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
 //!                        something else has changed or only touched, the numbers of entries that are left
-//!                        out, the modes of what was made writable, what files had before their
-//!                        content was written, and where the report is
+//!                        out, the modes of what was made writable or lost rights, what files had
+//!                        before their content was written, and where the report is
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
 //!
@@ -56,7 +56,7 @@ pub struct Staging<N> {
     pub changed: BTreeSet<Fid>,
     /// Files whose inodes another program had changed before.
     pub touched: BTreeSet<Fid>,
-    /// Inodes that it made writable, with their earlier modes.
+    /// Inodes that it made writable or took rights of, with their earlier modes.
     pub modes: BTreeMap<Fid, u32>,
     /// What files had before their content was written, where that counts in the end.
     pub kept: BTreeMap<Fid, Kept>,
@@ -341,9 +341,10 @@ pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<
     add(tree, entries, &format!("{number}\n"))
 }
 
-/// Records, durably, the mode that an inode has before it is made writable.
-pub fn note_mode<T: Tree>(tree: &T, entries: &[Vec<u8>], fid: Fid, mode: u32) -> Result<()> {
-    add(tree, entries, &format!("{fid} {mode:o}\n"))
+/// Records, durably, the modes that inodes have before they are made writable or lose rights.
+pub fn note_modes<T: Tree>(tree: &T, entries: &[Vec<u8>], modes: &[(Fid, u32)]) -> Result<()> {
+    let lines: String = modes.iter().map(|(fid, mode)| format!("{fid} {mode:o}\n")).collect();
+    add(tree, entries, &lines)
 }
 
 /// Records, durably, what files have before their content is written.
@@ -524,7 +525,7 @@ mod tests {
         let first = [(7, of(0o4755, 5, Some(b"\x01\xff"))), (8, of(0, -3, None))];
         note_kept(&tree, &entries, &first).unwrap();
         note_kept(&tree, &entries, &[(7, of(0o755, 6, None)), (9, of(1, 1, Some(b"")))]).unwrap();
-        note_mode(&tree, &entries, 9, 0o600).unwrap();
+        note_modes(&tree, &entries, &[(9, 0o600)]).unwrap();
         let again = Staging::find(&tree, &entries).unwrap();
         let [seven, eight] = first;
         assert_eq!(again.kept, BTreeMap::from([seven, eight, (9, of(1, 1, Some(b"")))]));

@@ -592,6 +592,7 @@ fn an_owner_replays_what_its_modes_forbid() {
     use Act::*;
     let workloads: &[&[Act]] = &[
         &[Write("foo", 0, 600), Fsync("foo"), Chmod("foo", 0o400)],
+        &[Chmod("foo", 0o400), Xattr("foo")],
         // Its mode was set before the log began.
         &[Chmod("foo", 0o400), Sync, Write("foo", 0, 600), Fsync("foo")],
         &[Chmod("foo", 0o400), Sync, Xattr("foo"), Truncate("foo", 700)],

@@ -14,16 +14,20 @@ use crate::replay::plan::Step;
 use crate::tree::{Attr, Tree, ACCESS_ACL};
 
 impl<T: Tree> Run<'_, '_, T> {
-    pub(super) fn lock_again(&self) -> Result<()> {
-        for (&fid, before) in &self.unlocked {
-            let Some(node) = self.nodes.get(&fid) else { continue };
+    /// Gives modes back that were changed for the replay.
+    pub(super) fn lock_again(&mut self) -> Result<()> {
+        for (fid, before) in self.unlocked.clone() {
+            let Some(node) = self.nodes.get(&fid).cloned() else { continue };
             let logged = |f: &File<'_>| f.attr.mode.is_some() || f.xattrs.contains_key(ACCESS_ACL);
             if self.plan.history.files.get(&fid).is_some_and(logged) {
-                self.attributes(fid)?;
+                self.step_or_dispute(&Step::Attributes(fid))?;
                 continue;
             }
-            let set = SetAttr { mode: Some(*before), ..SetAttr::default() };
-            failed(self.tree.set_attr(node, &set), "set attributes of", self.at(fid))?;
+            // Even the same mode is refused for what is sealed.
+            if failed(self.tree.attr(&node), "look at", self.at(fid))?.mode != before {
+                let set = SetAttr { mode: Some(before), ..SetAttr::default() };
+                failed(self.tree.set_attr(&node, &set), "set attributes of", self.at(fid))?;
+            }
         }
         Ok(())
     }
@@ -109,11 +113,17 @@ impl<T: Tree> Run<'_, '_, T> {
             })
             .partition(|(name, _)| **name == ACCESS_ACL);
         others.into_iter().try_for_each(set_xattr)?;
+        let mode = mode.or(self.unlocked.get(&fid).copied());
         if file.acl_last {
             set(SetAttr { mode, ..SetAttr::default() })?;
         }
         acl.into_iter().try_for_each(set_xattr)?;
         if !file.acl_last {
+            set(SetAttr { mode, ..SetAttr::default() })?;
+        } else if file.xattrs.get(ACCESS_ACL) == Some(&None) {
+            // The bits that an ACL has left stay when it is removed.
+            let is = failed(self.tree.attr(node), "look at", self.at(fid))?.mode;
+            let mode = Some(file.with_acl(mode.unwrap_or(is)));
             set(SetAttr { mode, ..SetAttr::default() })?;
         }
         if stays {
@@ -130,5 +140,4 @@ impl<T: Tree> Run<'_, '_, T> {
             done => done,
         }
     }
-
 }

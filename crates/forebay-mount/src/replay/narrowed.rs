@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: a replay that stops shows nobody what was written when he had lost the right to read it, and
+//! lets nobody run it with rights that it had lost; one that ends leaves the rights that the log has.
+//! Method: a row for each thing that an entry may change about rights, on a directory of this
+//! machine; the replay is stopped after the content, and then goes on.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::later::CAPABILITY;
+use super::*;
+use crate::record::{header, Kind, Record, Records, SetAttr, Time};
+use crate::tree::{ACCESS_ACL, DEFAULT_ACL};
+use crate::unix::UnixTree;
+
+const ANY: u32 = u32::MAX;
+
+/// Of the owner, user 4242 if there is one, the group, the mask and others.
+fn acl(owner: u16, user: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
+    let mut bytes = 2u32.to_le_bytes().to_vec();
+    let entries =
+        [(1, owner, ANY), (2, user, 4242), (4, group, ANY), (16, mask, ANY), (32, other, ANY)];
+    for (tag, permissions, id) in entries {
+        bytes.extend([tag, permissions].iter().flat_map(|word: &u16| word.to_le_bytes()));
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+/// cap_net_raw, or another one.
+fn capability(bits: u32) -> Vec<u8> {
+    [0x0200_0001, bits, 0, 0, 0].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()
+}
+
+enum Log {
+    Mode(u32),
+    Owner(u32),
+    Group(u32),
+    Xattr(&'static [u8], Option<Vec<u8>>),
+    /// What comes after, in an entry of its own.
+    Both(Box<Log>, Box<Log>),
+}
+
+impl Log {
+    fn then(self, later: Log) -> Log {
+        Log::Both(self.into(), later.into())
+    }
+
+    fn records(&self, fid: u64) -> Vec<Record<'_>> {
+        let set = |set| vec![Record::Attr { fid, set }];
+        let none = SetAttr::default();
+        match self {
+            Log::Mode(mode) => set(SetAttr { mode: Some(*mode), ..none }),
+            Log::Owner(uid) => set(SetAttr { uid: Some(*uid), ..none }),
+            Log::Group(gid) => set(SetAttr { gid: Some(*gid), ..none }),
+            Log::Xattr(name, value) => vec![Record::Xattr { fid, name, value: value.as_deref() }],
+            Log::Both(a, b) => [a.records(fid), b.records(fid)].concat(),
+        }
+    }
+}
+
+type Values = [Option<Vec<u8>>; 2];
+
+struct Row {
+    name: &'static str,
+    kind: Kind,
+    /// In the tree at the crash: the mode, and an extended attribute.
+    mode: u32,
+    xattr: Option<(&'static [u8], Vec<u8>)>,
+    log: Log,
+    /// The modes when the replay stops, and when it has ended.
+    stopped: u32,
+    ended: u32,
+    /// Extended attributes when the replay stops, and when it has ended.
+    then: Vec<(&'static [u8], Values)>,
+    content: bool,
+}
+
+fn row(name: &'static str, mode: u32, log: Log, stopped: u32, ended: u32) -> Row {
+    let (kind, xattr, then, content) = (Kind::File, None, Vec::new(), true);
+    Row { name, kind, mode, xattr, log, stopped, ended, then, content }
+}
+
+impl Row {
+    fn with(self, name: &'static [u8], value: Vec<u8>) -> Row {
+        Row { xattr: Some((name, value)), ..self }
+    }
+
+    fn then(mut self, name: &'static [u8], values: Values) -> Row {
+        self.then.push((name, values));
+        self
+    }
+
+    fn directory(self) -> Row {
+        Row { kind: Kind::Directory, content: false, ..self }
+    }
+
+    fn without_content(self) -> Row {
+        Row { content: false, ..self }
+    }
+}
+
+fn rows() -> Vec<Row> {
+    use Log::*;
+    let private = || acl(7, 4, 4, 4, 0);
+    let public = || acl(7, 7, 7, 7, 5);
+    const LABEL: &[u8] = b"security.forebay";
+    let set = |name, value: Vec<u8>| Xattr(name, Some(value));
+    let raw = || capability(1 << 13);
+    vec![
+        row("mode", 0o755, Mode(0o640), 0o740, 0o640),
+        row("mode gains", 0o755, Mode(0o777), 0o755, 0o777),
+        row("mode of a directory", 0o755, Mode(0o700), 0o700, 0o700).directory(),
+        row("set-ID bits", 0o6755, Mode(0o755), 0o755, 0o755),
+        row("set-ID bits gained", 0o755, Mode(0o6755), 0o755, 0o6755),
+        row("sticky", 0o1755, Mode(0o755), 0o1755, 0o755).directory(),
+        row("owner", 0o755, Owner(4242), 0o755, 0o755),
+        row("group", 0o755, Group(4242), 0o755, 0o755),
+        row("ACL", 0o755, set(ACCESS_ACL, private()), 0o700, 0o740)
+            .then(ACCESS_ACL, [None, Some(private())]),
+        row("ACL of a directory", 0o755, set(ACCESS_ACL, private()), 0o700, 0o740).directory(),
+        row("ACL after a mode", 0o755, Mode(0o777).then(set(ACCESS_ACL, private())), 0o700, 0o740),
+        row("ACL before a mode", 0o755, set(ACCESS_ACL, public()).then(Mode(0o750)), 0o700, 0o750)
+            .then(ACCESS_ACL, [None, Some(acl(7, 7, 7, 5, 0))]),
+        row("another ACL", 0, set(ACCESS_ACL, private()), 0o700, 0o740)
+            .with(ACCESS_ACL, public())
+            .then(ACCESS_ACL, [Some(acl(7, 7, 7, 0, 0)), Some(private())]),
+        row("the same ACL", 0, set(ACCESS_ACL, public()), 0o775, 0o775).with(ACCESS_ACL, public()),
+        row("no ACL", 0, Xattr(ACCESS_ACL, None), 0o700, 0o775)
+            .with(ACCESS_ACL, public())
+            .then(ACCESS_ACL, [Some(acl(7, 7, 7, 0, 0)), None]),
+        row(
+            "an ACL that came and went",
+            0o755,
+            set(ACCESS_ACL, private()).then(Xattr(ACCESS_ACL, None)),
+            0o740,
+            0o740,
+        )
+        .then(ACCESS_ACL, [None, None]),
+        row("an ACL that the tree refuses", 0o755, set(ACCESS_ACL, b"none".into()), 0o700, 0o755),
+        row("default ACL", 0o755, set(DEFAULT_ACL, private()), 0o755, 0o755)
+            .directory()
+            .then(DEFAULT_ACL, [None, Some(private())]),
+        row("capability", 0o755, Xattr(CAPABILITY, None), 0o755, 0o755)
+            .with(CAPABILITY, raw())
+            .without_content()
+            .then(CAPABILITY, [None, None]),
+        row("capability gained", 0o755, set(CAPABILITY, raw()), 0o755, 0o755)
+            .then(CAPABILITY, [None, Some(raw())]),
+        row("another capability", 0o755, set(CAPABILITY, raw()), 0o755, 0o755)
+            .with(CAPABILITY, capability(1 << 21))
+            .without_content()
+            .then(CAPABILITY, [None, Some(raw())]),
+        row("label", 0o755, set(LABEL, b"secret".into()), 0o700, 0o755)
+            .with(LABEL, b"public".into())
+            .then(LABEL, [Some(b"public".into()), Some(b"secret".into())]),
+        row("label and mode", 0o755, set(LABEL, b"secret".into()).then(Mode(0o711)), 0o700, 0o711),
+        row("the same label", 0o755, set(LABEL, b"secret".into()), 0o755, 0o755)
+            .with(LABEL, b"secret".into()),
+        row("label gone", 0o755, Xattr(LABEL, None), 0o700, 0o755)
+            .with(LABEL, b"public".into())
+            .then(LABEL, [Some(b"public".into()), None]),
+        row("no right", 0o755, set(b"user.forebay", b"x".into()), 0o755, 0o755)
+            .then(b"user.forebay", [None, Some(b"x".into())]),
+    ]
+}
+
+#[test]
+fn rights_are_taken_before_anything_is_written() {
+    if !rustix::process::geteuid().is_root() {
+        return forebay_test::skipped!("needs root");
+    }
+    let dir = std::env::temp_dir().join(format!("forebay-narrowed-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir(&dir).unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let node = |name: &str| tree.lookup(&tree.root(), name.as_bytes()).unwrap().unwrap();
+    let rows = rows();
+    std::fs::write(dir.join("fails"), b"").unwrap();
+    for row in &rows {
+        match row.kind {
+            Kind::Directory => std::fs::create_dir(dir.join(row.name)).unwrap(),
+            _ => std::fs::write(dir.join(row.name), b"before").unwrap(),
+        }
+        let mode = std::fs::Permissions::from_mode(row.mode);
+        std::fs::set_permissions(dir.join(row.name), mode).unwrap();
+        if let Some((name, value)) = &row.xattr {
+            tree.set_xattr(&node(row.name), name, Some(value)).unwrap();
+        }
+    }
+    let is = tree.identity().unwrap();
+    let mut records = vec![Records::of(&Record::Tree {
+        file_system: is.file_system,
+        root: &is.root.0,
+        path: &is.path,
+    })];
+    let mut bind = |fid, kind, name: &str| {
+        let handle = tree.handle(&node(name)).unwrap().0;
+        records.push(Records::of(&Record::Bind { fid, kind, handle: &handle, path: b"" }));
+    };
+    bind(2, Kind::File, "fails");
+    rows.iter().zip(3..).for_each(|(row, fid)| bind(fid, row.kind, row.name));
+    // No file system knows it.
+    let stops = Record::Xattr { fid: 2, name: b"nonsense", value: Some(b"") };
+    records.push(Records::of(&stops));
+    let bytes = b"secret";
+    for (row, fid) in rows.iter().zip(3..) {
+        if row.content {
+            let mtime = Time { seconds: 1000, nanoseconds: 0 };
+            let data = Record::Data { fid, offset: 0, size: 6, mtime, bytes };
+            records.push(Records::of(&data));
+        }
+        records.extend(row.log.records(fid).iter().map(Records::of));
+    }
+    let entry = |(body, number): (&Records, u64)| {
+        [&header(number, u64::MAX >> 2, 1)[..], body.bytes()].concat()
+    };
+    let log: Vec<_> = records.iter().zip(1..).map(entry).collect();
+    let compared = |ended: usize| {
+        let mut wrong = Vec::new();
+        for row in &rows {
+            let node = node(row.name);
+            let attr = tree.attr(&node).unwrap();
+            let mode = [row.stopped, row.ended][ended];
+            if attr.mode != mode {
+                wrong.push(format!("{}: mode {:o}, and not {mode:o}", row.name, attr.mode));
+            }
+            let owner = match row.log {
+                Log::Owner(uid) => (uid, 0),
+                Log::Group(gid) => (0, gid),
+                _ => (0, 0),
+            };
+            if (attr.uid, attr.gid) != owner {
+                wrong.push(format!("{}: owner {}:{}", row.name, attr.uid, attr.gid));
+            }
+            for (name, values) in &row.then {
+                let value = tree.xattr(&node, name).unwrap();
+                if value != values[ended] {
+                    wrong.push(format!("{}: {} is {value:?}", row.name, printable(name)));
+                }
+            }
+            let written = !row.content || std::fs::read(dir.join(row.name)).unwrap() == bytes;
+            assert!(written, "{}", row.name);
+        }
+        wrong
+    };
+    let stopped = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+    assert!(matches!(stopped, Err(ReplayError::UnderWay { .. })), "{stopped:?}");
+    assert_eq!(compared(0), Vec::<String>::new(), "when it stops");
+    let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
+    let done = replay(&tree, &log, &accept, &mut |_, _| {}).unwrap();
+    assert_eq!(done.left_out.len(), 2, "{:?}", done.left_out);
+    assert_eq!(compared(1), Vec::<String>::new(), "when it has ended");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
