@@ -102,6 +102,9 @@ fn report_of(a: &args::Replay, report: &Report) -> anyhow::Result<()> {
         report.files,
         if report.resumed { "; it went on where an earlier replay was cut off" } else { "" },
     ))?;
+    if let Some(ahead) = &report.ahead {
+        out::line(ahead)?;
+    }
     for what in report.in_dispute() {
         out::line(what)?;
     }

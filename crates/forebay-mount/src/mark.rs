@@ -427,25 +427,38 @@ impl<N> GroupMark<N> {
     }
 }
 
-/// The number of [`GroupMark::reach`]; 0: the tree has no change before its entry.
-pub fn reached<T: Tree>(tree: &T) -> tree::Result<u64> {
+/// What a mark says of how far its tree is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// The tree has no change before its entry, or there is no mark.
+    Nothing,
+    /// The number of [`GroupMark::reach`].
+    Entry(u64),
+    /// It is not believed, for this reason.  The tree counts as one without changes before their
+    /// entries.
+    Doubtful(&'static str),
+}
+
+pub fn reached<T: Tree>(tree: &T) -> tree::Result<Reached> {
     let root = tree.root();
     for name in [MARK, DONE] {
         let Some(attr) = tree.attr_of(&root, name)? else { continue };
-        // Whoever may write to the root can make a mark of the same content.
-        if attr.kind != Kind::Symlink || !is_trusted(tree, &root, &attr)? {
-            return Ok(0);
-        }
         // A machine without a clock gives dates that could be numbers.
-        let mark = read(tree, &root, name).map_err(|_| Errno::IO)?.flatten();
-        if !mark.is_some_and(|mark| mark.ahead) {
-            return Ok(0);
-        }
+        let says = attr.kind == Kind::Symlink && {
+            let target = tree.read_link(&tree.lookup(&root, name)?.ok_or(Errno::NOENT)?)?;
+            serde_json::from_slice(&target).is_ok_and(|mark: Mark| mark.ahead)
+        };
         let number = u64::try_from(attr.mtime.seconds).unwrap_or(MOST_REACHED);
         let exact = attr.mtime.nanoseconds == 0 && number < MOST_REACHED;
-        return Ok(if exact { number } else { 0 });
+        return Ok(match () {
+            () if !says || (exact && number == 0) => Reached::Nothing,
+            // Whoever may write to the root can make a mark of the same content.
+            () if !is_trusted(tree, &root, &attr)? => Reached::Doubtful("another user made it"),
+            () if exact => Reached::Entry(number),
+            () => Reached::Doubtful("its time is not one that a mount gives it"),
+        });
     }
-    Ok(0)
+    Ok(Reached::Nothing)
 }
 
 /// The content of the file.
@@ -565,6 +578,10 @@ fn set<T: Tree>(tree: &T, synced: u64, mark: &Mark) -> Result<GroupMark<T::Node>
         }
     }
     group.mark = Some(made);
+    if mark.ahead {
+        // A date would be no number.  Not every file system takes it: then no number is used.
+        let _ = group.reach(tree, 0);
+    }
     match planted(Bug::MarkNotSynced) {
         true => Ok(()),
         false => failed(tree.sync_all(), "sync"),

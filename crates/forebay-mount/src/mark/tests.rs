@@ -605,23 +605,29 @@ fn forged_marks_are_not_believed() {
 }
 
 /// A mark whose time says how far the tree is says so, and was made by who may make one.  No date is
-/// a number, not even that of a machine without a clock.
+/// a number, not even that of a machine without a clock.  What is not believed is told from what
+/// says nothing.
 #[test]
 fn the_time_of_a_mark_is_believed_where_it_is_a_number_of_ours() {
     let us = New::plain(Kind::Symlink, 0).uid;
     for name in [MARK, DONE] {
-        for (ahead, uid, seconds, number) in [
-            (true, us, 7, 7),
-            (false, us, 7, 0),
-            (true, us, 0, 0),
-            (true, us, MOST_REACHED as i64 - 1, MOST_REACHED - 1),
-            (true, us, MOST_REACHED as i64, 0),
-            (true, us, 1_790_000_000, 0),
-            (true, us, -7, 0),
-            (true, 99, 7, 0),
+        let another = Reached::Doubtful("another user made it");
+        let date = Reached::Doubtful("its time is not one that a mount gives it");
+        for (ahead, uid, seconds, says) in [
+            (true, us, 7, Reached::Entry(7)),
+            (false, us, 7, Reached::Nothing),
+            (false, us, 1_790_000_000, Reached::Nothing),
+            (false, 99, 7, Reached::Nothing),
+            (true, us, 0, Reached::Nothing),
+            (true, 99, 0, Reached::Nothing),
+            (true, us, MOST_REACHED as i64 - 1, Reached::Entry(MOST_REACHED - 1)),
+            (true, us, MOST_REACHED as i64, date),
+            (true, us, 1_790_000_000, date),
+            (true, 99, 7, another),
+            (true, 99, 1_790_000_000, another),
         ] {
             let tree = SimTree::new(State::empty());
-            assert_eq!(reached(&tree), Ok(0));
+            assert_eq!(reached(&tree), Ok(Reached::Nothing));
             let (pool, period) = (Uuid([1; 16]), Uuid([2; 16]));
             let (log, at, since) = ("mount".into(), "pool".into(), 0);
             let text = Mark { pool, log, period, since, at, groups: true, ahead };
@@ -630,7 +636,7 @@ fn the_time_of_a_mark_is_believed_where_it_is_a_number_of_ours() {
             let mark = tree.create(&ROOT_INO, name, &new).unwrap();
             let mtime = Some(Time { seconds, nanoseconds: 0 });
             tree.set_attr(&mark, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
-            assert_eq!(reached(&tree), Ok(number), "{ahead} {uid} {seconds}");
+            assert_eq!(reached(&tree), Ok(says), "{ahead} {uid} {seconds}");
         }
     }
 }

@@ -94,6 +94,26 @@ impl std::fmt::Display for Action {
     }
 }
 
+/// The tree has changes of names and attributes that the log lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Ahead {
+    /// The number that the tree's mark has.
+    pub reached: u64,
+    /// The log's last entry.
+    pub last: u64,
+}
+
+impl std::fmt::Display for Ahead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Ahead { reached, last } = self;
+        write!(
+            f,
+            "the tree was ahead of its log: its mark says entry {reached}, and the log ends with \
+             entry {last}; names and attributes stay the tree's, and logged content is written"
+        )
+    }
+}
+
 /// The report of a replay, or of what a replay would do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
@@ -123,6 +143,10 @@ pub struct Report {
     pub changed: Vec<String>,
     /// Attributes that the log replaces and that may have been changed after the last entry.
     pub attributes: Vec<String>,
+    /// Set if only content was taken from the log.
+    pub ahead: Option<Ahead>,
+    /// Why the mark does not say how far the tree is, and what follows.
+    pub mark: Option<String>,
     /// The tree's earlier path, if it has another one now.
     pub moved_from: Option<String>,
     /// Files that were written to the salvage directory.
@@ -167,6 +191,7 @@ impl Report {
             all("changed after the crash, and its content is left as it is: ", &self.changed),
             all("", &self.attributes),
             all("changed beside the mount: ", &self.disputes),
+            self.mark.clone().into_iter().collect(),
         ]
         .concat()
     }

@@ -11,8 +11,8 @@ use super::later;
 use super::planted::{planted, Bug};
 use super::staging::Staging;
 use super::within::{self, Walked};
-use super::{failed, printable, Action, ReplayError, Report, Result};
-use crate::mark;
+use super::{failed, printable, Action, Ahead, ReplayError, Report, Result};
+use crate::mark::{self, Reached};
 use crate::record::{Fid, Kind, Time, ROOT};
 use crate::tree::{Attr, Handle, Tree, TreeIdentity};
 
@@ -86,6 +86,7 @@ pub struct Plan<'a, N> {
     pub changed: Vec<String>,
     /// The tree has changes of names and attributes that the log lacks, and all that it has.
     pub ahead: bool,
+    reached: Reached,
     /// Attributes that the log replaces and that may have been set after the crash, in words.
     pub attributes: Vec<String>,
     moved_from: Option<String>,
@@ -116,7 +117,10 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
         let moved_from = which_tree(tree, &history.trees)?;
         let staging = Staging::find(tree, entries)?;
         let reached = failed(mark::reached(tree), "look at the mark in", || ".".into())?;
-        let ahead = reached > history.last_number && !planted(Bug::NamesTwice);
+        let ahead = match reached {
+            Reached::Entry(n) => n > history.last_number && !planted(Bug::NamesTwice),
+            Reached::Nothing | Reached::Doubtful(_) => false,
+        };
         let other = |name: &String| format!("{name} is not this replay's, and stays as it is");
         let mut history = history;
         history.disputes.extend(staging.others.iter().map(other));
@@ -135,6 +139,7 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             conflicts: Vec::new(),
             changed: Vec::new(),
             ahead,
+            reached,
             attributes: Vec::new(),
             moved_from,
             entries: entries.len() as u64,
@@ -181,6 +186,20 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             changed: self.changed.clone(),
             attributes: self.attributes.clone(),
             moved_from: self.moved_from.clone(),
+            ahead: match self.reached {
+                Reached::Entry(reached) if self.ahead => {
+                    Some(Ahead { reached, last: self.history.last_number })
+                }
+                _ => None,
+            },
+            mark: match self.reached {
+                // A log without entries says nothing of names.
+                Reached::Doubtful(why) if self.entries > 0 => Some(format!(
+                    "the mark .forebay-mount does not say how far the tree is: {why}; names and \
+                     attributes are made the log's"
+                )),
+                _ => None,
+            },
             disputes: self.history.disputes.clone(),
             found: Vec::new(),
             salvaged: Vec::new(),

@@ -173,7 +173,10 @@ fn a_write_that_no_entry_has_keeps_its_time() {
         let mut timed = vec![
             // No file system knows it, so that the replay stops before it ends.
             (at(2000), Record::Xattr { fid: 2, name: b"nonsense", value: Some(b"") }),
-            (at(row.logged), Record::Data { fid: 4, offset: 0, size: 6, mtime: logged, bytes: b"log" }),
+            (
+                at(row.logged),
+                Record::Data { fid: 4, offset: 0, size: 6, mtime: logged, bytes: b"log" },
+            ),
         ];
         if !is_cut {
             timed.remove(0);
@@ -403,4 +406,52 @@ fn a_lease_is_waited_for() {
     let (told, written) = replayed();
     planted::plant(None);
     assert!(!told.is_empty() && !written, "{told:?}");
+}
+
+/// The report says where the names are from.
+#[test]
+fn a_report_says_how_far_the_tree_was() {
+    use crate::mark::Mark;
+    let us = New::plain(Kind::Symlink, 0).uid;
+    let root = us == 0;
+    // The time and the owner of the mark, and whether the tree's mode stays.
+    for (seconds, uid, ahead, doubtful) in [
+        (5, us, false, false),
+        (6, us, true, false),
+        (0, us, false, false),
+        (1_790_000_000, us, false, true),
+        (-7, us, false, true),
+        (6, 4242, false, true),
+    ] {
+        if uid != us && !root {
+            continue;
+        }
+        let (dir, tree, bound) = scene("ahead");
+        let node = tree.lookup(&tree.lookup(&tree.root(), b"a").unwrap().unwrap(), b"f");
+        let node = node.unwrap().unwrap();
+        let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+        tree.set_attr(&node, &mode(0o644)).unwrap();
+        let (pool, period) = (forebay::Uuid([1; 16]), forebay::Uuid([2; 16]));
+        let (log, at, since) = ("mount".into(), "pool".into(), 0);
+        let mark = Mark { pool, log, period, since, at, groups: true, ahead: true };
+        let target = serde_json::to_vec(&mark).unwrap();
+        let new = New { uid, target: &target, ..New::plain(Kind::Symlink, 0o777) };
+        let mark = tree.create(&tree.root(), b".forebay-mount", &new).unwrap();
+        let mtime = SetAttr { mtime: Some(time(seconds)), ..SetAttr::default() };
+        tree.set_attr(&mark, &mtime).unwrap();
+        let log = log_of(LATER, &bound, &[Record::Attr { fid: 4, set: mode(0o600) }]);
+        let planned = plan(&tree, &log).unwrap();
+        let report = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+        let case = format!("{seconds} {uid}: {report:?}");
+        assert_eq!((planned.ahead, &planned.mark), (report.ahead, &report.mark), "{case}");
+        let said = Some(Ahead { reached: 6, last: 5 }).filter(|_| ahead);
+        assert_eq!((report.ahead, report.mark.is_some()), (said, doubtful), "{case}");
+        assert_eq!(report.in_dispute().len(), usize::from(doubtful), "{case}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["ahead"]["last"].as_u64(), said.map(|a| a.last), "{case}");
+        assert_eq!(json["mark"].is_string(), doubtful, "{case}");
+        let is = tree.attr(&node).unwrap().mode;
+        assert_eq!(is, if ahead { 0o644 } else { 0o600 }, "{case}");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }
