@@ -70,6 +70,7 @@ pub enum Bug {
     LinkReplacedTooEarly,
     SizesTooEarly,
     SyncOfContentAlone,
+    OutOfOrder,
 }
 
 /// Bugs of the replay, and of what is logged for it.
@@ -108,7 +109,7 @@ pub const OF_WAITS: [Bug; 2] = [Bug::TreeBeforeWait, Bug::NamesNotWaited];
 
 /// Bugs of names that become durable with a later sync.
 #[cfg(test)]
-pub const OF_NAMES: [Bug; 7] = [
+pub const OF_NAMES: [Bug; 8] = [
     Bug::NamesTwice,
     Bug::ContentForgotten,
     Bug::ReachedTooLate,
@@ -116,6 +117,7 @@ pub const OF_NAMES: [Bug; 7] = [
     Bug::LinkReplacedTooEarly,
     Bug::SizesTooEarly,
     Bug::SyncOfContentAlone,
+    Bug::OutOfOrder,
 ];
 
 /// Bugs that let forged marks through.
@@ -155,6 +157,12 @@ thread_local! {
 #[cfg(test)]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.set(bug);
+}
+
+/// For another thread of the same operation.
+#[cfg(test)]
+pub fn planted_now() -> Option<Bug> {
+    PLANTED.get()
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@
 //! its mount from its first entry to the replay's end: its log is let at it, and another
 //! only where it lacks nothing.
 
+mod at_once;
+mod gate;
 mod oracle;
 pub mod sim;
 pub mod workloads;
@@ -400,6 +402,8 @@ fn shown_by(bug: Bug) -> &'static [Act] {
         }
         Bug::SizesTooEarly => &[Truncate("foo", 700)],
         Bug::SyncOfContentAlone => &[Create("bar"), Fsync("A")],
+        // The rename is durable, and the tree lacks it.
+        Bug::OutOfOrder => &[Beside(&Rename("foo", "A/bar"), &Create("B/x"), 0)],
         Bug::GroupBeforeTree | Bug::GroupAfterLog | Bug::GroupIgnored | Bug::GroupNotSynced => {
             &[Write("foo", 0, 600), Fsync("foo"), Sync, Create("bar"), Sync, Unlink("A/bar")]
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
+use super::gate::{Gate, Who};
 use super::write_back::WriteBack;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, Unordered};
@@ -320,6 +321,20 @@ impl Disk {
 struct Inner {
     now: State,
     trace: Vec<Event>,
+    /// Whose operation each event is of.
+    by: Vec<Who>,
+}
+
+impl Inner {
+    fn apply(&mut self, op: Op) {
+        self.now.apply(&op);
+        self.add(Event::Op(op));
+    }
+
+    fn add(&mut self, event: Event) {
+        self.trace.push(event);
+        self.by.push(Who::now());
+    }
 }
 
 /// The tree as a running system sees it, and what happened to it.
@@ -348,13 +363,14 @@ pub struct SimTree {
     /// Directories, each time that one was listed.
     listed: Arc<Mutex<Vec<u64>>>,
     pub write_back: Arc<WriteBack>,
+    pub gate: Arc<Gate>,
     /// Its file system was mounted otherwise.
     pub unordered: Arc<AtomicBool>,
 }
 
 impl SimTree {
     pub fn new(now: State) -> SimTree {
-        let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new() }));
+        let inner = Arc::new(Mutex::new(Inner { now, trace: Vec::new(), by: Vec::new() }));
         SimTree {
             inner,
             as_owner: false,
@@ -369,6 +385,7 @@ impl SimTree {
             of_project: Arc::default(),
             listed: Arc::default(),
             write_back: Arc::default(),
+            gate: Arc::default(),
             unordered: Arc::default(),
         }
     }
@@ -466,11 +483,22 @@ impl SimTree {
     }
 
     pub fn event(&self, event: Event) {
-        self.lock().trace.push(event);
+        self.lock().add(event);
     }
 
     pub fn events(&self) -> usize {
         self.lock().trace.len()
+    }
+
+    /// The changes of one operation of two, from this event on.
+    pub fn ops_of(&self, who: Who, start: usize) -> Vec<Op> {
+        let inner = self.lock();
+        let events = inner.trace.iter().zip(&inner.by).skip(start);
+        let of = events.filter_map(|(event, by)| match event {
+            Event::Op(op) if *by == who => Some(op.clone()),
+            _ => None,
+        });
+        of.collect()
     }
 
     pub fn trace(&self) -> Vec<Event> {
@@ -478,9 +506,8 @@ impl SimTree {
     }
 
     fn op(&self, op: Op) -> Result<()> {
-        let mut inner = self.lock();
-        inner.now.apply(&op);
-        inner.trace.push(Event::Op(op));
+        self.gate.pass();
+        self.lock().apply(op);
         Ok(())
     }
 
@@ -641,10 +668,12 @@ impl Tree for SimTree {
             return Err(Errno::NOSPC);
         }
         refused(name)?;
-        let ino = self.lock().now.next;
-        let (name, target) = (name.to_vec(), new.target.to_vec());
+        let (dir, name, target) = (*dir, name.to_vec(), new.target.to_vec());
         let &New { kind, mode, uid, gid, .. } = new;
-        self.op(Op::Create { dir: *dir, name, ino, kind, mode, uid, gid, target })?;
+        self.gate.pass();
+        let mut inner = self.lock();
+        let ino = inner.now.next;
+        inner.apply(Op::Create { dir, name, ino, kind, mode, uid, gid, target });
         Ok(ino)
     }
     fn link(&self, node: &u64, dir: &u64, name: &[u8]) -> Result<()> {

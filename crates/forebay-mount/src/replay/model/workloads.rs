@@ -10,7 +10,8 @@ use std::time::Duration;
 use forebay::{Ticket, Uuid};
 use rustix::io::Errno;
 
-use super::super::planted::{plant, Bug};
+use super::super::planted::{plant, planted_now, Bug};
+use super::gate::Who;
 use super::log_of;
 use super::oracle::{Bytes, Truth};
 use super::sim::{Event, Op, SimTree, State, ROOT_INO};
@@ -41,6 +42,8 @@ pub enum Act {
     Xattr(Path),
     Fsync(Path),
     Sync,
+    /// The first is held before the change of the tree with this number, while the second runs.
+    Beside(&'static Act, &'static Act, usize),
 }
 
 /// Each operation, followed by each kind of sync.  The live part does the same for
@@ -206,8 +209,8 @@ struct Step {
     /// The truths while the step runs, in addition to the one before.
     during: Vec<Truth>,
     after: Truth,
-    /// Everything up to its end is durable.
-    promises: bool,
+    /// Something is durable when it has ended: what may be then, in addition to the truth after it.
+    promised: Option<Vec<Truth>>,
 }
 
 /// A workload that was run.
@@ -239,9 +242,12 @@ impl Ran {
                 truths.extend(step.during.iter().filter(|_| at > step.start));
                 return truths;
             }
-            match step.promises {
-                true => truths.clear(),
-                false => truths.extend(&step.during),
+            match &step.promised {
+                Some(promised) => {
+                    truths.clear();
+                    truths.extend(promised);
+                }
+                None => truths.extend(&step.during),
             }
             truths.push(&step.after);
         }
@@ -364,11 +370,20 @@ fn act(live: &Arc<SimLive>, act: Act, step: usize) -> Result<(), Errno> {
         Act::Xattr(path) => live.set_xattr(&find(live, path)?, b"user.x", Some(b"value")),
         Act::Fsync(path) => live.fsync(&find(live, path)?),
         Act::Sync => live.sync(),
+        Act::Beside(first, second, changes) => {
+            let bug = planted_now();
+            let run = |a: Act| {
+                plant(bug);
+                self::act(live, a, step)
+            };
+            let done = live.tree().gate.run(changes, || run(*first), || run(*second));
+            done.0.and(done.1)
+        }
     }
 }
 
 /// The contents that are allowed after an act that was done.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Contents {
     bytes: BTreeMap<u64, Bytes>,
     /// Files that were cut to nothing: how many bytes of what is written are logged at once.
@@ -440,6 +455,61 @@ fn ino_of(state: &State, path: &str) -> Option<u64> {
         .try_fold(ROOT_INO, |at, name| state.inodes[&at].names.get(name.as_bytes()).copied())
 }
 
+/// The inode whose content it changes or logs.
+fn written(before: &State, a: Act) -> Option<u64> {
+    match a {
+        Act::Rename(from, to) => {
+            // Over another file, that is.
+            let over = ino_of(before, to);
+            ino_of(before, from).filter(|i| over.is_some_and(|o| o != *i))
+        }
+        Act::Write(p, ..) | Act::Truncate(p, _) | Act::Allocate(p, ..) | Act::Fsync(p) => {
+            ino_of(before, p)
+        }
+        _ => None,
+    }
+}
+
+/// Whether it is durable when it returns, with names at sync, too.
+fn is_asked(before: &State, a: Act) -> bool {
+    match a {
+        Act::Fsync(_) | Act::Sync | Act::Truncate(..) | Act::Allocate(..) => true,
+        // Of a file over another one.
+        Act::Rename(..) => written(before, a).is_some_and(|i| before.inodes[&i].kind == Kind::File),
+        _ => false,
+    }
+}
+
+/// What two operations leave that came at once, after this event.
+fn at_once(
+    (tree, start): (&SimTree, usize),
+    before: &State,
+    both: [Act; 2],
+    step: usize,
+    durable: Durable,
+    contents: &mut Contents,
+) -> Step {
+    let (end, state) = (tree.events(), tree.now());
+    let alone = |contents: &mut Contents, a, who| {
+        let mut state = before.clone();
+        tree.ops_of(who, start).iter().for_each(|op| state.apply(op));
+        contents.note(a, written(before, a), step, &state);
+        Truth { state, bytes: contents.bytes.clone() }
+    };
+    let none = Truth { state: before.clone(), bytes: contents.bytes.clone() };
+    let second = alone(&mut contents.clone(), both[1], Who::Second);
+    let first = alone(contents, both[0], Who::First);
+    contents.note(both[1], written(before, both[1]), step, &state);
+    let after = Truth { state, bytes: contents.bytes.clone() };
+    let promised = match both.map(|a| durable != Durable::BeforeWait || is_asked(before, a)) {
+        [true, true] => Some(Vec::new()),
+        [true, false] => Some(vec![first.clone()]),
+        [false, true] => Some(vec![second.clone()]),
+        [false, false] => None,
+    };
+    Step { start, end, during: vec![none, first, second, after.clone()], after, promised }
+}
+
 pub fn run(workload: &[Act], bug: Option<Bug>) -> Ran {
     run_with(Durable::AtOnce, workload, bug)
 }
@@ -483,26 +553,17 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
         for (i, &a) in workload.iter().enumerate() {
             let (start, before) = (tree.events(), tree.now());
             renaming.store(matches!(a, Act::Rename(..)), Ordering::Relaxed);
-            let ino = match a {
-                Act::Rename(from, to) => {
-                    // Over another file, that is.
-                    let over = ino_of(&before, to);
-                    ino_of(&before, from).filter(|i| over.is_some_and(|o| o != *i))
-                }
-                Act::Write(p, ..) | Act::Truncate(p, _) | Act::Allocate(p, ..) | Act::Fsync(p) => {
-                    ino_of(&before, p)
-                }
-                _ => None,
-            };
+            let ino = written(&before, a);
             let done = act(&live, a, i);
+            if let Act::Beside(first, second, _) = a {
+                done.unwrap();
+                let both = [*first, *second];
+                steps.push(at_once((&tree, start), &before, both, i, durable, &mut contents));
+                continue;
+            }
             // A failure has taken its entry back.
-            let is_asked = match a {
-                Act::Fsync(_) | Act::Sync | Act::Truncate(..) | Act::Allocate(..) => true,
-                // Of a file over another one.
-                Act::Rename(..) => ino.is_some_and(|i| before.inodes[&i].kind == Kind::File),
-                _ => false,
-            };
-            let promises = durable != Durable::BeforeWait || (is_asked && done.is_ok());
+            let is_asked = is_asked(&before, a) && done.is_ok();
+            let promised = (durable != Durable::BeforeWait || is_asked).then(Vec::new);
             let (end, state) = (tree.events(), tree.now());
             let mut during = Vec::new();
             let mut going_on = contents.bytes.clone();
@@ -533,7 +594,7 @@ pub fn run_with(durable: Durable, workload: &[Act], bug: Option<Bug>) -> Ran {
                 end,
                 during,
                 after: Truth { state, bytes: contents.bytes.clone() },
-                promises,
+                promised,
             });
         }
         let at_end = (begun..tree.events(), tree.now());
