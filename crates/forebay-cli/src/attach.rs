@@ -121,9 +121,25 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
     }
 }
 
+fn check_medium(pool: &Path) -> forebay::Result<()> {
+    match open::in_groups(pool) {
+        true => Err(forebay::Error::Unsupported {
+            path: pool.into(),
+            cause:
+                "the pool is on a disk and written in groups, which the kernel module does not know"
+                    .into(),
+            way_out: match open::SSD_VOLUMES {
+                true => "serve it (forebay serve), and connect an NBD client".into(),
+                false => "make another pool, on persistent memory".into(),
+            },
+        }),
+        false => Ok(()),
+    }
+}
+
 /// A second start of a unit, or --all again, is no mistake.
 fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
-    open::must_hold(&w.pool, "volumes")?;
+    check_medium(&w.pool)?;
     let cache = module::device_number(&w.pool, POOL_KINDS)?;
     let what = format!("volume {}", w.volume);
     let there = module::list(control).map_err(|e| e.named(&what))?;
@@ -215,7 +231,7 @@ fn identity(w: &Wanted) -> anyhow::Result<String> {
 }
 
 fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
-    open::must_hold(&w.pool, "volumes")?;
+    check_medium(&w.pool)?;
     let what = format!(
         "volume {}: attaching {} through the pool {}",
         w.volume,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{
     Away, Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool, Verdict,
-    Volume, VolumeInfo, WhenAway,
+    Volume, VolumeInfo, WhenAway, RESCUED,
 };
 use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -106,8 +106,14 @@ fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Outcome> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let drained = drain_pool(a, &pool, bars);
     // Interrupted or not, what is cached is safe and the pool closed in order.
-    pool.close()?;
-    drained
+    match (pool.close(), drained) {
+        // The disk has failed, and the origins have everything.
+        (Err(e), Ok(drained)) if drained.exit_code() == RESCUED => {
+            out::warn(format_args!("forebay: {e}"));
+            Ok(drained)
+        }
+        (closed, drained) => closed.and(drained),
+    }
 }
 
 fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<Outcome> {

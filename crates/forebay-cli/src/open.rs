@@ -5,10 +5,14 @@ use std::path::Path;
 
 use forebay::{Error, MediaOptions, Pool, PoolOptions};
 
+/// Whether pools that are written in groups have volumes.
+pub const SSD_VOLUMES: bool = cfg!(feature = "ssd-volumes");
+
 /// A file or device that is too small is no pool: its size does not interest a user who opens
 /// it.
 pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
-    Pool::open(path, options).map_err(|error| match error {
+    let options = PoolOptions { ssd_volumes: SSD_VOLUMES, ..options.clone() };
+    Pool::open(path, &options).map_err(|error| match error {
         Error::TooSmall { path, bytes, .. } => {
             Error::NotAPool { path, found: format!("it has only {bytes} bytes") }
         }
@@ -32,12 +36,12 @@ pub fn to_show(path: &Path) -> forebay::Result<Pool> {
 /// with it is told by whoever opens it.
 pub fn must_hold(path: &Path, what: &str) -> forebay::Result<()> {
     match in_groups(path) {
-        true => Err(Error::logs_only(path, what)),
+        true => Err(Error::not_in_groups(path, what)),
         false => Ok(()),
     }
 }
 
-fn in_groups(path: &Path) -> bool {
+pub fn in_groups(path: &Path) -> bool {
     let found = forebay::inspect(path).ok().and_then(|found| found.superblock);
     found.is_some_and(|superblock| superblock.in_groups())
 }

@@ -20,7 +20,9 @@ use crate::{args, open, out, units};
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     out::as_a_service();
     let interrupt = Interrupt::watch()?;
-    open::must_hold(&a.pool, "volumes to serve")?;
+    if !open::SSD_VOLUMES {
+        open::must_hold(&a.pool, "volumes to serve")?;
+    }
     raise_open_files();
     let path = match &a.socket {
         Some(path) => usable_socket(path),
@@ -123,6 +125,7 @@ fn attach_options(a: &args::Serve, name: &str) -> AttachOptions {
         bypass_limit_bytes: a.past.bypass_limit.unwrap_or(0),
         when_full: a.past.when_full.unwrap_or_default(),
         mode: a.mode(),
+        durable: a.past.durable.unwrap_or_default(),
         ..a.attach.options(name)
     }
 }

@@ -70,6 +70,7 @@ fn show(a: &args::Set, status: &ServerStatus, changed: bool) -> anyhow::Result<(
                 "mode": v.mode,
                 "bypass_limit_bytes": v.bypass_limit_bytes,
                 "when_full": v.when_full,
+                "durable": v.durable,
             })
         };
         return out::json(&json!({
@@ -108,14 +109,21 @@ fn pool_table(o: &OptionsInfo) -> Table {
 }
 
 fn volume_table(volumes: &[&VolumeInfo]) -> Table {
-    let mut t = Table::new(&["volume", "<mode", "bypass-limit", "<when-full"]);
+    // A pool in memory has no choice.
+    let on_disk = volumes.iter().any(|v| v.durable.is_some());
+    let titles = ["volume", "<mode", "bypass-limit", "<when-full", "<durable"];
+    let columns = titles.len() - usize::from(!on_disk);
+    let mut t = Table::new(&titles[..columns]);
     for v in volumes {
-        t.row(vec![
+        let mut row = vec![
             v.name.clone(),
             v.mode.to_string(),
             v.bypass_limit_bytes.map_or("none".into(), units::bytes),
             v.when_full.to_string(),
-        ]);
+            v.durable.map_or("none".into(), |durable| durable.to_string()),
+        ];
+        row.truncate(columns);
+        t.row(row);
     }
     t
 }

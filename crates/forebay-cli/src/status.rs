@@ -5,7 +5,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use forebay::{printable, MediumStatus, Pool, PoolStatus, Verdict, VolumeInfo, ERAS_WARN_PERCENT};
+use forebay::{
+    printable, MediumStatus, Pool, PoolStatus, Verdict, VolumeInfo, WriteDurable, ERAS_WARN_PERCENT,
+};
 use forebay_map_server::orders::MapStatus;
 use forebay_map_server::{MapService, KIND};
 use forebay_server::{control::Client, runtime_dir, ServerStatus, Service, ServiceStatus};
@@ -181,8 +183,12 @@ fn medium_lines(m: &MediumStatus) -> Vec<String> {
             m.write_errors, m.flush_errors, m.again
         ),
     };
+    let takes = match m.durable_write_seconds {
+        Some(seconds) => format!(" in {:.0} us at best", seconds * 1e6),
+        None => String::new(),
+    };
     let mut lines = vec![format!(
-        "disk      durable by {}, blocks of {}; {} entries in {} groups; {} writes ({}), {} flushes{errors}",
+        "disk      durable by {}{takes}, blocks of {}; {} entries in {} groups; {} writes ({}), {} flushes{errors}",
         m.durable_by,
         units::bytes(m.unit_bytes.into()),
         units::count(m.records),
@@ -273,6 +279,14 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         true => "no volumes".into(),
         false => volume::table(&s.volumes).to_string(),
     });
+    for v in &s.volumes {
+        let when = match v.durable {
+            Some(WriteDurable::Always) => "when it is acknowledged",
+            Some(_) => "after the client's next flush, or with FUA",
+            None => continue,
+        };
+        lines.push(format!("volume {}: a write is durable {when}", printable(&v.label())));
+    }
     for (v, origin_use) in s.volumes.iter().filter_map(|v| Some((v, v.origin_use?))) {
         lines.push(format!("volume {}: {origin_use}", printable(&v.label())));
     }
@@ -292,7 +306,8 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         }
     }
     let wrong = |v: &&VolumeInfo| {
-        v.verdict.is_damage() || [Verdict::OriginChanged, Verdict::OriginFails].contains(&v.verdict)
+        const TOLD: [Verdict; 3] = [Verdict::OriginChanged, Verdict::OriginFails, Verdict::Rescued];
+        v.verdict.is_damage() || TOLD.contains(&v.verdict)
     };
     for c in s.volumes.iter().filter(wrong).map(VolumeInfo::completeness) {
         lines.push(format!("volume {}: {c}", c.volume));

@@ -151,4 +151,14 @@ impl<M: Medium> Engine<M> {
         // SAFETY: the pool is open.
         unsafe { sys::fby_volume_clean(self.pool, index) }
     }
+
+    /// The device of the pool has failed, and the origin has all that was acknowledged.  The pool
+    /// keeps it too: nothing can be recorded there.
+    pub fn rescued(&self, index: u16) -> bool {
+        let nothing_lost =
+            |v: sys::fby_volume_info| v.lost_blocks == 0 && v.holes == 0 && v.holes_unknown == 0;
+        self.medium_info().failed
+            && self.volume_clean(index)
+            && self.volume_info(index).is_ok_and(nothing_lost)
+    }
 }

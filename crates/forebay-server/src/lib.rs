@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 pub mod control;
 pub mod exports;
+mod failed;
 pub mod http;
 pub mod metrics;
 pub mod nbd;

@@ -16,6 +16,7 @@ use forebay::Pool;
 use serde_json::Value;
 
 use crate::control::Responder;
+use crate::failed::{rescue, Told};
 use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
 use crate::{notify, warn, Error, ReadyFile, Result};
 
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     of_maps: AtomicU64,
     /// Volumes of whose changed origin the log tells, and none for the pool itself.
     told: Mutex<HashSet<String>>,
+    /// How the server ends, if the pool's disk had failed when it was to stop.
+    failed: OnceLock<Option<Error>>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,7 @@ impl Server {
             control: control_state,
             of_maps: AtomicU64::new(0),
             told: Mutex::default(),
+            failed: OnceLock::new(),
         });
         let (state, responder) = match Responder::start(control, &shared) {
             Ok(responder) => (Ok(responder.socket().to_path_buf()), Some(responder)),
@@ -117,13 +121,17 @@ impl Server {
             ));
             Ok(())
         };
-        stopped.and(match Arc::into_inner(self.shared).map(|shared| shared.pool.close()) {
-            None => left("an origin that is tried again does not answer"),
+        let Some(shared) = Arc::into_inner(self.shared) else {
+            return stopped.and(left("an origin that is tried again does not answer"));
+        };
+        let failed = shared.failed.into_inner().flatten();
+        stopped.and(match (shared.pool.close(), failed) {
+            (_, Some(failed)) => Err(failed),
             // All services have stopped.  What is left of them ends with this process.
-            Some(Err(forebay::Error::PoolInUse { volumes, .. })) if volumes.is_empty() => {
+            (Err(forebay::Error::PoolInUse { volumes, .. }), _) if volumes.is_empty() => {
                 left("a thread that waits for a disk still uses it")
             }
-            Some(closed) => closed.map_err(Error::Pool),
+            (closed, _) => closed.map_err(Error::Pool),
         })
     }
 }
@@ -141,12 +149,14 @@ impl Ready<'_> {
         let shared = &self.server.shared;
         let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
         let (mut retried, mut retry) = (Instant::now(), None::<JoinHandle<()>>);
+        let mut told = Told::default();
         let mut watch = None::<JoinHandle<()>>;
         while !stopping() && shared.any_running(&mut ended) {
             std::thread::sleep(TICK);
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
                 deleted = deleted || shared.warn_if_deleted();
+                told.look(&shared.pool);
                 if watch.as_ref().is_none_or(JoinHandle::is_finished) {
                     // A file system may hang that an origin lies on.
                     let shared = shared.clone();
@@ -299,6 +309,8 @@ impl Shared {
 
     /// All at once.
     fn stop_all(&self) -> Result<()> {
+        // While the origins are attached.
+        self.failed.get_or_init(|| rescue(&self.pool));
         let running = {
             let mut services = self.services();
             services.stopping = true;

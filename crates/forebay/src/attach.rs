@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::defaults;
 use crate::error::{Error, Result};
-use crate::report::{words, Mode, WhenFull};
+use crate::report::{words, Mode, WhenFull, WriteDurable};
 
 /// How an attach treats entries that recovery found lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,19 +101,6 @@ pub struct AttachOptions {
     pub mode: Mode,
     /// In a pool that is written in groups to a disk.
     pub durable: WriteDurable,
-}
-
-/// When a write of a volume is durable whose pool is written in groups to a disk.  What was flushed
-/// always is, and in a pool in memory each write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WriteDurable {
-    /// When it returns, unless a durable write takes the disk 200 us or more.
-    #[default]
-    Auto,
-    /// When it returns.
-    Always,
-    /// After the next flush: as on a disk with a volatile cache.
-    Flush,
 }
 
 pub(crate) struct Sizes {

@@ -10,13 +10,15 @@ use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
-use crate::bypass::Policy;
+use crate::bypass::{Policy, VolumeChange};
 use crate::engine::Io;
 use crate::latency::Phases;
 use crate::mark::Marker;
 use crate::origin::Origin;
 use crate::report::Uuid;
 
+/// Where a durable write takes the pool's disk longer, no write waits for it unless its client asks.
+const SLOW: Duration = Duration::from_micros(200);
 /// Between two looks for pages that the origin refused.
 const REFUSED_LOOK: Duration = Duration::from_secs(1);
 
@@ -87,6 +89,12 @@ impl Attached {
             policy: Policy::default(),
             marker,
         }
+    }
+
+    /// Changes what may change while it is attached.  `durable_write`: how long one takes the pool's
+    /// disk, if that is known.
+    pub(crate) fn change(&self, durable_write: Option<Duration>, change: &VolumeChange) {
+        self.policy.change(change, || durable_write.is_none_or(|takes| takes >= SLOW));
     }
 
     /// When the origin is given up: no drain flushes it any more.

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Writes that bypass the cache and go straight to the origin: by size, or when the pool is
-//! full.  This is off by default, since such a write is durable only after a flush.
+//! full.  This is off by default, since such a write is durable only after a flush.  And what else
+//! may change while a volume is attached.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forebay_engine::policy::policy_limit;
 use forebay_engine::request::Policy as Raw;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Mode, WhenFull};
+use crate::report::{Mode, WhenFull, WriteDurable};
 
 /// Changes to an attached volume; `None` keeps a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,8 @@ pub struct VolumeChange {
     pub bypass_limit_bytes: Option<u64>,
     pub when_full: Option<WhenFull>,
     pub mode: Option<Mode>,
+    /// Without effect in a pool in memory.
+    pub durable: Option<WriteDurable>,
 }
 
 impl VolumeChange {
@@ -26,38 +29,56 @@ impl VolumeChange {
         self.bypass_limit_bytes = later.bypass_limit_bytes.or(self.bypass_limit_bytes);
         self.when_full = later.when_full.or(self.when_full);
         self.mode = later.mode.or(self.mode);
+        self.durable = later.durable.or(self.durable);
     }
 }
 
 /// The policy in effect for a volume; any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Policy(pub Raw);
+pub(crate) struct Policy {
+    pub raw: Raw,
+    /// In a pool that is written in groups a later flush makes a write durable.
+    later: AtomicBool,
+}
 
 impl Policy {
-    pub(crate) fn change(&self, c: &VolumeChange) {
+    /// `slow`: a durable write takes the pool's disk long.
+    pub(crate) fn change(&self, c: &VolumeChange, slow: impl FnOnce() -> bool) {
+        if let Some(durable) = c.durable {
+            let later = match durable {
+                WriteDurable::Auto => slow(),
+                durable => durable == WriteDurable::Flush,
+            };
+            self.later.store(later, Ordering::Relaxed);
+        }
         if let Some(bytes) = c.bypass_limit_bytes {
-            self.0.bypass_sectors.store(policy_limit(bytes), Ordering::Relaxed);
+            self.raw.bypass_sectors.store(policy_limit(bytes), Ordering::Relaxed);
         }
         if let Some(what) = c.when_full {
             let bypasses = u8::from(what == WhenFull::Bypass);
-            self.0.full_bypasses.store(bypasses, Ordering::Relaxed);
+            self.raw.full_bypasses.store(bypasses, Ordering::Relaxed);
         }
         if let Some(mode) = c.mode {
-            self.0.mode.store(mode as u8, Ordering::Relaxed);
+            self.raw.mode.store(mode as u8, Ordering::Relaxed);
         }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_later(&self) -> bool {
+        self.later.load(Ordering::Relaxed)
     }
 
     /// In whole sectors; 0: none.
     pub(crate) fn limit_bytes(&self) -> u64 {
-        u64::from(self.0.bypass_sectors.load(Ordering::Relaxed)) * 512
+        u64::from(self.raw.bypass_sectors.load(Ordering::Relaxed)) * 512
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        Mode::ALL[usize::from(self.0.mode.load(Ordering::Relaxed))]
+        Mode::ALL[usize::from(self.raw.mode.load(Ordering::Relaxed))]
     }
 
     pub(crate) fn when_full(&self) -> WhenFull {
-        match self.0.full_bypasses.load(Ordering::Relaxed) {
+        match self.raw.full_bypasses.load(Ordering::Relaxed) {
             0 => WhenFull::Wait,
             _ => WhenFull::Bypass,
         }
@@ -74,19 +95,28 @@ mod tests {
     fn what_is_not_named_stays() {
         let p = Policy::default();
         assert!(p.limit_bytes() == 0 && p.when_full() == WhenFull::Wait);
-        p.change(&VolumeChange { bypass_limit_bytes: Some(4095), ..Default::default() });
+        p.change(&VolumeChange { bypass_limit_bytes: Some(4095), ..Default::default() }, || true);
         assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Wait);
-        p.change(&VolumeChange { when_full: Some(WhenFull::Bypass), ..Default::default() });
+        p.change(&VolumeChange { when_full: Some(WhenFull::Bypass), ..Default::default() }, || {
+            true
+        });
         assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Bypass);
         for (mode, raw) in Mode::ALL.into_iter().zip([
             sys::FBY_MODE_WRITE_BACK,
             sys::FBY_MODE_WRITE_THROUGH,
             sys::FBY_MODE_CLEANER,
         ]) {
-            p.change(&VolumeChange { mode: Some(mode), ..Default::default() });
+            p.change(&VolumeChange { mode: Some(mode), ..Default::default() }, || true);
             assert!(p.mode() == mode && mode as u8 == raw && p.limit_bytes() == 4096);
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
+        }
+        for (durable, later) in
+            [(WriteDurable::Auto, true), (WriteDurable::Always, false), (WriteDurable::Flush, true)]
+        {
+            p.change(&VolumeChange { durable: Some(durable), ..Default::default() }, || true);
+            p.change(&VolumeChange::default(), || panic!("nobody asks"));
+            assert_eq!(p.is_later(), later, "{durable}");
         }
         assert!("write".parse::<Mode>().is_err());
         assert_eq!("bypass".parse::<WhenFull>().unwrap().to_string(), "bypass");

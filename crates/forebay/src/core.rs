@@ -250,11 +250,21 @@ impl Core {
         self.failed(e).unwrap_or_else(|| log_error(name, e))
     }
 
+    /// See [`crate::Pool::durable_write`].
+    pub(crate) fn durable_write(&self) -> Option<Duration> {
+        self.sender.as_ref().and_then(|sender| sender.disk().durable_write())
+    }
+
+    /// The pool's disk has failed, and the origin of the volume has all that was acknowledged.
+    pub(crate) fn rescued(&self, index: u16) -> bool {
+        self.sender.is_some() && self.engine.rescued(index)
+    }
+
     /// Refuses what a pool that is written in groups does not hold.
     pub(crate) fn check_holds(&self, what: &str) -> Result<()> {
         match self.sender {
             None => Ok(()),
-            Some(_) => Err(Error::logs_only(self.path(), what)),
+            Some(_) => Err(Error::not_in_groups(self.path(), what)),
         }
     }
 

@@ -105,7 +105,7 @@ impl Attached {
         let mut waiter = Waiter::default();
         loop {
             let engine = &core.engine;
-            let next = engine.request_go(&mut request, &self.policy.0, Payload::None, result);
+            let next = engine.request_go(&mut request, &self.policy.raw, Payload::None, result);
             core.wake(request.wake());
             match next {
                 sys::FBY_NEXT_DONE => return flushed.map(Ok),

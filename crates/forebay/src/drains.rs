@@ -210,7 +210,7 @@ impl Core {
         };
         self.look_at_origin(&mut v);
         let mut judged = Completeness::judge(&v, pages_left, lost, v.origin_changed.clone());
-        if pages_since > 0 {
+        if pages_since > 0 && !v.rescued {
             judged.written_since(pages_since);
         }
         Ok(Some(judged))

@@ -14,12 +14,12 @@ use forebay_engine::Code;
 use rustix::io::Errno;
 
 use crate::errno::errno_of;
-use crate::report::{blocks_text, HeldByDetached, ParseError};
+use crate::report::{blocks_text, HeldByDetached, ParseError, RESCUED};
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
 /// Exit codes of a command and their meaning: a contract for scripts.  The command's help and
 /// man page are made from this.
-pub const EXIT_CODES: [(u8, &str); 20] = [
+pub const EXIT_CODES: [(u8, &str); 21] = [
     (0, "done"),
     (1, "anything that has no code of its own"),
     (2, "usage: an option or argument cannot be right"),
@@ -40,6 +40,10 @@ pub const EXIT_CODES: [(u8, &str); 20] = [
     (17, "media-test: nothing can be said: no power cut is known, or it is another disk or record"),
     (18, "media-test: the receiver is not to be reached, or ends the connection"),
     (19, "cut off by a second signal, before it had ended in order"),
+    (
+        RESCUED,
+        "the pool's disk has failed, and the origins have all that was acknowledged as durable",
+    ),
 ];
 
 /// Result with the library's [`Error`].
@@ -308,11 +312,11 @@ impl From<ParseError> for Error {
 }
 
 impl Error {
-    /// The refusal of a pool that is written in groups, which holds logs only.
-    pub fn logs_only(pool: &std::path::Path, what: &str) -> Error {
+    /// The refusal of a pool that is written in groups.
+    pub fn not_in_groups(pool: &std::path::Path, what: &str) -> Error {
         Error::Unsupported {
             path: pool.into(),
-            cause: format!("the pool is on a disk and written in groups: it holds logs only, and no {what}"),
+            cause: format!("the pool is on a disk and written in groups, and holds no {what}"),
             way_out: format!("for {what} make another pool, on persistent memory, or in a plain file (forebay create --medium memory)"),
         }
     }

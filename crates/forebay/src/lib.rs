@@ -103,7 +103,7 @@ mod transfer;
 mod volume;
 mod wait;
 
-pub use attach::{AttachOptions, Away, Holes, WhenAway, WriteDurable};
+pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::VolumeChange;
 pub use create::{create, inspect};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
@@ -148,7 +148,8 @@ pub use report::{
     LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind,
     MediumChoice, MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist,
     PoolStatus, RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump,
-    Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, ERAS_WARN_PERCENT,
+    Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT,
+    RESCUED,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};

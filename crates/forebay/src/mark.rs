@@ -530,6 +530,12 @@ impl Marker {
         }
     }
 
+    /// Does the pool hold what the origin lacks?  Of a pool whose disk has failed the origin may have
+    /// all, and the pool keeps it.  If that disk comes back, its pool finds the mark gone.
+    fn lacks(&self, engine: &Engine, info: &sys::fby_volume_info) -> bool {
+        holds(info) && !engine.rescued(self.index)
+    }
+
     /// Takes the mark away if the origin has everything.  `live`: others may write.  False: it
     /// has not, and stays marked.
     pub(crate) fn clear(&self, engine: &Engine, live: bool) -> io::Result<bool> {
@@ -538,14 +544,16 @@ impl Marker {
         let mut turn = self.turn();
         if !self.on.load(Ordering::Acquire) {
             // Writes that arrived meanwhile wait for this thread, to be marked again.
-            let empty = !holds(&engine.volume_info(self.index).map_err(fail)?);
+            let empty = !self.lacks(engine, &engine.volume_info(self.index).map_err(fail)?);
             if turn.owed && empty {
                 self.take_away(engine, keep.as_ref(), &mut turn)?;
             }
             return Ok(empty);
         }
         // The slow check comes first: the cleared flag costs writers time.
-        if holds(&engine.volume_info(self.index).map_err(fail)?) && !bug!(ClearedTooEarly) {
+        if self.lacks(engine, &engine.volume_info(self.index).map_err(fail)?)
+            && !bug!(ClearedTooEarly)
+        {
             return Ok(false);
         }
         if !bug!(FlagStays) {
@@ -553,7 +561,8 @@ impl Marker {
         }
         let seen = !live || barrier();
         let info = engine.volume_info(self.index);
-        let empty = info.as_ref().is_ok_and(|info| !holds(info)) || bug!(ClearedTooEarly);
+        let empty =
+            info.as_ref().is_ok_and(|info| !self.lacks(engine, info)) || bug!(ClearedTooEarly);
         if !seen || !empty {
             self.on.store(true, Ordering::Release);
             return info.map(|_| false).map_err(fail);

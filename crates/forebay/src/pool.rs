@@ -241,7 +241,15 @@ impl Pool {
     ///
     /// [`Disk::durable_write`]: crate::grouped::Disk::durable_write
     pub fn durable_write(&self) -> Option<Duration> {
-        self.0.core().sender.as_ref().and_then(|sender| sender.disk().durable_write())
+        self.0.core().durable_write()
+    }
+
+    /// The error of its disk, if that has failed: nothing more becomes durable.  What attached
+    /// volumes hold goes to their origins from memory.
+    pub fn failed(&self) -> Option<Error> {
+        let core = self.0.core();
+        let sender = core.sender.as_ref()?;
+        core.engine.medium_info().failed.then(|| sender.failed())
     }
 
     /// Its pages, for a thread that maps them, of no lower priority than those that write:

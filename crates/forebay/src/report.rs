@@ -15,7 +15,7 @@ mod uuid;
 mod words;
 
 pub(crate) use completeness::{blocks_text, origin_way_out, LOST_LISTED, LOST_STUCK_WAY_OUT};
-pub use completeness::{Completeness, Drained, LogLeft, Verdict};
+pub use completeness::{Completeness, Drained, LogLeft, Verdict, RESCUED};
 pub use dump::{
     BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
 };
@@ -27,7 +27,7 @@ pub use log::{
 pub use map::{MapCheck, MapInfo};
 pub(crate) use media::{human_bytes, path_as_text};
 pub use media::{MediaInfo, MediaKind, MediumChoice, Persist};
-pub use mode::{Mode, WhenFull};
+pub use mode::{Mode, WhenFull, WriteDurable};
 pub use options::{OptionsInfo, Verify};
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, MediumStatus, OriginInfo, OriginUse,

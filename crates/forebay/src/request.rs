@@ -272,7 +272,7 @@ impl<'a> Request<'a> {
     #[inline(always)]
     fn go(&mut self, result: Option<i32>) -> i32 {
         let (engine, policy) = (&self.volume.core().engine, self.volume.policy());
-        if self.volume.tickets() != 0 {
+        if self.volume.is_grouped() {
             self.note_ends();
         }
         let next = engine.request_go(&mut self.machine, policy, self.payload.lend(), result);
@@ -589,7 +589,7 @@ impl Drop for Request<'_> {
         // Waiters for its blocks look again in time.
         let _ = self.volume.core().engine.request_end(&mut self.machine);
         // It may have appended what nobody waits for.
-        if self.volume.tickets() != 0 && self.changes {
+        if self.volume.is_grouped() && self.changes {
             self.volume.core().late.appended();
         }
     }

@@ -96,7 +96,7 @@ impl Volume {
         let core = self.inner().core();
         let asked = Asked::of(self.info()?, false);
         let (judged, last) = core.drain(&[asked], &mut |_, p| progress(p))?;
-        match judged.into_iter().find(|c| c.exit_code() != 0) {
+        match judged.into_iter().find(|c| !c.complete && c.exit_code() != 0) {
             None => Ok(last),
             Some(incomplete) => Err(Error::Incomplete(Box::new(incomplete))),
         }

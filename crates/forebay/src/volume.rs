@@ -9,7 +9,7 @@ use std::time::Duration;
 use forebay_engine::request::Policy;
 use forebay_engine::sys;
 
-use crate::attach::{sizes, AttachOptions, Holes, WriteDurable};
+use crate::attach::{sizes, AttachOptions, Holes};
 use crate::attached::Attached;
 use crate::bypass::VolumeChange;
 use crate::core::Core;
@@ -44,8 +44,8 @@ pub(crate) struct Inner {
     size: u64,
     block_size: u32,
     full_timeout: Option<Duration>,
-    /// `FBY_REQ_x` of its requests, if the pool is written in groups.
-    tickets: u8,
+    /// The pool is written in groups: requests wait for tickets.
+    grouped: bool,
 }
 
 impl Inner {
@@ -66,7 +66,7 @@ impl Inner {
     }
 
     pub(crate) fn policy(&self) -> &Policy {
-        &self.attached.policy.0
+        &self.attached.policy.raw
     }
 
     pub(crate) fn latency(&self) -> &Phases {
@@ -85,9 +85,20 @@ impl Inner {
         self.index
     }
 
+    /// `FBY_REQ_x` of a request that begins now: what it waits for, of a pool that is written in
+    /// groups.
     #[inline(always)]
     pub(crate) fn tickets(&self) -> u8 {
-        self.tickets
+        match (self.grouped, self.grouped && self.attached.policy.is_later()) {
+            (false, _) => 0,
+            (_, false) => sys::FBY_REQ_TICKETS,
+            (_, true) => sys::FBY_REQ_TICKETS | sys::FBY_REQ_LATER,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.grouped
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -150,20 +161,6 @@ impl Inner {
     }
 }
 
-/// A device that takes longer for a durable write is not waited for by each write.
-const SLOW: Duration = Duration::from_micros(200);
-
-/// What requests wait for, of a pool that is written in groups.
-fn tickets(core: &Core, durable: WriteDurable) -> u8 {
-    let Some(sender) = &core.sender else { return 0 };
-    let slow = || sender.disk().durable_write().is_none_or(|takes| takes >= SLOW);
-    match durable {
-        WriteDurable::Flush => sys::FBY_REQ_TICKETS | sys::FBY_REQ_LATER,
-        WriteDurable::Auto if slow() => sys::FBY_REQ_TICKETS | sys::FBY_REQ_LATER,
-        _ => sys::FBY_REQ_TICKETS,
-    }
-}
-
 pub(crate) fn raw_holes(holes: Holes) -> u32 {
     match holes {
         Holes::Fail => sys::FBY_HOLES_FAIL,
@@ -194,11 +191,13 @@ impl Volume {
         let sizes = sizes(o)?;
         let core = pool.core();
         let attached = Arc::new(Attached::new(info.uuid, origin, marker));
-        attached.policy.change(&VolumeChange {
+        let asked = VolumeChange {
             bypass_limit_bytes: Some(o.bypass_limit_bytes),
             when_full: Some(o.when_full),
             mode: Some(o.mode),
-        });
+            durable: Some(o.durable),
+        };
+        attached.change(core.durable_write(), &asked);
         let started = attached.start(core);
         let workers =
             started.map_err(|e| Error::system(pool.core().path(), "starting a thread", e))?;
@@ -229,7 +228,7 @@ impl Volume {
             size,
             block_size: info.block_size,
             full_timeout: o.full_timeout,
-            tickets: tickets(pool.core(), o.durable),
+            grouped: pool.core().sender.is_some(),
         })))
     }
 
@@ -265,7 +264,7 @@ impl Volume {
 
     /// A write may be acknowledged before it is durable: a flush makes it so.
     pub fn has_volatile_cache(&self) -> bool {
-        self.0.tickets & sys::FBY_REQ_LATER != 0
+        self.0.grouped && self.0.attached.policy.is_later()
     }
 
     pub fn info(&self) -> Result<VolumeInfo> {
@@ -278,7 +277,7 @@ impl Volume {
 
     /// Changes what may change while it is attached.
     pub fn set(&self, change: &VolumeChange) {
-        self.0.attached.policy.change(change);
+        self.0.attached.change(self.0.pool.core().durable_write(), change);
         self.0.pool.core().kick.kick();
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use forebay::{
     defaults, AttachOptions, Away, Holes, Mode, OptionsChange, PoolOptions, Verify, VolumeChange,
-    WhenAway, WhenFull,
+    WhenAway, WhenFull, WriteDurable,
 };
 
 use super::origin::State;
@@ -25,6 +25,7 @@ use crate::units;
 #[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
 #[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
 #[command(mut_arg("bypass_limit", |a| a.default_value("0")))]
+#[command(mut_arg("durable", |a| a.default_value(WriteDurable::default().to_string())))]
 #[command(after_help = after!(
     "forebay serve /dev/pmem0",
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
@@ -122,6 +123,12 @@ pub struct Past {
     /// origin, and new writes bypass the cache and are durable after a flush
     #[arg(long, value_name = "MODE", help_heading = "Past the cache")]
     pub mode: Option<Mode>,
+    /// When a write is durable that its client does not ask to be (FUA), if the pool is on a disk:
+    /// always, when it is acknowledged; flush, after the client's next flush, as on a disk with a
+    /// volatile cache; auto, flush where a durable write takes the disk 200 us or more.  In a pool in
+    /// memory it is when it is acknowledged
+    #[arg(long, value_name = "WHEN", help_heading = "Pool on a disk")]
+    pub durable: Option<WriteDurable>,
 }
 
 impl Past {
@@ -130,6 +137,7 @@ impl Past {
             bypass_limit_bytes: self.bypass_limit,
             when_full: self.when_full,
             mode: self.mode,
+            durable: self.durable,
         }
     }
 }

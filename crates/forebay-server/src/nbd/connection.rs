@@ -390,7 +390,8 @@ fn execute(
                 volume.read_at(part, offset)?;
             }
         }
-        // Durable when it returns, but for what went past the cache.
+        // Without FUA, what went past the cache is not durable yet, and neither is a write to a pool on
+        // a disk that is slow (`Volume::has_volatile_cache`).
         command::WRITE if fua => volume.write_at_durably(&buffer[data], r.offset)?,
         command::WRITE => volume.write_at(&buffer[data], r.offset)?,
         command::FLUSH => flusher.flush()?,

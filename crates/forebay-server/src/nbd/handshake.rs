@@ -262,8 +262,9 @@ fn describe(export: &Export) -> String {
     format!("{} bytes, blocks of {}", volume.size_bytes(), volume.block_size())
 }
 
-/// Acknowledged is durable, and a flush of one connection stands for all, so connections
-/// need not be kept apart (multi-conn).
+/// A flush of one connection stands for all, so connections need not be kept apart (multi-conn).
+/// SEND_FLUSH says that a write may be acknowledged before it is durable, whether this volume does so
+/// or not.
 fn flags(export: &Export, structured: bool) -> u16 {
     use transmission::*;
     let all = if structured { SEND_DF } else { 0 }

@@ -167,7 +167,7 @@ impl Disk {
 
     /// The error of a pool that has failed.
     pub fn failed(&self) -> Error {
-        const WAY_OUT: &str = "everything that was acknowledged is on the disk; an entry that was being appended may be there or not. See the system log (dmesg) for the cause, repair or replace the disk (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
+        const WAY_OUT: &str = "everything that was acknowledged as durable is on the disk; what was being written may be there or not. See the system log (dmesg) for the cause, repair or replace the disk (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
         let (doing, source) = match self.watch.error() {
             Some((Asked::Flush, source)) => (
                 "the pool has failed and takes nothing more, since flushing its disk failed again and again",

@@ -54,7 +54,7 @@ pub(crate) fn check_room(path: &Path, o: &CreateOptions) -> Result<()> {
 fn check_options(path: &Path, o: &CreateOptions) -> Result<()> {
     for (bytes, what) in [(o.static_bytes, "static volumes"), (o.map_bytes, "maps")] {
         if bytes != 0 {
-            return Err(Error::logs_only(path, what));
+            return Err(Error::not_in_groups(path, what));
         }
     }
     check_media_options(path, &o.media)

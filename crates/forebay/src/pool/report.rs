@@ -16,7 +16,7 @@ use crate::origin::split_identity;
 use crate::printable::printable;
 use crate::report::{
     Chunks, Counters, DestageState, HeldByDetached, MediumStatus, OptionsInfo, OriginUse,
-    PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
+    PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo, WriteDurable,
 };
 
 /// Damaged blocks that status lists.
@@ -39,6 +39,10 @@ impl Core {
         let limit = policy.map_or(0, |p| p.limit_bytes());
         let when_full = policy.map(|p| p.when_full()).unwrap_or_default();
         let mode = policy.map(|p| p.mode()).unwrap_or_default();
+        let durable = policy.filter(|_| self.sender.is_some()).map(|p| match p.is_later() {
+            true => WriteDurable::Flush,
+            false => WriteDurable::Always,
+        });
         let recorded = sys::text(&info.spec.identity).into_owned();
         let (id, path) = split_identity(&recorded);
         let refused = match &attached {
@@ -124,6 +128,8 @@ impl Core {
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
             mode,
+            durable,
+            rescued: info.attached && self.rescued(index),
         };
         v.origin_use = OriginUse::of(&v);
         Ok(v)
@@ -245,6 +251,7 @@ impl Core {
                 Durable::Flush => "flush",
             }
             .into(),
+            durable_write_seconds: disk.durable_write().map(|takes| takes.as_secs_f64()),
             groups: info.groups,
             records: info.records,
             writes: info.writes,
@@ -342,7 +349,7 @@ impl Core {
         });
         for index in self.settable(name)? {
             if let Some(attached) = self.attached(index) {
-                attached.policy.change(change);
+                attached.change(self.durable_write(), change);
             }
         }
         self.kick.kick();

@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::log::LogInfo;
 use super::status::{CheckReport, DrainProgress, VolumeInfo};
 
+/// The exit code if the pool's disk has failed, and the origins have all that was acknowledged.
+pub const RESCUED: u8 = 20;
+
 /// Lost blocks that are listed by number; all are counted.
 pub(crate) const LOST_LISTED: usize = 16384;
 
@@ -44,6 +47,9 @@ pub enum Verdict {
     /// The origin has all that was written before it was drained, and lacks what was written
     /// since.
     WrittenSince,
+    /// The pool's disk has failed.  The origin alone has all that was acknowledged; the pool keeps it
+    /// too, and nothing new becomes durable.
+    Rescued,
     Complete,
     /// Not judged.
     #[default]
@@ -51,7 +57,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const ALL: [Verdict; 12] = [
+    pub const ALL: [Verdict; 13] = [
         Verdict::RecordDamaged,
         Verdict::OriginChanged,
         Verdict::LostEntries,
@@ -62,6 +68,7 @@ impl Verdict {
         Verdict::OriginMarked,
         Verdict::LossAccepted,
         Verdict::WrittenSince,
+        Verdict::Rescued,
         Verdict::Complete,
         Verdict::Unknown,
     ];
@@ -88,6 +95,7 @@ impl Verdict {
             Verdict::RecordDamaged => 5,
             Verdict::OriginChanged => 6,
             Verdict::OriginFails => 7,
+            Verdict::Rescued => RESCUED,
             Verdict::LostEntries | Verdict::LostBlocks => 11,
             Verdict::NotAttached | Verdict::Cached | Verdict::OriginMarked | Verdict::Unknown => 14,
         }
@@ -159,6 +167,7 @@ impl Completeness {
         lost: Vec<u64>,
         changed: Option<String>,
     ) -> Completeness {
+        let pages_left = if v.rescued { 0 } else { pages_left };
         let verdict = Verdict::of(&sys::fby_complete {
             damaged: v.damaged,
             origin_changed: changed.is_some(),
@@ -169,6 +178,10 @@ impl Completeness {
             lost_blocks: v.lost_blocks,
             pages_left,
         });
+        let verdict = match verdict {
+            Verdict::Complete if v.rescued => Verdict::Rescued,
+            verdict => verdict,
+        };
         let marked = pages_left == 0 && !v.attached && v.origin_mark.is_some();
         let verdict = match verdict {
             Verdict::Complete | Verdict::Unknown if marked => Verdict::OriginMarked,
@@ -176,7 +189,7 @@ impl Completeness {
         };
         Completeness {
             volume: v.label(),
-            complete: verdict == Verdict::Complete,
+            complete: [Verdict::Complete, Verdict::Rescued].contains(&verdict),
             is_static: v.static_bytes > 0,
             verdict,
             pages_left,
@@ -266,6 +279,7 @@ impl Completeness {
             Verdict::LostEntries => "--holes isolate takes those that have a name, --holes accept all; forebay check names them",
             Verdict::LostBlocks if self.is_static => "overwrite them through the volume and drain again, or restore them from a backup; what is lost of a static volume is given up with all of it: drain it, then forebay volume remove --discard, and add it again",
             Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
+            Verdict::Rescued => "replace the disk and make a new pool there; if the disk comes back, the pool on it is not to have this origin again (forebay volume remove --discard)",
             Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
             Verdict::OriginFails => return Cow::Owned(format!(
                 "{}; what is cached stays safe in the pool",
@@ -323,6 +337,7 @@ impl fmt::Display for Completeness {
             }
             Verdict::OriginMarked => write!(f, "NOT complete: its origin bears a mark: {origin}")?,
             Verdict::Complete => f.write_str("the origin alone is complete")?,
+            Verdict::Rescued => f.write_str("the pool's disk has failed, and the origin alone is complete: all that was acknowledged as durable was written there from memory")?,
             Verdict::LossAccepted => {
                 f.write_str("all that is left is on the origin;")?;
                 if !self.lost.is_empty() {
@@ -437,8 +452,11 @@ impl Drained {
     /// Volumes count before logs.
     pub fn exit_code(&self) -> u8 {
         let verdicts = self.volumes.iter().map(|c| c.verdict);
-        let mut codes = verdicts.chain(self.logs.iter().map(|l| l.verdict)).map(Verdict::exit_code);
-        codes.find(|code| *code != 0).unwrap_or(0)
+        let codes = verdicts.chain(self.logs.iter().map(|l| l.verdict)).map(Verdict::exit_code);
+        // What is not complete comes before what is.
+        let worst =
+            |all: u8, code: u8| if all == 0 || (all == RESCUED && code != 0) { code } else { all };
+        codes.fold(0, worst)
     }
 }
 

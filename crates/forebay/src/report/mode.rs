@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a volume uses the pool for, and what it does when the pool is full.
+//! What a volume uses the pool for, what it does when the pool is full, and when its writes are
+//! durable.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,4 +44,23 @@ pub enum WhenFull {
 words! {
     WhenFull { "wait" => Wait, "bypass" => Bypass }
     unknown: "\"{}\" is nothing to do when full", way_out: "use wait or bypass"
+}
+
+/// When a write is durable that its client does not ask to be, in a pool that is written in groups
+/// to a disk.  What was flushed always is, and in a pool in memory each write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WriteDurable {
+    /// When it is acknowledged, unless a durable write takes the disk 200 us or more.
+    #[default]
+    Auto,
+    /// When it is acknowledged.
+    Always,
+    /// After the next flush: as on a disk with a volatile cache.
+    Flush,
+}
+
+words! {
+    WriteDurable { "auto" => Auto, "always" => Always, "flush" => Flush }
+    unknown: "\"{}\" does not say when a write is durable", way_out: "use auto, always or flush"
 }

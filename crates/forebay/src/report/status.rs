@@ -11,7 +11,7 @@ use super::held::HeldByDetached;
 use super::log::{LogCheck, LogInfo};
 use super::map::{MapCheck, MapInfo};
 use super::media::{human_bytes, MediaInfo};
-use super::mode::{Mode, WhenFull};
+use super::mode::{Mode, WhenFull, WriteDurable};
 use super::options::OptionsInfo;
 use super::Uuid;
 use crate::latency::PhaseLatency;
@@ -298,6 +298,13 @@ pub struct VolumeInfo {
     pub mode: Mode,
     /// How long the phases of its requests took, since it was attached.
     pub latency: Vec<PhaseLatency>,
+    /// When a write is durable that its client does not ask to be: never `auto`; `None`: the pool is
+    /// in memory, where each is when it is acknowledged, or the volume is not attached.
+    #[serde(default)]
+    pub durable: Option<WriteDurable>,
+    /// The pool's disk has failed, and the origin has all that was acknowledged.
+    #[serde(default)]
+    pub rescued: bool,
 }
 
 /// From here on status says that a static volume is to be drained and attached anew.
@@ -393,6 +400,9 @@ pub struct MediumStatus {
     pub unit_bytes: u32,
     /// When a write is durable: `write-through`, `fua` or `flush`.
     pub durable_by: String,
+    /// How long one takes at best, by the last ones.
+    #[serde(default)]
+    pub durable_write_seconds: Option<f64>,
     /// Groups that became durable, and the entries in them.
     pub groups: u64,
     pub records: u64,

@@ -240,7 +240,7 @@ fn what_it_does_not_hold_is_refused_by_name() {
         let e = result.unwrap_err();
         assert_eq!(e.exit_code(), 10, "{e}");
         let text = e.to_string();
-        assert!(text.contains(what) && text.contains("holds logs only"), "{text}");
+        assert!(text.contains(what) && text.contains("written in groups, and holds no"), "{text}");
         assert!(text.contains("--medium memory"), "{text}");
     }
     assert!(!dir.path("other").exists());

@@ -12,12 +12,12 @@ use super::super::{Durable, GroupedMedium};
 use super::bed::{room, watch_the_machine};
 use super::model::{Model, CHUNK, UNIT};
 use super::pools::KINDS;
-use crate::attach::{AttachOptions, WriteDurable};
+use crate::attach::AttachOptions;
 use crate::error::Result;
 use crate::medium::mixed;
 use crate::origin::MemOrigin;
 use crate::pool::{Pool, PoolOptions};
-use crate::report::Uuid;
+use crate::report::{Uuid, WriteDurable};
 use crate::volume::Volume;
 
 const BLOCK: usize = 4096;
