@@ -3,8 +3,10 @@
  * asked.c - every command of NBD that changes a volume x every way to ask that it be durable.
  *
  *	asked bytes				of the volume: room for all cells
+ *	asked cells BLOCK			the numbers of those that are run alone
+ *	asked run-one SOCKET EXPORT NUMBER BLOCK	prints what the record has of it
  *	asked run SOCKET EXPORT DISK RECORD BLOCK [early]
- *	asked check SOCKET EXPORT RECORD BLOCK MAY_BE_LOST
+ *	asked check SOCKET EXPORT RECORD BLOCK MAY_BE_LOST [one]
  *	asked check-file FILE RECORD BLOCK MAY_BE_LOST
  *
  * A cell is a way to write, a way to ask, and simple or structured replies.  It has a range of the
@@ -17,6 +19,10 @@
  * MAY_BE_LOST names the ways, with commas, that this server acknowledges before they are durable:
  * where nobody asks, each of these has to be lost, or the cut takes nothing away and the table
  * means nothing.  BLOCK is the volume's; ways that are no multiple of it are left out.
+ *
+ * A pool's disk cannot be cut in ranges.  So a cell is also run alone, with its range at the start of
+ * the volume, and the script cuts all disks when its answer has come.  Each way to write and to ask is
+ * then run with simple or with structured replies.
  *
  * With `early` the command itself is never sent, and everything is noted as acknowledged: what a
  * server does that answers and forgets.  Each cell that changes bytes must then be found lost.
@@ -37,6 +43,7 @@
 #define MOST LONG
 
 static uint32_t block; /* sectors */
+static bool alone; /* one cell has the volume */
 static uint8_t old[MOST * SECTOR], data[MOST * SECTOR], there[MOST * SECTOR], zero[MOST * SECTOR];
 
 struct cell {
@@ -47,7 +54,7 @@ struct cell {
 
 static uint64_t place(const struct cell *c, uint32_t at)
 {
-	return (uint64_t)c->number * RANGE + at;
+	return (alone ? 0 : (uint64_t)c->number * RANGE) + at;
 }
 
 enum version { OLD, BEFORE, NEW };
@@ -212,6 +219,26 @@ static int run_cell(struct cell *c, const struct way *w, const struct ask *a, bo
 	return error ? error : a->ask(c);
 }
 
+static bool is_run_alone(unsigned int number)
+{
+	return is_cell(&ways[number / (ASKS * 2)]) && number % 2 == (number / 2 % ASKS + number / (ASKS * 2)) % 2;
+}
+
+static void run_one(unsigned int number)
+{
+	struct cell c = { .number = number, .structured = number % 2 };
+	int error;
+
+	alone = true;
+	c.fd = connect_export(c.structured);
+	c.other = connect_export(c.structured);
+	error = run_cell(&c, &ways[number / (ASKS * 2)], &asks[number / 2 % ASKS], false);
+	if (error == NO_ANSWER)
+		die("the server is gone");
+	printf("%u %d\n", number, error);
+	fflush(stdout);
+}
+
 static void run(const char *disk, const char *record_path, bool early)
 {
 	FILE *record = fopen(record_path, "w");
@@ -313,7 +340,7 @@ static int check(const char *record_path, const char *may_be_lost, const int fd[
 		wrong += is != REFUSED && (is == LOST) != (nothing && lose);
 	}
 	fclose(record);
-	if (cells != expected)
+	if (cells != (alone ? 1 : expected))
 		die("cells are missing in the record");
 	printf("%u cells: %u durable, %u refused, %u lost; %u lost where nobody asked\n", cells, counts[DURABLE],
 	       counts[REFUSED], counts[LOST], lost_unasked);
@@ -328,7 +355,19 @@ int main(int argc, char **argv)
 		printf("%zu\n", CELLS * RANGE * SECTOR);
 		return 0;
 	}
-	if (argc > 6 && strcmp(argv[1], "run") == 0) {
+	if (argc == 3 && strcmp(argv[1], "cells") == 0) {
+		block = (uint32_t)atoi(argv[2]) / SECTOR;
+		for (unsigned int number = 0; number < CELLS; number++)
+			if (is_run_alone(number))
+				printf("%u\n", number);
+		return 0;
+	}
+	if (argc == 6 && strcmp(argv[1], "run-one") == 0) {
+		socket_path = argv[2];
+		export_name = argv[3];
+		block = (uint32_t)atoi(argv[5]) / SECTOR;
+		run_one((unsigned int)atoi(argv[4]));
+	} else if (argc > 6 && strcmp(argv[1], "run") == 0) {
 		socket_path = argv[2];
 		export_name = argv[3];
 		block = (uint32_t)atoi(argv[6]) / SECTOR;
@@ -337,6 +376,7 @@ int main(int argc, char **argv)
 		socket_path = argv[2];
 		export_name = argv[3];
 		block = (uint32_t)atoi(argv[5]) / SECTOR;
+		alone = argc > 7;
 		fd[0] = connect_export(false);
 		fd[1] = connect_export(true);
 		return check(argv[4], argv[6], fd);

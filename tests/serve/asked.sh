@@ -10,6 +10,10 @@
 # are durable must be found lost.  A server that answers and does nothing must be found, and a flush
 # that does nothing.
 #
+# MEDIUM=ssd has the table of a pool on an SSD.  Each cell then has a pool of its own; when it is
+# acknowledged, the server is stopped, and the pool's disk and the origin lose what was not flushed.
+# EACH=N takes each Nth cell alone (3: ways to write and to ask meet in turns; 1: all).
+#
 #	asked.sh [MODE...]	(all)
 # shellcheck disable=SC2119 # no arguments on purpose
 # shellcheck source-path=SCRIPTDIR
@@ -22,6 +26,64 @@ done
 asked() { "$work/asked" "$@"; }
 bytes=$(asked bytes)
 platter=$shm/platter
+
+# The ways that a server acknowledges before they are durable.
+long=write-long,write-long-trimmed
+writes=write-sector,write-part,write,write-cached,write-long-cached,write-trimmed,$long
+
+# --- a pool on an SSD ----------------------------------------------------------------------
+
+# The pool's disk is slow, so what nobody waits for is not there yet when it is cut.
+ssd_table() { # MODE DURABLE BLOCK MAY_BE_LOST [lie=1]
+	local name=$1 durable=$2 block=$3 lost=$4 lie=${5:-} number said before=0 wrong=0 each=${EACH:-3}
+	local -A sums=([durable]=0 [refused]=0 [lost]=0 [unasked]=0)
+	make_template --block-size "$block"
+	for number in $(asked cells "$block"); do
+		# A few are enough where each is to be found.
+		[ $((before++ % (${lie:+20 + }each))) -eq 0 ] || continue
+		fresh
+		# shellcheck disable=SC2086 # a word or none
+		start_disks keep=0 write_us=2000 flush_us=4000 $lie
+		start_server --durable "$durable"
+		asked run-one "$work/run/nbd" data "$number" "$block" >"$work/record" || fail "$name: the program broke in cell $number"
+		cut_all
+		stop_disks
+		start_disks
+		start_server
+		code=0
+		asked check "$work/run/nbd" data "$work/record" "$block" "$lost" one >"$work/judged.log" || code=$?
+		[ $code -le 1 ] || fail "$name: the program broke in the check of cell $number"
+		kill_server 2>/dev/null
+		stop_disks
+		said=$(tail -n 1 "$work/judged.log")
+		[[ $said =~ ^1\ cells:\ ([0-9]+)\ durable,\ ([0-9]+)\ refused,\ ([0-9]+)\ lost\;\ ([0-9]+)\ lost\ where ]] || fail "$name: cell $number: $said"
+		sums[durable]=$((sums[durable] + BASH_REMATCH[1])) sums[refused]=$((sums[refused] + BASH_REMATCH[2]))
+		sums[lost]=$((sums[lost] + BASH_REMATCH[3])) sums[unasked]=$((sums[unasked] + BASH_REMATCH[4]))
+		if [ -z "$lie" ] && grep -v -e '^1 cells' -e '^  zeroes-[a-z-]*fast .*: refused, ' "$work/judged.log" >&2; then
+			wrong=$((wrong + 1))
+		fi
+	done
+	[ $wrong = 0 ] || fail "$name: the table does not hold"
+	if [ -n "$lie" ]; then
+		[ "${sums[lost]}" -gt 0 ] || fail "$name: a flush that does nothing was not found"
+		say "a flush that does nothing is found, $name: ${sums[lost]} cells lost"
+		return
+	fi
+	say "$name: ${sums[durable]} cells durable, ${sums[refused]} refused, ${sums[lost]} lost; ${sums[unasked]} lost where nobody asked"
+}
+if [ "${MEDIUM:-}" = ssd ]; then
+	seed=1
+	bytes=$((1 << 20))
+	old_byte='\245'
+	. "$(dirname "$0")/ssd-disks.sh"
+	for mode in "${@:-all}"; do
+		case $mode in all | always) ssd_table "on an SSD, always" always 512 '' ;;& all | flush) ssd_table "on an SSD, flush" flush 512 "$writes" ;;& all | blocks) ssd_table "on an SSD, flush, blocks of 4096" flush 4096 "$writes" ;; esac
+	done
+	ssd_table "on an SSD, always" always 512 '' lie=1
+	exit
+fi
+
+# --- a pool in memory ------------------------------------------------------------------------
 
 mkdir "$work/disk"
 disk=''
@@ -45,10 +107,6 @@ stop_disk() {
 	disk=''
 }
 at_end stop_disk
-
-# The ways that a server acknowledges before they are durable.
-long=write-long,write-long-trimmed
-writes=write-sector,write-part,write,write-cached,write-long-cached,write-trimmed,$long
 
 # name | options of create | of volume add | of serve | block | what may be lost where nobody asks
 modes="
