@@ -130,7 +130,8 @@ fn check_medium(pool: &Path) -> forebay::Result<()> {
                     .into(),
             way_out: match open::SSD_VOLUMES {
                 true => "serve it (forebay serve), and connect an NBD client".into(),
-                false => "make another pool, on persistent memory".into(),
+                false => "make another pool, on persistent memory (forebay create --medium memory)"
+                    .into(),
             },
         }),
         false => Ok(()),

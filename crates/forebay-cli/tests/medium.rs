@@ -360,7 +360,7 @@ fn commands_that_need_another_pool_are_refused_by_name() {
         (&["volume", "add", "p", "v", "origin"][..], "no volumes"),
         (&["map", "add", "p", "m"], "no maps"),
         (&["serve", "p"], "no volumes to serve"),
-        (&["attach", "p", "v", "origin"], "no volumes"),
+        (&["attach", "p", "v", "origin"], "which the kernel module does not know"),
         (
             &["create", "q", "--size", "16M", "--medium", "ssd", "--static", "64K"],
             "no static volumes",
