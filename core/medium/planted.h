@@ -161,6 +161,7 @@
 	X(ARRAY_OVERTAKES_OPEN, "a chunk is opened again before the array of its last use is durable") \
 	X(WITNESS_SILENT, "recovery does not say that a group is gone which another one names as durable") \
 	X(PAGES_TAIL_TOO_LONG, "damage in a settled group of pages passes for a torn one") \
+	X(PAGES_GAP_DATED_OLD, "what is lost before a group without pages counts as passed by the watermark") \
 	X(PAGES_LISTED_UNSETTLED, "a round lists pages whose group a cut can take back") \
 	X(PAGES_AGAIN_OLD_NUMBER, "a page that is appended again keeps the number that it had") \
 	X(PAGES_TWO_IN_FLIGHT, "a group is sent while the one before it is not durable") \

@@ -76,8 +76,17 @@ static void line_store(const struct fby_space *p, u32 c, u32 place, const struct
 	media_lines(p->store.media, fby_line_at(&p->store, c, place), l, FBY_LINE);
 }
 
-/* The line of the group's own block.  seq: the highest of the groups before, if the first page does
- * not say it. */
+/* An upper bound of the sequence numbers before the group.  If the group before it was not found, this
+ * one says it: its numbers ascend, and without pages it has the number of that group. */
+static u64 seq_before_group(const struct fby_group_line *g, const struct fby_group_line *last, u64 seq)
+{
+	if (g->previous == last->line || FBY_BUG(PAGES_GAP_DATED_OLD))
+		return seq;
+	return g->seq_max > g->records ? g->seq_max - g->records : seq;
+}
+
+/* The line of the group's own block.  seq: the highest before the group, if the first page does not
+ * say it. */
 static void gather_void(const struct fby_space *p, const struct fby_group_line *g, u64 seq)
 {
 	const struct fby_chunk *ch = &p->chunk[g->chunk];
@@ -126,7 +135,7 @@ void fby_gather_pages(const struct fby_space *p, u32 c, u16 owner, u32 closed_fi
 	*out = (struct fby_gathered){ .last = st->first_page, .end = st->first_page };
 	while (fby_group_next(p, c, owner, line, last.line, &g) && (u32)g.line + g.lines <= end) {
 		out->last = fby_place_of_line(g.line);
-		out->copied += gather_lines(p, &g, seq, closed_fill != 0);
+		out->copied += gather_lines(p, &g, seq_before_group(&g, &last, seq), closed_fill != 0);
 		seq = g.seq_max;
 		last = g;
 		line = (u32)g.line + g.lines;
