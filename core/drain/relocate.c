@@ -180,7 +180,7 @@ static bool settle_copies(struct fby_drain *p, u16 volume, u64 *slots)
 		return true;
 	if (!fby_slot_try(s))
 		return false;
-	if (fby_stream_settle(p->space, s, volume, FBY_SETTLE_COPIES, &wake))
+	if (fby_stream_settle(p->space, s, volume, FBY_SETTLE_COPIES, &wake) || FBY_BUG(PAGES_COPY_UNSETTLED))
 		*slots = 0;
 	fby_slot_give_owed(p->space, s);
 	if (wake)

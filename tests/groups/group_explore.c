@@ -163,14 +163,6 @@ static struct {
 } flight[IN_FLIGHT];
 static u32 nflight, numbers, errors; /* errors that may still be made */
 
-static void look_at_tickets(void)
-{
-	for (struct model *m = logs; m < logs + nlogs; m++)
-		while (m->acknowledged < m->appended &&
-		       fby_ticket_state(pool, m->entry[m->acknowledged + 1].ticket) == FBY_TICKET_DURABLE)
-			m->acknowledged++;
-}
-
 /* Another thread writes a record: its flush fails, and it tries again. */
 static void flush_fails(const char *what)
 {
@@ -222,7 +214,7 @@ static void end_one(void)
 		cut(&live);
 	fby_medium_end(pool, &io, error, &wake);
 	must(wake & FBY_WAKE_TICKET, "nobody is woken");
-	look_at_tickets();
+	log_look(pool);
 	if (chance(3) == 0)
 		cut(&live);
 	if (chance((error ? 2 : 12) * geometry->rare) == 0)
@@ -244,99 +236,10 @@ static void pump(void)
 	lost("requests without end");
 }
 
-/* Between the two steps the group is not to be closed. */
-static int append_in_two(u64 txg, const struct fby_vec *vec, struct fby_log_name *name)
+static void between(void)
 {
-	struct fby_append a;
-	u32 wake = 0;
-	int rc = fby_log_append_begin(pool, &a, it->index, txg, chance(2), vec, 1, &wake);
-
-	if (rc != FBY_DONE)
-		return rc;
 	for (u32 i = chance(3); i > 0; i--)
 		(void)(chance(2) ? send_one() : (end_one(), 0));
-	fby_log_append_commit(pool, &a, name, &wake);
-	return rc;
-}
-
-static void append(void)
-{
-	static u8 body[BODY_MOST];
-	u32 length = 4 + (chance(3) ? chance(200) : chance(geometry->body_most - 4)), wake = 0;
-	const struct fby_vec vec = { .base = body, .len = length };
-	u64 txg = (it->syncing > it->synced ? it->syncing : it->synced) + 1 + chance(2);
-	struct fby_log_name name;
-	int rc;
-
-	if (!it->logging || it->appended + 1 >= ENTRIES)
-		return;
-	if (it->appended && txg < it->entry[it->appended].txg)
-		txg = it->entry[it->appended].txg;
-	body_of(it->appended + 1, body, length);
-	rc = chance(3) ? fby_log_append(pool, it->index, txg, chance(2), &vec, 1, &name, &wake) :
-			 append_in_two(txg, &vec, &name);
-	if (rc == FBY_DONE) {
-		must(name.ticket != 0, "an append on a device is durable at once");
-		it->appended++;
-		it->entry[it->appended].txg = txg;
-		it->entry[it->appended].length = length;
-		it->entry[it->appended].ticket = name.ticket;
-		return;
-	}
-	must(rc == FBY_WAIT_TICKET || rc == FBY_WAIT_SPACE || rc == FBY_WAIT_SLOT || rc == -FBY_E_MEDIUM, "append");
-}
-
-static void sync_log(void)
-{
-	u32 wake = 0;
-	u64 txg;
-
-	if (!it->logging || !it->acknowledged)
-		return;
-	txg = it->entry[it->acknowledged].txg;
-	/* Only what is all acknowledged. */
-	if (it->acknowledged < it->appended && it->entry[it->acknowledged + 1].txg == txg)
-		txg--;
-	if (txg <= it->synced)
-		return;
-	it->syncing = txg;
-	if (errors && chance(3) == 0) {
-		errors--;
-		live.refuse = 1;
-	}
-	if (fby_log_sync(pool, it->index, txg, NULL, &wake) == FBY_DONE)
-		it->synced = txg;
-}
-
-static void next_period(void)
-{
-	u8 guid[16] = { 0 };
-	u32 wake = 0;
-	int rc;
-
-	it->logging = false;
-	for (u32 i = 0; i < 100; i++) {
-		rc = fby_log_destroy(pool, it->index, NULL, &wake);
-		if (rc != FBY_WAIT_TICKET)
-			break;
-		pump();
-	}
-	if (rc == -FBY_E_MEDIUM)
-		return;
-	must(rc == FBY_DONE, "destroy");
-	it->appended = it->acknowledged = 0;
-	it->synced = it->syncing = 0;
-	if (errors && chance(3) == 0) {
-		errors--;
-		live.refuse = 1;
-	}
-	it->period++;
-	memcpy(guid, &it->period, 2);
-	guid[2] = 1;
-	guid[3] = (u8)it->index;
-	rc = fby_log_create(pool, it->index, guid, 0, NULL, &wake);
-	must(rc == FBY_DONE || rc == -FBY_E_MEDIUM, "create");
-	it->logging = rc == FBY_DONE;
 }
 
 static void close_pool(void)
@@ -368,6 +271,7 @@ static void one_life(enum fby_durable durable)
 {
 	const struct fby_format f = { .uuid = { (u8)this_seed, 1 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
 	struct fby_recovery_report report;
+	struct log_host h = { .w = &live, .errors = &errors, .between = between, .pump = pump };
 	u64 now = 1;
 
 	world_make(&live, durable);
@@ -376,7 +280,7 @@ static void one_life(enum fby_durable durable)
 	world_load(&live);
 	nflight = numbers = 0;
 	errors = this_seed % 3 == 0 ? 2 : this_seed % 3 == 1 ? 0 : 6;
-	pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
+	h.pool = pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
 	for (it = logs; it < logs + nlogs; it++) {
 		memset(it, 0, sizeof(*it));
 		must(fby_log_add(pool, it == logs ? "log" : "other", 0, &it->index) == FBY_DONE, "add");
@@ -384,13 +288,13 @@ static void one_life(enum fby_durable durable)
 	live.persists = live_persists;
 	for (u32 i = 0; i < nlogs; i++) {
 		it = &logs[i];
-		next_period();
+		log_next_period(&h);
 	}
 	for (u32 i = 0; i < LIVES * 10 && !live.below.failed; i++) {
 		it = &logs[chance(nlogs)];
 		switch (chance(12)) {
 		case 0: case 1: case 2: case 3: case 4:
-			append();
+			log_append(&h);
 			break;
 		case 5: case 6: case 7:
 			(void)send_one();
@@ -400,11 +304,11 @@ static void one_life(enum fby_durable durable)
 			break;
 		default:
 			if (chance(3) == 0)
-				sync_log();
+				log_sync(&h);
 			else if (chance(4) == 0)
 				tick(&now);
 			else if (chance(12) == 0)
-				next_period();
+				log_next_period(&h);
 			else if (chance(4) == 0)
 				pump();
 		}
@@ -501,9 +405,9 @@ static bool found(u32 id, u64 seeds, bool of_volumes)
 /* Each planted bug of groups, and those of them and of others that concern volumes. */
 static int planted(u64 seeds)
 {
-	static const char *const of_logs[] = { "GROUP_", "STREAM_" };
+	static const char *const of_logs[] = { "GROUP_", "STREAM_", "ARRAY_" };
 	static const char *const of_volumes[] = {
-		"PAGES_", "GROUP_ACK_SENT", "GROUP_NO_FUA", "GROUP_FLUSH_COVERS_SENT", "GROUP_FLUSH_ERROR_FORGOTTEN",
+		"PAGES_", "ARRAY_", "GROUP_ACK_SENT", "GROUP_NO_FUA", "GROUP_FLUSH_COVERS_SENT", "GROUP_FLUSH_ERROR_FORGOTTEN",
 		"GROUP_BEFORE_OPEN", "GROUP_OVER_APPEND", "GROUP_GAP_ENDS_WALK", "GROUP_ARRAY_OF_BEFORE",
 		"GROUP_CLOSED_EARLY", "GROUP_ERROR_IGNORED", "TORN_TAIL_ACCEPTED",
 	};

@@ -28,6 +28,21 @@ extern u32 nlogs;
 extern bool volumes; /* pools are opened with volumes allowed */
 
 void must(bool good, const char *what);
+
+/* A life in which there are logs. */
+struct log_host {
+	struct fby_pool *pool;
+	struct world *w;
+	u32 *errors; /* that may still be made */
+	void (*between)(void); /* what another thread does between the steps of an append */
+	void (*pump)(void); /* carries out requests */
+};
+/* Each of the log that is looked at. */
+void log_append(struct log_host *h);
+void log_sync(struct log_host *h); /* up to what is acknowledged */
+void log_next_period(struct log_host *h);
+void log_look(struct fby_pool *p); /* which entries are acknowledged by now */
+
 /* Opens a pool, and recovers it. */
 struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report);
 void body_of(u32 i, u8 *to, u32 length);

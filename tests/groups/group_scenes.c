@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * group_scenes.c - errors and races that a life meets seldom, each step by step: a flush that fails
- * beside others, a full pool, a log that is removed under an append, a format with an error, and an
- * array that is lost after a group was appended again.
+ * beside others, a full pool, a chunk that is given back while its array is late, a log that is removed
+ * under an append, a format with an error, and an array that is lost after a group was appended again.
  */
 #include "group_model.h"
 #include "group_test.h"
@@ -255,6 +255,52 @@ static void full(enum fby_durable durable)
 	must_be_durable(ticket);
 }
 
+/* All that there is to send but one request, which does not end. */
+static void settle_beside(const struct sent *late)
+{
+	struct sent s;
+
+	for (u32 i = 0; send(&s); i++) {
+		must(s.number != late->number && i < 1000, "requests without end");
+		end(&s, 0);
+	}
+}
+
+/* In a full pool a chunk is given back while its last group is on its way, and its array waits for
+ * that: the log has synced what was durable.  Another log may not have the chunk before the array is
+ * durable, or the late group overwrites its entries, and the array says where they end. */
+static void array_late(enum fby_durable durable)
+{
+	static const u32 lengths[] = { HALF, HALF, 100, 200, 300 };
+	struct sent late;
+	u32 wake = 0;
+
+	start(durable, 2);
+	must_append(0, 1, 100, NULL);
+	settle();
+	while (append(1, 1, HALF, NULL) == FBY_DONE)
+		settle();
+	must(append(0, 1, 5000, NULL) == FBY_DONE, "append");
+	must_send(&late);
+	for (u32 log = 0; log < 2; log++)
+		must(fby_log_sync(pool, logs[log].index, 1, NULL, &wake) == FBY_DONE, "sync");
+	for (u32 i = 0; i < 5; i++) {
+		u64 ticket = 0;
+
+		if (append(1, 2, lengths[i], &ticket) != FBY_DONE) {
+			settle_beside(&late);
+			must_append(1, 2, lengths[i], &ticket);
+		}
+		settle_beside(&late);
+		if (i == 2) {
+			end(&late, 0);
+			settle();
+		}
+		must_be_durable(ticket);
+	}
+	must_find(5, 0, "entries are lost in a chunk that was given back");
+}
+
 /* A log is removed while another thread appends to it, and a third one sends what there is. */
 static void send_it(const char *what)
 {
@@ -358,6 +404,8 @@ void group_scenes(void)
 	left_while_opening();
 	full(FBY_DURABLE_FUA);
 	full(FBY_DURABLE_FLUSH);
+	for (u32 durable = 0; durable < 3; durable++)
+		array_late((enum fby_durable)durable);
 	removed();
 	woken();
 }

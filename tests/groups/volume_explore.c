@@ -4,7 +4,8 @@
  * lost, and no read shows what a cut takes back.
  *
  * Method: a volume lives through random writes, zeroes, discards, reads, rounds of destage and errors
- * of both devices, by seed.  The power may be cut after each request that is sent or ends, on either
+ * of both devices, by seed.  In every other life there are two volumes and a log (group_log.c), so that
+ * the device has groups of all three on their way.  The power may be cut after each request that is sent or ends, on either
  * side, and in each persist.  All states of the pending blocks are enumerated where these are few,
  * and sampled where they are many.  Each state is opened, recovered, checked and read: a sector shows
  * its last version that was acknowledged or read, or a newer one.  Some are then destaged, and the
@@ -17,13 +18,16 @@
 #define IN_FLIGHT 8u
 #define STEPS 500u
 
+/* One volume, and two beside a log. */
 static const struct geometry small[] = { { 4096, 65536, 8, 0, 1 }, { 4096, 131072, 6, 0, 2 } };
+static const struct geometry shared[] = { { 4096, 65536, 14, 3000, 2 }, { 4096, 131072, 10, 9000, 4 } };
 
 static struct world live, after;
 static struct fby_pool *pool;
 static void *pool_memory, *after_memory;
 static u64 pool_bytes, after_bytes, now;
-static u64 states, cuts, damages;
+static u64 states, cuts, damages, shared_states;
+static u32 nvolumes;
 static u64 total_groups, total_pages, total_again, total_failed, total_rounds, total_moved, total_writes, total_waits;
 static u32 depth;
 
@@ -33,17 +37,20 @@ static void recovery_cut(struct world *w);
 
 static void try_state(void)
 {
-	static struct origin origin;
+	static struct origin origin[2];
 	struct fby_recovery_report report;
 	struct fby_pool *p;
 
 	states++;
+	shared_states += nlogs > 0;
 	world_load(&after);
-	origin_cut(&origin, &vm->origin);
+	for (u32 i = 0; i < nvolumes; i++)
+		origin_cut(&origin[i], &vms[i].origin);
 	after.persists = depth == 0 && chance(8) == 0 ? recovery_cut : NULL;
 	p = open_pool(&after, &after_memory, &after_bytes, &report);
 	after.persists = NULL;
-	verify_volume(p, &report, &origin, chance(4) == 0);
+	verify(p, &report);
+	verify_volumes(p, &report, origin, nvolumes, chance(4) == 0);
 }
 
 /* The power is cut once more, in recovery. */
@@ -95,16 +102,27 @@ static struct {
 	u32 number;
 } destage[IN_FLIGHT];
 static u32 nflight, ndestage, numbers, errors, origin_errors;
-static bool draining;
+static bool draining[2];
 
 static void look_at_tickets(void)
 {
-	for (u32 i = 0; i < VSECTORS; i++) {
-		struct sector *s = &vm->sector[i];
+	for (struct volume_model *v = vms; v < vms + nvolumes; v++)
+		for (u32 i = 0; i < VSECTORS; i++) {
+			struct sector *s = &v->sector[i];
 
-		while (s->floor + 1 < s->n && fby_ticket_state(pool, s->ticket[s->floor + 1]) == FBY_TICKET_DURABLE)
-			s->floor++;
-	}
+			while (s->floor + 1 < s->n && fby_ticket_state(pool, s->ticket[s->floor + 1]) == FBY_TICKET_DURABLE)
+				s->floor++;
+		}
+	log_look(pool);
+}
+
+static struct volume_model *volume_of(const struct fby_io *io)
+{
+	struct volume_model *v = vms;
+
+	while (v->index != io->volume)
+		v++;
+	return v;
 }
 
 static int send_one(void)
@@ -289,7 +307,8 @@ static void destage_one(void)
 	if (fby_destage_step(pool, now, &destage[ndestage].io, &next, &wake) != FBY_ORIGIN)
 		return;
 	destage[ndestage].number = ++numbers;
-	origin_io(&vm->origin, &destage[ndestage++].io, numbers);
+	origin_io(&volume_of(&destage[ndestage].io)->origin, &destage[ndestage].io, numbers);
+	ndestage++;
 	if (chance(4) == 0)
 		cut();
 }
@@ -297,6 +316,7 @@ static void destage_one(void)
 static void complete_one(void)
 {
 	u32 i = chance(ndestage ? ndestage : 1), number;
+	struct origin *origin;
 	struct fby_io io;
 	int error = 0;
 
@@ -309,10 +329,11 @@ static void complete_one(void)
 		origin_errors--;
 		error = 5;
 	}
+	origin = &volume_of(&io)->origin;
 	if (io.op != FBY_IO_FLUSH)
-		origin_ended(&vm->origin, number, !error);
+		origin_ended(origin, number, !error);
 	else if (!error)
-		origin_flushed(&vm->origin);
+		origin_flushed(origin);
 	fby_destage_complete(pool, io.id, error);
 	if (chance(4) == 0)
 		cut();
@@ -334,71 +355,110 @@ static void pump(void)
 	}
 }
 
+static void between(void)
+{
+	(void)(chance(2) ? send_one() : (end_one(), 0));
+}
+
+static struct log_host log_host = { .w = &live, .errors = &errors, .between = between, .pump = pump };
+
+/* Of the present volume, beside one block that cannot be read. */
+static void damage_of_volume(struct fby_pool *p, u32 last)
+{
+	static void *memory[2];
+	u32 older = 0, version[8];
+	struct origin origin;
+	int rc = attach_volume(p, vm->index, FBY_HOLES_ISOLATE, &memory[vm - vms]);
+
+	must(rc == FBY_DONE || rc == -FBY_E_HOLES, "attach of a damaged volume");
+	if (rc != FBY_DONE)
+		return; /* it says that something is lost */
+	origin_cut(&origin, &vm->origin);
+	for (u32 block = 0; block < VBLOCKS; block++) {
+		rc = read_block(p, &origin, block, version);
+		must(rc == FBY_DONE || rc == -FBY_E_LOST, "a block of a damaged pool");
+		older += rc == FBY_DONE && !block_is_new(block, version);
+	}
+	must(older <= last, "damage shows older data without a word");
+}
+
+static u32 last_group(u64 ticket)
+{
+	struct fby_medium_load load = { 0 };
+
+	if (ticket)
+		fby_medium_load(pool, ticket, &load);
+	return load.last;
+}
+
 /* One block after the other cannot be read, while nothing is pending: what is lost is reported, or
  * it was of the last group. */
 static void damage(void)
 {
 	struct fby_recovery_report report;
-	struct origin origin;
-	struct fby_medium_load load = { 0 };
-	u64 ticket = fby_volume_ticket(pool, vm->index);
+	struct volume_model *was = vm;
+	u32 of_volume[2] = { 0 }, of_log = nlogs && it->appended ? last_group(it->entry[it->appended].ticket) : 0;
 
-	if (ticket)
-		fby_medium_load(pool, ticket, &load);
+	for (u32 i = 0; i < nvolumes; i++)
+		of_volume[i] = last_group(fby_volume_ticket(pool, vms[i].index));
 	for (u32 b = 0; b < BLOCKS; b++) {
-		static void *memory;
-		u32 older = 0, version[8];
 		struct fby_pool *p;
-		int rc;
 
 		memcpy(after.durable, live.durable, MEDIA);
 		memcpy(after.unreadable, live.unreadable, BLOCKS);
 		after.unreadable[b] = 1;
 		world_load(&after);
-		origin_cut(&origin, &vm->origin);
 		damages++;
 		p = open_pool(&after, &after_memory, &after_bytes, &report);
-		rc = attach_volume(p, vm->index, FBY_HOLES_ISOLATE, &memory);
-		must(rc == FBY_DONE || rc == -FBY_E_HOLES, "attach of a damaged volume");
-		if (rc != FBY_DONE)
-			continue; /* it says that something is lost */
-		for (u32 block = 0; block < VBLOCKS; block++) {
-			rc = read_block(p, &origin, block, version);
-			must(rc == FBY_DONE || rc == -FBY_E_LOST, "a block of a damaged pool");
-			older += rc == FBY_DONE && !block_is_new(block, version);
-		}
-		must(older <= load.last, "damage shows older data without a word");
+		verify_damage(p, &report, of_log, false);
+		for (vm = vms; vm < vms + nvolumes; vm++)
+			damage_of_volume(p, of_volume[vm - vms]);
 	}
+	vm = was;
 }
 
 static void start(enum fby_durable durable)
 {
-	const struct fby_format f = { .uuid = { 3, 1 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
-	struct fby_volume_spec spec = { .name = "v", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+	const struct fby_format f = { .uuid = { 3, 1 }, .chunk_size = CHUNK, .nvolumes = nvolumes + (nlogs ? nlogs : 1), .unit = UNIT };
+	static void *attached[2];
 	struct fby_recovery_report report;
-	void *memory = vm->memory;
 
 	world_make(&live, durable);
 	world_make(&after, durable);
 	must(fby_format(&live.media, &f) == FBY_DONE, "format");
 	world_load(&live);
-	memset(vm, 0, sizeof(*vm));
-	vm->memory = memory;
 	nflight = ndestage = numbers = 0;
-	draining = false;
+	memset(draining, 0, sizeof(draining));
 	now = 1;
-	pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
-	must(fby_volume_add(pool, &spec, &vm->index) == FBY_DONE, "add");
-	must(attach_volume(pool, vm->index, FBY_HOLES_FAIL, &vm->memory) == FBY_DONE, "attach");
-	for (u32 i = 0; i < VSECTORS; i++) {
-		vm->origin.durable[i] = ++vm->versions;
-		add_version(i, vm->versions, 0);
-	}
+	log_host.pool = pool = open_pool(&live, &pool_memory, &pool_bytes, &report);
+	add_volumes(pool, nvolumes, attached);
+	it = logs;
+	memset(it, 0, sizeof(*it));
+	must(nlogs == 0 || fby_log_add(pool, "log", 0, &it->index) == FBY_DONE, "add");
 	live.persists = live_persists;
+	if (nlogs)
+		log_next_period(&log_host);
+}
+
+/* With the log; true: that was all. */
+static bool step_of_log(void)
+{
+	if (nlogs == 0 || chance(5))
+		return false;
+	if (chance(4))
+		log_append(&log_host);
+	else if (chance(10))
+		log_sync(&log_host);
+	else
+		log_next_period(&log_host);
+	return true;
 }
 
 static void step(void)
 {
+	if (step_of_log())
+		return;
+	vm = &vms[chance(nvolumes)];
 	switch (chance(16)) {
 	case 0: case 1: case 2: case 3:
 		write_some();
@@ -423,8 +483,8 @@ static void step(void)
 		break;
 	default:
 		if (chance(6) == 0) {
-			draining = !draining;
-			must(fby_volume_drain(pool, vm->index, draining) == FBY_DONE, "drain");
+			draining[vm - vms] = !draining[vm - vms];
+			must(fby_volume_drain(pool, vm->index, draining[vm - vms]) == FBY_DONE, "drain");
 		} else if (chance(3) == 0) {
 			pump();
 		}
@@ -455,13 +515,15 @@ static void one_life(u64 number)
 	}
 	pump();
 	fby_medium_info(pool, &info);
-	must(fby_volume_info(pool, vm->index, &vi) == FBY_DONE, "info");
 	total_groups += info.groups;
 	total_pages += info.records;
 	total_again += info.again;
 	total_failed += info.failed;
-	total_rounds += vi.rounds;
-	total_moved += vi.pages_relocated;
+	for (u32 i = 0; i < nvolumes; i++) {
+		must(fby_volume_info(pool, vms[i].index, &vi) == FBY_DONE, "info");
+		total_rounds += vi.rounds;
+		total_moved += vi.pages_relocated;
+	}
 	checked();
 	cut();
 	if (!live.below.failed && live.npending == 0)
@@ -479,19 +541,23 @@ void volume_lives(u64 first, u64 seeds)
 		seed = i * 0x9e3779b97f4a7c15ull | 1;
 		for (u32 k = 0; k < 4; k++)
 			(void)chance(2);
-		geometry = &small[i % 6 == 5];
+		nvolumes = 1 + i % 2;
+		nlogs = i % 2;
+		geometry = nlogs ? &shared[i % 6 == 5] : &small[i % 6 == 2];
 		one_life(i);
 	}
 	volumes = false;
+	nlogs = 0;
 	geometry = was;
 }
 
 void volume_told(void)
 {
 	volume_hostile_told();
-	printf("volumes: %llu cuts, %llu states, %llu damages: nothing acknowledged was lost\n", (unsigned long long)cuts,
-	       (unsigned long long)states, (unsigned long long)damages);
-	printf("volumes: %llu writes, %llu groups of %llu pages, %llu waits for tickets, %llu rounds, %llu copies, %llu groups "
+	printf("volumes: %llu cuts, %llu states, %llu of two volumes and a log, %llu damages: nothing acknowledged was lost\n",
+	       (unsigned long long)cuts, (unsigned long long)states, (unsigned long long)shared_states,
+	       (unsigned long long)damages);
+	printf("volumes: %llu writes, %llu groups of %llu records, %llu waits for tickets, %llu rounds, %llu copies, %llu groups "
 	       "again, %llu pools failed\n", (unsigned long long)total_writes, (unsigned long long)total_groups,
 	       (unsigned long long)total_pages, (unsigned long long)total_waits, (unsigned long long)total_rounds,
 	       (unsigned long long)total_moved, (unsigned long long)total_again, (unsigned long long)total_failed);

@@ -12,7 +12,7 @@
 #include "volume_model.h"
 
 static struct world hostile;
-static void *memory, *attach_memory;
+static void *memory, *attach_memory[2];
 static u64 refused, used;
 
 static void change_line(u32 seed_of_lines)
@@ -55,6 +55,26 @@ static void move_bytes(u32 bytes)
 		memset(hostile.durable + (u64)to * bytes, chance(2) ? 0xff : 0, bytes);
 }
 
+/* Of the logs, whatever they have. */
+static void find_some(struct fby_pool *p)
+{
+	static struct fby_log_node node[ENTRIES];
+
+	for (u32 i = 0; i < nlogs; i++) {
+		static u8 body[BODY_MOST + 64];
+		struct fby_log_header header = { 0 };
+		struct fby_log_result result;
+		u64 n = ENTRIES;
+		u32 length, wake = 0;
+
+		if (fby_log_claim(p, logs[i].index, 0, &header, node, &n, &result) != FBY_DONE)
+			continue;
+		for (u64 k = 0; k < n; k++)
+			(void)fby_log_read(p, logs[i].index, &node[k], body, sizeof(body), &length);
+		(void)fby_log_destroy(p, logs[i].index, NULL, &wake);
+	}
+}
+
 static void use(struct fby_pool *p)
 {
 	struct fby_medium_io medium;
@@ -71,7 +91,8 @@ static void use(struct fby_pool *p)
 		for (u32 i = 0; i < CHUNK / 4096; i++)
 			(void)fby_entry_info(p, c, i, true, &entry);
 	}
-	if (attach_volume(p, vm->index, FBY_HOLES_ACCEPT, &attach_memory) != FBY_DONE)
+	find_some(p);
+	if (attach_volume(p, vm->index, FBY_HOLES_ACCEPT, &attach_memory[vm - vms]) != FBY_DONE)
 		return;
 	used++;
 	for (u32 block = 0; block < VBLOCKS; block++)
@@ -94,6 +115,8 @@ static void use(struct fby_pool *p)
 void volume_hostile(const struct world *from, u32 images)
 {
 	const struct fby_options o = { .nslots = 2, .grouped_volumes = true };
+
+	struct volume_model *was = vm;
 
 	world_make(&hostile, from->below.durable);
 	for (u32 i = 0; i < images; i++) {
@@ -122,6 +145,7 @@ void volume_hostile(const struct world *from, u32 images)
 		if (chance(4) == 0)
 			hostile.unreadable[chance(BLOCKS - CHUNK / UNIT) + CHUNK / UNIT] = 1;
 		world_load(&hostile);
+		vm = nlogs ? &vms[i % 2] : was; /* where there is a log there are two volumes */
 		memset(memory, 0, bytes);
 		if (fby_pool_open(&p, memory, bytes, &hostile.media, &o) != FBY_DONE ||
 		    fby_recover_chunks(p, 0, CHUNKS) != FBY_DONE || fby_recover_finish(p, &report) != FBY_DONE) {
@@ -130,6 +154,7 @@ void volume_hostile(const struct world *from, u32 images)
 		}
 		use(p);
 	}
+	vm = was;
 }
 
 void volume_hostile_told(void)

@@ -40,6 +40,8 @@ struct volume_model {
 	void *memory; /* of attach */
 };
 extern struct volume_model vms[2], *vm; /* vm: the one that is looked at */
+/* No two volumes have a version in common, so none shows the other's bytes unnoticed. */
+#define FIRST_VERSION(v) ((u32)((v) - vms) << 24)
 
 void bytes_of_version(u32 version, u8 *to); /* a sector */
 u32 version_of_bytes(const u8 *bytes); /* ~0: they are no version's */
@@ -61,8 +63,9 @@ void add_volumes(struct fby_pool *p, u32 n, void **memory);
 int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 version[8]);
 /* Of a block that was read: does each sector show its acknowledged version, or a newer one? */
 bool block_is_new(u32 block, const u32 version[8]);
-/* After a cut: each sector shows its acknowledged version, or a newer one; nothing is reported. */
-void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, bool drain);
+/* After a cut, with the origins of the first n volumes: each sector shows its acknowledged version, or
+ * a newer one; nothing is reported.  drain: the origins then get what the volumes show. */
+void verify_volumes(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, u32 n, bool drain);
 
 /* volume_hostile.c: changes so many copies of what the device has, and uses them. */
 void volume_hostile(const struct world *from, u32 images);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * volume_scenes.c - what a life of a volume meets seldom, each step by step: damage while the origin
- * is written, and a group without pages that is appended again.
+ * is written, a group without pages that is appended again, an array that is late, copies that are
+ * damaged when their source is gone.
  */
 #include "group_test.h"
 #include "volume_model.h"
@@ -210,6 +211,106 @@ static void watermark_refused(u32 refuse)
 		must(vm->origin.durable[s] == vm->sector[s].version[vm->sector[s].n - 1], "the origin lacks a block after a drain");
 }
 
+/* --- chunks that are used again -------------------------------------------------------------- */
+
+#define GROUPS_OF_CHUNK ((CHUNK / UNIT - 3) / 2) /* of one page */
+
+/* All pages of a chunk are replaced and durable while its array is on its way. */
+static void array_late(enum fby_durable durable)
+{
+	struct fby_medium_io late, io;
+	u32 late_number, wake = 0;
+
+	start(durable, 2);
+	for (u32 i = 0; i < GROUPS_OF_CHUNK; i++)
+		must_write(i);
+	write_only(0);
+	must(fby_medium_next(pool, &late, &wake) == FBY_DONE && late.kind == FBY_MEDIUM_WRITE, "no array");
+	late_number = ++numbers;
+	world_send(&w, &late, late_number);
+	must(late.at % CHUNK == 2 * UNIT, "the array does not come first");
+	settle();
+	for (u32 i = 1; i < GROUPS_OF_CHUNK; i++) {
+		write_only(i);
+		settle();
+	}
+	other_writes(CHUNKS * GROUPS_OF_CHUNK);
+	world_end(&w, &late, late_number, 0);
+	fby_medium_end(pool, &late, 0, &wake);
+	while (fby_medium_next(pool, &io, &wake) == FBY_DONE) {
+		world_send(&w, &io, ++numbers);
+		world_end(&w, &io, numbers, 0);
+		fby_medium_end(pool, &io, 0, &wake);
+	}
+	for (u32 i = 0; i < GROUPS_OF_CHUNK; i++)
+		written_is_durable(i);
+	must_find(0, "a block is lost when an array is late");
+}
+
+/* The origin has all that was written before a block, and a group without pages follows it. */
+static void damaged_after_round(void)
+{
+	start(FBY_DURABLE_THROUGH, 1);
+	must_write(0);
+	must(fby_volume_drain(pool, vm->index, true) == FBY_DONE, "drain");
+	for (u32 i = 0; i < 400 && !fby_volume_clean(pool, vm->index); i++) {
+		now += 50000000;
+		destage();
+		settle();
+	}
+	must(fby_volume_clean(pool, vm->index), "a drain does not end");
+	must(fby_volume_drain(pool, vm->index, false) == FBY_DONE, "drain");
+	must_write(1);
+	for (u32 i = 0; i < 4; i++) {
+		now += 150000000;
+		destage();
+		settle();
+	}
+	for (u32 b = CHUNK / UNIT; b < BLOCKS; b++)
+		must_find(b, "a settled block is lost without a word");
+}
+
+static u64 copies(void)
+{
+	struct fby_volume_info info;
+
+	must(fby_volume_info(pool, vms[0].index, &info) == FBY_DONE, "info");
+	return info.pages_relocated;
+}
+
+/* The other volume writes, and each of its chunks keeps a page.  Relocation has its turn. */
+static void other_keeps(u32 i)
+{
+	vm = &vms[1];
+	must_write(i % (GROUPS_OF_CHUNK - 1) ? VBLOCKS - 1 : i / (GROUPS_OF_CHUNK - 1) % (VBLOCKS - 1));
+	vm = vms;
+	for (u32 n = 0; n < 4; n++) {
+		destage();
+		settle();
+	}
+}
+
+/* A page is copied out of a mostly dead chunk, and the chunk is used again.  Nobody writes to the
+ * volume meanwhile, and no time passes, so what is not settled for the copy's sake stays unsettled. */
+static void copy_is_last(void)
+{
+	u32 i = 0;
+
+	start(FBY_DURABLE_THROUGH, 2);
+	for (u32 block = 0; block < GROUPS_OF_CHUNK; block++)
+		must_write(block);
+	for (u32 block = 0; block + 1 < GROUPS_OF_CHUNK; block++)
+		must_write(block);
+	for (; i < 400 && copies() == 0; i++)
+		other_keeps(i);
+	must(copies() > 0, "no page is copied");
+	for (u32 end = i + 2 * CHUNKS * GROUPS_OF_CHUNK; i < end; i++)
+		other_keeps(i);
+	nvolumes = 1; /* the other one's last group may pass for a torn one */
+	for (u32 b = CHUNK / UNIT; b < BLOCKS; b++)
+		must_find(b, "a copy is lost without a word, and its source was freed");
+}
+
 /* A volume was removed, and one of its name added. */
 static void look_at_removed(struct fby_pool *p)
 {
@@ -304,6 +405,10 @@ void volume_scenes(void)
 	settled_elsewhere();
 	for (u32 refuse = 1; refuse <= 3; refuse++)
 		watermark_refused(refuse);
+	for (u32 durable = 0; durable < 3; durable++)
+		array_late((enum fby_durable)durable);
+	copy_is_last();
+	damaged_after_round();
 	left_in_flight();
 	closed_clean();
 	volumes = false;

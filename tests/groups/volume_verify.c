@@ -129,6 +129,7 @@ void add_volumes(struct fby_pool *p, u32 n, void **memory)
 		struct fby_volume_spec spec = { .name = "a", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
 
 		memset(vm, 0, sizeof(*vm));
+		vm->versions = FIRST_VERSION(vm);
 		spec.name[0] += (char)(vm - vms);
 		must(fby_volume_add(p, &spec, &vm->index) == FBY_DONE, "add");
 		must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &memory[vm - vms]) == FBY_DONE, "attach");
@@ -168,24 +169,35 @@ bool block_is_new(u32 block, const u32 version[8])
 	return true;
 }
 
+static bool all_clean(struct fby_pool *p, u32 n)
+{
+	for (u32 i = 0; i < n; i++)
+		if (!fby_volume_clean(p, vms[i].index))
+			return false;
+	return true;
+}
+
 /* Destages everything, and carries out what that needs. */
-static void drain_all(struct fby_pool *p, struct origin *o)
+static void drain_all(struct fby_pool *p, struct origin *o, u32 n)
 {
 	u64 now = 1, next;
 	u32 wake = 0, number = 1;
 	struct fby_medium_io medium;
 	struct fby_io io;
 
-	must(fby_volume_drain(p, vm->index, true) == FBY_DONE, "drain");
-	for (u32 i = 0; i < 2000 && !fby_volume_clean(p, vm->index); i++) {
+	for (u32 i = 0; i < n; i++)
+		must(fby_volume_drain(p, vms[i].index, true) == FBY_DONE, "drain");
+	for (u32 i = 0; i < 2000 && !all_clean(p, n); i++) {
 		int rc = fby_destage_step(p, now, &io, &next, &wake);
 
 		if (rc == FBY_ORIGIN) {
-			origin_io(o, &io, ++number);
+			struct origin *of = &o[vms[0].index == io.volume ? 0 : 1];
+
+			origin_io(of, &io, ++number);
 			if (io.op == FBY_IO_FLUSH)
-				origin_flushed(o);
+				origin_flushed(of);
 			else
-				origin_ended(o, number, true);
+				origin_ended(of, number, true);
 			fby_destage_complete(p, io.id, 0);
 			continue;
 		}
@@ -193,29 +205,34 @@ static void drain_all(struct fby_pool *p, struct origin *o)
 			fby_medium_end(p, &medium, 0, &wake);
 		now += 50000000;
 	}
-	must(fby_volume_clean(p, vm->index), "a recovered volume cannot be destaged");
+	must(all_clean(p, n), "a recovered volume cannot be destaged");
 }
 
-void verify_volume(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, bool drain)
+void verify_volumes(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, u32 n, bool drain)
 {
-	static void *memory;
-	u32 is[VSECTORS], version[8];
+	static void *memory[2];
+	u32 is[2][VSECTORS], version[8];
+	struct volume_model *was = vm;
 	char text[200];
 
 	if (fby_check(p, true, text, sizeof(text)) != FBY_DONE)
 		lost(text);
 	must(report->holes == 0 && report->damaged == 0 && report->groups_lost == 0, "a plain cut is reported as a loss");
-	must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &memory) == FBY_DONE, "attach after a cut");
-	for (u32 block = 0; block < VBLOCKS; block++) {
-		must(read_block(p, o, block, version) == FBY_DONE, "a block cannot be read after a cut");
-		must(block_is_new(block, version), "a block shows an older version than was acknowledged");
-		memcpy(&is[block * 8], version, sizeof(version));
+	for (vm = vms; vm < vms + n; vm++) {
+		must(attach_volume(p, vm->index, FBY_HOLES_FAIL, &memory[vm - vms]) == FBY_DONE, "attach after a cut");
+		for (u32 block = 0; block < VBLOCKS; block++) {
+			must(read_block(p, &o[vm - vms], block, version) == FBY_DONE, "a block cannot be read after a cut");
+			must(block_is_new(block, version), "a block shows an older version than was acknowledged");
+			memcpy(&is[vm - vms][block * 8], version, sizeof(version));
+		}
 	}
+	vm = was;
 	if (!drain)
 		return;
-	drain_all(p, o);
-	for (u32 s = 0; s < VSECTORS; s++)
-		must(origin_sees(o, s) == is[s], "the origin has something else than the volume showed");
+	drain_all(p, o, n);
+	for (u32 i = 0; i < n; i++)
+		for (u32 s = 0; s < VSECTORS; s++)
+			must(origin_sees(&o[i], s) == is[i][s], "the origin has something else than the volume showed");
 	if (fby_check(p, true, text, sizeof(text)) != FBY_DONE)
 		lost(text);
 }
