@@ -122,7 +122,7 @@ pub enum Record<'a> {
     /// that it had.  The first record in each transaction group.
     Tree { file_system: [u8; 16], root: &'a [u8], path: &'a [u8] },
     /// Binds a fid to an inode.  The path, relative to the root, is where the inode was seen: a
-    /// hint.
+    /// hint.  It may be empty, as where the same group has the inode's Create.
     Bind { fid: Fid, kind: Kind, handle: &'a [u8], path: &'a [u8] },
     /// A new inode with that name, written before the tree has it.
     Create {

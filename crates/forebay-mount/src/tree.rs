@@ -154,6 +154,10 @@ pub trait Tree: Send + Sync {
     /// its earlier path relative to the root, for processes that may not open by handle.
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
     fn handle(&self, node: &Self::Node) -> Result<Handle>;
+    /// Whether [`Tree::open`] does without a path.
+    fn opens_by_handle(&self) -> bool {
+        true
+    }
     /// Pins an inode that may lose its last name, so that it stays reachable until it is
     /// unpinned.
     fn pin(&self, node: &Self::Node, pinned: bool) -> Result<()> {

@@ -137,6 +137,12 @@ impl UnixTree {
         UnixTree::open_as(path, Cache::of)
     }
 
+    /// As for a process that may not open by handle.
+    #[cfg(test)]
+    pub(crate) fn open_without_handles(path: &Path) -> Result<UnixTree> {
+        UnixTree::open_as(path, |fd| Cache::of(fd).limit(64, false))
+    }
+
     fn open_as(path: &Path, cache: impl Fn(&OwnedFd) -> Arc<Cache>) -> Result<UnixTree> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = fs::open(path, flags, Mode::empty())?;
@@ -409,6 +415,10 @@ impl Tree for UnixTree {
 
     fn handle(&self, node: &Node) -> Result<Handle> {
         node.handle()
+    }
+
+    fn opens_by_handle(&self) -> bool {
+        self.cache.opens_by_handle()
     }
 
     /// The kernel reports no path for an inode that it knows only by its handle.

@@ -111,6 +111,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 node,
                 fid: fid.unwrap_or_else(|| self.new_fid()),
                 gone: OnceLock::new(),
+                made: AtomicU64::new(0),
                 bound: AtomicU64::new(0),
                 content: Mutex::new(content),
                 refused_write_backs: AtomicU64::new(0),

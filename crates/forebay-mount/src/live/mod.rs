@@ -131,6 +131,8 @@ pub struct Inode<N> {
     fid: Fid,
     /// Set when the inode has no name and will get none; its user and group.
     gone: OnceLock<(u32, u32)>,
+    /// The group that has its Create; 0: none has.
+    made: AtomicU64,
     /// The group in which it has a Bind.  Changed only with the appender locked.
     bound: AtomicU64,
     content: Mutex<Content>,
@@ -317,6 +319,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             node,
             fid: ROOT,
             gone: OnceLock::new(),
+            made: AtomicU64::new(0),
             bound: AtomicU64::new(0),
             content: Mutex::default(),
             refused_write_backs: AtomicU64::new(0),
@@ -581,12 +584,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 continue;
             }
             let handle = self.tree.handle(&inode.node)?;
-            appender.binds.push(&Record::Bind {
-                fid: inode.fid,
-                kind: inode.kind,
-                handle: &handle.0,
-                path: &self.tree.path_hint(&inode.node),
-            });
+            // A replay looks at the name of its Create anyway.  The kernel takes 15 us to tell
+            // the path of a new descriptor.
+            let named = inode.made.load(Ordering::Relaxed) == hold.txg;
+            let path = match named && self.tree.opens_by_handle() {
+                true => Vec::new(),
+                false => self.tree.path_hint(&inode.node),
+            };
+            let (fid, kind) = (inode.fid, inode.kind);
+            appender.binds.push(&Record::Bind { fid, kind, handle: &handle.0, path: &path });
             if let Some(time) = self.tree.born(&inode.node)? {
                 appender.binds.push(&Record::Born { fid: inode.fid, time });
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Changes of names.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -72,6 +73,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
             let node = self.tree.create(&dir.node, name, new)?;
             let attr = self.tree.attr(&node)?;
             let inode = self.meet(node, &attr, Some(fid), 1);
+            if inode.fid == fid {
+                inode.made.store(hold.txg, Ordering::Relaxed);
+            }
             hold.keep(inode.clone());
             Ok((inode, attr))
         })

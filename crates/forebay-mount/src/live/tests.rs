@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 
 mod ordered;
+mod paths;
 mod silent;
 mod waiting;
 

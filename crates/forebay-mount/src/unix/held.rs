@@ -127,6 +127,10 @@ impl Cache {
         }
     }
 
+    pub(super) fn opens_by_handle(&self) -> bool {
+        self.mount.is_some()
+    }
+
     fn counted(self: &Arc<Cache>, fd: OwnedFd) -> Arc<Descriptor> {
         self.open.fetch_add(1, Ordering::Relaxed);
         Arc::new(Descriptor { fd, cache: self.clone() })
@@ -251,7 +255,7 @@ impl Node {
         let held = cache.counted(fd);
         let node = Node(Arc::new(Held {
             cache: cache.clone(),
-            fixed: cache.mount.is_none() || handle.is_err(),
+            fixed: !cache.opens_by_handle() || handle.is_err(),
             handle,
             kind: kind_of(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
             ino: stat.st_ino,
