@@ -36,6 +36,8 @@ pub(crate) struct Attached {
     jobs: Mutex<Jobs>,
     ready: Condvar,
     last_error: Mutex<Option<String>>,
+    /// Its origin was seen shorter than the volume since the attach.
+    cut: AtomicBool,
     /// The last result and time of a search for refused pages.
     refused: Mutex<Option<(Instant, (u32, u64))>>,
     pub latency: Phases,
@@ -84,6 +86,7 @@ impl Attached {
             jobs: Mutex::default(),
             ready: Condvar::new(),
             last_error: Mutex::new(None),
+            cut: AtomicBool::new(false),
             refused: Mutex::new(None),
             latency: Phases::default(),
             policy: Policy::default(),
@@ -147,6 +150,27 @@ impl Attached {
             _ => format!("{op} of {} bytes at offset {}: {e}", io.len, io.offset),
         };
         *self.last_error.lock().unwrap_or_else(|e| e.into_inner()) = Some(text);
+    }
+
+    /// Its origin is shorter than the volume, or was so since the attach: to make it longer again
+    /// brings back no data, so that only a new attach takes it as it is.
+    pub(crate) fn is_cut(&self) -> bool {
+        if self.origin.is_shorter() {
+            self.cut.store(true, Ordering::Release);
+        }
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// How its origin differs from the one that was attached.
+    pub(crate) fn changed(&self) -> Option<String> {
+        let cut = self.is_cut();
+        self.origin.changed().or_else(|| {
+            cut.then(|| {
+                "was shorter for a while since it was attached, and what it had there is lost: \
+                 restore that from a backup, and attach it again"
+                    .into()
+            })
+        })
     }
 
     /// How many pages the origin has refused, and the lowest block of these; looked for

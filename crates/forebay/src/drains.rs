@@ -140,15 +140,19 @@ impl Core {
     /// Takes the mark of an origin away that has everything by now.  False: it has not, and
     /// stays marked.
     pub(crate) fn clear_mark(&self, attached: &Attached, index: u16, live: bool) -> Result<bool> {
-        if attached.origin.is_shorter() {
+        let failed = |what| {
+            move |source| Error::Marking {
+                name: self.volume_name(index).unwrap_or_default(),
+                origin: attached.origin.info().name,
+                what,
+                source,
+            }
+        };
+        if attached.is_cut() {
+            attached.marker.mark_loss(&self.engine).map_err(failed("set"))?;
             return Ok(false);
         }
-        attached.marker.clear(&self.engine, live).map_err(|source| Error::Marking {
-            name: self.volume_name(index).unwrap_or_default(),
-            origin: attached.origin.info().name,
-            what: "taken away",
-            source,
-        })
+        attached.marker.clear(&self.engine, live).map_err(failed("taken away"))
     }
 
     /// Is its origin, alone, all of the volume?  `drained`: all that the question
@@ -222,7 +226,7 @@ impl Core {
         let place = v.origin_path.as_deref().map(Path::new);
         let attached = self.attached_as(v.index, v.uuid);
         (v.origin_changed, v.origin_mark) = match (attached, place) {
-            (Some(attached), _) => (attached.origin.changed(), None),
+            (Some(attached), _) => (attached.changed(), None),
             (None, Some(place)) => {
                 (origin::changed(place, &v.identity, v.size_bytes), mark_at(place))
             }
@@ -230,9 +234,16 @@ impl Core {
         };
     }
 
+    /// One that has lost its end says so by itself from now on, without the pool.
     pub(crate) fn origins_changed(&self) -> Vec<(String, String)> {
         let all = (0..self.engine.info().sb.nvolumes as u16).filter_map(|index| {
-            let changed = self.attached(index)?.origin.changed()?;
+            let attached = self.attached(index)?;
+            let mut changed = attached.changed()?;
+            if attached.is_cut() {
+                if let Err(e) = attached.marker.mark_loss(&self.engine) {
+                    changed.push_str(&format!("; it cannot be marked for that: {e}"));
+                }
+            }
             Some((self.volume_name(index).unwrap_or_default(), changed))
         });
         all.collect()

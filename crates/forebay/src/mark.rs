@@ -469,6 +469,18 @@ impl Marker {
         set
     }
 
+    /// The origin has lost data that it had: it is marked, whatever the pool holds.
+    pub(crate) fn mark_loss(&self, engine: &Engine) -> io::Result<()> {
+        let mut turn = self.turn();
+        if self.on.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let there = turn.owed;
+        let set = self.set(engine, &mut turn, now(), there);
+        turn.owed = set.is_err();
+        set
+    }
+
     /// `there`: the origin bears a mark that says the last number, perhaps.
     fn set(&self, engine: &Engine, turn: &mut Turn, since: u64, there: bool) -> io::Result<()> {
         let Some(keep) = &self.keep else { return Ok(()) };

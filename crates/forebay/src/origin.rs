@@ -196,6 +196,15 @@ pub(crate) enum Known {
 }
 
 impl Known {
+    /// Of a file or image.
+    pub fn size_bytes(&self) -> Option<u64> {
+        match self {
+            Known::Named(_) => None,
+            Known::File(_, fd) => Some(rustix::fs::fstat(fd).ok()?.st_size as u64),
+            Known::Opened(origin) => Some(origin.size_bytes()),
+        }
+    }
+
     pub fn marked_by(&self) -> MarkedBy<'_> {
         match self {
             Known::Named(name) => MarkedBy { name: name.clone(), on: MarkedOn::Host },

@@ -40,6 +40,8 @@ pub struct OriginStatus {
     pub on_the_origin: bool,
     pub since: Option<String>,
     pub mark: Option<Mark>,
+    /// Its size now, of a file or image.  A mark does not say what it was.
+    pub size_bytes: Option<u64>,
     /// The damage of the mark.
     pub damage: Option<String>,
 }
@@ -88,7 +90,7 @@ pub struct OriginMarks {
     place: PathBuf,
     state: PathBuf,
     /// Open for as long as its mark is looked at.
-    _known: Option<Known>,
+    known: Option<Known>,
     kept: Kept,
 }
 
@@ -98,12 +100,12 @@ impl OriginMarks {
         let state = state.map_or_else(super::state_dir, PathBuf::from);
         let known = origin::known_by(place)?;
         let marks = OriginMarks::of(place, state, &known.marked_by())?;
-        Ok(OriginMarks { _known: Some(known), ..marks })
+        Ok(OriginMarks { known: Some(known), ..marks })
     }
 
     fn of(place: &Path, state: PathBuf, by: &MarkedBy<'_>) -> Result<OriginMarks> {
         let kept = Kept::look(by, &state).map_err(|e| failed(place, "looked for", e))?;
-        Ok(OriginMarks { place: place.into(), state, _known: None, kept })
+        Ok(OriginMarks { place: place.into(), state, known: None, kept })
     }
 
     fn fails(&self, what: &'static str) -> impl Fn(io::Error) -> Error + '_ {
@@ -129,6 +131,7 @@ impl OriginMarks {
             on_the_origin: self.kept.is_on_the_origin(),
             since: mark.as_ref().map(|mark| utc(mark.since)),
             mark,
+            size_bytes: self.known.as_ref().and_then(Known::size_bytes),
             damage,
         })
     }

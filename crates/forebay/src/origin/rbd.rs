@@ -611,6 +611,14 @@ impl Origin for RbdOrigin {
             .then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
+    /// As long as the cluster does not say how the image has changed, it may be.
+    fn is_shorter(&self) -> bool {
+        let _ = self.changed();
+        let state = self.shared.state();
+        let shorter = state.size_now.is_some_and(|now| now < self.facts.size_bytes);
+        (state.size_owed || shorter) && !bug!(ResizeIgnored)
+    }
+
     fn away(&self) -> Option<String> {
         let state = self.shared.state();
         let oldest = state.sent.values().filter(|s| s.wanted).map(|s| s.began).min();
