@@ -5,7 +5,10 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{crc32c, Bench};
 use forebay_test::Loop;
@@ -46,6 +49,45 @@ fn a_busy_origin_is_refused() {
         assert!(out.stderr.contains("origin: in use"), "{command}: {}", out.stderr);
     }
     drop(origin);
+    b.run_ok(&["drain", "pool"]);
+}
+
+/// No lock keeps a reader from that, so the message says whom to end.
+#[test]
+fn a_reader_that_locks_an_origin_is_named() {
+    let b = Bench::new();
+    b.make_volume();
+    for (path, mode) in [(b.path("."), 0o755), (b.path("origin"), 0o644)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // Root's file, locked by somebody who may only read it.
+    let nobody = 61_857;
+    let mut reader = Command::new("flock");
+    reader.args(["-s", "-F", "origin", "sleep", "1000"]).current_dir(b.directory());
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        reader.uid(nobody).gid(nobody);
+    }
+    let mut reader = reader.spawn().unwrap();
+    let locked = || {
+        let mut tried = Command::new("flock");
+        tried.args(["-n", "-x", "origin", "true"]).current_dir(b.directory());
+        !tried.status().unwrap().success()
+    };
+    let start = Instant::now();
+    while !locked() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it is not locked");
+    }
+    let process = format!("by process {} (sleep) of user ", reader.id());
+    for command in ["drain pool", "serve pool", "volume add pool w origin"] {
+        let words: Vec<_> = command.split_whitespace().collect();
+        let out = b.run(&words);
+        assert_eq!(out.code, Some(4), "{command}: {}", out.stderr);
+        for says in ["origin: in use", "locked for reading alone", &process, "chmod"] {
+            assert!(out.stderr.contains(says), "{command}: no \"{says}\": {}", out.stderr);
+        }
+    }
+    reader.kill().unwrap();
+    reader.wait().unwrap();
     b.run_ok(&["drain", "pool"]);
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -315,8 +315,27 @@ pub fn file_holder<F: AsFd>(fd: F) -> Option<u32> {
 /// list: a lock that goes away between two reads hides another one. So each
 /// read asks for more than the kernel gives at once, a page of whole lines, and
 /// a holder that does not show is looked for again.
-pub(crate) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
+fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
     holder(fd, "FLOCK")
+}
+
+/// All processes that hold the flock and show; only a hint.
+pub(crate) fn lock_holders<F: AsFd>(fd: F) -> Vec<u32> {
+    let all = || Some(holders_in(&all_locks().ok()?, "FLOCK", &key_of(fd.as_fd())?));
+    let Some(first) = lock_holder(&fd) else { return Vec::new() };
+    match all().unwrap_or_default() {
+        all if all.is_empty() => vec![first],
+        all => all,
+    }
+}
+
+/// In words, as far as this process may look at others.
+pub(crate) fn described(pid: u32) -> String {
+    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = user.and_then(|ids| ids.split_whitespace().next()).unwrap_or("?");
+    format!("process {pid} ({}) of user {user}", crate::printable::printable(command.trim_end()))
 }
 
 /// The process that has a lease (F_SETLEASE) of the file, from the same place.
@@ -326,14 +345,15 @@ pub fn lease_holder<F: AsFd>(fd: F) -> Option<u32> {
 
 fn holder<F: AsFd>(fd: F, kind: &str) -> Option<u32> {
     const TRIES: usize = 4;
+    let key = key_of(fd.as_fd())?;
+    (0..TRIES).find_map(|_| holders_in(&all_locks().ok()?, kind, &key).first().copied())
+}
+
+/// How /proc/locks names a file.
+fn key_of(fd: BorrowedFd<'_>) -> Option<String> {
     let st = rustix::fs::fstat(fd).ok()?;
-    let key = format!(
-        "{:02x}:{:02x}:{}",
-        rustix::fs::major(st.st_dev),
-        rustix::fs::minor(st.st_dev),
-        st.st_ino
-    );
-    (0..TRIES).find_map(|_| holder_in(&all_locks().ok()?, kind, &key))
+    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
+    Some(format!("{major:02x}:{minor:02x}:{}", st.st_ino))
 }
 
 /// Processes that have it mapped; only a hint.  They keep the lock of the process that has
@@ -364,14 +384,15 @@ fn all_locks() -> std::io::Result<String> {
     }
 }
 
-fn holder_in(locks: &str, kind: &str, key: &str) -> Option<u32> {
-    locks.lines().find_map(|line| {
+fn holders_in(locks: &str, kind: &str, key: &str) -> Vec<u32> {
+    let holder = |line: &str| {
         let mut words = line.split_whitespace().skip(1).skip_while(|w| *w == "->");
         (words.next()? == kind).then_some(())?;
         let pid = words.nth(2)?;
         (words.next()? == key).then_some(())?;
         pid.parse().ok()
-    })
+    };
+    locks.lines().filter_map(holder).collect()
 }
 
 fn open_file(path: &Path, fd: Lasting<OwnedFd>) -> Result<Opened> {
