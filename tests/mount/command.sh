@@ -229,6 +229,8 @@ users,exec --flags nosuid,nodev
 owner,dev,suid,exec
 ro,rw
 rw,ro --read-only
+slow_log,sync_interval=2s,sync_bytes=1M --slow-log --sync-interval 2s --sync-bytes 1M
+slow_log,sync_interval=2s,sync_bytes=1M,sync,names_at_sync,ro --read-only
 sync --log-writes
 sync,async
 dirsync,nouser,silent,uhelper=forebay,comment=x

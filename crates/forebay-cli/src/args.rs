@@ -380,7 +380,7 @@ pub struct Exporter {
     #[arg(long, value_name = "PATH")]
     pub textfile: Option<PathBuf>,
     /// With --textfile: again and again; default: once
-    #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "textfile")]
+    #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "textfile", conflicts_with_all = ["socket", "listen"])]
     pub every: Option<Duration>,
 }
 

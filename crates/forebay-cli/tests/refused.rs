@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{crc32c, Bench};
@@ -35,6 +35,71 @@ fn a_busy_pool_is_refused_and_its_holder_named() {
     }
     pool.close().unwrap();
     assert_eq!(b.run(&["check", "pool"]).code, Some(0));
+}
+
+/// Options that have no effect together: who gives both expects one, and would not get it.
+#[test]
+fn options_without_effect_together_are_refused_by_name() {
+    let (serve, mount) = ("serve pool --read-only", "mount pool tree --read-only");
+    let writers = [
+        "--mode cleaner",
+        "--mode write-through",
+        "--cleaner",
+        "--write-through",
+        "--bypass-limit 1M",
+        "--when-full bypass",
+        "--slots 2",
+        "--checksums false",
+        "--high-watermark 50",
+        "--low-watermark 10",
+        "--max-age 1s",
+        "--idle none",
+    ];
+    let live = [
+        "--write-back",
+        "--log-writes",
+        "--slow-log",
+        "--names-at-sync",
+        "--sync-interval 2s",
+        "--sync-bytes 1M",
+    ];
+    let others = [
+        ("serve pool --cleaner", "--mode cleaner"),
+        ("serve pool --cleaner", "--write-through"),
+        ("serve pool --write-through", "--mode cleaner"),
+        ("set pool --volume v", "--max-age 1s"),
+        ("set pool --volume v", "--checksums false"),
+        ("map pin pool f --off", "--from 1M"),
+        ("map pin pool f --off", "--to 1M"),
+        ("volume add pool w origin", "--flush-every 1s"),
+        ("exporter pool --socket s", "--textfile f"),
+        ("exporter pool --socket s", "--listen 127.0.0.1:0"),
+        ("exporter pool --listen 127.0.0.1:0", "--every 1s"),
+    ];
+    let pairs = writers.map(|option| (serve, option)).into_iter();
+    let pairs = pairs.chain(live.map(|option| (mount, option))).chain(others);
+    let b = Bench::new();
+    b.make_volume();
+    fs::create_dir(b.path("tree")).unwrap();
+    for (command, option) in pairs {
+        let words: Vec<_> = command.split(' ').chain(option.split(' ')).collect();
+        // One that takes them serves until it is stopped.
+        let mut child = b.command(&words);
+        child.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = child.spawn().unwrap();
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let out = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{command} {option}: {told}");
+        let name = option.split(' ').next().unwrap();
+        assert!(told.contains(name) || told.contains("--volume"), "{command} {option}: {told}");
+    }
+    // The mode of the command line is that of the default, and no option.
+    b.run_ok(&["drain", "pool"]);
 }
 
 #[test]

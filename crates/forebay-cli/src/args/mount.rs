@@ -49,7 +49,7 @@ pub struct MountHow {
     #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
     /// Nothing can be written through the mount
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["write_back", "log_writes", "slow_log", "names_at_sync", "sync_interval", "sync_bytes"])]
     pub read_only: bool,
     /// Users other than the one who mounts may use it, by the permissions of its files;
     /// root's mounts are so anyway

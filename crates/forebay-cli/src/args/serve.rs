@@ -14,6 +14,21 @@ use super::origin::State;
 use super::{Json, MediaArgs};
 use crate::units;
 
+/// What only writes and destage heed, of which a pool that is read alone has none.
+const WRITERS: [&str; 11] = [
+    "mode",
+    "cleaner",
+    "write_through",
+    "bypass_limit",
+    "when_full",
+    "slots",
+    "checksums",
+    "high_watermark",
+    "low_watermark",
+    "max_age",
+    "idle",
+];
+
 /// A volume that cannot be attached is left out, and named; the others are served.  The server
 /// first writes pages that a crash left in maps to their files, and names those that stay.
 ///
@@ -55,7 +70,7 @@ pub struct Serve {
     #[arg(long, conflicts_with = "mode", help_heading = "Past the cache")]
     pub write_through: bool,
     /// Open the pool read-only and serve it so
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = WRITERS)]
     pub read_only: bool,
     /// A tree to mount, over itself or elsewhere, as forebay mount does; the log of a
     /// second one is mount-2, and so on
