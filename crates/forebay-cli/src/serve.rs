@@ -19,6 +19,8 @@ use crate::{args, open, out, units};
 
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     out::as_a_service();
+    // First of all: whatever is refused later, nobody takes a dead server's file for ready.
+    let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let interrupt = Interrupt::watch()?;
     if !open::SSD_VOLUMES {
         open::must_hold(&a.pool, "volumes to serve")?;
@@ -29,7 +31,6 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
         None => usable_socket(&default_socket(open::superblock(&a.pool)?.uuid)),
     };
     let path = path?;
-    let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let mounts = mounts(a)?;
     let pool = open::pool(&a.pool, &a.tuning.options(&a.media, a.read_only))?;
     if let Err(error) = a.attach.check(&pool) {

@@ -5,11 +5,11 @@
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use forebay::{runtime_dir, Uuid};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
 use crate::{system, Error, Result};
@@ -101,38 +101,54 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// An empty file that nobody has locked is taken for one that a killed server left.
-    /// Anything else is somebody's.
+    /// An empty file of this user that nobody has locked is taken for one that a killed server
+    /// left, and removed.  Anything else is somebody's.
     pub fn new(path: &Path) -> Result<ReadyFile> {
-        let none = || Ok(ReadyFile { path: path.into(), file: None });
-        match std::fs::symlink_metadata(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => none(),
-            Ok(found) if found.is_file() && found.len() == 0 => {
-                let cannot =
-                    || system(format!("{}: cannot remove the old ready file", path.display()));
-                if !locked(&File::open(path).map_err(cannot())?) {
-                    return Err(Error::Pool(forebay::Error::Busy {
-                        path: path.into(),
-                        holder: None,
-                        way_out: "it is the ready file of a server that runs: stop that one, or choose another path".into(),
-                    }));
-                }
-                std::fs::remove_file(path).map_err(cannot())?;
-                none()
+        let found = match std::fs::symlink_metadata(path) {
+            Ok(found) => found,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Ok(ReadyFile { path: path.into(), file: None })
             }
-            Ok(_) => Err(Error::Pool(forebay::Error::Unsuitable {
+            Err(e) => return Err(system(format!("{}: cannot look at it", path.display()))(e)),
+        };
+        let unsuitable = |what: &str| {
+            Err(Error::Pool(forebay::Error::Unsuitable {
                 path: path.into(),
-                what: "something other than an empty file".into(),
+                what: what.into(),
                 way_out: "it was left as it is; choose another path for the ready file".into(),
-            })),
-            Err(e) => Err(system(format!("{}: cannot look at it", path.display()))(e)),
+            }))
+        };
+        if !found.is_file() || found.len() > 0 {
+            return unsuitable("something other than an empty file");
         }
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            return unsuitable("an empty file of another user");
+        }
+        let cannot = || system(format!("{}: cannot remove the old ready file", path.display()));
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut how = File::options();
+        let file = how.read(true).custom_flags(flags.bits() as i32).open(path).map_err(cannot())?;
+        if !locked(&file) {
+            return Err(Error::Pool(forebay::Error::Busy {
+                path: path.into(),
+                holder: forebay::file_holder(&file),
+                way_out: "it is the ready file of a server that runs: stop that one, or choose another path".into(),
+            }));
+        }
+        if !is_at(path, &file) {
+            return unsuitable("a file that is replaced just now");
+        }
+        std::fs::remove_file(path).map_err(cannot())?;
+        Ok(ReadyFile { path: path.into(), file: None })
     }
 
-    /// A file that appeared there meanwhile is left alone, too.
+    /// A file that appeared there meanwhile is left alone, too.  Who may open it may lock it,
+    /// so nobody else may.
     pub(crate) fn make(mut self) -> Result<ReadyFile> {
         let cannot = format!("{}: cannot make the ready file", self.path.display());
-        let file = File::create_new(&self.path).map_err(system(cannot))?;
+        let mut how = File::options();
+        let file = how.write(true).create_new(true).mode(0o600).open(&self.path);
+        let file = file.map_err(system(cannot))?;
         locked(&file);
         self.file = Some(file);
         Ok(self)
@@ -144,10 +160,17 @@ fn locked(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
 }
 
+/// The path leads to this file, still empty.
+fn is_at(path: &Path, file: &File) -> bool {
+    let (Ok(found), Ok(open)) = (std::fs::symlink_metadata(path), file.metadata()) else {
+        return false;
+    };
+    found.is_file() && found.len() == 0 && (found.dev(), found.ino()) == (open.dev(), open.ino())
+}
+
 impl Drop for ReadyFile {
     fn drop(&mut self) {
-        let found = std::fs::symlink_metadata(&self.path);
-        if self.file.is_some() && found.is_ok_and(|m| m.is_file() && m.len() == 0) {
+        if self.file.as_ref().is_some_and(|file| is_at(&self.path, file)) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
