@@ -206,7 +206,7 @@ struct GroupsArgs {
     /// First seed of the random scenes
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only the named scene, or "seed N"
+    /// Only the named scene, "seed N" or "volumes N"
     #[arg(long)]
     only: Option<String>,
     /// Most runs of one scene; others are drawn
@@ -218,6 +218,9 @@ struct GroupsArgs {
     /// Mutations of blocks while nobody has the pool open
     #[arg(long, default_value_t = 1000)]
     hostile: u64,
+    /// Flip one in so many bits of a pool with a volume
+    #[arg(long, default_value_t = 61)]
+    every: usize,
 }
 
 fn main() -> ExitCode {
@@ -409,16 +412,13 @@ struct GroupsReport {
 fn run_groups(args: &GroupsArgs, threads: usize, json: bool) -> bool {
     let start = Instant::now();
     let bounds = groups::Bounds::new(args.bound, args.runs);
-    let mut fixed = groups::small();
-    if let Some(only) = &args.only {
-        fixed.retain(|s| s.name == *only);
-        if let Some(seed) = only.strip_prefix("seed ").and_then(|n| n.parse().ok()) {
-            fixed.push(groups::random(seed));
-        }
-        if fixed.is_empty() {
-            eprintln!("forebay-sim: no scene of groups is named '{only}'");
-            return false;
-        }
+    let fixed: Vec<_> = match &args.only {
+        None => groups::Any::small(),
+        Some(only) => groups::Any::named(only).into_iter().collect(),
+    };
+    if let (Some(only), true) = (&args.only, fixed.is_empty()) {
+        eprintln!("forebay-sim: no scene of groups is named '{only}'");
+        return false;
     }
     let (next, distinct) = (AtomicUsize::new(0), AtomicU64::new(0));
     let totals = Mutex::new(groups::Explored::default());
@@ -430,18 +430,18 @@ fn run_groups(args: &GroupsArgs, threads: usize, json: bool) -> bool {
             None if args.only.is_some() || distinct.load(Ordering::Relaxed) >= args.images => {
                 return;
             }
-            None => groups::random(args.seed + (n - fixed.len()) as u64),
+            None => groups::Any::random(args.seed + (n - fixed.len()) as u64),
         };
         if !violations.lock().expect(NO_PANIC).is_empty() {
             return;
         }
         let t = Instant::now();
-        match groups::explore(&scene, bounds, None) {
+        match scene.explore(bounds, None) {
             Ok(seen) => {
                 if !json {
                     println!(
                         "{:44} {:6} runs{} {:8} cuts {:9} images {:8} distinct {:6.2} s",
-                        scene.name,
+                        scene.name(),
                         seen.runs,
                         if seen.complete == 1 { ", all" } else { "     " },
                         seen.cuts,
@@ -459,7 +459,7 @@ fn run_groups(args: &GroupsArgs, threads: usize, json: bool) -> bool {
     in_threads(threads, worker);
     let mut violations: Vec<String> = violations.into_inner().expect(NO_PANIC);
     let others = match args.only {
-        None => groups::others(args.hostile),
+        None => groups::others(args.hostile, args.every),
         Some(_) => Ok(groups::Others::default()),
     };
     let others = others.unwrap_or_else(|e| {
@@ -740,6 +740,12 @@ fn run_isolation(bench: &isolation::Bench, json: bool) -> bool {
     broken.is_empty()
 }
 
+/// Bugs of maps belong to tests/maps.  Those of streams, and of pages that are damaged when they are
+/// settled, belong to tests/groups, which has scenes for them.
+#[cfg(feature = "planted-bugs")]
+const FOUND_ELSEWHERE: [&str; 6] =
+    ["MAP_", "STREAM_", "PAGES_TAIL_", "PAGES_LISTED_", "PAGES_COPY_", "PAGES_GAP_"];
+
 #[cfg(feature = "planted-bugs")]
 fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     use forebay_sim::planted::{hunt, hunt_apart, Hunt};
@@ -762,8 +768,7 @@ fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
     };
     let bugs: Vec<_> = forebay_engine::sys::planted_bugs()
         .into_iter()
-        // Those of maps belong to tests/maps, those of streams and their pages to tests/groups.
-        .filter(|(_, name, _)| !["MAP_", "STREAM_", "PAGES_"].iter().any(|at| name.starts_with(at)))
+        .filter(|(_, name, _)| !FOUND_ELSEWHERE.iter().any(|at| name.starts_with(at)))
         .filter(|(_, name, _)| args.only.as_ref().is_none_or(|only| only == name))
         .collect();
     let hunts = Mutex::new(Vec::new());

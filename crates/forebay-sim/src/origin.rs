@@ -68,6 +68,14 @@ impl Origin {
         self.durable[sector as usize]
     }
 
+    /// What the sector may hold when power is cut: the durable write, one that no flush covers, or
+    /// pieces of it.
+    pub fn after_cut(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
+        let unflushed = self.cache.iter().filter(move |u| u.sector == sector);
+        let ids = unflushed.flat_map(|u| [u.id, if u.may_tear { BAD } else { u.id }]);
+        std::iter::once(self.durable(sector)).chain(ids)
+    }
+
     pub fn volatile(&self) -> bool {
         !self.cache.is_empty()
     }

@@ -39,6 +39,7 @@ enum Searcher {
     Explore,
     Logs,
     Groups,
+    Volumes,
     LogsDamaged,
     Seeds,
     Flips,
@@ -49,11 +50,12 @@ enum Searcher {
 // these.  One that is not here, or that another finds now, only takes seconds longer.
 
 #[rustfmt::skip]
-const DIRECTED: [(Directed, &[&str]); 15] = [
+const DIRECTED: [(Directed, &[&str]); 16] = [
     (("a drain beside a flush", drains::told_once), &[]),
     (("a drain to another origin", drains::another_origin), &[]),
     (("the gate", gate::all), &[]),
     (("clients' requests", requests::quick), &[]),
+    (("requests of a volume wait for tickets", groups::requests_wait), &["REQUEST_TICKET"]),
     (("isolation", isolation::quick), &["OWED_"]),
     (("nothing is kept in a drain", kept_cases::drain), &["KEPT_IN_DRAIN"]),
     (("pages that are kept", keeping::all),
@@ -73,12 +75,13 @@ const DIRECTED: [(Directed, &[&str]); 15] = [
 ];
 
 #[rustfmt::skip]
-const SEARCHERS: [(Searcher, &[&str]); 7] = [
+const SEARCHERS: [(Searcher, &[&str]); 8] = [
     (Searcher::Explore, &["WRITE_NO", "HEADER_BEFORE", "OPEN_NO", "TORN_TAIL", "DROPPED_NOT", "NEW_VOLUME", "SEQ_NOT",
         "CLEAN_ANY", "SEAL_COPY", "STATIC_"]),
     (Searcher::Logs, &["APPEND_", "COUNTERS_", "GENERATION_", "TORN_ENTRY", "SEAL_OF", "CHECKPOINT_", "EARLIER_",
         "OPEN_LINE", "GUID_", "STALE_HEADER", "STORED_", "END_", "ENTRY_EPOCH", "CREATE_", "DESTROY_"]),
     (Searcher::Groups, &["GROUP_", "WITNESS_", "ARRAY_"]),
+    (Searcher::Volumes, &["PAGES_"]),
     (Searcher::LogsDamaged, &["HEADER_ENDS", "MISSING_", "SYNC_"]),
     (Searcher::Seeds, &["CUT_PAST", "FREE_BEFORE", "CRC_SKIPS"]),
     (Searcher::Flips, &[]),
@@ -107,6 +110,10 @@ impl Searcher {
             Self::Groups => {
                 let found = groups::search(8 << round.min(8), time);
                 found.err().map(|e| ("groups".into(), e))
+            }
+            Self::Volumes => {
+                let found = groups::search_volumes(8 << round.min(8), time);
+                found.err().map(|e| ("volumes in groups".into(), e))
             }
             Self::LogsDamaged => {
                 hooks::set_context(|| "logs, damaged".to_owned());

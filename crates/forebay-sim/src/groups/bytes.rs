@@ -12,6 +12,7 @@ use super::explore::settle;
 use super::run::{Scene, UNIT};
 use super::scenes::POOL;
 use super::ssd::{Engine, Ssd};
+use super::volume_bytes;
 use crate::device::{Block, Disk};
 use crate::engine::Decision;
 use crate::logs::script::{body, guid, id_of, name};
@@ -20,7 +21,7 @@ const ROW: usize = 32;
 const CHUNK: usize = 64 << 10;
 
 /// What is done to a pool.
-type Damage = fn(&mut Disk);
+pub(super) type Damage = fn(&mut Disk);
 
 fn scene() -> Scene {
     let (name, ops, durable) = ("bytes".into(), Vec::new(), Durable::Flush);
@@ -64,7 +65,7 @@ fn row(disk: &Disk, at: usize) -> &[u8] {
 }
 
 /// The rows that are not what they were before.
-fn rows(out: &mut String, title: &str, before: &Disk, now: &Disk) {
+pub(super) fn rows(out: &mut String, title: &str, before: &Disk, now: &Disk) {
     let _ = writeln!(out, "[{title}]");
     for at in (0..now.bytes()).step_by(ROW).filter(|&at| row(before, at) != row(now, at)) {
         let hex: String = row(now, at).iter().map(|b| format!("{b:02x}")).collect();
@@ -72,13 +73,13 @@ fn rows(out: &mut String, title: &str, before: &Disk, now: &Disk) {
     }
 }
 
-fn change(disk: &mut Disk, at: usize, change: impl FnOnce(&mut [u8])) {
+pub(super) fn change(disk: &mut Disk, at: usize, change: impl FnOnce(&mut [u8])) {
     let mut bytes = disk.block(at / UNIT).map_or(vec![0; UNIT], |b| b.bytes().to_vec());
     change(&mut bytes[at % UNIT..]);
     disk.set(at / UNIT, Some(Block::new(&bytes)));
 }
 
-fn zero(disk: &mut Disk, at: usize) {
+pub(super) fn zero(disk: &mut Disk, at: usize) {
     change(disk, at, |bytes| bytes.fill(0));
 }
 
@@ -195,5 +196,6 @@ pub fn bytes() -> Result<String, String> {
             let _ = writeln!(out, "{what}: {}", outcome(&ssd, &disk));
         }
     }
+    out.push_str(&volume_bytes::bytes()?);
     Ok(out)
 }

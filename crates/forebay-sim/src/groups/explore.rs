@@ -69,6 +69,12 @@ pub struct Explored {
     /// Entries never acknowledged that were there all the same.
     pub unacknowledged: u64,
     pub again: u64,
+    /// Of volumes: rounds of destage, pages copied within the pool, images that were destaged, and
+    /// runs in which the device failed and the origins got everything.
+    pub rounds: u64,
+    pub copies: u64,
+    pub drained: u64,
+    pub rescued: u64,
 }
 
 impl Explored {
@@ -83,6 +89,10 @@ impl Explored {
         self.replayed += o.replayed;
         self.unacknowledged += o.unacknowledged;
         self.again += o.again;
+        self.rounds += o.rounds;
+        self.copies += o.copies;
+        self.drained += o.drained;
+        self.rescued += o.rescued;
     }
 }
 
@@ -325,11 +335,43 @@ impl Explorer<'_> {
     }
 }
 
+/// Runs in all orders, or as many as are wanted, and then in others at random; how many runs, and
+/// whether these were all.
+pub(super) fn orders(
+    scene: &str,
+    most: u64,
+    limit: Option<Duration>,
+    mut run: impl FnMut(&mut Choices) -> Result<(), String>,
+) -> Result<(u64, bool), String> {
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let late = || deadline.is_some_and(|d| Instant::now() > d);
+    let (mut choices, mut runs) = (Choices::all(), 0);
+    let mut named = |choices: &mut Choices| {
+        runs += 1;
+        run(choices).map_err(|e| format!("scene '{scene}', run {runs}: {e}"))?;
+        Ok::<u64, String>(runs)
+    };
+    loop {
+        let runs = named(&mut choices)?;
+        if !choices.advance() {
+            return Ok((runs, true));
+        }
+        if runs >= most || late() {
+            break;
+        }
+    }
+    for seed in 0..most {
+        if late() {
+            break;
+        }
+        named(&mut Choices::drawn(seed))?;
+    }
+    Ok((runs, false))
+}
+
 /// Explores one scene: all orders, or as many as the bounds want, and then others at random.
 pub fn explore(scene: &Scene, bounds: Bounds, limit: Option<Duration>) -> Result<Explored, String> {
     let start = scene.start()?;
-    let deadline = limit.map(|limit| Instant::now() + limit);
-    let late = || deadline.is_some_and(|d| Instant::now() > d);
     let machine = Ssd::new(start.clone(), scene.durable);
     let mut x = Explorer {
         scene,
@@ -340,31 +382,10 @@ pub fn explore(scene: &Scene, bounds: Bounds, limit: Option<Duration>) -> Result
         out: Explored { scenes: 1, ..Explored::default() },
         tally: logs::Explored::default(),
     };
-    let named = |run: u64, e: String| format!("scene '{}', run {run}: {e}", scene.name);
-    let mut choices = Choices::all();
-    loop {
-        x.out.runs += 1;
-        let ran = Run::new(scene, &machine, &start).and_then(|run| run.all(&mut choices, &mut x));
-        ran.map_err(|e| named(x.out.runs, e))?;
-        if !choices.advance() {
-            x.out.complete = 1;
-            break;
-        }
-        if x.out.runs >= bounds.runs || late() {
-            break;
-        }
-    }
-    if x.out.complete == 0 {
-        for seed in 0..bounds.runs {
-            if late() {
-                break;
-            }
-            x.out.runs += 1;
-            let mut choices = Choices::drawn(seed);
-            let run = Run::new(scene, &machine, &start);
-            run.and_then(|run| run.all(&mut choices, &mut x)).map_err(|e| named(x.out.runs, e))?;
-        }
-    }
+    let (runs, complete) = orders(&scene.name, bounds.runs, limit, |choices| {
+        Run::new(scene, &machine, &start)?.all(choices, &mut x)
+    })?;
+    (x.out.runs, x.out.complete) = (runs, complete.into());
     x.out.distinct = x.seen.len() as u64;
     x.out.replayed = x.tally.replayed;
     x.out.unacknowledged = x.tally.unacknowledged;

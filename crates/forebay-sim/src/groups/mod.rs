@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Logs of a grouped pool on the simulated [`device`](crate::device): every order of its requests
-//! and of their ends, cut at each.
+//! Logs and volumes of a grouped pool on the simulated [`device`](crate::device): every order of its
+//! requests and of their ends, cut at each.
 
 mod bytes;
 mod damage;
@@ -12,6 +12,12 @@ mod pinned;
 mod run;
 mod scenes;
 mod ssd;
+mod volume_bytes;
+mod volume_cuts;
+mod volume_flips;
+mod volume_requests;
+mod volume_scenes;
+mod volumes;
 
 use serde::Serialize;
 
@@ -26,6 +32,60 @@ pub use lies::lies;
 pub use pinned::pinned;
 pub use run::{Op, Scene};
 pub use scenes::{random, small};
+pub use volume_cuts::explore_volumes;
+pub use volume_flips::{flips, Flips};
+pub use volume_requests::requests_wait;
+pub use volume_scenes::{random_volumes, small_volumes};
+pub use volumes::VolumeScene;
+
+/// A scene of logs, or of volumes.
+#[derive(Clone, Debug)]
+pub enum Any {
+    Logs(Scene),
+    Volumes(VolumeScene),
+}
+
+impl Any {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Logs(scene) => &scene.name,
+            Self::Volumes(scene) => &scene.name,
+        }
+    }
+
+    /// All that are for one subject.
+    pub fn small() -> Vec<Self> {
+        let logs = small().into_iter().map(Self::Logs);
+        logs.chain(small_volumes().into_iter().map(Self::Volumes)).collect()
+    }
+
+    /// Every other one has volumes.
+    pub fn random(seed: u64) -> Self {
+        match seed.is_multiple_of(2) {
+            true => Self::Volumes(random_volumes(seed / 2)),
+            false => Self::Logs(random(seed / 2)),
+        }
+    }
+
+    /// By what [`Any::name`] says.
+    pub fn named(name: &str) -> Option<Self> {
+        let seed = |prefix| name.strip_prefix(prefix)?.parse().ok();
+        let random = seed("seed ").map(|n| Self::Logs(random(n)));
+        let random = random.or_else(|| Some(Self::Volumes(random_volumes(seed("volumes ")?))));
+        random.or_else(|| Self::small().into_iter().find(|scene| scene.name() == name))
+    }
+
+    pub fn explore(
+        &self,
+        bounds: Bounds,
+        limit: Option<std::time::Duration>,
+    ) -> Result<Explored, String> {
+        match self {
+            Self::Logs(scene) => explore(scene, bounds, limit),
+            Self::Volumes(scene) => explore_volumes(scene, bounds, limit),
+        }
+    }
+}
 
 /// What else is shown of grouped pools.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -37,26 +97,40 @@ pub struct Others {
     pub formats: Formats,
     /// Cases of a device that has lost what it said to be durable.
     pub lies: u64,
+    pub flips: Flips,
 }
 
-pub fn others(mutations: u64) -> Result<Others, String> {
+/// `every`: of so many bits one is flipped.
+pub fn others(mutations: u64, every: usize) -> Result<Others, String> {
     let (damaged, told) = damaged().map_err(|e| format!("damaged: {e}"))?;
     let formats = formats(Images { complete: 8, random: 4 }).map_err(|e| format!("format: {e}"))?;
     pinned().map_err(|e| format!("pinned: {e}"))?;
     let lies = lies().map_err(|e| format!("lies: {e}"))?;
-    Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats, lies })
+    let flips = flips(every).map_err(|e| format!("flips: {e}"))?;
+    Ok(Others { damaged, told, hostile: hostile(0..mutations)?, formats, lies, flips })
 }
 
 /// A short search for the planted bugs of groups: damage, and each small scene.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn search(runs: u64, limit: Option<std::time::Duration>) -> Result<(), String> {
-    others(100)?;
+    others(100, 997)?;
     let bounds = Bounds::new(64, runs);
     let seeds = (0..4).map(|n| random(4 * runs + n));
     small()
         .iter()
         .chain(&seeds.collect::<Vec<_>>())
         .try_for_each(|scene| explore(scene, bounds, limit).map(|_| ()))
+}
+
+/// The same with volumes.
+#[cfg(feature = "planted-bugs")]
+pub(crate) fn search_volumes(runs: u64, limit: Option<std::time::Duration>) -> Result<(), String> {
+    let bounds = Bounds::new(32, runs);
+    let seeds = (0..16).map(|n| random_volumes(16 * runs + n));
+    small_volumes()
+        .iter()
+        .chain(&seeds.collect::<Vec<_>>())
+        .try_for_each(|scene| explore_volumes(scene, bounds, limit).map(|_| ()))
 }
 
 #[cfg(test)]
@@ -123,6 +197,38 @@ mod tests {
     fn nor_of_random_ones() {
         for seed in 0..6 {
             let seen = explore(&random(seed), Bounds::new(16, 4), None);
+            seen.unwrap_or_else(|e| panic!("{e}"));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_of_a_pool_with_a_volume_is_harmless_or_reported() {
+        let seen = flips(97).unwrap_or_else(|e| panic!("{e}"));
+        assert!(seen.harmless > 100 && seen.isolated > 100 && seen.torn > 0, "{seen:?}");
+    }
+
+    #[test]
+    fn a_request_of_a_volume_is_answered_when_its_ticket_is_durable() {
+        assert_eq!(requests_wait(), Ok(()));
+    }
+
+    #[test]
+    fn no_cut_of_the_small_scenes_of_volumes_shows_older_data() {
+        let mut all = Explored::default();
+        for scene in small_volumes() {
+            let seen = explore_volumes(&scene, Bounds::new(16, 3), None);
+            all.add(&seen.unwrap_or_else(|e| panic!("{e}")));
+        }
+        assert!(
+            all.rounds > 0 && all.drained > 0 && all.nested_cuts > 0 && all.rescued > 0,
+            "{all:?}"
+        );
+    }
+
+    #[test]
+    fn nor_of_random_ones_of_volumes() {
+        for seed in 0..6 {
+            let seen = explore_volumes(&random_volumes(seed), Bounds::new(8, 3), None);
             seen.unwrap_or_else(|e| panic!("{e}"));
         }
     }

@@ -117,6 +117,18 @@ pub(super) struct Run<'a> {
     steps: Vec<String>,
 }
 
+/// How else than well a request may end.
+pub(super) fn faults_of(kind: Kind) -> &'static [End] {
+    match kind {
+        Kind::Flush => &[End::FlushFailed, End::CacheDropped { shown: false }],
+        Kind::Write | Kind::Fua => &[
+            End::WriteFailed(Landed::Nothing),
+            End::WriteFailed(Landed::First(1)),
+            End::WriteFailed(Landed::All),
+        ],
+    }
+}
+
 impl<'a> Run<'a> {
     pub(super) fn new(scene: &'a Scene, ssd: &'a Ssd, start: &Disk) -> Result<Self, String> {
         ssd.start(start);
@@ -335,15 +347,7 @@ impl<'a> Run<'a> {
             if self.faults == self.scene.faults {
                 continue;
             }
-            let faults: &[End] = match kind {
-                Kind::Flush => &[End::FlushFailed, End::CacheDropped { shown: false }],
-                Kind::Write | Kind::Fua => &[
-                    End::WriteFailed(Landed::Nothing),
-                    End::WriteFailed(Landed::First(1)),
-                    End::WriteFailed(Landed::All),
-                ],
-            };
-            steps.extend(faults.iter().map(|end| Step::End(id, *end)));
+            steps.extend(faults_of(kind).iter().map(|end| Step::End(id, *end)));
         }
         steps
     }

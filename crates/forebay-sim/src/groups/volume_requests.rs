@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Clients' requests (host/client_request.h) of a volume in a grouped pool: one is answered when the
+//! ticket of what it appended is durable, and a flush when that of everything before it is.  Only a
+//! write that a later flush makes durable may be answered earlier.  After each answer the power is
+//! cut, and the pool has what was promised.
+
+use forebay_engine::groups::{Durable, TicketState};
+use forebay_engine::request::{Payload, Policy, Request, Runs, Wanted};
+use forebay_engine::sys;
+
+use super::explore::settle;
+use super::scenes::POOL;
+use super::ssd::{Engine, Ssd};
+use super::volumes::{attach, VolumeScene};
+use crate::pattern;
+
+const NUMBER: u64 = 1;
+const TICKETS: u8 = sys::FBY_REQ_TICKETS;
+const LATER: u8 = TICKETS | sys::FBY_REQ_LATER;
+const DURABLE: u8 = LATER | sys::FBY_REQ_DURABLE;
+
+/// Operation, flags, whether it is durable when it is answered.
+const ASKED: [(u8, u8, bool); 8] = [
+    (sys::FBY_OP_WRITE, TICKETS, true),
+    (sys::FBY_OP_WRITE, LATER, false),
+    (sys::FBY_OP_WRITE, DURABLE, true),
+    (sys::FBY_OP_WRITE, LATER, false),
+    (sys::FBY_OP_FLUSH, LATER, true),
+    (sys::FBY_OP_ZERO, TICKETS, true),
+    (sys::FBY_OP_DISCARD, TICKETS, true),
+    (sys::FBY_OP_FLUSH, TICKETS, true),
+];
+
+struct Client<'a> {
+    ssd: &'a Ssd,
+    engine: Engine,
+    policy: Policy,
+}
+
+impl Client<'_> {
+    /// Carries out a request; how often it waited for a ticket.
+    fn request(&self, op: u8, flags: u8, id: u64) -> Result<u32, String> {
+        let mut data = vec![0; 2 * 8 * pattern::SECTOR];
+        for (at, bytes) in (0u64..).zip(data.chunks_exact_mut(pattern::SECTOR)) {
+            pattern::fill(pattern::place(NUMBER, at), id, bytes);
+        }
+        let nsectors = if op == sys::FBY_OP_FLUSH { 0 } else { 16 };
+        let wanted = Wanted { volume: 0, op, flags, sector: 0, nsectors };
+        let mut request = Request::new(wanted, Runs::None, false);
+        let (mut result, mut waits) = (None, 0);
+        for _ in 0..100 {
+            let payload = match op == sys::FBY_OP_WRITE {
+                true => Payload::Write(&data),
+                false => Payload::None,
+            };
+            let next = self.engine.request_go(&mut request, &self.policy, payload, result);
+            if next <= 0 {
+                self.engine.request_end(&mut request);
+                return match next {
+                    0 => Ok(waits),
+                    error => Err(format!("error {}", -error)),
+                };
+            }
+            if next == sys::FBY_NEXT_WAIT && request.why() == sys::FBY_WAIT_TICKET {
+                waits += 1;
+                settle(self.ssd, &self.engine)?;
+            } else if next != sys::FBY_NEXT_ORIGIN && next != sys::FBY_NEXT_THROTTLE {
+                return Err(format!("it asks for {next}"));
+            }
+            result = Some(0);
+        }
+        Err("it does not end".into())
+    }
+}
+
+/// The power is cut: the first sectors have this.
+fn after_cut(scene: &VolumeScene, ssd: &Ssd, id: u64) -> Result<(), String> {
+    let bed = Ssd::new(ssd.state().device.cut().durable().clone(), scene.durable);
+    let opened = Engine::open(bed.media(), &scene.options());
+    let (engine, _) = opened.map_err(|e| format!("open after the cut: {e}"))?;
+    attach(&engine, 0)?;
+    let mut buf = [0; 4096];
+    let read = engine.read_block(0, 0, 0, &mut buf);
+    let (origin, _) = read.masks().map_err(|e| format!("read: {e}"))?;
+    let found = pattern::read(pattern::place(NUMBER, 0), &buf[..pattern::SECTOR]);
+    match origin == 0 && found == Some(id) {
+        true => Ok(()),
+        false => Err(format!("after a cut there is {found:?} instead of {id}")),
+    }
+}
+
+fn run(durable: Durable) -> Result<(), String> {
+    let scene = VolumeScene {
+        name: "requests".into(),
+        geometry: POOL,
+        durable,
+        volumes: 1,
+        ops: Vec::new(),
+        from: 0,
+        faults: 0,
+        refusals: 0,
+    };
+    let ssd = Ssd::new(scene.start()?, durable);
+    let opened = Engine::open(ssd.media(), &scene.options());
+    let (engine, _) = opened.map_err(|e| format!("open: {e}"))?;
+    attach(&engine, 0)?;
+    let client = Client { ssd: &ssd, engine, policy: Policy::default() };
+    let mut newest = 0;
+    for (n, (op, flags, promised)) in ASKED.into_iter().enumerate() {
+        let at = |e: String| format!("request {n} of operation {op} with flags {flags}: {e}");
+        let id = 100 + n as u64;
+        let waits = client.request(op, flags, id).map_err(at)?;
+        match op {
+            sys::FBY_OP_WRITE => newest = id,
+            sys::FBY_OP_FLUSH => {}
+            _ => newest = pattern::ZERO,
+        }
+        if !promised {
+            match waits {
+                0 => continue,
+                _ => return Err(at("it waits for what a later flush makes durable".into())),
+            }
+        }
+        let ticket = client.engine.volume_ticket(0);
+        if client.engine.ticket(ticket) != TicketState::Durable {
+            return Err(at("it is answered before its ticket is durable".into()));
+        }
+        after_cut(&scene, &ssd, newest).map_err(at)?;
+    }
+    Ok(())
+}
+
+pub fn requests_wait() -> Result<(), String> {
+    let mut kinds = [Durable::Flush, Durable::Fua, Durable::Through].into_iter();
+    kinds.try_for_each(|durable| run(durable).map_err(|e| format!("{durable:?}: {e}")))
+}
