@@ -554,7 +554,7 @@ static NOINLINE int durable_on(struct fby_request *r)
 {
 	enum fby_ticket_state state;
 
-	if (r->flags & FBY_REQ_LATER && flushed_later(r))
+	if ((r->flags & FBY_REQ_LATER && flushed_later(r)) || FBY_BUG(REQUEST_TICKET_LEFT_OUT))
 		return FBY_DONE;
 	state = fby_ticket_state(r->pool, r->appended);
 	if (state == FBY_TICKET_PENDING)
