@@ -3,10 +3,11 @@
  * fuzz_groups.c - patched images of pools on a block device.  Patches change the superblocks and
  * records at the places that such a pool has, the open lines, seals, group lines and entries of
  * its chunks, with corrected checksums or not; blocks move, vanish, and cannot be read.  Then all
- * operations on logs follow (fuzz_walk_logs.c).
+ * operations on logs follow (fuzz_walk_logs.c), and where a pool has a volume, reads, writes,
+ * zeroes and destage of it.
  *
  * The first byte chooses the base image, the second the options, the third what the claim is told
- * and whether there is a crash after it; patches follow, each after a byte that says of which sort
+ * and whether there is a crash after it, and what is done with a volume and when; patches follow, each after a byte that says of which sort
  * it is.
  */
 #include <stdlib.h>
@@ -16,14 +17,16 @@
 #include "fuzz.h"
 #include "log.h"
 
-#define BASES 8u
+#define BASES 12u
+#define BASES_OF_LOGS 8u
 #define LOGS 2u
 
 /* Two geometries; of each: open chunks, closed, one log replayed in part and one begun anew, and
- * chunks that were used before. */
+ * chunks that were used before.  A third one with a volume beside a log: open chunks, closed, in the
+ * middle of destage, and chunks that were used before. */
 static const struct {
 	u32 chunk, unit, chunks;
-} geometry[2] = { { 64u << 10, 4096, 6 }, { 128u << 10, 8192, 5 } };
+} geometry[3] = { { 64u << 10, 4096, 6 }, { 128u << 10, 8192, 5 }, { 64u << 10, 4096, 8 } };
 
 static u8 *base[BASES];
 
@@ -115,7 +118,7 @@ static void fill(struct fby_pool *p, u64 txg)
 
 static struct fby_pool *open_base(void)
 {
-	const struct fby_options o = { .nslots = 2, .high_watermark = 100, .low_watermark = 90 };
+	const struct fby_options o = { .nslots = 2, .high_watermark = 100, .low_watermark = 90, .grouped_volumes = true };
 	struct fby_pool *p = fuzz_open(&o);
 
 	if (!p)
@@ -165,6 +168,124 @@ static void make_bases(u32 first)
 		fill(p, 2 * txg);
 		for (u16 i = 0; i < LOGS; i++)
 			must(fby_log_sync(p, i, 2 * txg, NULL, &wake), "making a base: sync");
+	}
+	keep(first + 3);
+	fuzz_free();
+}
+
+#define VOLUME 0u
+#define BLOCKS 12u
+
+static int to_origin(const struct fby_io *io)
+{
+	(void)io;
+	return 0;
+}
+
+/* Destages, with the requests that it waits for. */
+static void destage(struct fby_pool *p, u32 rounds)
+{
+	for (u32 i = 0; i < rounds; i++) {
+		(void)fuzz_destage(p, to_origin, 8);
+		fuzz_settle(p);
+	}
+}
+
+/* What a client may be told of a volume whatever lies on the media. */
+static void may_be(int rc, const char *what)
+{
+	if (rc > FBY_DONE || rc == FBY_DONE || rc == -FBY_E_LOST || rc == -FBY_E_MEDIUM || rc == -FBY_E_READ_ONLY)
+		return;
+	fuzz_finding(what, (u64)-rc, 0);
+}
+
+static int write_sectors(struct fby_pool *p, u64 sector, u32 n)
+{
+	static u8 data[4 * FBY_PAGE];
+	u32 done = 0, wake = 0;
+	int rc = FBY_WAIT_TICKET;
+
+	memset(data, (int)(sector + n), sizeof(data));
+	for (u32 i = 0; i < 8 && rc == FBY_WAIT_TICKET; i++) {
+		rc = fby_write(p, VOLUME, sector + done, n - done, data, &done, &wake);
+		if (rc == FBY_WAIT_TICKET)
+			fuzz_settle(p);
+	}
+	return rc;
+}
+
+/* Whole and part blocks, by themselves and in groups; zeroes. */
+static void write_some(struct fby_pool *p)
+{
+	struct fby_bypass past;
+	u32 wake = 0;
+	u64 done = 0;
+
+	for (u32 i = 0; i < 8; i++) {
+		may_be(write_sectors(p, i * 5 % BLOCKS * 8, i % 3 ? 8 : 24), "a write");
+		if (i & 1)
+			fuzz_settle(p);
+	}
+	may_be(write_sectors(p, 3, 2), "a write of a part");
+	if (fby_range(p, VOLUME, FBY_KIND_ZERO, 32, 8, &done, &past, &wake) == FBY_ORIGIN)
+		fby_bypass_end(p, &past, 0, &wake);
+	fuzz_settle(p);
+}
+
+static void use_volume(struct fby_pool *p, u32 bits)
+{
+	if (fuzz_attach(p, VOLUME, bits & 1 ? FBY_HOLES_ACCEPT : FBY_HOLES_ISOLATE) != FBY_DONE)
+		return;
+	fuzz_read_volume(p, VOLUME, 2 * BLOCKS);
+	if (bits & 2)
+		write_some(p);
+	(void)fby_volume_drain(p, VOLUME, true);
+	destage(p, 12);
+	write_some(p);
+	fuzz_read_volume(p, VOLUME, 2 * BLOCKS);
+	destage(p, 4);
+}
+
+static void make_volume_bases(void)
+{
+	const u32 first = BASES_OF_LOGS;
+	const struct fby_format f = { .uuid = { 'f', 'u', 'z', 'z', 'v' }, .chunk_size = chunk_of(first), .nvolumes = LOGS,
+				      .unit = unit_of(first) };
+	const struct fby_volume_spec spec = { .name = "volume", .identity = "volume", .origin_sectors = BLOCKS * 8,
+					      .block_size = 512 };
+	static const u8 guid[16] = { 1 };
+	struct fby_pool *p;
+	u32 wake = 0;
+	u16 volume, log;
+
+	fuzz_media_device(unit_of(first));
+	fuzz_media_set(NULL, 0, bytes_of(first));
+	must(fby_format(&fuzz_media, &f), "making a base: format");
+	p = open_base();
+	must(fby_volume_add(p, &spec, &volume) || volume != VOLUME, "making a base: volume");
+	must(fby_log_add(p, "log", 0, &log), "making a base: log");
+	must(fby_log_create(p, log, guid, 0, NULL, &wake), "making a base: create");
+	must(fuzz_attach(p, VOLUME, FBY_HOLES_FAIL), "making a base: attach");
+	write_some(p);
+	append(p, log, 1, true, 300);
+	append(p, log, 1, true, 5000);
+	fuzz_settle(p);
+	write_some(p);
+	keep(first);
+	for (int rc = FBY_WAIT_TICKET; rc; fuzz_settle(p))
+		if ((rc = fby_pool_close(p)) != FBY_WAIT_TICKET)
+			must(rc, "making a base: close");
+	keep(first + 1);
+	p = open_base();
+	must(fuzz_attach(p, VOLUME, FBY_HOLES_FAIL), "making a base: attach");
+	must(fby_volume_drain(p, VOLUME, true), "making a base: drain");
+	destage(p, 2);
+	keep(first + 2);
+	destage(p, 30);
+	must(!fby_volume_clean(p, VOLUME), "making a base: a drain that does not end");
+	for (u32 i = 0; i < 12; i++) {
+		write_some(p);
+		destage(p, 2);
 	}
 	keep(first + 3);
 	fuzz_free();
@@ -288,16 +409,21 @@ static void patch(struct fuzz_input *in, u32 which)
 int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 {
 	struct fuzz_input in = { data, data + size };
-	u32 which = fuzz_take(&in, 1) % BASES, bits = fuzz_take(&in, 1), told = fuzz_take(&in, 1);
+	u32 byte = fuzz_take(&in, 1), bits = fuzz_take(&in, 1), told = fuzz_take(&in, 1);
+	u32 which = byte < 0xc0 ? byte % BASES_OF_LOGS : BASES_OF_LOGS + byte % (BASES - BASES_OF_LOGS);
 	struct fby_options o = { .nslots = 1 + (bits & 3), .read_only = (bits & 0x1c) == 0x1c,
-				 .high_watermark = 100, .low_watermark = 90 };
+				 .high_watermark = 100, .low_watermark = 90,
+				 .grouped_volumes = which >= BASES_OF_LOGS };
 	const struct fby_log_header none = { 0 };
 	struct fby_pool *p;
 
 	if (size < 4)
 		return 0;
-	for (u32 first = 0; first < BASES && !base[BASES - 1]; first += 4)
-		make_bases(first);
+	if (!base[BASES - 1]) {
+		make_bases(0);
+		make_bases(4);
+		make_volume_bases();
+	}
 	fuzz_media_set(base[which], bytes_of(which), bytes_of(which));
 	for (u32 i = 0; i < 64 && fuzz_left(&in); i++)
 		patch(&in, which);
@@ -305,7 +431,11 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	p = fuzz_open(&o);
 	if (p) {
 		fuzz_look(p);
+		if (o.grouped_volumes && (told & 4))
+			use_volume(p, told);
 		fuzz_use_logs(&p, &o, told, &none);
+		if (o.grouped_volumes && !(told & 4))
+			use_volume(p, told);
 		fuzz_look(p);
 		/* Poisoned lines can be read by now, which recovery has written unless it may not. */
 		if (!fuzz_open(&o) && !o.read_only)
