@@ -187,7 +187,8 @@ impl<'a, N: Clone + Send + Sync> Plan<'a, N> {
             attributes: self.attributes.clone(),
             moved_from: self.moved_from.clone(),
             ahead: match self.reached {
-                Reached::Entry(reached) if self.ahead => {
+                // A log without entries is behind nothing.
+                Reached::Entry(reached) if self.ahead && self.entries > 0 => {
                     Some(Ahead { reached, last: self.history.last_number })
                 }
                 _ => None,
