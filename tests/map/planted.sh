@@ -5,18 +5,26 @@
 # one at a time; program.c by it has to fail, and without a mistake has not to.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
 planted=${CARGO_TARGET_DIR:-$root/target}/planted # of its own: others use the library without mistakes
 (cd "$root" && cargo build -q -p forebay-map-preload --features planted-mistakes --target-dir "$planted") || fail "no build with mistakes"
 cp "$planted/debug/libforebay_map_preload.so" "$work/preload.so"
 export FOREBAY_MAP_PRELOAD=$work/preload.so
 compile program
 compile raw -pthread
+compile answers
 make_map 128M 64M
 program=$work/program
 
 calls() { mapped timeout 60 "$program" calls "$work/calls.map"; }
 forks() { mapped timeout 60 "$program" fork "$work/fork.map"; }
 raw() { mapped timeout 60 "$work/raw" "$1" "$work/raw-$1.map"; }
+answers() { # WHAT: as of a plain file
+	rm -f "$work/answers.map" "$work/plain.dat"
+	"$work/answers" "$1" "$work/plain.dat" >"$work/answers.plain" &&
+		mapped timeout 60 "$work/answers" "$1" "$work/answers.map" >"$work/answers.mapped" &&
+		diff "$work/answers.plain" "$work/answers.mapped"
+}
 ends() {
 	rm -f "$work/end.map"
 	mapped "$program" exit "$work/end.map"
@@ -91,4 +99,7 @@ finds 18 ClosesOurs raw closes
 finds 19 ClosedUnseen raw closed
 finds 20 NumberStale raw stale
 finds 21 GoneAcknowledged without_server
-say "21 of 21 mistakes found"
+finds 22 LimitIgnored answers all
+finds 23 PrivateOver calls
+finds 24 AsOtherUser answers users
+say "24 of 24 mistakes found"

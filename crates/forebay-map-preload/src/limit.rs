@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{iovec, rlimit};
 
+use crate::planted::{self, Planted};
 use crate::real::{self, raw};
 
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -24,7 +25,7 @@ pub fn look() {
 }
 
 pub fn is_set() -> bool {
-    LIMIT.load(Ordering::Relaxed) != u64::MAX
+    LIMIT.load(Ordering::Relaxed) != u64::MAX && !planted::is(Planted::LimitIgnored)
 }
 
 /// The part of a write that the limit allows.  None: all of it.  An error comes with a signal, as from

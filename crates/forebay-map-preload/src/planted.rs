@@ -49,6 +49,12 @@ pub enum Planted {
     NumberStale,
     /// msync acknowledges although a server that has ended would have had to record it.
     GoneAcknowledged,
+    /// A write is not held to the process's limit for the size of files.
+    LimitIgnored,
+    /// A private mapping of a file takes the place of its shared one.
+    PrivateOver,
+    /// A thread that acts as another user works on its files as that user.
+    AsOtherUser,
 }
 
 #[cfg(feature = "planted-mistakes")]

@@ -7,6 +7,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::planted::{self, Planted};
 use crate::real::{self, raw};
 
 /// No user or group has this number: a call with it changes nothing.
@@ -39,7 +40,7 @@ impl Who {
     /// Makes this thread act as this user until the result is dropped.  The caller holds signal
     /// handlers off.
     pub fn acts(self) -> Acts {
-        if !CHANGED.load(Ordering::Relaxed) {
+        if !CHANGED.load(Ordering::Relaxed) || planted::is(Planted::AsOtherUser) {
             return Acts(None);
         }
         let before = Who::of_thread();
