@@ -17,6 +17,7 @@
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -24,6 +25,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
@@ -563,6 +565,31 @@ static void *sweeps(void *stop)
 	return NULL;
 }
 
+/* By the call for several locks; who wakes it uses the first one. */
+static void *waits(void *word)
+{
+	struct futex_waitv one = { .val = 0, .uaddr = (uintptr_t)word, .flags = FUTEX_32 };
+	struct timespec until;
+
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &until) == 0);
+	until.tv_sec += 20;
+	while (!*(volatile int *)word)
+		CHECK(syscall(SYS_futex_waitv, &one, 1, 0, &until, CLOCK_MONOTONIC) == 0 || errno == EAGAIN || errno == EINTR);
+	return NULL;
+}
+
+static void wakes(void)
+{
+	int *word = (int *)((char *)both + 4096);
+	pthread_t waiter;
+
+	CHECK(pthread_create(&waiter, NULL, waits, word) == 0);
+	usleep(200000);
+	*(volatile int *)word = 1;
+	CHECK(syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0) >= 0);
+	CHECK(pthread_join(waiter, NULL) == 0);
+}
+
 static void futexes(void)
 {
 	pthread_t one, two, sweeper;
@@ -580,6 +607,7 @@ static void futexes(void)
 	CHECK(pthread_create(&sweeper, NULL, sweeps, &stop) == 0);
 	CHECK(pthread_create(&one, NULL, turns, NULL) == 0 && pthread_create(&two, NULL, turns, &stop) == 0);
 	CHECK(pthread_join(one, NULL) == 0 && pthread_join(two, NULL) == 0);
+	wakes();
 	stop = 1;
 	CHECK(pthread_join(sweeper, NULL) == 0);
 }

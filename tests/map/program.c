@@ -582,6 +582,26 @@ static void closes(const char *path)
 	CHECK(fd >= 0 && write(fd, "closed", 6) == 6 && close(fd) == 0);
 }
 
+/* A child has another program with all of its arguments, some of them on the stack. */
+static void lists(void)
+{
+	static const char says[] = "[ $# = 8 ] && [ $0$1$5$8 = 0158 ]";
+	char *env[] = { "V=v", NULL };
+	int status, i;
+
+	for (i = 0; i < 3; i++) {
+		pid_t child = fork();
+
+		if (child == 0 && i == 0)
+			execl("/bin/sh", "sh", "-c", says, "0", "1", "2", "3", "4", "5", "6", "7", "8", NULL);
+		if (child == 0 && i == 1)
+			execlp("sh", "sh", "-c", says, "0", "1", "2", "3", "4", "5", "6", "7", "8", NULL);
+		if (child == 0)
+			execle("/bin/sh", "sh", "-c", "[ $1$8$V = 18v ]", "0", "1", "2", "3", "4", "5", "6", "7", "8", NULL, env);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+}
+
 static void forks(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CREAT, 0600), status;
@@ -617,6 +637,7 @@ static void forks(const char *path)
 		_exit(1);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	lists();
 	strcpy(shared, "parent goes on");
 	CHECK(msync(shared, PAGE, MS_SYNC) == 0);
 	has(fd, 0, "parent goes on");
@@ -639,6 +660,34 @@ static void child_first(const char *path)
 	fd = open(path, O_RDWR);
 	CHECK(fd >= 0);
 	has(fd, 0, "not synced");
+}
+
+/* What would replace the program is refused, in each form, and so is a new name. */
+static void keeps(const char *path, char *program)
+{
+	char *argv[] = { program, NULL }, *env[] = { NULL };
+	int fd = open(program, O_RDONLY | O_CLOEXEC), i;
+
+	CHECK(fd >= 0);
+	for (i = 0; i < 9; i++) {
+		errno = 0;
+		switch (i) {
+		case 0: execv(program, argv); break;
+		case 1: execl(program, program, NULL); break;
+		case 2: execlp(program, program, NULL); break;
+		case 3: execle(program, program, NULL, env); break;
+		case 4: execvpe(program, argv, env); break;
+		case 5: fexecve(fd, argv, env); break;
+		case 6: execveat(AT_FDCWD, program, argv, env, 0); break;
+		case 7: syscall(SYS_execve, program, argv, env); break;
+		case 8: syscall(SYS_execveat, AT_FDCWD, program, argv, env, 0); break;
+		}
+		CHECK(errno == EBUSY);
+	}
+	CHECK(rename(path, "other") == -1 && errno == EBUSY);
+	CHECK(syscall(SYS_renameat2, AT_FDCWD, path, AT_FDCWD, "other", 0) == -1 && errno == EBUSY);
+	CHECK(syscall(SYS_renameat, AT_FDCWD, path, AT_FDCWD, "other") == -1 && errno == EBUSY);
+	CHECK(close(fd) == 0 && printf("refused\n") > 0);
 }
 
 int main(int argc, char **argv)
@@ -673,8 +722,7 @@ int main(int argc, char **argv)
 		forks(argv[2]);
 	else if (strcmp(argv[1], "exec") == 0) {
 		ends(argv[2]);
-		execv(argv[3], (char *[]){ argv[3], NULL });
-		CHECK(errno == EBUSY);
+		keeps(argv[2], argv[3]);
 	} else
 		count(argv[1], argv[2]);
 	return 0;

@@ -100,7 +100,8 @@ rm "$work/busy.map" "$work/replaced.map"
 mapped "$program" fork "$work/fork.map" 2>"$work/says" || { cat "$work/says" >&2; fail "children"; }
 grep -q 'child' "$work/says" || fail "no message to the child"
 mapped "$program" daemon "$work/daemon.map" 2>"$work/says" || { cat "$work/says" >&2; fail "a fork before the open"; }
-mapped "$program" exec "$work/exec.map" /bin/true 2>"$work/says" || fail "exec with a file open"
+mapped "$program" exec "$work/exec.map" /bin/true >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "exec with a file open"; }
+grep -q refused "$work/said" || fail "a form of exec is not refused"
 grep -q 'exec' "$work/says" || fail "no message about exec"
 # One after the other, also by a shell, which has none open.
 mapped sh -c "'$program' exit '$work/a.map' && '$program' exit '$work/b.map' && '$program' last-log '$work/plain.dat'" >/dev/null ||

@@ -2,7 +2,7 @@
 //! Calls on descriptors (close, duplicate, position, lock), on sizes, and on the process as a
 //! whole.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -525,7 +525,7 @@ fn keeps_files(about: About, what: &str, way_out: &str) -> bool {
     true
 }
 
-fn refuse_exec() -> bool {
+fn refuses_exec() -> bool {
     keeps_files(About::Exec, "to exec another program", "fork before, or close the files")
 }
 
@@ -535,7 +535,7 @@ macro_rules! execs {
         /// The contract of exec(3) applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            match refuse_exec() {
+            match refuses_exec() {
                 true => fail(libc::EBUSY),
                 // SAFETY: the caller guarantees it.
                 false => unsafe { $real },
@@ -549,6 +549,102 @@ execs! {
     execv(path: *const c_char, argv: Texts) real::execv(path, argv).unwrap_or(-1);
     execvp(path: *const c_char, argv: Texts) real::execvp(path, argv).unwrap_or(-1);
     execvpe(path: *const c_char, argv: Texts, env: Texts) real::execvpe(path, argv, env).unwrap_or(-1);
+    fexecve(fd: c_int, argv: Texts, env: Texts) real::fexecve(fd, argv, env).unwrap_or(-1);
+    execveat(dir: c_int, path: *const c_char, argv: Texts, env: Texts, flags: c_int)
+        real::execveat(dir, path, argv, env, flags);
+}
+
+/// The C library's function of this number among those with a list of arguments, to which the
+/// caller jumps.  Null: it is refused.
+extern "C" fn list_target(number: usize) -> *mut c_void {
+    if refuses_exec() {
+        fail::<c_int>(libc::EBUSY);
+        return std::ptr::null_mut();
+    }
+    let target = real::list_target(number);
+    if target.is_null() {
+        fail::<c_int>(libc::ENOSYS);
+    }
+    target
+}
+
+/// Their arguments stay where the caller has put them, in registers and on the stack, for the C
+/// library's function.
+#[cfg(target_arch = "x86_64")]
+macro_rules! lists {
+    ($($name:ident: $number:expr;)+) => {$(
+        /// # Safety
+        /// The contract of exec(3) applies.
+        #[no_mangle]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "mov edi, {number}",
+                "call {target}",
+                "mov r11, rax",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2:",
+                "mov eax, -1",
+                "ret",
+                number = const $number,
+                target = sym list_target,
+            )
+        }
+    )+};
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! lists {
+    ($($name:ident: $number:expr;)+) => {$(
+        /// # Safety
+        /// The contract of exec(3) applies.
+        #[no_mangle]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "stp x29, x30, [sp, #-80]!",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "mov x0, #{number}",
+                "bl {target}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #80",
+                "cbz x16, 2f",
+                "br x16",
+                "2:",
+                "mov w0, #-1",
+                "ret",
+                number = const $number,
+                target = sym list_target,
+            )
+        }
+    )+};
+}
+lists! {
+    execl: 0;
+    execlp: 1;
+    execle: 2;
 }
 
 /// # Safety

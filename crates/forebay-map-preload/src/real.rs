@@ -160,6 +160,7 @@ reals! {
     splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_splice;
     renameat2(from: c_int, a: *const c_char, to: c_int, b: *const c_char, flags: u32) -> c_int = libc::SYS_renameat2;
     execve(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int = libc::SYS_execve;
+    execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, env: *const *const c_char, flags: c_int) -> c_int = libc::SYS_execveat;
     poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = POLL;
     ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
     select(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *mut timeval) -> c_int = SELECT;
@@ -169,7 +170,7 @@ reals! {
 /// Looks up all functions.
 pub fn find() {
     find_reals();
-    for (found, name) in LATER.iter().chain(&WHENEVER).chain(&JUMPS) {
+    for (found, name) in LATER.iter().chain(&WHENEVER).chain(&JUMPS).chain(&LISTS) {
         late(found, name);
     }
 }
@@ -214,6 +215,7 @@ later! {
     execv(path: *const c_char, argv: *const *const c_char) -> c_int;
     execvp(path: *const c_char, argv: *const *const c_char) -> c_int;
     execvpe(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     lockf64(fd: c_int, how: c_int, n: off_t) -> c_int;
     daemon(stay: c_int, keep: c_int) -> c_int;
     posix_fallocate64(fd: c_int, at: off_t, n: off_t) -> c_int;
@@ -235,6 +237,17 @@ fn late(found: &AtomicPtr<c_void>, name: &'static str) -> *mut c_void {
         found.store(p, Ordering::Release);
     }
     p
+}
+
+/// The functions of the C library that take a list of arguments.
+static LISTS: [Late; 3] =
+    [(&LISTS_FOUND[0], "execl\0"), (&LISTS_FOUND[1], "execlp\0"), (&LISTS_FOUND[2], "execle\0")];
+static LISTS_FOUND: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 3];
+
+/// Null: the C library has none.
+pub fn list_target(number: usize) -> *mut c_void {
+    let (found, name) = LISTS[number];
+    late(found, name)
 }
 
 /// Programs may install signal handlers before our constructor runs, and the kernel's struct

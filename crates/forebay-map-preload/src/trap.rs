@@ -142,6 +142,39 @@ fn futex(a: [usize; 6]) -> Option<([usize; 6], bool)> {
     Some((changed, true))
 }
 
+const FUTEX_WAITV: c_long = 449;
+const FUTEX_WAKE: c_long = 454;
+const FUTEX_WAIT: c_long = 455;
+const FUTEX_REQUEUE: c_long = 456;
+/// The kernel takes no more.
+const FUTEX_WAITV_MOST: usize = 128;
+const FUTEX2_PRIVATE: u32 = 128;
+
+/// The kernel's struct futex_waitv.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Waiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// The flags of a lock by the later calls, which name it as [`futex`] does.
+fn futex2(address: usize, flags: u32) -> u32 {
+    if flags & FUTEX2_PRIVATE != 0 {
+        return flags;
+    }
+    match state::at(address) {
+        Some((file, at)) if file.locks.are_shared() => {
+            file.pin(at);
+            flags
+        }
+        Some(_) => flags | FUTEX2_PRIVATE,
+        None => flags,
+    }
+}
+
 fn at_window(number: c_long, a: [usize; 6]) -> isize {
     once(
         About::Instruction,
@@ -191,6 +224,23 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 Some((a, _)) => real::told(raw(libc::SYS_futex, a)),
                 None => return None,
             },
+            FUTEX_WAITV | FUTEX_REQUEUE => {
+                let count = if number == FUTEX_REQUEUE { 2 } else { a[1].min(FUTEX_WAITV_MOST) };
+                let first = std::ptr::with_exposed_provenance::<Waiter>(a[0]);
+                if first.is_null() {
+                    return None;
+                }
+                let mut all = [Waiter::default(); FUTEX_WAITV_MOST];
+                for (at, waiter) in all.iter_mut().enumerate().take(count) {
+                    *waiter = first.add(at).read_unaligned();
+                    waiter.flags = futex2(waiter.address as usize, waiter.flags);
+                }
+                real::told(raw(number, [all.as_ptr().addr(), a[1], a[2], a[3], a[4], a[5]]))
+            }
+            FUTEX_WAKE | FUTEX_WAIT => {
+                let flags = futex2(a[0], a[3] as u32) as usize;
+                real::told(raw(number, [a[0], a[1], a[2], flags, a[4], a[5]]))
+            }
             n if window::is_ruled(n) => match window::is_within(a[0], a[1]) {
                 true => refuse(),
                 false => return None,
@@ -218,6 +268,27 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             }
             libc::SYS_truncate if !state::is_inside() => {
                 calls::truncate(std::ptr::with_exposed_provenance(a[0]), a[1] as i64) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename if !state::is_inside() => {
+                let to = std::ptr::with_exposed_provenance(a[1]);
+                calls::rename(std::ptr::with_exposed_provenance(a[0]), to) as isize
+            }
+            libc::SYS_renameat | libc::SYS_renameat2 if !state::is_inside() => {
+                let flags = if number == libc::SYS_renameat { 0 } else { a[4] as u32 };
+                let from = std::ptr::with_exposed_provenance(a[1]);
+                let to = std::ptr::with_exposed_provenance(a[3]);
+                calls::renameat2(fd, from, a[2] as c_int, to, flags) as isize
+            }
+            libc::SYS_execve if !state::is_inside() => {
+                let [path, argv, env] =
+                    [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
+                calls::execve(path.cast(), argv.cast(), env.cast()) as isize
+            }
+            libc::SYS_execveat if !state::is_inside() => {
+                let [path, argv, env] =
+                    [a[1], a[2], a[3]].map(std::ptr::with_exposed_provenance::<u8>);
+                calls::execveat(fd, path.cast(), argv.cast(), env.cast(), a[4] as c_int) as isize
             }
             libc::SYS_sync => {
                 transfer::sync();
