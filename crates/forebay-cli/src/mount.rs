@@ -217,8 +217,10 @@ fn by_child(
     let mut child = Command::new(std::env::current_exe()?);
     child.arg("mount").args(["--foreground", "--json"]);
     child.args(["--log", &request.log]);
-    child.args(["--sync-interval", &request.sync_interval_s.to_string()]);
-    child.args(["--sync-bytes", &request.sync_bytes.to_string()]);
+    if !request.read_only {
+        child.args(["--sync-interval", &request.sync_interval_s.to_string()]);
+        child.args(["--sync-bytes", &request.sync_bytes.to_string()]);
+    }
     child.args(["--persist", &a.media.persist.to_string()]);
     let given = [
         ("--read-only", request.read_only),

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 
 use forebay::{runtime_dir, Uuid};
 use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
 
 use crate::{system, Error, Result};
 
@@ -127,7 +126,13 @@ impl ReadyFile {
         let cannot = || system(format!("{}: cannot remove the old ready file", path.display()));
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut how = File::options();
-        let file = how.read(true).custom_flags(flags.bits() as i32).open(path).map_err(cannot())?;
+        // NFS locks exclusively what is open for writing alone.
+        let file = how
+            .read(true)
+            .write(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .map_err(cannot())?;
         if !locked(&file) {
             return Err(Error::Pool(forebay::Error::Busy {
                 path: path.into(),
@@ -155,9 +160,9 @@ impl ReadyFile {
     }
 }
 
-/// Locks it; false: another process has.
+/// Locks it; false: another process has, or its file system has no such lock.
 fn locked(file: &File) -> bool {
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
 /// The path leads to this file, still empty.

@@ -153,17 +153,22 @@ impl Attached {
     }
 
     /// Its origin is shorter than the volume, or was so since the attach: to make it longer again
-    /// brings back no data, so that only a new attach takes it as it is.
-    pub(crate) fn is_cut(&self) -> bool {
-        if self.origin.is_shorter() {
+    /// brings back no data, so that only a new attach takes it as it is.  `None`: it was not, and
+    /// does not tell now.
+    pub(crate) fn is_cut(&self) -> Option<bool> {
+        let shorter = self.origin.is_shorter();
+        if shorter == Some(true) {
             self.cut.store(true, Ordering::Release);
         }
-        self.cut.load(Ordering::Acquire)
+        match self.cut.load(Ordering::Acquire) {
+            true => Some(true),
+            false => shorter,
+        }
     }
 
     /// How its origin differs from the one that was attached.
     pub(crate) fn changed(&self) -> Option<String> {
-        let cut = self.is_cut();
+        let cut = self.is_cut() == Some(true);
         self.origin.changed().or_else(|| {
             cut.then(|| {
                 "was shorter for a while since it was attached, and what it had there is lost: \

@@ -148,11 +148,14 @@ impl Core {
                 source,
             }
         };
-        if attached.is_cut() {
-            attached.marker.mark_loss(&self.engine).map_err(failed("set"))?;
-            return Ok(false);
+        match attached.is_cut() {
+            None => Ok(false),
+            Some(true) => {
+                attached.marker.mark_loss(&self.engine).map_err(failed("set"))?;
+                Ok(false)
+            }
+            Some(false) => attached.marker.clear(&self.engine, live).map_err(failed("taken away")),
         }
-        attached.marker.clear(&self.engine, live).map_err(failed("taken away"))
     }
 
     /// Is its origin, alone, all of the volume?  `drained`: all that the question
@@ -239,7 +242,7 @@ impl Core {
         let all = (0..self.engine.info().sb.nvolumes as u16).filter_map(|index| {
             let attached = self.attached(index)?;
             let mut changed = attached.changed()?;
-            if attached.is_cut() {
+            if attached.is_cut() == Some(true) {
                 if let Err(e) = attached.marker.mark_loss(&self.engine) {
                     changed.push_str(&format!("; it cannot be marked for that: {e}"));
                 }

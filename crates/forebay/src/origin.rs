@@ -96,9 +96,9 @@ pub trait Origin: Send + Sync + fmt::Debug {
         None
     }
 
-    /// It has lost its end, with whatever was written there.
-    fn is_shorter(&self) -> bool {
-        false
+    /// It has lost its end, with whatever was written there; `None`: it does not tell now.
+    fn is_shorter(&self) -> Option<bool> {
+        Some(false)
     }
 
     /// Whatever is written to it ends with this process, so that its [`flush`](Self::flush) fails

@@ -502,6 +502,27 @@ impl<'a> History<'a> {
         }
     }
 
+    /// The path where the inode was seen or, if no entry says so, where the log has it, relative
+    /// to the root; empty: nobody knows.
+    pub fn hint(&self, fid: Fid) -> Vec<u8> {
+        let (mut at, mut parts, mut length) = (fid, Vec::new(), 0);
+        while at != ROOT {
+            let file = self.files.get(&at).filter(|_| length <= 4096);
+            let Some(file) = file else { return Vec::new() };
+            if !file.hint.is_empty() {
+                parts.push(file.hint);
+                break;
+            }
+            let place = file.names.first().copied().or_else(|| self.place_of(at));
+            let Some((dir, name)) = place else { return Vec::new() };
+            length += name.len() + 1;
+            parts.push(name);
+            at = dir;
+        }
+        parts.reverse();
+        parts.join(&b'/')
+    }
+
     /// Whether it has a name, even a doubtful one.
     pub fn has_place(&self, fid: Fid) -> bool {
         self.place_of(fid).is_some()

@@ -310,7 +310,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
             if fid == ROOT || own || by_name || self.plan.staging.gone.contains(&fid) {
                 continue;
             }
-            let node = match self.tree.open(&handle, file.hint) {
+            let node = match self.tree.open(&handle, &self.plan.history.hint(fid)) {
                 // An invalid handle, or an inode on another mount.
                 Err(Errno::INVAL | Errno::XDEV) => None,
                 found => failed(found, "open", || self.plan.history.path(fid))?,

@@ -501,9 +501,17 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
     fn make(&mut self, fid: Fid) -> Result<()> {
         let file = self.file(fid);
         let Some(made) = file.made else { return Ok(()) };
+        // A directory gets its attributes last of all, and what lies in it gets its name before.
+        let mode = match file.kind {
+            Kind::Directory => {
+                let last = file.with_acl(file.attr.mode.unwrap_or(made.mode));
+                made.mode & (last | !0o077)
+            }
+            _ => made.mode,
+        };
         let new = New {
             kind: file.kind,
-            mode: made.mode,
+            mode,
             uid: made.uid,
             gid: made.gid,
             device: made.device,

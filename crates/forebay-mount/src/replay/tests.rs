@@ -3,7 +3,7 @@
 //! machine.
 
 use super::*;
-use crate::record::{header, Kind, Record, Records, SetAttr, Time};
+use crate::record::{header, Kind, Record, Records, SetAttr, Time, NONE};
 use crate::tree::New;
 use crate::unix::UnixTree;
 
@@ -82,6 +82,82 @@ fn rights_are_taken_before_anything_is_written() {
     assert_eq!(attr("group").gid, gid.unwrap_or(attr("mode").gid));
     assert_eq!(format!("{:o}", attr("d").mode), "700");
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// What lies in a new directory has its name before the directory has its attributes.
+#[test]
+fn a_new_directory_is_never_open_to_more_than_at_the_end() {
+    let dir = directory("made");
+    std::fs::create_dir(dir.join("fails")).unwrap();
+    let tree = UnixTree::open(&dir).unwrap();
+    let is = tree.identity().unwrap();
+    let fails = tree.lookup(&tree.root(), b"fails").unwrap().unwrap();
+    let handle = tree.handle(&fails).unwrap();
+    let create = |fid, name, mode| Record::Create {
+        dir: 1,
+        name,
+        fid,
+        kind: Kind::Directory,
+        mode,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        device: 0,
+        target: b"",
+    };
+    let log = entries(&[
+        Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path },
+        Record::Bind { fid: 2, kind: Kind::Directory, handle: &handle.0, path: b"" },
+        // No file system knows it.
+        Record::Xattr { fid: 2, name: b"nonsense", value: Some(b"") },
+        create(3, b"private", 0o755),
+        Record::Attr { fid: 3, set: SetAttr { mode: Some(0o700), ..SetAttr::default() } },
+        create(4, b"public", 0o755),
+    ]);
+    let stopped = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+    assert!(matches!(stopped, Err(ReplayError::UnderWay { .. })), "{stopped:?}");
+    for (name, mode) in [("private", "700"), ("public", "755")] {
+        let node = tree.lookup(&tree.root(), name.as_bytes()).unwrap().expect(name);
+        assert_eq!(format!("{:o}", tree.attr(&node).unwrap().mode), mode, "{name}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A process that may not open by handle looks there before it searches the whole tree.
+#[test]
+fn an_inode_without_a_path_is_looked_for_where_the_log_has_it() {
+    let create = |dir, fid, name| Record::Create {
+        dir,
+        name,
+        fid,
+        kind: if fid < 4 { Kind::Directory } else { Kind::File },
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+    };
+    let bind = |fid, kind, path| Record::Bind { fid, kind, handle: b"handle", path };
+    let log = entries(&[
+        Record::Tree { file_system: [0; 16], root: b"root", path: b"/tree" },
+        bind(2, Kind::Directory, b"seen/here"),
+        create(2, 3, b"d"),
+        create(3, 4, b"new"),
+        bind(4, Kind::File, b""),
+        Record::Rename {
+            from_dir: 3,
+            from: b"new",
+            to_dir: 2,
+            to: b"file",
+            fid: 4,
+            replaced: NONE,
+            exchange: false,
+        },
+        bind(5, Kind::File, b""),
+    ]);
+    let history = History::of(&log, &HashSet::new()).unwrap();
+    assert_eq!(history.hint(4), b"seen/here/file");
+    assert_eq!(history.hint(3), b"seen/here/d");
+    assert_eq!(history.hint(5), b"");
 }
 
 /// To the mount it was empty.

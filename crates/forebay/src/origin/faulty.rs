@@ -180,7 +180,7 @@ impl Origin for FaultyOrigin {
         self.inner.is_gone()
     }
 
-    fn is_shorter(&self) -> bool {
+    fn is_shorter(&self) -> Option<bool> {
         self.inner.is_shorter()
     }
 

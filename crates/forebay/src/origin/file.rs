@@ -315,9 +315,12 @@ impl Origin for FileOrigin {
         ))
     }
 
-    fn is_shorter(&self) -> bool {
-        let end = rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0));
-        end.is_ok_and(|now| now < self.size_bytes)
+    fn is_shorter(&self) -> Option<bool> {
+        match rustix::fs::seek(&self.fd, rustix::fs::SeekFrom::End(0)).ok()? {
+            // A disk whose paths or controller have failed has no size for a while.
+            0 if self.block_device => None,
+            now => Some(now < self.size_bytes),
+        }
     }
 
     /// Its file has no name any more.

@@ -479,8 +479,8 @@ impl Origin for NbdOrigin {
         (now != was).then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
-    fn is_shorter(&self) -> bool {
-        self.shared().state().size_now.is_some_and(|now| now < self.export.size_bytes)
+    fn is_shorter(&self) -> Option<bool> {
+        Some(self.shared().state().size_now.is_some_and(|now| now < self.export.size_bytes))
     }
 
     fn away(&self) -> Option<String> {

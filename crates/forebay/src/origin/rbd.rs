@@ -611,12 +611,15 @@ impl Origin for RbdOrigin {
             .then(|| format!("has {now} bytes, and had {was} when it was attached"))
     }
 
-    /// As long as the cluster does not say how the image has changed, it may be.
-    fn is_shorter(&self) -> bool {
+    /// A change of the image may be a snapshot: nothing is known until the cluster says what it is.
+    fn is_shorter(&self) -> Option<bool> {
         let _ = self.changed();
         let state = self.shared.state();
         let shorter = state.size_now.is_some_and(|now| now < self.facts.size_bytes);
-        (state.size_owed || shorter) && !bug!(ResizeIgnored)
+        match shorter || !state.size_owed || bug!(ResizeIgnored) {
+            true => Some(shorter && !bug!(ResizeIgnored)),
+            false => None,
+        }
     }
 
     fn away(&self) -> Option<String> {
