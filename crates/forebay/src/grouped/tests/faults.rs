@@ -58,7 +58,7 @@ fn a_device_that_fails_for_good_is_told_to_everybody() {
         for part in [
             "(model): ",
             "writing to its disk failed",
-            "acknowledged is on the disk",
+            "acknowledged as durable is on the disk",
             "open the pool again",
         ] {
             assert!(text.contains(part), "{part}: {text}");
