@@ -59,7 +59,7 @@ fn missing(status: &OriginStatus) -> String {
 fn tell(status: &OriginStatus) -> anyhow::Result<()> {
     let place = out::quoted(&status.place);
     if status.state == OriginState::Complete {
-        // What others did to it since, such as to cut it, leaves no mark.
+        // A change by others, such as a truncation, leaves no mark.
         let size = status.size_bytes.map(|n| format!(", and has {n} bytes")).unwrap_or_default();
         return match status.on_the_origin {
             true => out::line(format_args!("{place}: complete: it bears no mark{size}")),

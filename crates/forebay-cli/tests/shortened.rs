@@ -21,11 +21,11 @@ struct Row {
     served: bool,
     /// It has its size again.
     restored: bool,
-    /// Of `forebay origin status` after that, and once it is not served any more.
+    /// Exit code of `forebay origin status` after that, and after the server has ended.
     origin: i32,
-    /// What `forebay status` and the log say of it.
+    /// Words in `forebay status` and in the log.
     says: &'static str,
-    /// Of `forebay drain` while it is so; and of one after that, of a pool that is not served.
+    /// Exit code of `forebay drain` meanwhile; and of a later one without a server.
     drain: i32,
     then: i32,
 }
@@ -37,7 +37,7 @@ const TRUNCATED: &str = "it was truncated";
 const ROWS: [Row; 8] = [
     row("clean, served, cut", [false, true, false], 14, CUT, [6, 6]),
     row("holding, served, cut", [true, true, false], 14, CUT, [6, 6]),
-    // What it had there is lost until it is attached anew, by who knows that it is restored.
+    // Its end counts as lost until a new attach: whoever attaches it knows that it is restored.
     row("clean, served, cut and extended", [false, true, true], 14, WAS_CUT, [6, 0]),
     row("holding, served, cut and extended", [true, true, true], 14, WAS_CUT, [6, 0]),
     // Only the pool knows its size.

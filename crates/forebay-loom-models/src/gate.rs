@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Who is told of a failed flush: `core/cache/flush.c`.  The flush that fails holds the gate, a
-//! client flushes all that was written, and a write past the cache is acknowledged meanwhile.
+//! A failed flush is told once to each who has to know: `core/cache/flush.c`.  The flush that fails
+//! holds the gate, a client flushes all that was written, and a write past the cache is acknowledged
+//! meanwhile.
 //!
 //! The model has one flush that fails, and requests past the cache as a count.
 
@@ -71,7 +72,7 @@ pub enum Mutation {
     LaterUnseen,
 }
 
-/// What a ticket is answered.
+/// The answer to a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     Fails,

@@ -298,7 +298,7 @@ const PLANTED: [(&str, &str, &str); 17] = [
         "if (0) {",
     ),
     ("core/cache/bypass.c", "\tfby_lock(&p->space->lock);\n\tbusy =", "\tbusy ="),
-    // What a failure stands for is unknown, then it shows.
+    // The extent of a failure is set to unknown before the failure shows.
     ("core/cache/flush.c", "\tfby_store(&g->lost_upto, LOST_UPTO_UNKNOWN);\n", ""),
     ("core/cache/index.h", "fby_store_release(&e->state, state", "fby_store(&e->state, state"),
     ("core/cache/read.c", "\tfby_rmb();\n", ""),

@@ -7,7 +7,7 @@ use std::fs;
 pub fn of_lock(ino: u64) -> Vec<String> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let holders = locks.lines().filter_map(|line| holder(line, ino));
-    holders.map(described).collect()
+    holders.map(forebay::process_in_words).collect()
 }
 
 /// Parses a line such as `1: FLOCK ADVISORY WRITE 4711 fd:01:131073 0 EOF`; a waiter has an
@@ -20,14 +20,6 @@ fn holder(line: &str, ino: u64) -> Option<u32> {
     let (pid, inode) = (words.next()?, words.next()?);
     let found = inode.rsplit(':').next()?.parse() == Ok(ino);
     pid.parse().ok().filter(|_| found)
-}
-
-fn described(pid: u32) -> String {
-    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let user = user.and_then(|ids| ids.split_whitespace().next()).unwrap_or("?");
-    format!("process {pid} ({}) of user {user}", command.trim_end())
 }
 
 #[cfg(test)]
@@ -45,7 +37,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("forebay-holders-{}", std::process::id()));
         let file = fs::File::create(&path).expect("a file");
         let ino = std::os::unix::fs::MetadataExt::ino(&file.metadata().expect("of a file"));
-        let me = described(std::process::id());
+        let me = forebay::process_in_words(std::process::id());
         assert!(!of_lock(ino).contains(&me));
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
         assert!(of_lock(ino).contains(&me), "{:?}", of_lock(ino));

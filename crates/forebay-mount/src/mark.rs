@@ -427,7 +427,7 @@ impl<N> GroupMark<N> {
     }
 }
 
-/// What a mark says of how far its tree is.
+/// How far a tree is, as its mark says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
     /// The tree has no change before its entry, or there is no mark.

@@ -118,8 +118,8 @@ pub use mark::{
     OriginStatus,
 };
 pub use media::{
-    file_holder, kernels, lease_holder, CreateOptions, Inspection, InspectionState, Media,
-    MediaOptions, PoolSummary,
+    file_holder, kernels, lease_holder, process_in_words, CreateOptions, Inspection,
+    InspectionState, Media, MediaOptions, PoolSummary,
 };
 pub use medium::{
     judge as judge_medium, measure as measure_medium, DeviceFacts, FileFacts, FileSystemFacts,

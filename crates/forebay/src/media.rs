@@ -25,9 +25,9 @@ pub(crate) use create::{
 };
 pub use create::{CreateOptions, Inspection, InspectionState, PoolSummary};
 pub(crate) use detect::{
-    check_link, claim, described, has_dax, id_of as detect_id, lock_holders, lock_soon, Access,
+    check_link, claim, has_dax, id_of as detect_id, lock_holders, lock_soon, Access,
 };
-pub use detect::{file_holder, lease_holder};
+pub use detect::{file_holder, lease_holder, process_in_words};
 pub use map::Media;
 pub(crate) use signature::{found_on_disk as found_at, superblocks, EDGE_BYTES, RUN_MAGIC};
 

@@ -14,7 +14,7 @@ use super::origin::State;
 use super::{Json, MediaArgs};
 use crate::units;
 
-/// What only writes and destage heed, of which a pool that is read alone has none.
+/// Options that only writes and destage use.  A read-only pool has neither.
 const WRITERS: [&str; 11] = [
     "mode",
     "cleaner",

@@ -505,7 +505,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         let mode = match file.kind {
             Kind::Directory => {
                 let last = file.with_acl(file.attr.mode.unwrap_or(made.mode));
-                made.mode & (last | !0o077)
+                made.mode & (last | !narrow::OTHERS)
             }
             _ => made.mode,
         };

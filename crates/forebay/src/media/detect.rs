@@ -329,8 +329,9 @@ pub(crate) fn lock_holders<F: AsFd>(fd: F) -> Vec<u32> {
     }
 }
 
-/// In words, as far as this process may look at others.
-pub(crate) fn described(pid: u32) -> String {
+/// Names a process for a message: its number, command and user, as far as this process may look at
+/// others.
+pub fn process_in_words(pid: u32) -> String {
     let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));

@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::media::{described, lock_holders, lock_soon};
+use crate::media::{lock_holders, lock_soon, process_in_words};
 
 pub(super) fn access(read_only: bool) -> OFlags {
     match read_only {
@@ -90,7 +90,7 @@ fn is_locked_by_readers(fd: &OwnedFd) -> bool {
 }
 
 fn by_readers(holders: &[u32], way_out: &str) -> String {
-    let who: Vec<String> = holders.iter().map(|&pid| described(pid)).collect();
+    let who: Vec<String> = holders.iter().map(|&pid| process_in_words(pid)).collect();
     let who = match who.is_empty() {
         true => "a process that does not show here (of another PID namespace or host)".into(),
         false => who.join(", "),

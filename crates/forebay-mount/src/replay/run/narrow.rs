@@ -31,11 +31,11 @@ use crate::replay;
 use crate::tree::{Result, Tree, ACCESS_ACL};
 
 /// The rights of users who are not the owner.
-const OTHERS: u32 = 0o077;
+pub(super) const OTHERS: u32 = 0o077;
 /// Those that a mode of the log takes.
 const TAKEN: u32 = later::SET_ID | OTHERS;
 
-/// What users lose.
+/// The rights that users of one inode lose.
 struct Loss {
     fid: Fid,
     mode: Option<u32>,
