@@ -38,6 +38,7 @@ help:
 	@echo 'make bench-apps      databases and the like on volume and mount, beside the disk alone (20 minutes, root)'
 	@echo 'make bench-map-run   LMDB, Redis, Valkey and fio by forebay map-run, beside the same plain (2 minutes; root)'
 	@echo 'make soak SECONDS=n  new seeds of the simulator and the crash explorer for so long'
+	@echo 'make groups-soak     2000 runs of each scene of a pool written in groups, and lives of 600 s (15 minutes)'
 	@echo 'make mount-model SECONDS=n  the same for the replay of a mount onto a simulated tree'
 	@echo 'make mount-soak      a mount beside plain directories, 10^6 operations; 200 power cuts under databases (hours; root)'
 	@echo 'make map-kills       LMDB and mapped logs by forebay map-run, 180 kills; KILLS=n: 9 n (5 minutes; root)'
@@ -134,6 +135,13 @@ soak:
 	cargo build --release -p forebay-sim
 	$(built)/forebay-sim --first $(FIRST) --seconds $$(($(SECONDS) / 2))
 	$(built)/forebay-sim explore --seed $(FIRST) --images 1000000000000 --seconds $$(($(SECONDS) / 2))
+
+.PHONY: groups-soak
+groups-soak:
+	@scripts/need build
+	cargo build --release -p forebay-sim
+	$(built)/forebay-sim groups --hostile 5000
+	$(MAKE) -C tests groups LIFE=600
 
 .PHONY: mount-model
 mount-model:
