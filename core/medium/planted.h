@@ -175,6 +175,7 @@
 	X(PAGES_RESCUE_SETTLED, "when the device has failed, pages that are not settled never go to the origin") \
 	X(PAGES_RESCUE_REFUSED, "when the device has failed, a page that the origin refused counts as written") \
 	X(PAGES_COPY_UNSETTLED, "a chunk is freed while damage of the copies of its pages passes for a torn group") \
+	X(PAGES_RECORD_TOLD, "a change of a volume counts as made though the device that failed does not have it") \
 	X(PAGES_FAILED_STAY, "the index shows a page whose group failed, where it never became durable") \
 	X(GROUP_PERSIST_IGNORED, "a record that could not be written counts as written") \
 	X(MAP_SYNC_NO_DATA, "a sync of mapped pages leaves their stores in the CPU's caches") \

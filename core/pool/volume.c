@@ -40,9 +40,25 @@ static void forget_counts(struct fby_pool *p, u16 index)
 	fby_zero(&dv->pace, sizeof(dv->pace));
 }
 
+/* A failed device takes no record.  A change that is not there when it comes back was not made. */
+static bool unrecorded(const struct fby_pool *p)
+{
+	return media_failed(p->space.store.media) && !FBY_BUG(PAGES_RECORD_TOLD);
+}
+
+/* Writes the record, which was `was`.  -FBY_E_MEDIUM: the device has failed, and it is that again. */
+static int record(struct fby_pool *p, u16 index, const struct fby_volume_record *was)
+{
+	fby_owner_write(&p->space, index);
+	if (!unrecorded(p))
+		return FBY_DONE;
+	p->space.owner[index].rec = *was;
+	return -FBY_E_MEDIUM;
+}
+
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
 {
-	struct fby_volume_record r = { 0 };
+	struct fby_volume_record r = { 0 }, was;
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_recovered *rv;
@@ -84,13 +100,18 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 		if (rc)
 			return rc;
 	}
+	if (unrecorded(p))
+		return -FBY_E_MEDIUM;
+	was = owner->rec;
 	owner->rec = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
 	fby_zero(&cv->gate, sizeof(cv->gate)); /* discard the gate of the previous volume */
 	forget_counts(p, (u16)i);
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
-	fby_owner_write(&p->space, (u16)i);
+	rc = record(p, (u16)i, &was);
+	if (rc)
+		return rc;
 	*index = (u16)i;
 	return FBY_DONE;
 }
@@ -153,6 +174,7 @@ static int leave_stream(struct fby_pool *p, u16 index)
 
 int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 {
+	struct fby_volume_record was;
 	struct fby_owner *owner;
 	struct fby_cached *cv;
 	struct fby_recovered *rv;
@@ -177,10 +199,13 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	rc = p->space.store.unit ? leave_stream(p, index) : FBY_DONE;
 	if (rc)
 		return rc;
+	was = owner->rec;
 	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
 	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;
-	fby_owner_write(&p->space, index);
+	rc = record(p, index, &was);
+	if (rc)
+		return rc;
 	owner->damaged = false;
 	forget_pages(p, index);
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
@@ -191,7 +216,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 {
 	struct fby_owner *owner;
 	struct fby_cached *cv;
-	struct fby_volume_record r;
+	struct fby_volume_record r, was;
 	int rc = fby_table_writable(p);
 	u32 n;
 
@@ -212,9 +237,14 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 		r.identity[n] = identity[n];
 	if (identity[n] || !fby_record_sane(index, &r))
 		return -FBY_E_NAME;
+	if (unrecorded(p))
+		return -FBY_E_MEDIUM;
+	was = owner->rec;
 	owner->rec = r;
+	rc = record(p, index, &was);
+	if (rc)
+		return rc;
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
-	fby_owner_write(&p->space, index);
 	return FBY_DONE;
 }
 
@@ -253,21 +283,28 @@ int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 
 {
 	struct fby_owner *owner;
 	int rc = fby_table_writable(p);
-	u32 next;
+	u32 next, was;
 
 	if (rc)
 		return rc;
 	if (index >= p->space.store.sb.nvolumes || !fby_is_volume(p->space.owner[index].rec.kind))
 		return -FBY_E_NO_VOLUME;
+	if (unrecorded(p))
+		return -FBY_E_MEDIUM;
 	owner = &p->space.owner[index];
-	next = number_after(owner->rec.marks, step);
+	was = owner->rec.marks;
+	next = number_after(was, step);
 	*marks = next;
-	if (next == owner->rec.marks || FBY_BUG(MARK_NOT_RECORDED))
+	if (next == was || FBY_BUG(MARK_NOT_RECORDED))
 		return FBY_DONE;
 	owner->rec.marks = FBY_BUG(MARK_NUMBER_AGAIN) ? next & 1 : next;
 	*marks = owner->rec.marks;
 	fby_owner_write(&p->space, index);
-	return FBY_DONE;
+	if (!unrecorded(p))
+		return FBY_DONE;
+	/* The next number must not be based on this one, which the device may lack. */
+	owner->rec.marks = was;
+	return -FBY_E_MEDIUM;
 }
 
 /* --- attach and detach ------------------------------------------------------- */
@@ -292,17 +329,26 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 }
 
 /* Accepts entries that recovery found lost, as the policy says, and records that in the volume. */
-static void accept_holes(struct fby_pool *p, u16 index)
+static int accept_holes(struct fby_pool *p, u16 index)
 {
 	struct fby_owner *owner = &p->space.owner[index];
 	struct fby_recovered *rv = &p->recovery.volume[index];
+	u32 was = owner->rec.flags;
 
-	if (owner->rec.flags == 0)
-		return;
+	if (was == 0)
+		return FBY_DONE;
+	if (!p->space.opt.read_only && unrecorded(p))
+		return -FBY_E_MEDIUM;
 	owner->rec.flags = 0;
-	rv->holes = rv->holes_unknown = 0;
-	if (!p->space.opt.read_only)
+	if (!p->space.opt.read_only) {
 		fby_owner_write(&p->space, index);
+		if (unrecorded(p)) {
+			owner->rec.flags = was;
+			return -FBY_E_MEDIUM;
+		}
+	}
+	rv->holes = rv->holes_unknown = 0;
+	return FBY_DONE;
 }
 
 int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes policy)
@@ -348,7 +394,9 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_NO_MEMORY;
 	if (rc)
 		return rc;
-	accept_holes(p, index);
+	rc = accept_holes(p, index);
+	if (rc)
+		return rc;
 	rc = owner->rec.kind == FBY_OWNER_STATIC ? fby_static_attach(&p->statics, index) : FBY_DONE;
 	if (rc)
 		return rc;

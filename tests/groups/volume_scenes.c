@@ -5,6 +5,7 @@
  * damaged when their source is gone.
  */
 #include "group_test.h"
+#include "pool/parts.h"
 #include "volume_model.h"
 
 static const struct geometry scene = { 4096, 65536, 8, 0, 1 };
@@ -211,6 +212,51 @@ static void watermark_refused(u32 refuse)
 		must(vm->origin.durable[s] == vm->sector[s].version[vm->sector[s].n - 1], "the origin lacks a block after a drain");
 }
 
+enum change { CHANGE_ADD, CHANGE_REMOVE, CHANGE_REBIND, CHANGE_MARK, CHANGE_ATTACH, CHANGES };
+
+static int change_volume(enum change what)
+{
+	struct fby_volume_spec spec = { .name = "c", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
+	u32 marks;
+	u16 third;
+
+	switch (what) {
+	case CHANGE_ADD:
+		return fby_volume_add(pool, &spec, &third);
+	case CHANGE_REMOVE:
+		return fby_volume_remove(pool, vm->index, true);
+	case CHANGE_REBIND:
+		return fby_volume_rebind(pool, vm->index, "j", 2 * VSECTORS);
+	case CHANGE_MARK:
+		return fby_volume_mark(pool, vm->index, FBY_MARK_BEGIN, &marks);
+	default:
+		return attach_volume(pool, vm->index, FBY_HOLES_ISOLATE, &look_memory[0]);
+	}
+}
+
+/* The device fails while a record is written, and has failed.  No change is told to be made, and the
+ * volume is what it was. */
+static void record_refused(enum change what)
+{
+	struct fby_volume_info was, is;
+	u16 third;
+
+	start(FBY_DURABLE_THROUGH, 1);
+	must(fby_volume_detach(pool, vm->index) == FBY_DONE, "detach");
+	if (what == CHANGE_ATTACH) /* as recovery leaves it when it finds a hole */
+		pool->space.owner[vm->index].rec.flags = FBY_VF_HOLES;
+	must(fby_volume_info(pool, vm->index, &was) == FBY_DONE, "info");
+	w.refuse = ~0u;
+	for (u32 times = 0; times < 2; times++) {
+		must(change_volume(what) == -FBY_E_MEDIUM, "a record that a failed device does not have is told to be there");
+		must(w.below.failed, "a record cannot be written, and the pool has not failed");
+		must(fby_volume_info(pool, vm->index, &is) == FBY_DONE && memcmp(&is.spec, &was.spec, sizeof(is.spec)) == 0 &&
+		     is.used && is.marks == was.marks && is.holes == was.holes && !is.attached,
+		     "a change that was refused has been made");
+		must(fby_volume_find(pool, "c", &third) == -FBY_E_NO_VOLUME, "a volume that was refused is there");
+	}
+}
+
 /* --- chunks that are used again -------------------------------------------------------------- */
 
 #define GROUPS_OF_CHUNK ((CHUNK / UNIT - 3) / 2) /* of one page */
@@ -405,6 +451,8 @@ void volume_scenes(void)
 	settled_elsewhere();
 	for (u32 refuse = 1; refuse <= 3; refuse++)
 		watermark_refused(refuse);
+	for (u32 what = 0; what < CHANGES; what++)
+		record_refused((enum change)what);
 	for (u32 durable = 0; durable < 3; durable++)
 		array_late((enum fby_durable)durable);
 	copy_is_last();

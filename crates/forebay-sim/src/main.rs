@@ -741,10 +741,17 @@ fn run_isolation(bench: &isolation::Bench, json: bool) -> bool {
 }
 
 /// Bugs of maps belong to tests/maps.  Those of streams, and of pages that are damaged when they are
-/// settled, belong to tests/groups, which has scenes for them.
+/// settled, and of a pool that has failed, belong to tests/groups, which has scenes for them.
 #[cfg(feature = "planted-bugs")]
-const FOUND_ELSEWHERE: [&str; 6] =
-    ["MAP_", "STREAM_", "PAGES_TAIL_", "PAGES_LISTED_", "PAGES_COPY_", "PAGES_GAP_"];
+const FOUND_ELSEWHERE: [&str; 7] = [
+    "MAP_",
+    "STREAM_",
+    "PAGES_TAIL_",
+    "PAGES_LISTED_",
+    "PAGES_COPY_",
+    "PAGES_GAP_",
+    "PAGES_RECORD_",
+];
 
 #[cfg(feature = "planted-bugs")]
 fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {

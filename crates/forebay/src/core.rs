@@ -245,6 +245,12 @@ impl Core {
         e.is(sys::FBY_E_MEDIUM).then(|| sender.failed())
     }
 
+    /// The error of its disk, if that has failed.
+    pub(crate) fn disk_failed(&self) -> Option<Error> {
+        let sender = self.sender.as_ref()?;
+        self.engine.medium_info().failed.then(|| sender.failed())
+    }
+
     /// An error of the engine that is about a log.
     pub(crate) fn log_error(&self, name: &str, e: Code) -> Error {
         self.failed(e).unwrap_or_else(|| log_error(name, e))

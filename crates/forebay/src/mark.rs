@@ -584,15 +584,19 @@ impl Marker {
     }
 
     fn take_away(&self, engine: &Engine, keep: &dyn Keep, turn: &mut Turn) -> io::Result<()> {
-        let cleared = engine.volume_mark(self.index, sys::FBY_MARK_CLEARED);
-        cleared.map_err(|e| io::Error::other(e.message()))?;
+        // A failed disk takes no number.  Its pool says that the mark is there: if the disk comes
+        // back, it finds none.
+        let count = |step| match engine.volume_mark(self.index, step) {
+            Err(e) if e.is(sys::FBY_E_MEDIUM) => Ok(()),
+            counted => counted.map(drop).map_err(|e| io::Error::other(e.message())),
+        };
+        count(sys::FBY_MARK_CLEARED)?;
         keep.take_away()?;
         keep.sync()?;
         turn.owed = false;
         if self.mark.exact && !bug!(GoneNotCounted) {
             // No mark that was there is the last one any more.
-            let gone = engine.volume_mark(self.index, sys::FBY_MARK_GONE);
-            gone.map_err(|e| io::Error::other(e.message()))?;
+            count(sys::FBY_MARK_GONE)?;
         }
         Ok(())
     }

@@ -247,9 +247,7 @@ impl Pool {
     /// The error of its disk, if that has failed: nothing more becomes durable.  What attached
     /// volumes hold goes to their origins from memory.
     pub fn failed(&self) -> Option<Error> {
-        let core = self.0.core();
-        let sender = core.sender.as_ref()?;
-        core.engine.medium_info().failed.then(|| sender.failed())
+        self.0.core().disk_failed()
     }
 
     /// Its pages, for a thread that maps them, of no lower priority than those that write:

@@ -252,12 +252,7 @@ impl<'a> Request<'a> {
     /// Takes the result of the step; for a wait `Ok`, or an error if waiting should end.
     pub fn resume(&mut self, result: io::Result<()>) -> Step {
         if self.asked == Asked::Mark {
-            return Step::Done(result.map_err(|source| Error::Marking {
-                name: self.volume.name().into(),
-                origin: self.volume.origin().info().name,
-                what: "set",
-                source,
-            }));
+            return Step::Done(result.map_err(|source| self.marking_failed(source)));
         }
         let errno = result.as_ref().err().map_or(0, errno_or_io);
         let failed = result.err().filter(|_| self.asked == Asked::Origin);
@@ -322,6 +317,17 @@ impl<'a> Request<'a> {
     fn marking(&mut self) -> Step {
         self.asked = Asked::Mark;
         Step::Origin(OriginIo { op: OriginOp::Mark, offset: 0, len: 0 })
+    }
+
+    /// The pool counts the marks, so a failed disk of its own may be the cause.
+    #[cold]
+    fn marking_failed(&self, source: io::Error) -> Error {
+        self.volume.core().disk_failed().unwrap_or_else(|| Error::Marking {
+            name: self.volume.name().into(),
+            origin: self.volume.origin().info().name,
+            what: "set",
+            source,
+        })
     }
 
     #[inline(never)]

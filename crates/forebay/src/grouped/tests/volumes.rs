@@ -3,7 +3,7 @@
 //! with destage.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,9 +14,10 @@ use super::model::{Model, CHUNK, UNIT};
 use super::pools::KINDS;
 use crate::attach::AttachOptions;
 use crate::error::Result;
+use crate::mark::{OriginMarks, OriginState};
 use crate::medium::mixed;
 use crate::origin::MemOrigin;
-use crate::pool::{Pool, PoolOptions};
+use crate::pool::{NewVolume, Pool, PoolOptions};
 use crate::report::{Uuid, WriteDurable};
 use crate::volume::Volume;
 
@@ -292,6 +293,139 @@ fn a_failed_device_is_named_and_reads_go_on() {
         let _ = volume.detach();
         assert_eq!(pool.close().unwrap_err().exit_code(), 7);
     }
+}
+
+/// A volume in front of a file whose mark is in a directory of the test.
+struct OnDisk {
+    dir: PathBuf,
+    model: Arc<Model>,
+}
+
+impl OnDisk {
+    fn new(name: &str) -> OnDisk {
+        let base = forebay_test::memory();
+        let dir = base.join(format!("fby-ssd-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("disk"), vec![0; 64 * BLOCK]).unwrap();
+        OnDisk { dir, model: Arc::new(Model::new(room(24), Durable::Fua, 0, 0)) }
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.dir.join("disk")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.dir.join("marks")
+    }
+
+    /// Nothing is destaged that no drain asks for.
+    fn pool(&self, new: bool) -> Pool {
+        watch_the_machine();
+        let path = Path::new("(model)");
+        let medium =
+            GroupedMedium::on(path, self.model.clone(), UNIT as u32, Durable::Fua).unwrap();
+        if new {
+            medium.format(Uuid([7; 16]), CHUNK as u32, 8).unwrap();
+        }
+        let options = PoolOptions { max_age: None, ..options() };
+        let pool = Pool::open_on(medium, &options).unwrap();
+        if new {
+            let new = NewVolume { name: "v".into(), origin: self.disk(), ..Default::default() };
+            pool.volume_add(&new).unwrap();
+        }
+        pool
+    }
+
+    fn attach(&self, pool: &Pool) -> Result<Volume> {
+        let (durable, state) = (WriteDurable::Always, Some(self.state()));
+        pool.attach("v", &AttachOptions { durable, state, ..Default::default() })
+    }
+
+    /// Its next `n` writes are good.
+    fn dies_after(&self, n: u64) {
+        let (writes, ..) = self.model.counts();
+        self.model.plan(|plan| plan.dead_from = Some(writes + n));
+    }
+
+    fn comes_back(&self) {
+        self.model.plan(|plan| plan.dead_from = None);
+    }
+
+    fn version(&self, at: u64) -> u64 {
+        let content = std::fs::read(self.disk()).unwrap();
+        version(at, &content[at as usize * BLOCK..][..BLOCK])
+    }
+}
+
+impl Drop for OnDisk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// The device fails, and the origin gets everything from the image.  The origin bears no mark then,
+/// and somebody writes to it.  When the device is back, its pool must not write older pages over that.
+#[test]
+fn pages_of_a_pool_that_failed_never_replace_what_was_written_since() {
+    let bed = OnDisk::new("rescued");
+    let pool = bed.pool(true);
+    let volume = bed.attach(&pool).unwrap();
+    volume.write_at_durably(&block(1, 5), BLOCK as u64).unwrap();
+    bed.dies_after(0);
+    volume.write_at_durably(&block(2, 5), 2 * BLOCK as u64).unwrap_err();
+    let begun = Instant::now();
+    let in_time = |_: &_| match begun.elapsed() < Duration::from_secs(60) {
+        true => ControlFlow::Continue(()),
+        false => ControlFlow::Break(()),
+    };
+    volume.drain(&mut { in_time }).unwrap();
+    assert_eq!(bed.version(1), 5);
+    let marks = OriginMarks::at(&bed.disk(), Some(&bed.state())).unwrap();
+    assert_eq!(marks.status().unwrap().state, OriginState::Complete);
+    drop(marks);
+    let _ = volume.detach();
+    pool.close().unwrap_err();
+    let mut newer = std::fs::read(bed.disk()).unwrap();
+    newer[BLOCK..2 * BLOCK].copy_from_slice(&block(1, 9));
+    std::fs::write(bed.disk(), &newer).unwrap();
+    bed.comes_back();
+    let pool = bed.pool(false);
+    let e = bed.attach(&pool).expect_err("an origin that may be newer than the pool is attached");
+    assert!(e.exit_code() == 6 && e.to_string().contains("mark"), "{e}");
+    pool.close().unwrap();
+    assert_eq!(bed.version(1), 9);
+}
+
+/// The device fails at each of the writes that a first write needs, those of the volume's record among
+/// them.  When it comes back, its pool has what was acknowledged, and may have the origin that lacks it.
+#[test]
+fn a_device_that_fails_while_the_origin_is_marked_may_come_back() {
+    let mut acknowledged = 0;
+    for after in 0..12 {
+        let bed = OnDisk::new("marked");
+        let pool = bed.pool(true);
+        let volume = bed.attach(&pool).unwrap();
+        bed.dies_after(after);
+        let wrote = volume.write_at_durably(&block(1, 5), BLOCK as u64);
+        if let Err(e) = &wrote {
+            assert_eq!(e.exit_code(), 7, "{e}");
+        }
+        let _ = volume.detach();
+        let _ = pool.close();
+        bed.comes_back();
+        let pool = bed.pool(false);
+        let volume = bed.attach(&pool);
+        let volume = volume.unwrap_or_else(|e| panic!("after {after} writes, {wrote:?}: {e}"));
+        let mut there = vec![0; BLOCK];
+        volume.read_at(&mut there, BLOCK as u64).unwrap();
+        if wrote.is_ok() {
+            acknowledged += 1;
+            assert_eq!(version(1, &there), 5, "after {after} writes");
+        }
+        volume.detach().unwrap();
+        pool.close().unwrap();
+    }
+    assert!((1..12).contains(&acknowledged), "{acknowledged}");
 }
 
 /// Only where the host says so, and none that is written in place.
