@@ -171,6 +171,7 @@
 	X(PAGES_READ_EARLY, "a read shows a page that a cut can take back") \
 	X(PAGES_WATERMARK_EARLY, "the watermark passes a page whose successor a cut can take back") \
 	X(PAGES_FLUSH_OF_SENT, "a flush waits for what was sent, not for what was appended") \
+	X(PAGES_FLUSH_AGAIN, "while groups are appended again, a flush waits for those alone that are so by then") \
 	X(PAGES_DETACH_EARLY, "a volume is detached before what was appended to it is durable") \
 	X(PAGES_RESCUE_SETTLED, "when the device has failed, pages that are not settled never go to the origin") \
 	X(PAGES_RESCUE_REFUSED, "when the device has failed, a page that the origin refused counts as written") \

@@ -92,7 +92,7 @@ struct fby_stream {
 	u32 replacing; /* which is that of the group that fills */
 	u64 sealed; /* number of the last group of all whose chunk has its array */
 	u64 copied; /* number of the last group that has a copy of a page */
-	u64 paged, ticked; /* of the last one that has a page; the same at the last tick */
+	u64 paged, ticked; /* of the last one that has a page, written under the slot; the same at the last tick */
 };
 
 struct fby_streams {
@@ -139,7 +139,7 @@ void fby_stream_replaces(struct fby_space *p, u16 owner, u32 page, bool copy);
 void fby_stream_pages_none(struct fby_space *p, struct fby_slot *s, u16 owner);
 /* Slot held: what replaces a page that was appended again replaces it where it is now. */
 void fby_stream_pages_moved(struct fby_space *p, u16 owner, u32 from, u32 to);
-/* The ticket of all that was appended for the owner: what a flush waits for. */
+/* The ticket of all pages that were appended for the owner: what a flush waits for. */
 u64 fby_stream_appended(struct fby_space *p, u16 owner);
 /* Pages that are to be settled, so that damage of them can pass for no torn group. */
 enum fby_settle {

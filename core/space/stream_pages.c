@@ -67,7 +67,9 @@ u64 fby_stream_pages_join(struct fby_space *p, u16 owner, u32 chunk, const struc
 	media_lines(p->store.media, fby_log_line_at(&p->store, chunk, g->line + g->records), line, n * FBY_LINE);
 	g->end += n * FBY_GROUP_PAGE_LINES;
 	g->txg = line[n - 1].seq;
-	s->paged = s->filling;
+	/* Pages that are appended again do not lower it. */
+	if (s->filling > s->paged)
+		fby_store(&s->paged, s->filling);
 	fby_store(&g->records, g->records + n);
 	return fby_ticket(owner, s->filling);
 }
@@ -84,16 +86,21 @@ void fby_stream_replaces(struct fby_space *p, u16 owner, u32 page, bool copy)
 		s->copied = s->filling;
 }
 
+/*
+ * By the highest number that a page ever got, and not by the group that fills: while groups are
+ * appended again, that one has a lower number than the last page that was acknowledged or waits to be.
+ * A group keeps its number when it is appended again, so this number comes.  A higher one might not:
+ * a group without pages ends with the next page.
+ */
 u64 fby_stream_appended(struct fby_space *p, u16 owner)
 {
 	struct fby_stream *s = fby_stream_of(p, owner);
-	u64 number;
+	u64 number = fby_load(&s->paged);
 
-	fby_lock(&p->streams.lock);
-	number = fby_load(&s->fills.records) ? s->filling : s->filling ? s->filling - 1 : 0;
+	if (FBY_BUG(PAGES_FLUSH_AGAIN))
+		number = fby_load(&s->fills.records) ? s->filling : s->filling ? s->filling - 1 : 0;
 	if (FBY_BUG(PAGES_FLUSH_OF_SENT) && s->flight.state == FBY_SEND_NONE)
 		number = s->durable;
-	fby_unlock(&p->streams.lock);
 	return number ? fby_ticket(owner, number) : 0;
 }
 

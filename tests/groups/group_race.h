@@ -14,7 +14,8 @@ void group_loaded(const char *what);
 /* Constant: is this one of the loads? */
 #define GROUP_RACED(p) \
 	(__builtin_strcmp(p, "&fby_stream_device(p)->lost") == 0 || __builtin_strcmp(p, "&l->gate") == 0 || \
-	 __builtin_strcmp(p, "&fby_stream_slot(p, owner)->volume[owner].open") == 0)
+	 __builtin_strcmp(p, "&fby_stream_slot(p, owner)->volume[owner].open") == 0 || \
+	 __builtin_strcmp(p, "&p->entry[from].state") == 0) /* pages are being appended again */
 
 #undef fby_load
 #define fby_load(p) \

@@ -740,22 +740,9 @@ fn run_isolation(bench: &isolation::Bench, json: bool) -> bool {
     broken.is_empty()
 }
 
-/// Bugs of maps belong to tests/maps.  Those of streams, and of pages that are damaged when they are
-/// settled, and of a pool that has failed, belong to tests/groups, which has scenes for them.
-#[cfg(feature = "planted-bugs")]
-const FOUND_ELSEWHERE: [&str; 7] = [
-    "MAP_",
-    "STREAM_",
-    "PAGES_TAIL_",
-    "PAGES_LISTED_",
-    "PAGES_COPY_",
-    "PAGES_GAP_",
-    "PAGES_RECORD_",
-];
-
 #[cfg(feature = "planted-bugs")]
 fn run_planted(args: &PlantedArgs, threads: usize, json: bool) -> bool {
-    use forebay_sim::planted::{hunt, hunt_apart, Hunt};
+    use forebay_sim::planted::{hunt, hunt_apart, Hunt, FOUND_ELSEWHERE};
     let limit = Duration::from_secs(args.limit);
     if let Some(id) = args.hunt {
         return match hunt(id, limit) {
