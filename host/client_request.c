@@ -404,8 +404,19 @@ static NOINLINE int held(const struct fby_request *r, u64 sector, u32 n)
 	return (int)most;
 }
 
+/* When the device of a grouped pool has failed, no page is released any more. */
+static NOINLINE bool releases_none(const struct fby_request *r)
+{
+	struct fby_medium_info info;
+
+	fby_medium_info(r->pool, &info);
+	return info.failed && !FBY_BUG(REQUEST_TICKET_FAILED);
+}
+
 static int wait_for_destage(struct fby_request *r)
 {
+	if (releases_none(r))
+		return -FBY_E_MEDIUM;
 	if (r->gave_up)
 		return -FBY_E_ORIGIN_IO;
 	if (!r->watching)

@@ -2,9 +2,12 @@
 //! Clients' requests (host/client_request.h) of a volume in a grouped pool: one is answered when the
 //! ticket of what it appended is durable, and a flush when that of everything before it is.  Only a
 //! write that a later flush makes durable may be answered earlier.  After each answer the power is
-//! cut, and the pool has what was promised.
+//! cut, and the pool has what was promised.  Once the device has failed, none waits for what does not
+//! come.
 
-use forebay_engine::groups::{Durable, TicketState};
+use std::sync::atomic::AtomicU8;
+
+use forebay_engine::groups::{Durable, Persisted, TicketState};
 use forebay_engine::request::{Payload, Policy, Request, Runs, Wanted};
 use forebay_engine::sys;
 
@@ -89,8 +92,8 @@ fn after_cut(scene: &VolumeScene, ssd: &Ssd, id: u64) -> Result<(), String> {
     }
 }
 
-fn run(durable: Durable) -> Result<(), String> {
-    let scene = VolumeScene {
+fn scene(durable: Durable) -> VolumeScene {
+    VolumeScene {
         name: "requests".into(),
         geometry: POOL,
         durable,
@@ -99,12 +102,38 @@ fn run(durable: Durable) -> Result<(), String> {
         from: 0,
         faults: 0,
         refusals: 0,
-    };
-    let ssd = Ssd::new(scene.start()?, durable);
+    }
+}
+
+fn client<'a>(scene: &VolumeScene, ssd: &'a Ssd) -> Result<Client<'a>, String> {
     let opened = Engine::open(ssd.media(), &scene.options());
     let (engine, _) = opened.map_err(|e| format!("open: {e}"))?;
     attach(&engine, 0)?;
-    let client = Client { ssd: &ssd, engine, policy: Policy::default() };
+    Ok(Client { ssd, engine, policy: Policy::default() })
+}
+
+/// Nothing is released any more, so no write that is to go past the cache waits for that.
+fn fails(durable: Durable, mode: u8) -> Result<(), String> {
+    let scene = scene(durable);
+    let ssd = Ssd::new(scene.start()?, durable);
+    let mut client = client(&scene, &ssd)?;
+    client.request(sys::FBY_OP_WRITE, TICKETS, 7)?;
+    ssd.state_mut().persist_ends = vec![Persisted::WriteFailed; 3];
+    match client.engine.volume_mark(0, sys::FBY_MARK_BEGIN) {
+        Err(e) if e.is(sys::FBY_E_MEDIUM) => {}
+        other => return Err(format!("a record on a device that fails: {other:?}")),
+    }
+    client.policy = Policy { mode: AtomicU8::new(mode), ..Policy::default() };
+    match client.request(sys::FBY_OP_WRITE, TICKETS, 8) {
+        Err(e) if e == format!("error {}", sys::FBY_E_MEDIUM) => Ok(()),
+        other => Err(format!("a write in mode {mode} on a device that has failed: {other:?}")),
+    }
+}
+
+fn run(durable: Durable) -> Result<(), String> {
+    let scene = scene(durable);
+    let ssd = Ssd::new(scene.start()?, durable);
+    let client = client(&scene, &ssd)?;
     let mut newest = 0;
     for (n, (op, flags, promised)) in ASKED.into_iter().enumerate() {
         let at = |e: String| format!("request {n} of operation {op} with flags {flags}: {e}");
@@ -132,5 +161,10 @@ fn run(durable: Durable) -> Result<(), String> {
 
 pub fn requests_wait() -> Result<(), String> {
     let mut kinds = [Durable::Flush, Durable::Fua, Durable::Through].into_iter();
-    kinds.try_for_each(|durable| run(durable).map_err(|e| format!("{durable:?}: {e}")))
+    kinds.try_for_each(|durable| {
+        let modes = [sys::FBY_MODE_WRITE_BACK, sys::FBY_MODE_WRITE_THROUGH, sys::FBY_MODE_CLEANER];
+        let all = run(durable)
+            .and_then(|()| modes.into_iter().try_for_each(|mode| fails(durable, mode)));
+        all.map_err(|e| format!("{durable:?}: {e}"))
+    })
 }

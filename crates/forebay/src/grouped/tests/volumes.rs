@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
 use super::super::{Durable, GroupedMedium};
@@ -13,12 +13,13 @@ use super::bed::{room, watch_the_machine};
 use super::model::{Model, CHUNK, UNIT};
 use super::pools::KINDS;
 use crate::attach::AttachOptions;
+use crate::bypass::VolumeChange;
 use crate::error::Result;
 use crate::mark::{OriginMarks, OriginState};
 use crate::medium::mixed;
 use crate::origin::MemOrigin;
 use crate::pool::{NewVolume, Pool, PoolOptions};
-use crate::report::{Uuid, WriteDurable};
+use crate::report::{Mode, Uuid, WriteDurable};
 use crate::volume::Volume;
 
 const BLOCK: usize = 4096;
@@ -292,6 +293,31 @@ fn a_failed_device_is_named_and_reads_go_on() {
         assert_eq!(version(1, &origin.content()[BLOCK..2 * BLOCK]), 5);
         let _ = volume.detach();
         assert_eq!(pool.close().unwrap_err().exit_code(), 7);
+    }
+}
+
+/// Written through, past a block that is cached: its page is released no more, and nobody waits for it.
+#[test]
+fn a_write_through_to_a_cached_block_ends_when_the_device_has_failed() {
+    for mode in [Mode::WriteThrough, Mode::Cleaner] {
+        let (model, pool, _origin, volume) = made(Durable::Fua, 24, WriteDurable::Always, 0);
+        volume.write_at_durably(&block(1, 5), BLOCK as u64).unwrap();
+        let (writes, ..) = model.counts();
+        model.plan(|plan| plan.dead_from = Some(writes));
+        volume.write_at_durably(&block(2, 5), 2 * BLOCK as u64).unwrap_err();
+        volume.set(&VolumeChange { mode: Some(mode), ..Default::default() });
+        let (sent, ended) = mpsc::channel();
+        let (written, stopper) = (volume.clone(), volume.inner().core().clone());
+        let writer = std::thread::spawn(move || {
+            let _ = sent.send(written.write_at(&block(1, 6), BLOCK as u64));
+        });
+        let done = ended.recv_timeout(Duration::from_secs(20));
+        stopper.space.abort();
+        writer.join().unwrap();
+        let e = done.unwrap_or_else(|_| panic!("{mode:?}: it does not end")).unwrap_err();
+        assert!(e.exit_code() == 7 && e.to_string().contains("(model)"), "{mode:?}: {e}");
+        let _ = volume.detach();
+        let _ = pool.close();
     }
 }
 
