@@ -247,6 +247,19 @@ static int read_first(struct fby_request *r)
 
 /* --- write, through the cache ---------------------------------------------------------------- */
 
+/* fby_write_begin.  A write that waits, or is refused, may have given back a slot or a chunk that
+ * others wait for. */
+static int begin_copy(struct fby_request *r, struct fby_write *w, u32 n)
+{
+	int decision;
+
+	w->wake = 0;
+	decision = fby_write_begin(r->pool, w, r->volume, r->sector + r->done, n);
+	if (decision != FBY_DONE && !FBY_BUG(REQUEST_WAKE_DROPPED))
+		r->wake |= w->wake;
+	return decision;
+}
+
 /* A batch whose memory lies in pieces. */
 static NOINLINE int copy_pieces(struct fby_request *r, u64 want)
 {
@@ -256,12 +269,9 @@ static NOINLINE int copy_pieces(struct fby_request *r, u64 want)
 
 	if (!n)
 		return ask(r, FBY_NEXT_DATA);
-	decision = fby_write_begin(r->pool, &w, r->volume, r->sector + r->done, n);
-	if (decision) {
-		if (decision == FBY_WAIT_TICKET)
-			r->wake |= w.wake;
+	decision = begin_copy(r, &w, n);
+	if (decision)
 		return decision;
-	}
 	fby_write_copy(r->pool, &w, r->data, r->ndata, r->skip);
 	fby_write_commit(r->pool, &w);
 	fby_write_publish(r->pool, &w);
@@ -281,7 +291,7 @@ static NOINLINE int copy_step(struct fby_request *r, u64 want)
 
 	switch (r->step) {
 	case 0:
-		decision = fby_write_begin(r->pool, w, r->volume, r->sector + r->done, available(r, want));
+		decision = begin_copy(r, w, available(r, want));
 		if (decision)
 			return decision;
 		break;

@@ -34,8 +34,10 @@ static int range_entries(struct fby_cache *p, u16 volume, enum fby_kind kind, u6
 	struct fby_write w;
 	int decision = fby_begin(p, &w, volume, kind, sector, n, flags);
 
-	if (decision != FBY_DONE)
+	if (decision != FBY_DONE) {
+		*wake |= w.wake;
 		return decision;
+	}
 	fby_cache_write_copy(p, &w, NULL, 0, 0);
 	fby_cache_write_commit(p, &w);
 	fby_count(&p->space->slot[w.slot].ranges[kind], w.npages);

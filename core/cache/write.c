@@ -501,12 +501,17 @@ static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsecto
 	struct fby_write w fby_uninitialized;
 
 	do {
-		int decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
+		int decision;
+
+		w.wake = 0;
+		decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
 
 		if (decision == -FBY_E_VOLUME_DETACHED)
 			return fby_placed_write(p, volume, sector, nsectors, buf, done, wake);
-		if (decision != FBY_DONE)
+		if (decision != FBY_DONE) {
+			*wake |= w.wake; /* it may have given back a slot or a chunk */
 			return decision;
+		}
 		copy(p, &w, &vec, 1, (u64)*done * FBY_SECTOR);
 		commit(p, &w, true);
 		publish(p, &w);

@@ -117,6 +117,7 @@
 	X(REQUEST_FLUSH_LEFT_OUT, "a request that is to be durable is acknowledged without the flush that it is owed") \
 	X(REQUEST_TICKET_LEFT_OUT, "a request of a volume in a grouped pool is answered before its ticket is durable") \
 	X(REQUEST_TICKET_FAILED, "a write past a cached block waits for its release when the device has failed") \
+	X(REQUEST_WAKE_DROPPED, "a write that has to wait wakes nobody for the slot that it gives back") \
 	X(REQUEST_UNSETTLED, "a write-through is acknowledged before the origin has what went through the cache") \
 	X(STATIC_NO_FENCE, "a write to a static volume is acknowledged without its fence") \
 	X(STATIC_IN_PLACE, "a static volume's block is written over its newest page") \

@@ -55,7 +55,7 @@ const DIRECTED: [(Directed, &[&str]); 16] = [
     (("a drain to another origin", drains::another_origin), &[]),
     (("the gate", gate::all), &[]),
     (("clients' requests", requests::quick), &[]),
-    (("requests of a volume wait for tickets", groups::requests_wait), &["REQUEST_TICKET"]),
+    (("requests of a volume wait for tickets", groups::requests_wait), &["REQUEST_TICKET", "REQUEST_WAKE"]),
     (("isolation", isolation::quick), &["OWED_"]),
     (("nothing is kept in a drain", kept_cases::drain), &["KEPT_IN_DRAIN"]),
     (("pages that are kept", keeping::all),

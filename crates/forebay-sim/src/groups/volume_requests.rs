@@ -2,14 +2,14 @@
 //! Clients' requests (host/client_request.h) of a volume in a grouped pool: one is answered when the
 //! ticket of what it appended is durable, and a flush when that of everything before it is.  Only a
 //! write that a later flush makes durable may be answered earlier.  After each answer the power is
-//! cut, and the pool has what was promised.  Once the device has failed, none waits for what does not
-//! come.
+//! cut, and the pool has what was promised.  A write that has to wait passes on whom it wakes, and once
+//! the device has failed none waits for what does not come.
 
 use std::sync::atomic::AtomicU8;
 
 use forebay_engine::groups::{Durable, Persisted, TicketState};
 use forebay_engine::request::{Payload, Policy, Request, Runs, Wanted};
-use forebay_engine::sys;
+use forebay_engine::{sys, Wait};
 
 use super::explore::settle;
 use super::scenes::POOL;
@@ -112,6 +112,40 @@ fn client<'a>(scene: &VolumeScene, ssd: &'a Ssd) -> Result<Client<'a>, String> {
     Ok(Client { ssd, engine, policy: Policy::default() })
 }
 
+/// A write whose group is full waits, and gives its slot back, for which others wait: they are woken.
+fn wakes(durable: Durable, stepped: bool) -> Result<(), String> {
+    let scene = scene(durable);
+    let ssd = Ssd::new(scene.start()?, durable);
+    let client = client(&scene, &ssd)?;
+    client.engine.wait_prepare(Wait::Slot);
+    let data = vec![1; 16 * pattern::SECTOR];
+    for n in 0..1000 {
+        let (op, flags) = (sys::FBY_OP_WRITE, LATER);
+        let wanted = Wanted { volume: 0, op, flags, sector: 0, nsectors: 16 };
+        let mut request = Request::new(wanted, Runs::None, stepped);
+        let mut result = None;
+        loop {
+            let payload = Payload::Write(&data);
+            let next = client.engine.request_go(&mut request, &client.policy, payload, result);
+            result = Some(0);
+            if next == sys::FBY_NEXT_STEP || next == sys::FBY_NEXT_THROTTLE {
+                continue;
+            }
+            let (why, woken) = (request.why(), request.wake() & sys::FBY_WAKE_SLOT != 0);
+            client.engine.request_end(&mut request);
+            match (next, why) {
+                (sys::FBY_NEXT_DONE, _) => break,
+                (sys::FBY_NEXT_WAIT, sys::FBY_WAIT_TICKET) if woken => return Ok(()),
+                (sys::FBY_NEXT_WAIT, sys::FBY_WAIT_TICKET) => {
+                    return Err(format!("write {n} waits, and wakes nobody for its slot"));
+                }
+                _ => return Err(format!("write {n} asks for {next}, since {why}")),
+            }
+        }
+    }
+    Err("no write waits for a ticket".into())
+}
+
 /// Nothing is released any more, so no write that is to go past the cache waits for that.
 fn fails(durable: Durable, mode: u8) -> Result<(), String> {
     let scene = scene(durable);
@@ -164,6 +198,7 @@ pub fn requests_wait() -> Result<(), String> {
     kinds.try_for_each(|durable| {
         let modes = [sys::FBY_MODE_WRITE_BACK, sys::FBY_MODE_WRITE_THROUGH, sys::FBY_MODE_CLEANER];
         let all = run(durable)
+            .and_then(|()| [false, true].into_iter().try_for_each(|steps| wakes(durable, steps)))
             .and_then(|()| modes.into_iter().try_for_each(|mode| fails(durable, mode)));
         all.map_err(|e| format!("{durable:?}: {e}"))
     })
