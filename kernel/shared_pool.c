@@ -691,6 +691,14 @@ int fbk_volume_start(struct fbk_volume *v)
 	return 0;
 }
 
+/* Is the volume attached still, so that the detach is called again?  Requests are in flight, or, in
+ * a grouped pool, what was appended is not durable or the slot of its stream is held.
+ */
+static bool detach_waits(int rc)
+{
+	return rc == -FBY_E_BUSY || rc == FBY_WAIT_TICKET || rc == FBY_WAIT_SLOT;
+}
+
 /* Destage's requests in flight end, later ones fail, so the round is abandoned.  Nothing is lost
  * by that: the pool still holds everything. */
 void fbk_volume_stop(struct fbk_volume *v)
@@ -704,10 +712,10 @@ void fbk_volume_stop(struct fbk_volume *v)
 	for (;;) {
 		mutex_lock(&p->lock);
 		rc = p->gone ? 0 : fby_volume_detach(p->engine, v->index);
-		if (rc != -FBY_E_BUSY || !fby_asserts_hold(&p->asserts))
+		if (!detach_waits(rc) || !fby_asserts_hold(&p->asserts))
 			p->volume[v->index] = NULL;
 		mutex_unlock(&p->lock);
-		if (rc != -FBY_E_BUSY || (!fby_asserts_hold(&p->asserts) && !atomic_read(&v->in_flight)))
+		if (!detach_waits(rc) || (!fby_asserts_hold(&p->asserts) && !atomic_read(&v->in_flight)))
 			break;
 		fbk_kick_destage(p);
 		usleep_range(500, 2000);
