@@ -455,7 +455,7 @@ impl Marker {
         }
         // Written through the cache and past it, as write-through does.
         let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
-        let set = match holds(&info) {
+        let set = match self.lacks(engine, &info) {
             true => {
                 let there = turn.owed;
                 let set = self.set(engine, &mut turn, now(), there);

@@ -422,6 +422,27 @@ fn pages_of_a_pool_that_failed_never_replace_what_was_written_since() {
     assert_eq!(bed.version(1), 9);
 }
 
+/// A rescued origin has everything, and what is written past the cache then is there too: no mark is
+/// needed, and none could be counted.
+#[test]
+fn a_write_past_the_cache_of_a_pool_that_failed_needs_no_mark() {
+    let bed = OnDisk::new("past");
+    let pool = bed.pool(true);
+    let volume = bed.attach(&pool).unwrap();
+    volume.write_at_durably(&block(1, 5), BLOCK as u64).unwrap();
+    bed.dies_after(0);
+    volume.write_at_durably(&block(2, 5), 2 * BLOCK as u64).unwrap_err();
+    volume.drain(&mut |_| ControlFlow::Continue(())).unwrap();
+    let bypass_limit_bytes = Some(BLOCK as u64);
+    volume.set(&VolumeChange { bypass_limit_bytes, ..Default::default() });
+    volume.write_at_durably(&block(9, 5), 9 * BLOCK as u64).unwrap();
+    assert_eq!(bed.version(9), 5);
+    let marks = OriginMarks::at(&bed.disk(), Some(&bed.state())).unwrap();
+    assert_eq!(marks.status().unwrap().state, OriginState::Complete);
+    let _ = volume.detach();
+    pool.close().unwrap_err();
+}
+
 /// The device fails at each of the writes that a first write needs, those of the volume's record among
 /// them.  When it comes back, its pool has what was acknowledged, and may have the origin that lacks it.
 #[test]
