@@ -247,8 +247,12 @@ impl Core {
 
     /// The error of its disk, if that has failed.
     pub(crate) fn disk_failed(&self) -> Option<Error> {
-        let sender = self.sender.as_ref()?;
-        self.engine.medium_info().failed.then(|| sender.failed())
+        self.sender.as_ref().filter(|_| self.has_failed()).map(Sender::failed)
+    }
+
+    /// Its disk has failed: nothing more becomes durable.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.sender.is_some() && self.engine.medium_info().failed
     }
 
     /// An error of the engine that is about a log.

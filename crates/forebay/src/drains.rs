@@ -207,6 +207,8 @@ impl Core {
             v.lost_blocks = lost.len() as u64;
             v.uncounted &= !drained;
         }
+        // A watermark that cannot be recorded may have passed pages that the origin lacks.
+        let drained = drained && (!self.has_failed() || self.engine.volume_clean(index));
         let pages_left = match drained {
             true => passed_over.into(),
             false => v.pages.saturating_sub(v.lost_blocks),
@@ -364,7 +366,7 @@ impl Core {
                 let now = now.ok_or_else(detached)?;
                 // Only after its pages are released, so that they are counted.
                 let passed = raw.home >= upto && now.destage != DestageState::Committing;
-                d.ended = passed || self.engine.volume_clean(index);
+                d.ended = (passed && !self.has_failed()) || self.engine.volume_clean(index);
                 let attached = self.attached_as(index, d.first.uuid);
                 d.gone = attached.is_some_and(|attached| attached.origin.is_gone());
                 d.ended |= d.gone;

@@ -422,6 +422,29 @@ fn pages_of_a_pool_that_failed_never_replace_what_was_written_since() {
     assert_eq!(bed.version(1), 9);
 }
 
+/// The device fails at each of the writes that a drain needs.  The drain ends when the origin has
+/// everything, and says so.
+#[test]
+fn a_drain_says_what_is_there_when_the_device_fails_meanwhile() {
+    let mut failed = 0;
+    for after in (0..10).chain([12, 15, 20, 30, 50]) {
+        let bed = OnDisk::new("drained");
+        let pool = bed.pool(true);
+        let volume = bed.attach(&pool).unwrap();
+        for at in 0..20 {
+            volume.write_at_durably(&block(at, 5), at * BLOCK as u64).unwrap();
+        }
+        bed.dies_after(after);
+        let judged = pool.drain(None, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        failed += u32::from(pool.failed().is_some());
+        assert!(judged[0].complete, "after {after} writes: {}", judged[0]);
+        (0..20).for_each(|at| assert_eq!(bed.version(at), 5, "after {after} writes"));
+        let _ = volume.detach();
+        let _ = pool.close();
+    }
+    assert!((5..15).contains(&failed), "{failed}");
+}
+
 /// A rescued origin has everything, and what is written past the cache then is there too: no mark is
 /// needed, and none could be counted.
 #[test]
