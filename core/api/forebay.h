@@ -276,7 +276,8 @@ struct fby_volume_info {
 	u64 watermark; /* of a static volume: the last pass of destage that wrote back everything it had to */
 	/* Everything written up to this number is on the flushed origin, or was overwritten.  It
 	 * is the watermark, or 0 while a copy made within the pool is above the watermark.
-	 * Compare it only with the number that fby_volume_drain_upto returned. */
+	 * Compare it only with the number that fby_volume_drain_upto returned.  When the device of a
+	 * grouped pool has failed, it is how far rounds have come without a watermark. */
 	u64 home;
 	u32 marks;	/* of fby_volume_mark */
 	bool used;	/* the record is in use */

@@ -124,9 +124,9 @@ struct fby_refused {
 /* How far rounds have come since the device of a grouped pool failed; see rescue.c. */
 struct fby_rescue {
 	bool round; /* the present round is for that */
+	/* shared */
 	u64 upto; /* pages up to this number are on the origin, and flushed there, */
 	u64 refused; /* but for those that it refused; the lowest; 0: none */
-	/* shared */
 	bool all; /* everything was, when so many pages had been appended */
 	u64 appended;
 };
@@ -259,6 +259,8 @@ static inline bool fby_rescues(const struct fby_drain *p)
 }
 /* It has: is everything on the origin that it takes? */
 bool fby_rescued(const struct fby_drain *p, u16 volume);
+/* ... all pages up to this number. */
+u64 fby_rescue_home(const struct fby_drain *p, u16 volume);
 /* Lists the pages of a round.  None, and d->failed: those that were refused are tried after a pause. */
 void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake);
 void fby_rescue_flushed(struct fby_drain *p, u16 volume); /* the round's flush has succeeded */

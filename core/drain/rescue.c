@@ -27,6 +27,14 @@ bool fby_rescued(const struct fby_drain *p, u16 volume)
 	return fby_load_acquire(&r->all) && fby_load(&r->appended) == appended(p, volume);
 }
 
+u64 fby_rescue_home(const struct fby_drain *p, u16 volume)
+{
+	const struct fby_rescue *r = &p->volume[volume].destage.rescue;
+	u64 refused = fby_load(&r->refused), upto = fby_load(&r->upto);
+
+	return refused && refused <= upto ? refused - 1 : upto;
+}
+
 void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -44,8 +52,8 @@ void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake)
 		return;
 	}
 	/* Once more from the first page that the origin has refused, after a pause. */
-	r->upto = r->refused - 1;
-	r->refused = 0;
+	fby_store(&r->upto, r->refused - 1);
+	fby_store(&r->refused, (u64)0);
 	d->failed = true;
 }
 
@@ -64,10 +72,10 @@ void fby_rescue_flushed(struct fby_drain *p, u16 volume)
 			continue;
 		seq = fby_page_seq(p->cache, page->page, fby_load(&fby_chunk_of(p->space, page->page)->seq_min));
 		if ((r->refused == 0 || seq < r->refused) && !FBY_BUG(PAGES_RESCUE_REFUSED))
-			r->refused = seq;
+			fby_store(&r->refused, seq);
 	}
 	if (d->cut > r->upto)
-		r->upto = d->cut;
+		fby_store(&r->upto, d->cut);
 	if (r->refused == 0)
 		d->backoff_ns = 0;
 	r->round = false;

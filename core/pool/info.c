@@ -162,7 +162,11 @@ int fby_volume_info(struct fby_pool *p, u16 index, struct fby_volume_info *out)
 	/* moved_last is read after the watermark: pages that were below the watermark and have
 	 * been moved are included. */
 	out->home = fby_load(&dv->moved_last) <= out->watermark || FBY_BUG(COPIES_NOT_TOLD) ? out->watermark : 0;
-	if (fby_rescues(&p->drain) && fby_rescued(&p->drain, index))
-		out->home = fby_load_acquire(&p->space.seq) - 1;
+	if (fby_rescues(&p->drain)) {
+		u64 home = fby_rescued(&p->drain, index) ? fby_load_acquire(&p->space.seq) - 1 : fby_rescue_home(&p->drain, index);
+
+		if (home > out->home)
+			out->home = home;
+	}
 	return FBY_DONE;
 }

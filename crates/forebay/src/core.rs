@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant};
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub looked: Looked,
     /// The options that were set for all volumes since the pool was opened.
     pub for_all: Mutex<VolumeChange>,
+    /// Where the marks are of the volume that was attached last, if it was said.
+    pub marks_in: Mutex<Option<PathBuf>>,
 }
 
 /// Reads in the engine's counters that only looked for cached data.
@@ -96,6 +98,7 @@ impl Core {
             recovery: RecoveryReport::default(),
             looked: Looked::default(),
             for_all: Mutex::default(),
+            marks_in: Mutex::default(),
         };
         let named = |blocks: &[sys::fby_report_block], n: u32| {
             blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()

@@ -22,6 +22,7 @@ mod watch;
 pub use device::{Device, FileDevice};
 pub use disk::Disk;
 pub use forebay_engine::groups::Durable;
+pub use forebay_engine::Image;
 pub(crate) use late::Late;
 pub use medium::{GroupedMedium, GroupedOptions, UNREADABLE_MOST};
 pub use sender::{Sender, SenderCounts};

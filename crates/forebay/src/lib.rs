@@ -134,6 +134,7 @@ pub use origin::{
 pub use pages::Pages;
 pub use pool::{
     origin_known_by_name, NewVolume, OptionsChange, Placed, Pool, PoolMap, PoolOptions,
+    RescueProgress,
 };
 pub use printable::printable;
 pub use pulled::{

@@ -385,6 +385,13 @@ impl Judged {
             index: info.index,
             turn: Mutex::default(),
         };
+        if at.engine.medium_info().failed {
+            // Its disk takes no number, and nothing more is acknowledged: the mark stays as it is.
+            let is_marked = matches!(found, Found::Marked(_));
+            marker.on.store(is_marked, Ordering::Release);
+            marker.turn().owed = !is_marked && found != Found::Nothing;
+            return Ok(marker);
+        }
         if holds_some || found != Found::Nothing {
             // Its start time also covers data that was not drained then.
             let since = match &found {

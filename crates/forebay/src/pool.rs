@@ -10,9 +10,11 @@ mod look;
 mod maps;
 mod placed;
 mod report;
+mod rescue;
 
 pub use known::origin_known_by_name;
 pub use maps::PoolMap;
+pub use rescue::RescueProgress;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -499,6 +501,9 @@ impl Pool {
         let index = info.index;
         // From here on the origin is asked, which may hang.
         let (state, accept) = (o.state.as_deref(), o.accept_mark);
+        if let Some(state) = state {
+            *core.marks_in.lock().unwrap_or_else(|e| e.into_inner()) = Some(state.into());
+        }
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
         core.engine.volume_ready(index, volume::raw_holes(o.holes)).map_err(named)?;
@@ -578,7 +583,8 @@ impl Pool {
                 "accept the new size (--accept-changed-origin), and the volume grows",
             )),
         }
-        match core.read_only {
+        // Nothing can be recorded on a failed disk, and what the volume holds is to be had all the same.
+        match core.read_only || core.has_failed() {
             true => Ok(unchanged(recorded)),
             false => Ok(Recorded { identity: now, changed: Some(sectors) }),
         }
