@@ -2,18 +2,43 @@
 //! The disk of a pool that is written in groups has failed.
 //!
 //! Memory has all that was acknowledged, and destage writes it to the origins.  It is gone with this
-//! process, so the server ends only when the origins have it, or do not take it.
+//! process, so the server ends only when the origins have it, or do not take it.  Each volume is waited
+//! for by itself, as long as its origin progresses.  One that is not attached is attached for that.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Arc};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use forebay::{DrainProgress, Pool, RESCUED};
+use forebay::{Completeness, Pool, RescueProgress, Verdict, VolumeInfo, RESCUED};
 
-use crate::{warn, Error};
+use crate::server::Shared;
+use crate::{notify, warn, Error};
 
-/// An origin that takes nothing for so long is not waited for any more.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an origin is waited for that takes nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// One that answers with errors, or is away.
+    pub errors: Duration,
+    /// One that does not answer: a flush of a slow disk may take minutes.
+    pub silence: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { errors: Duration::from_secs(30), silence: Duration::from_secs(120) }
+    }
+}
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(50);
+/// So often a service manager is told that the end takes longer.
+const TELL: Duration = Duration::from_secs(5);
+/// What it waits for longer than for the next silent origin.
+const SPARE: Duration = Duration::from_secs(60);
+/// Threads whose volumes were judged may detach them for so long.
+const DETACH: Duration = Duration::from_secs(5);
 
 /// What the log has of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,58 +56,185 @@ impl Told {
             return;
         }
         let Some(failed) = pool.failed() else { return };
-        let attached: Vec<_> = pool.volumes().into_iter().filter(|v| v.attached).collect();
-        if attached.is_empty() {
+        let at_stake = pool.at_stake();
+        if at_stake.is_empty() {
             return;
         }
+        let (attached, others): (Vec<_>, Vec<_>) = at_stake.into_iter().partition(|v| v.attached);
         if *self == Told::Nothing {
             *self = Told::Failed;
             warn(format_args!(
                 "{failed}. What its volumes hold is being written to their origins from memory: keep this server running until it says that this is done"
             ));
+            others.iter().for_each(|v| {
+                warn(format_args!(
+                    "volume {}: is not attached, and holds {} bytes that its origin may lack: it is attached and written there when this server ends",
+                    v.label(),
+                    v.cached_bytes
+                ))
+            });
         }
-        if attached.iter().all(|v| v.rescued) {
+        if !attached.is_empty() && attached.iter().all(|v| v.rescued) {
             *self = Told::Rescued;
+            let rest = match others.is_empty() {
+                true => "end the server, and replace the disk",
+                false => "end the server, which then writes those that are not attached",
+            };
             warn(format_args!(
-                "pool {}: the origins of its volumes have all that was acknowledged as durable; end the server, and replace the disk",
+                "pool {}: the origins of its attached volumes have all that was acknowledged as durable; {rest}",
                 pool.path().display()
             ));
         }
     }
 }
 
-/// Waits until the origins have all, and says how the server ends; `None`: the disk has not
-/// failed, or no volume is attached.
-pub(crate) fn rescue(pool: &Pool) -> Option<Error> {
+/// What became of a volume.
+#[derive(Debug)]
+struct Outcome {
+    complete: bool,
+    code: u8,
+    /// With the volume's name.
+    text: String,
+}
+
+impl Outcome {
+    fn judged(c: &Completeness) -> Outcome {
+        // Of a pool that has failed, only this verdict says that the origin has everything.
+        let complete = c.complete && matches!(c.verdict, Verdict::Rescued | Verdict::Complete);
+        let code = match c.exit_code() {
+            0 | RESCUED if !complete => Verdict::Cached.exit_code(),
+            code => code,
+        };
+        Outcome { complete, code, text: format!("volume {}: {c}", c.volume) }
+    }
+
+    /// What is known without asking the origin.
+    fn given_up(pool: &Pool, v: &VolumeInfo, why: &str) -> Outcome {
+        let now = pool.volumes().into_iter().find(|now| now.uuid == v.uuid);
+        let c = now.as_ref().unwrap_or(v).completeness();
+        let outcome = Outcome::judged(&c);
+        match outcome.complete {
+            true => outcome,
+            false => {
+                Outcome { text: format!("{}; it was given up: {why}", outcome.text), ..outcome }
+            }
+        }
+    }
+}
+
+/// How far the origin of one volume has come.
+struct Watch {
+    progress: RescueProgress,
+    /// When `home` rose.
+    risen: RescueProgress,
+    /// Bytes that are progress though `home` does not rise: what an origin refuses is tried again
+    /// and again, with all that lies behind it.
+    most_bytes: u64,
+    /// When it last progressed, or was heard of.
+    progressed: Instant,
+    errors: bool,
+}
+
+impl Watch {
+    fn new(v: &VolumeInfo, now: RescueProgress) -> Watch {
+        Watch {
+            progress: now,
+            risen: now,
+            most_bytes: 2 * v.pages * 4096,
+            progressed: Instant::now(),
+            errors: false,
+        }
+    }
+
+    /// `away`: its origin cannot be asked for anything.  Some: it is not to be waited for any more.
+    fn look(&mut self, now: RescueProgress, away: bool, patience: &Patience) -> Option<String> {
+        let before = std::mem::replace(&mut self.progress, now);
+        if now.home > self.risen.home || now.written_bytes < self.risen.written_bytes {
+            (self.risen, self.progressed, self.errors) = (now, Instant::now(), false);
+        }
+        let since = now.written_bytes - self.risen.written_bytes;
+        let flushed = now.rounds != before.rounds && now.rounds - self.risen.rounds <= 2;
+        if (now.written_bytes != before.written_bytes && since <= self.most_bytes) || flushed {
+            (self.progressed, self.errors) = (Instant::now(), false);
+        }
+        self.errors |= now.errors != before.errors || away;
+        let silent = self.progressed.elapsed();
+        match self.errors {
+            true if silent >= patience.errors => {
+                Some(format!("its origin took nothing for {} s", silent.as_secs()))
+            }
+            false if silent >= patience.silence => {
+                Some(format!("its origin did not answer for {} s", silent.as_secs()))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A volume that is waited for.
+struct Waiting {
+    info: VolumeInfo,
+    watch: Watch,
+    given_up: Arc<AtomicBool>,
+}
+
+/// Attaches it if that is needed, and waits until its origin has everything.  It may hang with the
+/// origin.
+fn save(pool: &Pool, v: &VolumeInfo, given_up: &AtomicBool, tell: impl FnOnce(Outcome)) {
+    let name = v.label();
+    let attached = match v.attached {
+        true => None,
+        false => match pool.attach_for_rescue(&name) {
+            Ok(volume) => Some(volume),
+            Err(e) => {
+                let mut c = v.completeness();
+                c.not_attached(&e);
+                tell(Outcome::judged(&c));
+                return;
+            }
+        },
+    };
+    let drained = pool.drain(Some(&name), &mut |_, _| match given_up.load(Ordering::Acquire) {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    });
+    tell(match drained.map(|judged| judged.into_iter().next()) {
+        Ok(Some(c)) => Outcome::judged(&c),
+        Ok(None) => {
+            Outcome { complete: true, code: 0, text: format!("volume {name}: was removed") }
+        }
+        Err(e) => Outcome { complete: false, code: e.exit_code(), text: e.to_string() },
+    });
+    // Its mark goes, if the origin has everything.
+    drop(attached);
+}
+
+/// Waits until the origins have all, and says how the server ends; `None`: the disk has not failed, or
+/// no volume has anything.
+pub(crate) fn rescue(shared: &Arc<Shared>, patience: &Patience) -> Option<Error> {
+    let pool = shared.pool();
     pool.failed()?;
-    let attached: Vec<_> = pool.volumes().into_iter().filter(|v| v.attached).collect();
-    if attached.is_empty() {
+    let at_stake = pool.at_stake();
+    if at_stake.is_empty() {
         return None;
     }
     let path = pool.path().display();
-    if attached.iter().any(|v| !v.rescued) {
+    if at_stake.iter().any(|v| !v.rescued) {
         warn(format_args!(
             "pool {path}: its disk has failed, and what only memory has is written to the origins before the server ends; a second signal gives it up"
         ));
     }
-    let mut stuck = Stuck::default();
-    let drained = pool.drain(None, &mut |volume, progress| stuck.goes_on(volume, progress));
-    let judged = drained.or_else(|e| match e {
-        forebay::Error::Interrupted { .. } => {
-            attached.iter().map(|v| pool.completeness(&v.label())).collect()
+    let outcomes = wait_for_all(shared, at_stake, patience);
+    let left: Vec<_> = outcomes.iter().filter(|o| !o.complete).collect();
+    Some(match left.first() {
+        Some(first) => {
+            let texts: Vec<_> = left.iter().map(|o| o.text.as_str()).collect();
+            Error::service(
+                first.code,
+                format!("pool {path}: its disk has failed; {}", texts.join("; ")),
+                "if the disk comes back, the pool on it has what was acknowledged as durable: do not make a new pool there before",
+            )
         }
-        e => Err(e),
-    });
-    let judged = match judged {
-        Ok(judged) => judged,
-        Err(e) => return Some(Error::Pool(e)),
-    };
-    Some(match judged.iter().find(|c| !c.complete) {
-        Some(c) => Error::service(
-            c.exit_code(),
-            format!("pool {path}: its disk has failed; volume {}: {c}", c.volume),
-            "if the disk comes back, the pool on it has what was acknowledged as durable",
-        ),
         None => Error::service(
             RESCUED,
             format!("pool {path}: its disk has failed, and the origins of its volumes have all that was acknowledged as durable"),
@@ -91,20 +243,68 @@ pub(crate) fn rescue(pool: &Pool) -> Option<Error> {
     })
 }
 
-/// Since when each origin has taken nothing.
-#[derive(Default)]
-struct Stuck(HashMap<String, Instant>);
-
-impl Stuck {
-    fn goes_on(&mut self, volume: &str, p: &DrainProgress) -> ControlFlow<()> {
-        if p.origin_error.is_none() && p.origin_away.is_none() {
-            self.0.remove(volume);
-            return ControlFlow::Continue(());
+fn wait_for_all(
+    shared: &Arc<Shared>,
+    at_stake: Vec<VolumeInfo>,
+    patience: &Patience,
+) -> Vec<Outcome> {
+    let pool = shared.pool();
+    let (sender, ended) = mpsc::channel();
+    let (mut waiting, mut outcomes) = (Vec::new(), Vec::new());
+    let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    for (n, info) in at_stake.into_iter().enumerate() {
+        let given_up = Arc::new(AtomicBool::new(false));
+        let (sender, shared) = (sender.clone(), shared.clone());
+        let (v, stop) = (info.clone(), given_up.clone());
+        let work = move || save(shared.pool(), &v, &stop, |o| drop(sender.send((n, o))));
+        match Builder::new().name("fby-rescue".into()).spawn(work) {
+            Ok(thread) => threads.push(thread),
+            Err(e) => {
+                outcomes.push(Outcome::given_up(pool, &info, &format!("no thread: {e}")));
+                continue;
+            }
         }
-        let since = self.0.entry(volume.into()).or_insert_with(Instant::now);
-        match since.elapsed() >= PATIENCE {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
+        let now = pool.rescue_progress(&info).unwrap_or_default();
+        waiting.push((n, Waiting { watch: Watch::new(&info, now), info, given_up }));
     }
+    let mut told = None::<Instant>;
+    while !waiting.is_empty() {
+        if told.is_none_or(|at| at.elapsed() >= TELL) {
+            told = Some(Instant::now());
+            more_time(patience.silence + SPARE);
+        }
+        if let Ok((n, outcome)) = ended.recv_timeout(LOOK) {
+            if waiting.iter().any(|(of, _)| *of == n) {
+                waiting.retain(|(of, _)| *of != n);
+                if !outcome.complete {
+                    warn(&outcome.text);
+                }
+                outcomes.push(outcome);
+            }
+        }
+        waiting.retain_mut(|(_, w)| {
+            let away = || {
+                let now = pool.volumes().into_iter().find(|now| now.uuid == w.info.uuid);
+                now.is_some_and(|now| now.origin_away.is_some())
+            };
+            let Ok(now) = pool.rescue_progress(&w.info) else { return true };
+            let Some(why) = w.watch.look(now, away(), patience) else { return true };
+            w.given_up.store(true, Ordering::Release);
+            let outcome = Outcome::given_up(pool, &w.info, &why);
+            warn(&outcome.text);
+            outcomes.push(outcome);
+            false
+        });
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < DETACH && threads.iter().any(|t| !t.is_finished()) {
+        std::thread::sleep(LOOK);
+    }
+    outcomes
+}
+
+/// A service manager ends what takes too long to end.
+fn more_time(time: Duration) {
+    // Nobody may be there to be told.
+    let _ = notify::send(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
 }

@@ -28,6 +28,7 @@ mod service;
 mod socket;
 
 pub use exports::{Exports, Unserved};
+pub use failed::Patience;
 pub use forebay::runtime_dir;
 pub use place::{default_socket, uri, usable_socket, ReadyFile};
 pub use server::{Ready, Server};

@@ -16,7 +16,7 @@ use forebay::Pool;
 use serde_json::Value;
 
 use crate::control::Responder;
-use crate::failed::{rescue, Told};
+use crate::failed::{rescue, Patience, Told};
 use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
 use crate::{notify, warn, Error, ReadyFile, Result};
 
@@ -49,8 +49,9 @@ pub(crate) struct Shared {
     of_maps: AtomicU64,
     /// Volumes of whose changed origin the log tells, and none for the pool itself.
     told: Mutex<HashSet<String>>,
-    /// How the server ends, if the pool's disk had failed when it was to stop.
-    failed: OnceLock<Option<Error>>,
+    /// How the server ends, if the pool's disk has failed.
+    failed: Mutex<Option<Error>>,
+    patience: OnceLock<Patience>,
 }
 
 #[derive(Debug, Default)]
@@ -74,7 +75,8 @@ impl Server {
             control: control_state,
             of_maps: AtomicU64::new(0),
             told: Mutex::default(),
-            failed: OnceLock::new(),
+            failed: Mutex::default(),
+            patience: OnceLock::new(),
         });
         let (state, responder) = match Responder::start(control, &shared) {
             Ok(responder) => (Ok(responder.socket().to_path_buf()), Some(responder)),
@@ -90,6 +92,11 @@ impl Server {
 
     pub fn status(&self) -> ServerStatus {
         self.shared.status()
+    }
+
+    /// For origins that take nothing when the pool's disk has failed; at most once.
+    pub fn set_patience(&self, patience: Patience) {
+        let _ = self.shared.patience.set(patience);
     }
 
     /// From now on it is the server's, which stops it.
@@ -115,23 +122,34 @@ impl Server {
         // Nobody else has the pool when it closes.
         drop(self.responder);
         let pool = self.shared.pool.path().display().to_string();
+        // Whoever else keeps it: its disk has failed, and that is no end in order.
+        let failed = self.shared.failed().take();
+        let failed = failed.or_else(|| self.shared.pool.failed().map(Error::Pool));
         let left = |why: &str| {
             warn(format_args!(
                 "pool {pool}: {why}, so the pool is not closed in order: nothing is lost, and it is recovered when it is opened"
             ));
             Ok(())
         };
-        let Some(shared) = Arc::into_inner(self.shared) else {
-            return stopped.and(left("an origin that is tried again does not answer"));
+        let shared = match (Arc::into_inner(self.shared), failed) {
+            (shared, Some(failed)) => {
+                drop(shared.map(|shared| shared.pool.close()));
+                if let Err(e) = stopped {
+                    warn(e);
+                }
+                return Err(failed);
+            }
+            (None, None) => {
+                return stopped.and(left("an origin that is tried again does not answer"));
+            }
+            (Some(shared), None) => shared,
         };
-        let failed = shared.failed.into_inner().flatten();
-        stopped.and(match (shared.pool.close(), failed) {
-            (_, Some(failed)) => Err(failed),
+        stopped.and(match shared.pool.close() {
             // All services have stopped.  What is left of them ends with this process.
-            (Err(forebay::Error::PoolInUse { volumes, .. }), _) if volumes.is_empty() => {
+            Err(forebay::Error::PoolInUse { volumes, .. }) if volumes.is_empty() => {
                 left("a thread that waits for a disk still uses it")
             }
-            (closed, _) => closed.map_err(Error::Pool),
+            closed => closed.map_err(Error::Pool),
         })
     }
 }
@@ -186,13 +204,31 @@ impl Ready<'_> {
                 std::thread::sleep(TICK);
             }
         }
-        ended.and(stopped)
+        let done = ended.and(stopped);
+        if shared.failed().is_some() {
+            // The close says how it ends.
+            done.unwrap_or_else(warn);
+            return Ok(());
+        }
+        done
     }
 }
 
 impl Shared {
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<Error>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Once: the disk has failed, and the origins get what memory has.
+    fn rescue(self: &Arc<Self>) {
+        let mut failed = self.failed();
+        if failed.is_none() {
+            *failed = rescue(self, self.patience.get_or_init(Patience::default));
+        }
     }
 
     fn services(&self) -> MutexGuard<'_, Services> {
@@ -294,6 +330,10 @@ impl Shared {
     /// Takes away those that have ended by themselves.
     fn any_running(&self, outcome: &mut Result<()>) -> bool {
         let mut services = self.services();
+        if self.pool.failed().is_some() {
+            // One that has ended keeps its volumes attached until the origins have everything.
+            return services.running.iter().any(|s| !s.ended());
+        }
         let (ended, running): (Vec<_>, _) = services.running.drain(..).partition(|s| s.ended());
         services.running = running;
         let any = !services.running.is_empty();
@@ -308,9 +348,16 @@ impl Shared {
     }
 
     /// All at once.
-    fn stop_all(&self) -> Result<()> {
+    fn stop_all(self: &Arc<Self>) -> Result<()> {
         // While the origins are attached.
-        self.failed.get_or_init(|| rescue(&self.pool));
+        self.rescue();
+        let stopped = self.stop_services();
+        // It may have failed since.
+        self.rescue();
+        stopped
+    }
+
+    fn stop_services(&self) -> Result<()> {
         let running = {
             let mut services = self.services();
             services.stopping = true;
