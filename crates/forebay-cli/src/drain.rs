@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay::{
-    Away, Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool, Verdict,
-    Volume, VolumeInfo, WhenAway, RESCUED,
+    kept_where, Away, Completeness, DrainProgress, Drained, Error, Holes, LogInfo, LogLeft, Pool,
+    Verdict, Volume, VolumeInfo, WhenAway, RESCUED,
 };
 use forebay_server::{control::Client, runtime_dir, Error as ServerError};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -239,18 +239,19 @@ impl Bars {
             (None, None) => "",
         });
         let before = self.last.get(volume);
+        let kept = kept_where(p.pool_failed);
         if let (Some(error), true) =
             (&p.origin_error, before.is_none_or(|b| b.origin_error.is_none()))
         {
             let way_out = p.origin_way_out.as_deref().unwrap_or("see the system log");
             self.warn(&format!(
-                "forebay: volume {volume}: {error}; {way_out}; trying again; what is cached stays in the pool"
+                "forebay: volume {volume}: {error}; {way_out}; trying again; {kept}"
             ));
         }
         if let (Some(away), true) = (&p.origin_away, before.is_none_or(|b| b.origin_away.is_none()))
         {
             self.warn(&format!(
-                "forebay: volume {volume}: the drain waits for its origin, which is away {away}; what is cached stays in the pool"
+                "forebay: volume {volume}: the drain waits for its origin, which is away {away}; {kept}"
             ));
         }
         if let (Some(stuck), true) = (&p.stuck, before.is_none_or(|b| b.stuck.is_none())) {

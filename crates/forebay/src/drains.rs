@@ -408,6 +408,7 @@ fn drain_progress(first: &VolumeInfo, now: &VolumeInfo, started: Instant) -> Dra
             )
         }),
         origin_away: now.origin_away.clone(),
+        pool_failed: now.pool_failed,
         state: now.destage,
     }
 }

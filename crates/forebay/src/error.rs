@@ -221,7 +221,7 @@ pub enum Error {
     Incomplete(Box<crate::report::Completeness>),
 
     /// The volume was detached, or the server stopped, before a drain ended.
-    #[error("volume {name}: the drain did not end, because whoever has the pool open {why}; what is not on the origin yet stays safe in the pool, drain it again")]
+    #[error("volume {name}: the drain did not end, because whoever has the pool open {why}; what is not on the origin yet stays in the pool, or in the memory of its server if the pool's disk has failed: drain it again")]
     Stopped { name: String, why: &'static str },
 
     /// The request reaches beyond the end of the volume.
@@ -259,7 +259,7 @@ pub enum Error {
     Io { path: PathBuf, doing: &'static str, source: io::Error, way_out: String },
 
     /// The caller's progress function asked to stop.
-    #[error("volume {name}: interrupted; what is not on the origin yet stays safe in the pool")]
+    #[error("volume {name}: interrupted; what is not on the origin yet stays in the pool, or in the memory of its server if the pool's disk has failed")]
     Interrupted { name: String },
 
     /// The engine contradicted its own contract: a bug of ours.

@@ -144,13 +144,13 @@ pub use pulled::{
     ReceiveEvent, Receiver, ReceiverLimits, Run as PullRun, RunEnd as PullRunEnd,
 };
 pub use report::{
-    BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters, DestageState,
-    DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder, LogCheck,
-    LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind,
-    MediumChoice, MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist,
-    PoolStatus, RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump,
-    Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT,
-    RESCUED,
+    kept_where, BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters,
+    DestageState, DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder,
+    LogCheck, LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo,
+    MediaKind, MediumChoice, MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError,
+    Persist, PoolStatus, RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump,
+    SuperblockDump, Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable,
+    ERAS_WARN_PERCENT, RESCUED,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};

@@ -15,7 +15,7 @@ mod uuid;
 mod words;
 
 pub(crate) use completeness::{blocks_text, origin_way_out, LOST_LISTED, LOST_STUCK_WAY_OUT};
-pub use completeness::{Completeness, Drained, LogLeft, Verdict, RESCUED};
+pub use completeness::{kept_where, Completeness, Drained, LogLeft, Verdict, RESCUED};
 pub use dump::{
     BlockHistory, ChunkDump, ChunkState, EntryDump, EntryKind, SlotDump, SuperblockDump, WayDump,
 };

@@ -26,7 +26,8 @@ impl Volume {
     }
 
     /// Writes.  The data is durable when the call returns, except data that bypassed the cache
-    /// (see [`AttachOptions::bypass_limit_bytes`]), which a flush makes durable.
+    /// (see [`AttachOptions::bypass_limit_bytes`]), and that of a volume with a volatile cache
+    /// ([`Volume::has_volatile_cache`]).  A flush makes it durable.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.write(data, offset, false)
     }
@@ -53,7 +54,8 @@ impl Volume {
     }
 
     /// All acknowledged writes are durable when it returns.  Writes through the cache are
-    /// durable anyway; for those that bypassed it, the origin is flushed.  It is also flushed
+    /// durable anyway, unless the volume has a volatile cache ([`Volume::has_volatile_cache`]): the
+    /// flush waits for those.  For those that bypassed the cache, the origin is flushed.  It is also flushed
     /// once after an attach, since a host that crashed may have left unflushed writes.  An
     /// error is reported once; if several clients flush, each gets it from its own [`Flusher`].
     pub fn flush(&self) -> Result<()> {

@@ -165,9 +165,11 @@ impl Disk {
         Some(format!("the disk {} {hangs}", self.path.display()))
     }
 
-    /// The error of a pool that has failed.
-    pub fn failed(&self) -> Error {
-        const WAY_OUT: &str = "everything that was acknowledged as durable is on the disk; what was being written may be there or not. See the system log (dmesg) for the cause, repair or replace the disk (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
+    /// The error of a pool that has failed.  `volumes`: it has some, which memory has too.
+    pub fn failed(&self, volumes: bool) -> Error {
+        const LOGS: &str = "everything that was acknowledged as durable is on the disk; what was being written may be there or not. See the system log (dmesg) for the cause, repair or replace the disk (a copy of what can be read, made with ddrescue, is a pool too), and open the pool again";
+        const VOLUMES: &str = "everything that was acknowledged as durable is in memory, and goes from there to the origins while this process runs; what was being written may be there or not. See the system log (dmesg) for the cause, and forebay status for what an origin lacks. What no origin has got when the process ends is on the disk alone: repair it, or copy what can be read (ddrescue), before its pool is given up";
+        let way_out = if volumes { VOLUMES } else { LOGS };
         let (doing, source) = match self.watch.error() {
             Some((Asked::Flush, source)) => (
                 "the pool has failed and takes nothing more, since flushing its disk failed again and again",
@@ -179,7 +181,7 @@ impl Disk {
             ),
             None => ("the pool has failed and takes nothing more", io::ErrorKind::Other.into()),
         };
-        Error::Io { path: self.path.clone(), doing, source, way_out: WAY_OUT.into() }
+        Error::Io { path: self.path.clone(), doing, source, way_out: way_out.into() }
     }
 }
 

@@ -378,7 +378,7 @@ impl GroupedMedium {
 
     fn error(&self, e: Code) -> Error {
         match e.0 {
-            sys::FBY_E_MEDIUM => self.disk.failed(),
+            sys::FBY_E_MEDIUM => self.disk.failed(false),
             _ => open_error(self.disk.path(), e),
         }
     }

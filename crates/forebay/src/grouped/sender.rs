@@ -234,7 +234,9 @@ impl Sender {
 
     /// The pool has failed.
     pub fn failed(&self) -> Error {
-        self.disk.failed()
+        let volumes = 0..self.engine.info().sb.nvolumes as u16;
+        let used = |index| self.engine.volume_info(index).is_ok_and(|v| v.used || v.damaged);
+        self.disk.failed(volumes.into_iter().any(used))
     }
 
     /// Requests that have ended: to be read before the call that [`Sender::help`] is for.

@@ -130,6 +130,7 @@ impl Core {
             mode,
             durable,
             rescued: info.attached && self.rescued(index),
+            pool_failed: self.has_failed(),
         };
         v.origin_use = OriginUse::of(&v);
         Ok(v)

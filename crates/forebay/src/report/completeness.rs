@@ -155,6 +155,9 @@ pub struct Completeness {
     /// A static volume.
     #[serde(default)]
     pub is_static: bool,
+    /// The pool's disk has failed: what the origin lacks is in memory.
+    #[serde(default)]
+    pub pool_failed: bool,
 }
 
 impl Completeness {
@@ -204,6 +207,7 @@ impl Completeness {
             },
             origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
             attach_failed: false,
+            pool_failed: v.pool_failed,
         }
     }
 
@@ -254,6 +258,7 @@ impl Completeness {
                 None => Verdict::Cached,
             },
             pages_left: last.pages_left,
+            pool_failed: last.pool_failed,
             origin_way_out: origin_way_out.or(origin.as_ref().map(|_| away_way_out())),
             origin: origin.or(Some(format!("the drain was ended while it was {}", last.state))),
             ..Default::default()
@@ -280,13 +285,24 @@ impl Completeness {
             Verdict::LostBlocks if self.is_static => "overwrite them through the volume and drain again, or restore them from a backup; what is lost of a static volume is given up with all of it: drain it, then forebay volume remove --discard, and add it again",
             Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
             Verdict::Rescued => "replace the disk and make a new pool there; if the disk comes back, the pool on it is not to have this origin again (forebay volume remove --discard)",
+            Verdict::NotAttached if self.pool_failed => "stop the server, which attaches it then, and writes to its origin what memory has",
             Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
             Verdict::OriginFails => return Cow::Owned(format!(
-                "{}; what is cached stays safe in the pool",
-                self.origin_way_out.as_deref().unwrap_or(origin_way_out(None))
+                "{}; {}",
+                self.origin_way_out.as_deref().unwrap_or(origin_way_out(None)),
+                kept_where(self.pool_failed)
             )),
+            Verdict::Cached | Verdict::Unknown if self.pool_failed => kept_where(true),
             Verdict::Cached | Verdict::Unknown => "drain it again",
         })
+    }
+}
+
+/// Where that is which an origin lacks, as a part of a sentence.
+pub fn kept_where(pool_failed: bool) -> &'static str {
+    match pool_failed {
+        false => "what is cached stays safe in the pool",
+        true => "the pool's disk has failed, and what is cached is in memory alone: keep the server running until the origin has it",
     }
 }
 
@@ -551,6 +567,29 @@ mod tests {
                 let may_be = on(1) && !wrong;
                 assert_eq!((c.complete, c.exit_code() == 0), (may_be, may_be), "{c:?}");
                 assert_eq!(c.to_string().contains("NOT complete"), !may_be, "{c}");
+            }
+        }
+    }
+
+    /// Nothing is safe in a pool whose disk has failed, and no drain of the pool without its server
+    /// finds it.
+    #[test]
+    fn what_a_failed_pool_keeps_is_in_memory() {
+        for (attached, last_error) in
+            [(true, Some("write: EIO".to_string())), (true, None), (false, None)]
+        {
+            let v = VolumeInfo { attached, last_error, pool_failed: true, ..Default::default() };
+            let judged = Completeness::judge(&v, 3, vec![], None);
+            let unfinished = DrainProgress {
+                pages_left: 3,
+                origin_error: v.last_error.clone(),
+                pool_failed: true,
+                ..Default::default()
+            };
+            for c in [judged, Completeness::unfinished("v", &unfinished)] {
+                let way_out = c.way_out();
+                assert!(way_out.contains("memory") && !way_out.contains("safe"), "{c}");
+                assert!(!way_out.contains("without it") && c.exit_code() != 0, "{c}");
             }
         }
     }

@@ -305,6 +305,9 @@ pub struct VolumeInfo {
     /// The pool's disk has failed, and the origin has all that was acknowledged.
     #[serde(default)]
     pub rescued: bool,
+    /// The pool's disk has failed: what is cached is in the memory of this process.
+    #[serde(default)]
+    pub pool_failed: bool,
 }
 
 /// From here on status says that a static volume is to be drained and attached anew.
@@ -509,6 +512,9 @@ pub struct DrainProgress {
     /// The reason for the drain's wait: for how long the origin is away, and why.
     #[serde(default)]
     pub origin_away: Option<String>,
+    /// The pool's disk has failed: what is left is in memory.
+    #[serde(default)]
+    pub pool_failed: bool,
     pub state: DestageState,
 }
 
