@@ -68,7 +68,9 @@ at_end stop_disks
 
 # make_template [OPTIONS OF volume add]: a pool with the volume "data".
 make_template() {
-	rm -f "$work/template"
+	# The server of the last case was killed: its origin bears a mark, and this one has the same id.
+	rm -rf "$FOREBAY_STATE_DIR"
+	rm -f "$work/template" "$shm/origin.platter"
 	"$FOREBAY" create "$work/template" --size 10M --chunk-size 256K --medium ssd >"$work/create.log" 2>&1 || skip "no place for a pool in groups: $(cat "$work/create.log")"
 	truncate -s "$bytes" "$shm/origin.platter"
 	start_drive origin
