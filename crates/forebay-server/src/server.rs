@@ -352,7 +352,8 @@ impl Shared {
         // While the origins are attached.
         self.rescue();
         let stopped = self.stop_services();
-        // It may have failed since.
+        // It may have failed since, or before, while nothing was written.
+        self.pool.touch_disk();
         self.rescue();
         stopped
     }

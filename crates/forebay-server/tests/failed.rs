@@ -266,8 +266,8 @@ struct Keeper {
     /// Its origin had everything when it was stopped.
     rescued: AtomicBool,
     stopped: AtomicBool,
-    /// The disk fails while it stops.
-    kills: Option<Arc<Ssd>>,
+    /// The disk fails while it stops, and this says whether a write notices it.
+    kills: Option<(Arc<Ssd>, bool)>,
 }
 
 impl Service for Keeper {
@@ -285,9 +285,11 @@ impl Service for Keeper {
 
     fn stop(&self, _: &Stop) -> Result<()> {
         if let Some(volume) = self.volume.lock().unwrap().take() {
-            if let Some(ssd) = &self.kills {
+            if let Some((ssd, writes)) = &self.kills {
                 ssd.dead.store(true, SeqCst);
-                volume.write_at_durably(&[1; BLOCK], 12 << 20).unwrap_err();
+                if *writes {
+                    volume.write_at_durably(&[1; BLOCK], 12 << 20).unwrap_err();
+                }
             }
             self.rescued.store(volume.info().unwrap().rescued, SeqCst);
         }
@@ -353,16 +355,18 @@ fn no_end_on_a_failed_disk_is_a_success() {
 /// The disk fails when the server stops, and the volumes are detached by then.
 #[test]
 fn a_disk_that_fails_while_the_server_stops_is_seen() {
-    let bed = Bed::new("late", LONG, LONG);
-    let disk = bed.dir.file("disk", 16 << 20);
-    let pool = bed.server.pool();
-    add_file(pool, "v", &disk, 0);
-    let state = Some(bed.dir.path("marks"));
-    let v = pool.attach("v", &AttachOptions { state, ..always() }).unwrap();
-    fill(&v, 10);
-    let (volume, kills) = (Mutex::new(Some(v)), Some(bed.ssd.clone()));
-    bed.server.add(Arc::new(Keeper { volume, kills, ..Default::default() })).unwrap();
-    let e = bed.server.close().unwrap_err();
-    assert_eq!(e.exit_code(), 20, "{e}");
-    assert!(has_all(&std::fs::read(&disk).unwrap(), 10));
+    for writes in [true, false] {
+        let bed = Bed::new("late", LONG, LONG);
+        let disk = bed.dir.file("disk", 16 << 20);
+        let pool = bed.server.pool();
+        add_file(pool, "v", &disk, 0);
+        let state = Some(bed.dir.path("marks"));
+        let v = pool.attach("v", &AttachOptions { state, ..always() }).unwrap();
+        fill(&v, 10);
+        let (volume, kills) = (Mutex::new(Some(v)), Some((bed.ssd.clone(), writes)));
+        bed.server.add(Arc::new(Keeper { volume, kills, ..Default::default() })).unwrap();
+        let e = bed.server.close().unwrap_err();
+        assert_eq!(e.exit_code(), 20, "{e}");
+        assert!(has_all(&std::fs::read(&disk).unwrap(), 10));
+    }
 }

@@ -2,6 +2,8 @@
 //! What becomes of volumes when the disk of their pool has failed: memory has what they hold, and it
 //! is gone with the process.
 
+use forebay_engine::sys;
+
 use super::Pool;
 use crate::attach::AttachOptions;
 use crate::error::Result;
@@ -28,6 +30,23 @@ impl Pool {
         let lost = |v: &VolumeInfo| v.damaged || v.holes + v.holes_unknown > 0;
         let all = self.volumes().into_iter();
         all.filter(|v| v.attached || v.pages > 0 || lost(v)).collect()
+    }
+
+    /// Writes a record as it is, of a volume that is not attached and holds something: a disk that
+    /// died while nothing was written is noticed so.
+    pub fn touch_disk(&self) {
+        let core = self.0.core();
+        if core.sender.is_none() || core.read_only {
+            return;
+        }
+        let _volumes = self.0.volumes();
+        let idle = |v: &VolumeInfo| !v.attached && !v.damaged && v.pages > 0;
+        let Some(v) = core.volumes().into_iter().find(idle) else { return };
+        if let Ok(raw) = core.engine.volume_info(v.index) {
+            let (identity, sectors) = (sys::text(&raw.spec.identity), raw.spec.origin_sectors);
+            // The pool remembers the error.
+            let _ = core.engine.volume_rebind(v.index, &identity, sectors);
+        }
     }
 
     pub fn rescue_progress(&self, volume: &VolumeInfo) -> Result<RescueProgress> {
