@@ -64,7 +64,7 @@ pub struct Tally {
     pub entries_dropped: u64,
     pub checks: u64,
     pub volumes_added: u64,
-    /// Of these volumes.
+    /// How many of these volumes were static.
     pub static_volumes: u64,
     pub volumes_removed: u64,
     pub drains: u64,

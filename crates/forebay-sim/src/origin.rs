@@ -68,8 +68,8 @@ impl Origin {
         self.durable[sector as usize]
     }
 
-    /// What the sector may hold when power is cut: the durable write, one that no flush covers, or
-    /// pieces of it.
+    /// The sector's possible content after a power cut: the durable write, one that no flush covers,
+    /// or pieces of it.
     pub fn after_cut(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let unflushed = self.cache.iter().filter(move |u| u.sector == sector);
         let ids = unflushed.flat_map(|u| [u.id, if u.may_tear { BAD } else { u.id }]);
@@ -93,7 +93,7 @@ impl Origin {
         }
     }
 
-    /// The same for a caller who relies on whole sectors, as disks provide them.
+    /// As above, for a caller who relies on whole sectors, as disks provide them.
     pub fn write_whole(&mut self, sector: u64, data: &[u8]) {
         let before = self.cache.len();
         self.write(sector, data);
@@ -137,7 +137,7 @@ impl Origin {
         let lands = rng.range(5, 95);
         for u in std::mem::take(&mut self.cache) {
             self.flushed += 1;
-            // Of two writes to a sector the older may be the one that stays.
+            // The older of two writes to a sector may be the one that stays.
             let id = match loss {
                 Loss::All => continue,
                 Loss::Nothing => u.id,

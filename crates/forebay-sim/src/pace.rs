@@ -103,7 +103,7 @@ impl Load {
         self.pool_mib * self.times * 256
     }
 
-    /// The same blocks each time.
+    /// Uses the same blocks each time.
     fn pattern(&self) -> Blocks {
         Blocks::new(self.pattern, self.blocks(), self.seed)
     }
@@ -134,7 +134,7 @@ pub struct Report {
     pub oldest_s: f64,
     /// Share of the pool that held live pages at the end.
     pub live: f64,
-    /// Of writes in windows of 0.5 s.
+    /// Variation of the write rate between windows of 0.5 s.
     pub coefficient_of_variation: f64,
     pub slowest_window_per_s: f64,
     pub windows_with_nothing: u32,

@@ -613,7 +613,7 @@ impl Run<'_> {
                     At::Origin => Ok(()),
                     At::Until(then) if then > self.now_ns => Ok(()),
                     At::Sent => self.go(at, false, sys::FBY_SENT),
-                    // Of the answers possible here only that to DRAIN depends on the result.
+                    // Only the answer to DRAIN depends on the result here.
                     At::Ready | At::Until(_) => {
                         let gives_up = i32::from(self.rng.one_in(100)) * EIO;
                         self.go(at, false, gives_up)

@@ -166,7 +166,7 @@ pub enum Mark {
         sector: u64,
         data: Vec<u8>,
     },
-    /// The same for a write past the cache.
+    /// As above, for a write past the cache.
     OriginPast {
         vol: usize,
         sector: u64,

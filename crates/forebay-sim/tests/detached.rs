@@ -42,7 +42,7 @@ struct World {
     shape: Shape,
     now_ns: u64,
     rng: Rng,
-    /// What calls have reported since writers were last woken.
+    /// The bits that calls have reported since writers were last woken.
     wake: u32,
 }
 

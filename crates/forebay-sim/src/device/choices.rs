@@ -7,7 +7,7 @@ use crate::rng::Rng;
 
 #[derive(Clone, Debug)]
 pub enum Choices {
-    /// What was taken at each decision of this run, and of how many.
+    /// The choice taken at each decision of this run, and the number of choices there.
     All {
         path: Vec<(u32, u32)>,
         at: usize,

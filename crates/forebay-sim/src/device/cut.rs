@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a power cut leaves of a device: all of it where that is little, else chosen by shape
+//! The states of a device after a power cut: all if they are few, else chosen by shape
 //! (of each write none, all, each block missing, each alone, each prefix) and at random.
 
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ pub struct Images {
     pub random: u32,
 }
 
-/// What is left.
+/// The state after the cut.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub disk: Disk,
@@ -42,7 +42,7 @@ pub struct Image {
     pub lied: bool,
 }
 
-/// What a cut leaves of a block: version 0 is the durable one.
+/// The version of a block after a cut: version 0 is the durable one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pick {
     Version(u16),
@@ -239,7 +239,7 @@ impl Cut {
         }
     }
 
-    /// Of each write that is open its blocks: places in `open`, and the version there.
+    /// The blocks of each write that is open: places in `open`, and the version there.
     fn writes(&self) -> Vec<Vec<(usize, u16)>> {
         let mut writes = std::collections::BTreeMap::<usize, Vec<(usize, u16)>>::new();
         for (at, open) in self.open.iter().enumerate() {
@@ -256,7 +256,7 @@ impl Cut {
         give: &mut impl FnMut(&[Pick]) -> Result<(), E>,
     ) -> Result<(), E> {
         let writes = self.writes();
-        // Of each write: which blocks land.  Of a block the newest version that lands counts.
+        // Chooses which blocks of each write land.  The newest version of a block that lands counts.
         let picks = |lands: &dyn Fn(usize, usize) -> bool| {
             let mut newest = vec![0; self.open.len()];
             for (w, blocks) in writes.iter().enumerate() {

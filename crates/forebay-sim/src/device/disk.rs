@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use crate::rng::mix;
 
-/// What a drive writes as a whole, however it was cut.
+/// Bytes that a drive writes wholly or not at all, even if power is cut.
 pub const SECTOR: usize = 512;
 
 /// The bytes of one block, with their hash.
@@ -44,7 +44,7 @@ impl Block {
 pub struct Disk {
     unit: usize,
     blocks: Vec<Option<Rc<Block>>>,
-    /// Of all blocks and their places.
+    /// Hash of all blocks and their places.
     hash: u64,
 }
 

@@ -33,7 +33,7 @@ pub use choices::Choices;
 pub use cut::{Cut, Image, Images};
 pub use disk::{Block, Disk, SECTOR};
 
-/// Where the blocks of a write go.
+/// The destination of a write's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Path {
     #[default]
@@ -61,7 +61,7 @@ pub enum End {
     },
 }
 
-/// What there is of a write that failed.
+/// The blocks of a failed write that may be on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Landed {
     Nothing,
@@ -83,7 +83,7 @@ enum State {
 
 #[derive(Clone, Debug)]
 struct Write {
-    /// Where the driver wanted it.
+    /// The place that the driver asked for.
     first: usize,
     /// The blocks that it goes to, with what goes there.
     blocks: Vec<(usize, Rc<Block>)>,
@@ -122,11 +122,11 @@ pub struct Counts {
 }
 
 pub struct Device {
-    /// What is durable for certain.
+    /// The content that is durable for certain.
     durable: Disk,
-    /// What reads show.
+    /// The content that reads show.
     visible: Disk,
-    /// What reads showed before, for stale ones.
+    /// The content that reads showed before, for stale reads.
     before: BTreeMap<usize, Rc<Block>>,
     /// Oldest first.
     versions: BTreeMap<usize, Vec<Version>>,
@@ -453,7 +453,7 @@ impl Device {
         self.visible.block(block).cloned()
     }
 
-    /// What a power cut at this moment may leave.
+    /// The states that a power cut at this moment may leave.
     pub fn cut(&self) -> Cut {
         let writes: Vec<u32> = self.writes.keys().copied().collect();
         let group = |id: u32| writes.binary_search(&id).unwrap_or(0);

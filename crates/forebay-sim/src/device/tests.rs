@@ -32,7 +32,7 @@ fn left(device: &Device, blocks: &[usize]) -> BTreeSet<Vec<Option<Vec<u8>>>> {
     seen
 }
 
-/// Of one block.
+/// The contents that one block may have after a cut.
 fn one(device: &Device, block: usize) -> BTreeSet<Option<Vec<u8>>> {
     left(device, &[block]).into_iter().map(|mut b| b.remove(0)).collect()
 }
@@ -311,7 +311,7 @@ fn each_event_is_recorded_as_a_cut() {
 
 // --- a log on the device ---------------------------------------------------------------
 
-/// What the driver may let happen, and how often in a run.
+/// The events that the driver may cause, and how often in a run.
 #[derive(Clone, Copy)]
 struct World {
     records: u64,
@@ -513,7 +513,7 @@ fn each_mistake_of_the_log_is_found() {
     }
 }
 
-/// What a log cannot do: find out that the device lies.  The images say where it shows.
+/// A log cannot find out that the device lies.  The images say where it shows.
 #[test]
 fn a_device_that_lies_about_flushes_loses_what_was_acknowledged() {
     let mut device = device(4);

@@ -78,7 +78,7 @@ pub struct Wal {
     /// To be written again.
     again: Vec<Group>,
     sent: BTreeMap<u32, Group>,
-    /// Of these, those that were in flight when a flush failed.
+    /// Those of them that were in flight when a flush failed.
     doubted: BTreeSet<u32>,
     /// Ended, without a flush since.
     ended: Vec<Group>,
@@ -205,7 +205,7 @@ impl Wal {
         Some(group)
     }
 
-    /// What is to be sent now, and to be named by `id` then.
+    /// The request to be sent now, which gets the name `id`.
     pub fn next(&mut self, id: u32) -> Option<Io> {
         let most = if self.mistake == Mistake::TwoInFlight { 2 } else { 1 };
         if self.sent.len() < most {

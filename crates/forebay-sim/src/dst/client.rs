@@ -50,7 +50,7 @@ struct WriteTask {
     durable: bool,
     /// For writes that bypassed the cache, in that case.
     gate: Option<Gate>,
-    /// The same if the request is not durable.
+    /// The same for a request that is not durable.
     later: Option<Ticket>,
 }
 

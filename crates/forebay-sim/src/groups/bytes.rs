@@ -20,7 +20,7 @@ use crate::logs::script::{body, guid, id_of, name};
 const ROW: usize = 32;
 const CHUNK: usize = 64 << 10;
 
-/// What is done to a pool.
+/// An operation on a pool.
 pub(super) type Damage = fn(&mut Disk);
 
 fn scene() -> Scene {
@@ -97,7 +97,7 @@ fn superblocks(disk: &mut Disk, at: usize, value: u32) {
 const FIRST: usize = CHUNK;
 const GROUPS: usize = CHUNK + 3 * UNIT;
 
-/// Of log 0, which has chunk 0 and in it a group at block 3 and one at block 4.
+/// For log 0, which has chunk 0, with a group at block 3 and one at block 4.
 const DAMAGES: [(&str, Damage); 18] = [
     ("nothing", |_| {}),
     ("the superblock is gone", |d| zero(d, 0)),
@@ -181,7 +181,7 @@ fn outcome(ssd: &Ssd, disk: &Disk) -> String {
     out
 }
 
-/// What `tests/golden/grouped.txt` is to have.
+/// The expected content of `tests/golden/grouped.txt`.
 pub fn bytes() -> Result<String, String> {
     let [open, closed] = pools()?;
     let mut out = String::new();

@@ -15,7 +15,7 @@ use crate::device::{Block, Disk};
 use crate::logs::script::{id_of, name};
 use crate::rng::Rng;
 
-/// What happens to a block.
+/// The damage of a block.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Unreadable,

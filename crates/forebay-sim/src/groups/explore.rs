@@ -29,9 +29,9 @@ use crate::rng::mix;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Of one cut.
+    /// Images of one cut.
     pub images: Images,
-    /// Of one cut inside a recovery.
+    /// Images of one cut inside a recovery.
     pub nested: Images,
     /// One of so many images has its recovery cut too.
     pub nested_every: u64,
@@ -57,7 +57,7 @@ impl Bounds {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Explored {
     pub scenes: u64,
-    /// Of which so many were run in all orders.
+    /// How many of these scenes were run in all orders.
     pub complete: u64,
     pub runs: u64,
     pub cuts: u64,
@@ -69,8 +69,8 @@ pub struct Explored {
     /// Entries never acknowledged that were there all the same.
     pub unacknowledged: u64,
     pub again: u64,
-    /// Of volumes: rounds of destage, pages copied within the pool, images that were destaged, and
-    /// runs in which the device failed and the origins got everything.
+    /// In scenes with volumes: rounds of destage, pages copied within the pool, images that were
+    /// destaged, and runs in which the device failed and the origins got everything.
     pub rounds: u64,
     pub copies: u64,
     pub drained: u64,
@@ -96,7 +96,7 @@ impl Explored {
     }
 }
 
-/// What a recovery finds of each log: nothing where it is in no period.
+/// The result of a recovery for each log: None for a log that is in no period.
 type Found = Vec<Option<Vec<u64>>>;
 
 /// A recovery with its replay.
@@ -287,7 +287,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// What recovery finds on a disk.
+    /// The result of recovery on a disk.
     fn found(&mut self, disk: &Disk, further: bool) -> Result<Rc<Found>, String> {
         if let Some(found) = self.seen.get(&disk.hash()) {
             return Ok(Rc::clone(found));

@@ -146,7 +146,7 @@ fn judge(ssd: &Ssd, disk: &Disk, n: u64, seen: &mut Formats) -> Result<(), Strin
     new_pool(ssd).map_err(|e| format!("formatted once more: {e}"))
 }
 
-/// What is on the device before the format: nothing, or a pool of this chunk size.
+/// The content of the device before the format: nothing, or a pool of this chunk size.
 fn before(durable: Durable, chunk: Option<u32>, sizes: &[u32]) -> Result<Disk, String> {
     let ssd = Ssd::new(Disk::new(UNIT, BLOCKS), durable);
     if let Some(chunk) = chunk {

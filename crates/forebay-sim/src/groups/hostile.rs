@@ -39,7 +39,7 @@ struct State {
     name: &'static str,
     disk: Disk,
     older: Vec<Disk>,
-    /// Of each log: its entries, and what it has synced.
+    /// The entries of each log, and what it has synced.
     entries: [Vec<Entry>; LOGS],
     synced: [u64; LOGS],
     /// Entries of the last group of each log.
@@ -228,7 +228,7 @@ fn dump(engine: &Engine) -> Result<(), String> {
     Ok(())
 }
 
-/// What a replay of the log hands out, and whether a loss was reported; None: refused.
+/// The entries that a replay of the log hands out, and whether it reported a loss; None: refused.
 fn replay(
     engine: &Engine,
     state: &State,

@@ -14,7 +14,7 @@ use crate::device::{Block, Disk};
 use crate::engine::Decision;
 use crate::logs::script::{body, guid, id_of, name};
 
-/// What an append has written, apart from the open line of its chunk.
+/// The blocks that an append has written, except the open line of its chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lost {
     /// Its blocks are what they were before.
@@ -86,7 +86,7 @@ fn lose(disk: &mut Disk, before: &Disk, after: &Disk, how: Lost) {
     }
 }
 
-/// What a log has, and whether it is complete.
+/// The entries of a log, and whether they are complete.
 fn replay(engine: &Engine, log: usize) -> Result<(Vec<u64>, bool), String> {
     let index = engine.log_find(&name(log)).map_err(|e| format!("find: {e}"))?;
     let info = engine.log_info(index).map_err(|e| format!("info: {e}"))?;

@@ -87,7 +87,7 @@ impl Any {
     }
 }
 
-/// What else is shown of grouped pools.
+/// Counts of the other checks of grouped pools.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Others {
     /// Images with a damaged block, and those whose losses were reported.
@@ -122,7 +122,7 @@ pub(crate) fn search(runs: u64, limit: Option<std::time::Duration>) -> Result<()
         .try_for_each(|scene| explore(scene, bounds, limit).map(|_| ()))
 }
 
-/// The same with volumes.
+/// As `search`, with volumes.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn search_volumes(runs: u64, limit: Option<std::time::Duration>) -> Result<(), String> {
     let bounds = Bounds::new(32, runs);

@@ -111,9 +111,9 @@ pub(super) struct Run<'a> {
     period: Vec<u64>,
     /// Appends between their steps.
     writers: BTreeMap<u16, (Append, usize, u64)>,
-    /// What holds inside the present operation: what it has begun, and nothing that it ends.
+    /// The state during the present operation: with what it has begun, without what it ends.
     during: Option<Vec<Known>>,
-    /// What was done, for the message of a violation.
+    /// The operations so far, for the message of a violation.
     steps: Vec<String>,
 }
 

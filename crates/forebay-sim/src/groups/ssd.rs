@@ -17,8 +17,8 @@ pub struct State {
     pub device: Device,
     durable: Durable,
     image: Vec<u8>,
-    /// Of each block of the image the block of a disk that it is a copy of, unless the engine has
-    /// changed it.
+    /// For each block of the image: the block of a disk that it is a copy of, unless the engine
+    /// has changed it.
     copies: Vec<Option<Rc<Block>>>,
     /// Lines that could not be read from the device, and were not stored since.
     unread: BTreeSet<usize>,
@@ -118,7 +118,7 @@ impl Store for Ssd {
         self.state_mut().write(at, src);
     }
 
-    /// What must be durable goes by requests and persist.
+    /// Content that must be durable goes by requests and persist.
     fn fence(&self, _: u64, _: usize) {}
 
     fn read(&self, at: u64, bytes: usize, take: impl FnOnce(&[u8])) -> bool {

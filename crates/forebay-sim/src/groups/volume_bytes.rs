@@ -102,7 +102,7 @@ fn durable_now(ssd: &Ssd) -> Disk {
     ssd.state().device.cut().durable().clone()
 }
 
-/// What each step costs; the pool with open chunks, and closed.
+/// The requests of each step; the pool with open chunks, and closed.
 fn run(durable: Durable) -> Result<(String, [Disk; 2]), String> {
     let scene = scene(durable);
     let ssd = Ssd::new(scene.start()?, durable);

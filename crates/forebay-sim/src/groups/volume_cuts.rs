@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a cut leaves of volumes in a grouped pool, and of their origins.  For each image:
+//! The states of volumes in a grouped pool, and of their origins, after a cut.  For each image:
 //!
 //! * open, recovery, fby_check() and attach find nothing wrong or missing;
 //! * each sector shows the last version that was acknowledged or read, or a newer one, whatever
@@ -25,7 +25,7 @@ use crate::origin::{Loss, Origin};
 use crate::pattern;
 use crate::rng::{mix, Rng};
 
-/// Of each volume and sector: what the pool has; nothing: the origin's.
+/// The pool's content of each sector, by volume; None: the origin's counts.
 type Found = Vec<Vec<Option<u64>>>;
 
 pub(super) struct Cuts<'a> {

@@ -37,7 +37,7 @@ pub struct Flips {
     pub harmless: u64,
     /// Some sectors answer with an error.
     pub isolated: u64,
-    /// Of these, attach needed the order to isolate.
+    /// For how many of these attach needed the order to isolate.
     pub asked: u64,
     /// Taken for a torn group.
     pub torn: u64,
@@ -47,7 +47,7 @@ pub struct Flips {
 
 struct State {
     disk: Disk,
-    /// What each sector holds, and what those of the last group held before.
+    /// The content of each sector, and the content before for those of the last group.
     truth: Vec<u64>,
     before: Vec<u64>,
     closed: bool,

@@ -49,7 +49,7 @@ pub struct VolumeScene {
     pub refusals: u32,
 }
 
-/// Of each volume.
+/// Sectors of each volume.
 pub(super) const SECTORS: u64 = 80;
 /// Requests of destage in flight.
 const DESTAGED: usize = 2;
@@ -123,17 +123,17 @@ impl VolumeScene {
     }
 }
 
-/// What was written to a volume, and its origin.
+/// The writes to a volume, and its origin.
 #[derive(Clone)]
 pub(super) struct Known {
-    /// Of each sector, oldest first: the write's id, and its ticket.
+    /// For each sector, oldest first: the write's id, and its ticket.
     versions: Vec<Vec<(u64, u64)>>,
     pub origin: Origin,
     /// Sectors on their way to the origin: the request, where, what.
     pub on_the_way: Vec<(u32, u64, u64)>,
 }
 
-/// Of each volume and sector: no older version than this one may be seen.
+/// By volume and sector: the oldest version that may be seen.
 pub(super) type Floors = Vec<Vec<usize>>;
 
 impl Known {
@@ -154,7 +154,7 @@ impl Known {
         self.versions[sector as usize][floor..].iter().any(|(version, _)| *version == id)
     }
 
-    /// What the origin may have of a sector after a cut.
+    /// The versions of a sector that the origin may have after a cut.
     pub(super) fn after_cut(&self, sector: u64) -> impl Iterator<Item = u64> + '_ {
         let sent = self.on_the_way.iter().filter(move |(_, at, _)| *at == sector);
         let sent = sent.flat_map(|(.., id)| [*id, if *id == pattern::ZERO { *id } else { BAD }]);
@@ -175,7 +175,7 @@ enum Step {
 struct Flight {
     io: forebay_engine::Io,
     volume: usize,
-    /// Of a flush: what it covers.
+    /// The writes that a flush covers.
     mark: u64,
 }
 
@@ -189,7 +189,7 @@ pub(super) struct Run<'a> {
     op: usize,
     /// Sectors of the operation that are done.
     part: u64,
-    /// What a flush waits for: a ticket, and how far each sector was then.
+    /// The ticket that a flush waits for, and the version of each sector at that time.
     flushing: Option<(u64, Vec<usize>)>,
     next_id: u64,
     blocked: bool,
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a read shows is the last write, and is not taken back.
+    /// Checks that a read shows the last write, and that no cut takes it back.
     fn read(&mut self, volume: usize, block: u64) -> Result<bool, String> {
         let mut buf = [0; 4096];
         let read = self.engine.read_block(self.index[volume], block, 0, &mut buf);

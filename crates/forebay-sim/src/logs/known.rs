@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a log at one place of a run: what a replay after a cut there must hand out, and
-//! what it must not.
+//! The known state of a log at one place of a run: the entries that a replay after a cut there must
+//! hand out, and those that it must not.
 
 use std::collections::BTreeSet;
 
