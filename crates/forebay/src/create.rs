@@ -49,7 +49,7 @@ impl CreateOptions {
         match self.medium {
             MediumChoice::Memory => false,
             MediumChoice::Ssd => true,
-            // What cannot be mapped.
+            // Only media that cannot be mapped are written in groups.
             MediumChoice::Auto => match on_disk::look(path) {
                 on_disk::Found::Disk { .. } => true,
                 on_disk::Found::Grouped(_) => is_block_device(path),

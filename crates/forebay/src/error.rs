@@ -108,7 +108,7 @@ pub enum Error {
     #[error("{}: holds {found}; nothing was written. If it may be destroyed, format with force (--force)", path.display())]
     NotBlank { path: PathBuf, found: String },
 
-    /// What would be written to holds something.
+    /// The place to be written holds content.
     #[error("{}: holds {found}; nothing was written. {way_out}", path.display())]
     HoldsData { path: PathBuf, found: String, way_out: String },
 

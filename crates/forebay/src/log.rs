@@ -46,7 +46,7 @@ impl Ticket {
     }
 }
 
-/// What a submit found: see [`Log::submit_now`].
+/// The result of a submit: see [`Log::submit_now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted {
     /// The entry has its place.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a disk or file is worth as the medium of a pool.
+//! The worth of a disk or file as the medium of a pool.
 //!
 //! [`MediumFacts::of`] reads what the system says of it, [`MediumFacts::refusals`] names what
 //! makes it unfit, [`measure`] times durable writes, and [`judge`] says what kind of medium it

@@ -22,7 +22,7 @@ use crate::origin::read_full;
 use crate::report::{MediaInfo, MediaKind, Persist};
 pub(crate) use create::{check_room, create};
 
-/// What lies at a path, by a look that reads and takes no lock.
+/// The kind of content at a path, by a look that reads and takes no lock.
 pub(crate) enum Found {
     /// To be mapped, or nothing that can be looked at.
     Mapped,

@@ -58,7 +58,7 @@ impl Extent {
         Extent { len, hole: false, zero: false }
     }
 
-    /// Of a file: it reads as zeroes.
+    /// A hole of a file: it reads as zeroes.
     pub fn hole(len: u64) -> Extent {
         Extent { len, hole: true, zero: true }
     }

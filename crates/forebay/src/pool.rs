@@ -160,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// The same on media that is already open.
+    /// As above, on media that is already open.
     pub fn open_media(media: Media, o: &PoolOptions) -> Result<Pool> {
         Pool::open_since(Instant::now(), media, None, o)
     }
@@ -220,7 +220,7 @@ impl Pool {
         self.0.core().sender.as_ref()
     }
 
-    /// What the handles share.
+    /// The state that the handles share.
     #[cfg(test)]
     pub(crate) fn opened(&self) -> &Arc<OpenPool> {
         &self.0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is asked of an attached volume: reads, writes, flushes, discards and drains.
+//! Requests to an attached volume: reads, writes, flushes, discards and drains.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -11,7 +11,7 @@ use rustix::io::ReadWriteFlags;
 
 use crate::origin::{read_full, written};
 
-/// What lies below an image.  Calls may be in flight together.
+/// The storage below an image.  Calls may be in flight together.
 pub trait Device: Send + Sync + Debug {
     fn size_bytes(&self) -> u64;
     /// Fills the buffer, which is aligned as a page.

@@ -57,7 +57,7 @@ impl Times {
     }
 }
 
-/// What the next group of a log waits for.
+/// The condition that the next group of a log waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
     /// Entries that are expected.

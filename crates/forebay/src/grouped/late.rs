@@ -34,7 +34,7 @@ impl Late {
         self.want(SOON);
     }
 
-    /// What there is, is to be sent.  False: nobody does it.
+    /// Asks the thread to send everything that waits.  False: there is no such thread.
     pub(crate) fn wants_now(&self) -> bool {
         self.runs.load(Ordering::Acquire) && {
             self.want(NOW);

@@ -22,7 +22,7 @@ use crate::report::human_bytes;
 /// Bytes that are written at a time.
 const PIECE: u64 = 1 << 20;
 
-/// What is left to be written, and what is to be told.
+/// The writes that are left, and the messages to be told.
 #[derive(Debug, Default)]
 pub(super) struct Mend {
     fill: Vec<Range<u64>>,
@@ -57,7 +57,7 @@ pub(super) fn unshare(fd: &OwnedFd, facts: &mut MediumFacts, size: u64) -> Resul
 impl Mend {
     /// Writes the zeroes that blocks hold which were never written.
     pub(super) fn fill(&mut self, disk: &Disk, image: &Image, unit: u64) -> Result<()> {
-        // What lies after the end of the pool is not written.
+        // Bytes after the end of the pool are not written.
         let size = image.size() as u64;
         let bytes: u64 = self.fill.iter().map(|r| r.end.min(size).saturating_sub(r.start)).sum();
         for range in self.fill.drain(..) {

@@ -51,9 +51,9 @@ pub struct GroupedMedium {
     facts: Option<MediumFacts>,
     /// Why the image may be paged out.
     unlocked: Option<io::Error>,
-    /// What the device has after the end of the pool.
+    /// Bytes of the device after the end of the pool.
     beyond_bytes: u64,
-    /// What was mended, or could not be.
+    /// Messages of repairs, and of those that failed.
     told: Vec<String>,
     /// It is read on demand, and this is what cannot be.
     demanded: Option<Arc<Refused>>,
@@ -171,7 +171,7 @@ impl GroupedMedium {
         Ok(medium)
     }
 
-    /// What was read may be in the device's cache alone, and recovery relies on it.
+    /// Content that was read may be in the device's cache alone, and recovery relies on it.
     fn settle(&self) -> Result<()> {
         self.disk.settle().map_err(|source| Error::Io {
             path: self.disk.path().into(),
@@ -270,7 +270,7 @@ impl GroupedMedium {
         image.unread().iter().map(|r| r.start as u64..r.end as u64).collect()
     }
 
-    /// What is to be told of it, in words.
+    /// The messages for the user.
     pub fn notes(&self) -> Vec<String> {
         let size = human_bytes(self.size_bytes());
         let mut said = match &self.demanded {
@@ -344,7 +344,7 @@ impl GroupedMedium {
         let size = self.size_bytes();
         (0..size).step_by(EDGE_BYTES).find_map(|at| {
             let piece = &mut piece[..EDGE_BYTES.min((size - at) as usize)];
-            // What cannot be read may be anything.
+            // Unreadable blocks may hold anything.
             match self.media.read(at, piece) {
                 true => piece.iter().position(|b| *b != 0).map(|n| at + n as u64),
                 false => Some(at),

@@ -6,7 +6,7 @@
 //! durable it gives up the lead, and calls the thread that has waited longest.  The lead is free
 //! until that one is there, so a thread that appends meanwhile takes it.
 //!
-//! What must hold whenever the lock is free:
+//! Invariants whenever the lock is free:
 //!
 //!  1. A log that somebody waits for has a leader, or the first of those that wait was called.
 //!  2. Nobody waits whose ticket is not pending, but for those whose request has just ended: the
@@ -75,7 +75,7 @@ struct State {
     counts: SenderCounts,
 }
 
-/// What it has done.
+/// Counts of its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderCounts {
     /// Requests.

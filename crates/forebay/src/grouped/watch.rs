@@ -12,7 +12,7 @@ use crate::errno::again;
 /// A request without an answer for so long is told.
 const HANGS: Duration = Duration::from_secs(1);
 
-/// What is asked of a device.
+/// The kind of a request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Read,
@@ -111,7 +111,7 @@ impl Watch {
         let state = self.lock();
         let all = [Asked::Read, Asked::Write, Asked::Flush].into_iter();
         let all = all.filter_map(|asked| Some((asked, state.errors[asked as usize].as_ref()?)));
-        // What still fails, or else what has failed last.
+        // The failure that persists, or else the last one.
         let (asked, errors) = all.max_by_key(|(_, errors)| (!errors.over, errors.last))?;
         let ago = age(errors.last.elapsed());
         let when = match errors.times {
@@ -189,7 +189,7 @@ mod tests {
         let trouble = watch.trouble().unwrap();
         assert!(trouble.contains("failed 2 times, the last 0 s ago"), "{trouble}");
         watch.request(Asked::Write, || Ok(())).unwrap();
-        // What still fails comes before what has failed.
+        // A failure that persists comes before one that is over.
         watch.request(Asked::Flush, fails).unwrap_err();
         assert!(watch.trouble().unwrap().starts_with("a flush of it"));
         assert_eq!(watch.error().unwrap().0, Asked::Flush);

@@ -42,7 +42,7 @@ impl ReplayReport {
     /// `info`: that of the log.
     pub(crate) fn of(outcome: &Outcome, info: &RawInfo) -> ReplayReport {
         let incomplete = incomplete(info);
-        // Of two entries with one name only one was appended, and neither is used.
+        // Only one of two entries with one name was appended, so neither is used.
         let lost = info.missing > 0 || incomplete || outcome.twins > 0;
         ReplayReport {
             end: match outcome.end {

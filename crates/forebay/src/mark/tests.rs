@@ -254,7 +254,7 @@ pub(super) fn made(path: &Path, world: &World) -> Pool {
     made_with(path, world, None)
 }
 
-/// The same, with a static volume.
+/// As above, with a static volume.
 pub(super) fn made_static(path: &Path, world: &World) -> Pool {
     made_with(path, world, Some(Placed { share_bytes: 1 << 16, flush_every: None }))
 }
@@ -637,7 +637,7 @@ fn judge_unset_numbers() -> Verdict {
         Ok(volume) => volume,
         Err(e) => return wrong(format!("it is refused after markings that failed: {e}")),
     };
-    // The same while it is attached: destage continues, and the next attach succeeds.
+    // Likewise while it is attached: destage continues, and the next attach succeeds.
     volume.write_at(&[2; BLOCK], BLOCK as u64).unwrap();
     locked(&world.0).put_fails = Some(Duration::ZERO);
     locked(&world.0).takes_fail = u32::MAX;

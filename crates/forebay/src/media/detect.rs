@@ -260,7 +260,7 @@ fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
     let start = Instant::now();
     let mut first = false;
     let locked = loop {
-        // Of two writers the second is refused as before.  Some file systems do not support
+        // The second of two writers is refused as before.  Some file systems do not support
         // this lock.
         first = first || record_lock(fd, FlockOperation::NonBlockingLockExclusive);
         // A writer holds the lock, and may keep it for ever.

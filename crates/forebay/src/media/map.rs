@@ -213,7 +213,7 @@ impl Media {
         &self.mapped
     }
 
-    /// The same media with a pace from now on; it must not be in use yet.
+    /// Gives the media a pace from now on; it must not be in use yet.
     pub fn paced(self, pace: Arc<dyn Pace>) -> Media {
         let mapped = Arc::into_inner(self.mapped).expect("nobody else has it");
         Media { mapped: Arc::new(mapped.paced(pace)), ..self }

@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// What has its mark beyond the first 64 KiB, or before the last.
+    /// Formats whose mark is beyond the first 64 KiB, or before the last.
     #[test]
     fn marks_that_lie_far_inside_are_found() {
         let marks: [(usize, usize, &[u8], &str); 6] = [

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the system says of a disk or file, without writing to it.
+//! Facts that the system tells of a disk or file, without writing to it.
 
 use std::fs;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub enum Place {
     NewFile,
 }
 
-/// What the system says of a medium.
+/// Facts that the system tells of a medium.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MediumFacts {
     #[serde(serialize_with = "crate::report::path_as_text")]
@@ -71,13 +71,13 @@ pub struct DeviceFacts {
     pub atomic_write_bytes: Option<u32>,
     /// The disks below, of a device that is made of others.
     pub below: Vec<String>,
-    /// What the system says of these, and of the disk below a loop device's file.
+    /// The facts of these, and of the disk below a loop device's file.
     pub made_of: Vec<DeviceFacts>,
     /// The file system of a loop device's file.
     pub backing: Option<FileSystemFacts>,
     /// The namespace of a disk that has several.
     pub namespace: Option<String>,
-    /// Where a partition begins, in sectors of 512 bytes.
+    /// The begin of a partition, in sectors of 512 bytes.
     pub partition_start: Option<u64>,
 }
 
@@ -276,7 +276,7 @@ impl DeviceFacts {
         text.bytes().fold(0xcbf2_9ce4_8422_2325, step).max(1)
     }
 
-    /// What sysfs says in the directory of a disk or partition.
+    /// The content of sysfs in the directory of a disk or partition.
     pub(super) fn of_sysfs(sys: &Path, depth: usize) -> DeviceFacts {
         let name = |p: &Path| p.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (disk, partition) = match (sys.join("partition").exists(), sys.parent()) {

@@ -24,7 +24,7 @@ pub struct FileSystemFacts {
     pub(super) device: (u32, u32),
 }
 
-/// What a file system does with a block of a file that is written again.
+/// How a file system treats a block of a file that is written again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FsClass {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What kind of medium it is, by which numbers, and what that means for a pool.
+//! Tells the kind of a medium, by which numbers, and what that means for a pool.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::target::FuaWay;
 pub const SLOW_NS: u64 = 200_000;
 /// A disk that turns needs a good part of a turn.
 const TURN_NS: u64 = 2_000_000;
-/// What a mount adds to a durable write: two requests of FUSE.
+/// The time that a mount adds to a durable write: two requests of FUSE.
 const MOUNT_NS: u64 = 25_000;
 
 /// The kind of a medium.
@@ -53,7 +53,7 @@ impl fmt::Display for MediumClass {
     }
 }
 
-/// What is to be said of a medium.
+/// The verdict on a medium.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judgement {
     pub class: MediumClass,
@@ -61,9 +61,9 @@ pub struct Judgement {
     pub because: Vec<String>,
     /// Which durable way is faster, at 4 KiB.
     pub faster: Option<String>,
-    /// What a pool on it does.
+    /// How a pool works on it.
     pub pool: Vec<String>,
-    /// What may not be as the device says.
+    /// Properties that may differ from what the device says.
     pub doubts: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<
     if device.transport == "pmem" {
         return (MediumClass::PersistentMemory, vec![format!("{name} is a pmem device")]);
     }
-    // Of disks that are made of others the weakest counts.
+    // The weakest of the disks below counts.
     let all = device.with_below().into_iter();
     if let Some((class, because)) = all.filter_map(named).min_by_key(|(class, _)| strength(*class))
     {
@@ -122,7 +122,7 @@ fn class(facts: &MediumFacts, measured: Option<&Measured>) -> (MediumClass, Vec<
     by_times(device, measured)
 }
 
-/// What a disk is, by its name, its way, or the file system of a loop device's file.
+/// The kind of a disk, by its name, its transport, or the file system of a loop device's file.
 fn named(device: &DeviceFacts) -> Option<(MediumClass, String)> {
     let name = &device.name;
     if let Some(model) = &device.model {
@@ -157,7 +157,7 @@ fn named(device: &DeviceFacts) -> Option<(MediumClass, String)> {
     }
 }
 
-/// What is lost with less comes first.
+/// The durability that less destroys comes first.
 fn strength(class: MediumClass) -> u32 {
     match class {
         MediumClass::Memory => 0,
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(judge(&disk(|_| ()), None).faster, None);
     }
 
-    /// What a drive may lie about, each by its sign.
+    /// Claims of a drive that may be false, each by its sign.
     #[test]
     fn doubts_are_told_by_their_signs() {
         let slow = || times(20, 1600, 1700);

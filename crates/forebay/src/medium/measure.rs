@@ -49,11 +49,11 @@ pub struct Timing {
     pub p99_ns: u64,
 }
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     pub timings: Vec<Timing>,
-    /// What a write with FUA was at the device.
+    /// The requests that a write with FUA became at the device.
     pub fua_is: FuaWay,
     /// Past the page cache (O_DIRECT).
     pub direct: bool,

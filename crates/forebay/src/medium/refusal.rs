@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What makes a disk or file unfit as a medium for durable writes, each with the way out.
+//! Reasons that make a disk or file unfit as a medium for durable writes, each with the way out.
 
 use serde::{Deserialize, Serialize};
 
@@ -190,7 +190,7 @@ fn of_backing(what: &str, system: &FileSystemFacts, refuse: &mut impl FnMut(&str
     });
 }
 
-/// What a file system does with an fsync, by its kind and by how it is mounted.
+/// How a file system treats an fsync, by its kind and by how it is mounted.
 fn of_system(system: &FileSystemFacts, refuse: &mut impl FnMut(&str, String, &str)) {
     if let Some((name, cause, way_out)) = of_kind(system) {
         refuse(name, cause, way_out);
@@ -343,7 +343,7 @@ mod tests {
                     })]
                 }),
             ),
-            // What makes an ordinary disk of a zoned one is not refused for that.
+            // A target that makes an ordinary disk of a zoned one is not refused for that.
             (
                 None,
                 with_device(disk(), |d| {

@@ -21,7 +21,7 @@ use crate::media::{check_link, found_at};
 use crate::origin::{direct_if_possible, lock, loop_device_of, open_claimed, read_full, written};
 use crate::ring::DurableWrites;
 
-/// What a durable write is at the device.
+/// The requests that a durable write becomes at the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FuaWay {
@@ -70,7 +70,7 @@ pub(crate) enum Claim {
     Read,
 }
 
-/// What a look for content finds.
+/// The result of a look for content.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Used {
     Nowhere,
@@ -177,7 +177,7 @@ impl Target {
         self.direct
     }
 
-    /// What [`Target::write_durable`] is at the device.
+    /// The requests that [`Target::write_durable`] becomes at the device.
     pub(crate) fn fua_way(&self, facts: &MediumFacts) -> FuaWay {
         if facts.place != Place::BlockDevice {
             return FuaWay::FileSystem;

@@ -268,7 +268,7 @@ mod tests {
         file.write_all_at(&[0; 4096], 0).unwrap();
         let fd = OwnedFd::from(fs::File::open(&path).unwrap());
         assert_eq!(record_lock(&fd), None);
-        // Of this process nothing shows: another one has the lock.
+        // This process is not named: another one has the lock.
         let script = "import fcntl,sys; f=open(sys.argv[1],'r+b'); fcntl.lockf(f, fcntl.LOCK_SH if len(sys.argv) > 2 else fcntl.LOCK_EX, 1, 100); print(flush=True); sys.stdin.read()";
         for words in [&[][..], &["shared"]] {
             let mut command = Command::new("python3");

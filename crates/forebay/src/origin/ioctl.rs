@@ -38,7 +38,7 @@ const FS_IOC_FSGETXATTR: Opcode = opcode::read::<FileAttributes>(b'X', 31);
 const FS_IOC_FSSETXATTR: Opcode = opcode::write::<FileAttributes>(b'X', 32);
 const FLAGS: usize = 0;
 const PROJECT: usize = 3;
-/// What is made in the directory gets its project.
+/// New files in the directory get its project.
 const PROJECT_IS_INHERITED: u32 = 0x200;
 
 fn attributes(file: BorrowedFd<'_>) -> Result<FileAttributes, Errno> {

@@ -263,7 +263,7 @@ impl Core {
             again: info.again,
             held: sender.counts().held,
             failed: info.failed,
-            // Of a pool that has failed no error is over.
+            // No error of a failed pool is over.
             trouble: disk.trouble().or_else(|| disk.mended().filter(|_| info.failed)),
             mended: disk.mended().filter(|_| !info.failed),
             unanswered_seconds: disk.unanswered().as_secs_f64(),

@@ -25,7 +25,7 @@ const CRC_AT: usize = SECTOR - 4;
 /// The step that wrote something; `None`: it is from before the run.
 pub(super) type Version = Option<u64>;
 
-/// What is in a block.
+/// The content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Sectors of this block, from the oldest to the newest.  Zeroes are from before the run, or
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(read(&own, 3, &torn), found(Some(4), false));
             torn[sector * 512..][..512].fill(0);
             assert_eq!(read(&own, 3, &torn), found(None, true));
-            // What a disk had that was not blank is older, and not damage.
+            // Content of a disk that was not blank is older, and no damage.
             torn[sector * 512..][..512].fill(0x5a);
             assert_eq!(read(&own, 3, &torn), Found::Garbage);
             let full = Run { blank: false, ..own.clone() };

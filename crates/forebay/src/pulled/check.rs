@@ -15,7 +15,7 @@ use crate::report::Uuid;
 /// Blocks that are named one by one.
 const EXAMPLES: usize = 20;
 
-/// What the test says, the gravest first.
+/// The verdict of the test, the gravest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PullVerdict {
@@ -100,7 +100,7 @@ pub struct PullReport {
     pub steps: u64,
     /// How long the disk was idle after each step, while the receiver was told; 0: unknown.
     pub round_trip_us: u32,
-    /// What a write of FUA mode was at the device.
+    /// The requests that a write of FUA mode became at the device.
     pub fua_is: FuaWay,
     /// The mode of the step that was cut.
     pub cut_in: PullMode,
@@ -125,7 +125,7 @@ pub struct PullReport {
     pub because: Option<String>,
 }
 
-/// What a disk is to the one of the run, by model and serial number.
+/// The relation of a disk to the one of the run, by model and serial number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskIs {
@@ -148,7 +148,7 @@ pub(super) enum First {
     Damaged,
 }
 
-/// What is known of a verification beside the blocks.
+/// Facts of a verification apart from the blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub first: First,
@@ -267,7 +267,7 @@ impl<'j> Check<'j> {
         if oldest < acknowledged {
             return Some(if newest == oldest { PullVerdict::Lost } else { PullVerdict::Torn });
         }
-        // What is between the acknowledged step and the cut one was never written here.
+        // No step between the acknowledged one and the cut one was written here.
         let is = |version: Version| version == acknowledged || version == most;
         if !is(oldest) || !is(newest) {
             self.report.unknown += 1;

@@ -49,7 +49,7 @@ impl Default for ReceiverLimits {
     }
 }
 
-/// What happens at a receiver.
+/// An event at a receiver.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum ReceiveEvent {

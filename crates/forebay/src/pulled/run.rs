@@ -62,7 +62,7 @@ pub struct Run {
     pub uuid: Uuid,
     /// Bytes of a block.
     pub unit_bytes: u32,
-    /// Where block 0 begins.
+    /// Offset of block 0.
     pub first_byte: u64,
     pub blocks: u64,
     pub modes: Modes,
@@ -75,7 +75,7 @@ pub struct Run {
     pub device: String,
     /// A number of the disk, by model and serial number ([`crate::DeviceFacts`]); 0: it has none.
     pub(super) disk: u64,
-    /// What a write of FUA mode is at the device.
+    /// The requests that a write of FUA mode becomes at the device.
     pub fua_is: FuaWay,
     /// All bytes that the run writes to were zero before it.
     pub blank: bool,
@@ -162,7 +162,7 @@ impl Run {
         fits.then_some(run)
     }
 
-    /// Where a block lies.
+    /// Offset of a block.
     pub(super) fn byte(&self, block: u64) -> u64 {
         self.first_byte + block * u64::from(self.unit_bytes)
     }
@@ -185,7 +185,7 @@ impl Run {
         }
     }
 
-    /// What a step from 1 on writes.  Half of the writes go on where an earlier one ended.
+    /// The write of a step from 1 on.  Half of the writes begin where an earlier one ended.
     pub(super) fn writes(&self, step: u64, mut each: impl FnMut(Write)) {
         let mut seed = self.seed ^ step.wrapping_mul(0xd134_2543_de82_ef95);
         let (writes, most) = match self.mode(step) {

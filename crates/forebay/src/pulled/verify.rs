@@ -74,7 +74,7 @@ pub fn verify(
         at += blocks;
     }
     if unreadable.is_some() {
-        // Of a disk that is gone nothing can be read, not even what was read before.
+        // Nothing of a disk that is gone can be read, not even blocks that were read before.
         let again = &mut memory.bytes_mut()[..unit];
         let there = match readable {
             Some(block) => Target::open(path, Claim::Read)

@@ -28,14 +28,14 @@ use crate::report::Uuid;
 const MAGIC: &[u8; 8] = b"FBYMEDT2";
 pub(super) const HELLO_BYTES: usize = 16 + RUN_BYTES + 8;
 pub(super) const ANSWER_BYTES: usize = 24 + RUN_BYTES + 8;
-/// Where the parameters have their UUID.
+/// Offset of the UUID in the parameters.
 const UUID_AT: usize = 16;
 /// How long a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two signs of life of a writer.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What a client wants.
+/// The request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
     New(Run),
@@ -288,7 +288,7 @@ fn unreachable(server: &str, cause: String) -> Error {
     }
 }
 
-/// What the receiver knows of a run.
+/// The receiver's knowledge of a run.
 pub fn ask(server: &str, run: Uuid) -> Result<Journal> {
     match Link::open(server)?.greet(&Hello::Ask(run))? {
         (status, Some(journal)) if status == Status::Ok as u8 && journal.run.uuid == run => {

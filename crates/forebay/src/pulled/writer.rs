@@ -35,14 +35,14 @@ const TAIL: u64 = 1 << 20;
 /// The longest write of a step, in blocks.
 const WRITE_MOST: usize = 16;
 
-/// What a run is to do.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct PullOptions {
     pub modes: Modes,
     /// Bytes of the disk that are used, from its start on; `None`: 1 GiB, or all of it.
     pub size_bytes: Option<u64>,
     pub most: Duration,
-    /// What is on the disk may be destroyed.
+    /// The content of the disk may be destroyed.
     pub overwrite: bool,
 }
 

@@ -298,7 +298,7 @@ impl Completeness {
     }
 }
 
-/// Where that is which an origin lacks, as a part of a sentence.
+/// Says where the data is that an origin lacks, as a part of a sentence.
 pub fn kept_where(pool_failed: bool) -> &'static str {
     match pool_failed {
         false => "what is cached stays safe in the pool",
@@ -469,7 +469,7 @@ impl Drained {
     pub fn exit_code(&self) -> u8 {
         let verdicts = self.volumes.iter().map(|c| c.verdict);
         let codes = verdicts.chain(self.logs.iter().map(|l| l.verdict)).map(Verdict::exit_code);
-        // What is not complete comes before what is.
+        // Incomplete volumes come before complete ones.
         let worst =
             |all: u8, code: u8| if all == 0 || (all == RESCUED && code != 0) { code } else { all };
         codes.fold(0, worst)

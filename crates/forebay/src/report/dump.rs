@@ -300,7 +300,7 @@ pub struct WayDump {
     pub superseded: bool,
     /// Written last.
     pub newest: bool,
-    /// Of a live page: whether its checksum is right.
+    /// Whether the checksum of a live page is right.
     pub data_ok: Option<bool>,
     pub kind: EntryKind,
     /// 4 KiB units.

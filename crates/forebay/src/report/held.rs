@@ -29,7 +29,7 @@ pub struct HeldByDetached {
 pub(crate) struct Chunks {
     pub all: u32,
     pub free: u32,
-    /// Of the free ones, those that writers leave.
+    /// The free chunks that writers must leave.
     pub reserved: u32,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a log reports, its entries and a replay as values for tools.
+//! A log's report, its entries and a replay as values for tools.
 
 use std::fmt;
 

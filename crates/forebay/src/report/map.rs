@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the maps of a pool are, and what a check found of them.
+//! The maps of a pool, and the result of a check of them.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a pool's media is.
+//! The media of a pool.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ words! {
     unknown: "persist method \"{}\" is not known", way_out: "use auto, nt, clwb, eadr or msync"
 }
 
-/// What a new pool is made for.
+/// The medium that a new pool is made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediumChoice {

@@ -198,7 +198,7 @@ pub struct VolumeInfo {
     pub pages: u64,
     pub cached_bytes: u64,
     pub chunks: u32,
-    /// Of a static volume: its share of the pool; 0: the volume is not static.
+    /// A static volume's share of the pool; 0: the volume is not static.
     #[serde(default)]
     pub static_bytes: u64,
     /// Its slots, of two pages each; blocks of which there is a multiple of as many between

@@ -262,7 +262,7 @@ fn a_drain_is_of_the_volumes_that_there_were() {
     assert_eq!(names, [("first", true)], "{judged:?}");
 }
 
-/// What may have the index of a volume that was removed.
+/// A volume or log that may get the index of a volume that was removed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Now {
     Nothing,
@@ -353,7 +353,7 @@ fn a_volume_that_is_removed_is_left_out_whatever_has_its_index() {
     }
 }
 
-/// The same of a volume that is being drained.
+/// Likewise for a volume that is being drained.
 #[test]
 fn another_volume_at_the_same_index_ends_no_drain() {
     let dir = Dir::new("drain-replaced");

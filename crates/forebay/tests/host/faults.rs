@@ -352,7 +352,7 @@ fn memory_that_cannot_be_read_fails_its_blocks() {
     file.set_len(whole).unwrap();
 }
 
-/// The same for code that examines media without a pool.
+/// Likewise for code that examines media without a pool.
 #[test]
 fn memory_that_cannot_be_read_is_not_blank() {
     let dir = Dir::new("cut-blank");

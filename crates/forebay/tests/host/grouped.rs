@@ -273,7 +273,7 @@ fn options_of_memory_and_wrong_sizes_are_refused() {
     let e = create(&in_memory, &options()).unwrap_err();
     assert!(e.exit_code() == 10 && e.to_string().contains("--medium memory"), "{e}");
     assert!(!in_memory.exists());
-    // What is there stays, unless it may be destroyed.
+    // Existing content stays, unless it may be destroyed.
     let e = create(&path, &CreateOptions { size_bytes: None, ..options() }).unwrap_err();
     assert_eq!(e.exit_code(), 12, "{e}");
     create(&path, &CreateOptions { size_bytes: None, force: true, ..options() }).unwrap();

@@ -145,7 +145,7 @@ impl Drop for Volatile {
     }
 }
 
-/// What the child said, and what the disk still has after a cut.
+/// The child's output, and the disk's content after a cut.
 fn cut(
     volatile: Volatile,
     dir: &Dir,
@@ -159,7 +159,7 @@ fn cut(
         .spawn()
         .unwrap();
     let (mut told, mut is_cut) = (BTreeSet::new(), false);
-    // What it says after the cut counts as well: it may say only what is durable.
+    // Its output after the cut counts as well: it may name only durable entries.
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         let Some(entry) = line.strip_prefix("append ") else { continue };

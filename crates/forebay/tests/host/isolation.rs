@@ -161,7 +161,7 @@ fn an_attach_that_hangs_holds_up_no_other_volume() {
     pool.volume_remove("silent", true).unwrap();
 }
 
-/// The same of one whose origin is still being opened.
+/// Likewise for one whose origin is still being opened.
 #[test]
 fn an_open_that_hangs_keeps_its_volume() {
     let dir = Dir::new("open-hangs");
@@ -193,7 +193,7 @@ fn an_open_that_hangs_keeps_its_volume() {
     pool.attach_origin("v", Box::new(memory), &AttachOptions::default()).unwrap().detach().unwrap();
 }
 
-/// What it says of itself waits, or is that it is gone.
+/// Its answer waits, or says that it is gone.
 #[derive(Debug)]
 struct Changed {
     memory: MemOrigin,
@@ -316,7 +316,7 @@ fn hung_origins_do_not_stop_the_destage_of_another() {
     beside_hung_origins(None, || ());
 }
 
-/// The same with writes through io_uring.
+/// Likewise with writes through io_uring.
 #[test]
 fn hung_descriptors_do_not_stop_the_destage_of_another() {
     let dir = Dir::new("pipe");

@@ -121,7 +121,7 @@ impl Bed {
     }
 }
 
-/// What is in the logs of a pool with this content: numbers of entries, in the order of a replay.
+/// The entries in the logs of a pool with this content: their numbers, in the order of a replay.
 pub fn found(content: Vec<u8>, durable: Durable, logs: usize) -> Vec<Vec<u64>> {
     let model = Arc::new(Model::new(content, durable, 0, 0));
     let medium = GroupedMedium::on(Path::new("(model)"), model, UNIT as u32, durable).unwrap();

@@ -61,7 +61,7 @@ pub fn run_until(
     });
 }
 
-/// The same to the end.
+/// Runs it to the end.
 pub fn run(bed: &Bed, model: &Model, threads: u64, each: u64) -> Vec<u64> {
     let all = Mutex::default();
     run_until(bed, model, (threads, each), &all, &AtomicBool::new(false));
@@ -107,7 +107,7 @@ fn everything_acknowledged_is_there_after_a_cut() {
                     std::thread::sleep(Duration::from_micros(200));
                 }
                 std::thread::sleep(later);
-                // What is recorded as acknowledged was so before the cut.
+                // Entries that are recorded as acknowledged were so before the cut.
                 stop.store(true, Ordering::SeqCst);
                 model.cut(&mut seed)
             });

@@ -14,7 +14,7 @@ use crate::report::PoolStatus;
 
 const CHUNKS: usize = 128;
 
-/// What a pool with this content shows, and the bytes that were read for it.
+/// The status of a pool with this content, and the bytes that were read for it.
 fn shown(content: &[u8], on_demand: bool, unreadable: &[usize]) -> Result<(PoolStatus, u64)> {
     let model = Arc::new(Model::new(content.to_vec(), Durable::Flush, 0, 0));
     model.plan(|plan| plan.unreadable = unreadable.to_vec());
@@ -30,7 +30,7 @@ fn shown(content: &[u8], on_demand: bool, unreadable: &[usize]) -> Result<(PoolS
     // Whatever it does after that finds everything.
     assert!(pool.check(true).unwrap().ok || !unreadable.is_empty());
     pool.close()?;
-    // What differs by itself.
+    // Values that differ in each run.
     status.media.note.clear();
     status.uptime_seconds = 0.0;
     status.recovery.seconds = 0.0;

@@ -149,7 +149,7 @@ fn cut_under_load(seed: u64, durable: WriteDurable) -> Result<()> {
             );
             std::thread::sleep(Duration::from_micros(200));
         }
-        // What is told from here on may be lost.
+        // Acknowledgements from here on may be lost.
         let kept: Vec<u64> = told.iter().map(|t| t.load(Ordering::SeqCst)).collect();
         stop.store(true, Ordering::SeqCst);
         (model.cut(&mut seed), kept)
@@ -251,7 +251,7 @@ fn each_operation_ends_in_the_origin() {
     }
 }
 
-/// What nobody flushes is sent all the same.
+/// A write that nobody flushes is sent all the same.
 #[test]
 fn a_write_that_nobody_waits_for_is_sent() {
     let (model, pool, _origin, volume) = made(Durable::Flush, 24, WriteDurable::Flush, 0);

@@ -40,7 +40,7 @@ impl Uri {
         }
     }
 
-    /// The same name for all spellings of the URI, without a password.
+    /// A name that is the same for all spellings of the URI, without a password.
     pub fn name(&self) -> String {
         match self {
             Uri::Tcp { user, host, port, export } => {
