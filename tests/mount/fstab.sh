@@ -147,6 +147,30 @@ for i in 1 2 3; do
 done
 code 0 mount -T "$work/fstab" "$work/disk/tree"
 code 0 umount "$work/disk/tree"
+# A mount that ends with an error is gone.  What forebay says of it is shown, and the tree's own mount
+# stays.
+mount --bind "$work/disk/tree" "$work/disk/tree"
+code 0 mount -T "$work/fstab" "$work/disk/tree"
+cat >"$work/failed" <<F
+#!/bin/sh
+"$FOREBAY" umount "$work/disk/tree" >/dev/null || exit
+echo "error: its pool has failed" >&2
+exit 7
+F
+chmod +x "$work/failed"
+FOREBAY=$work/failed code 32 umount "$work/disk/tree"
+[ "$(cat "$work/code.log")" = "error: its pool has failed" ] || { cat "$work/code.log" >&2; fail "what forebay says of a mount that has failed is not shown"; }
+! is_mounted "$work/disk/tree" || fail "a mount that has failed is still there"
+findmnt -n --mountpoint "$work/disk/tree" >"$work/code.log" || fail "the tree's own mount was unmounted"
+umount "$work/disk/tree"
+# A server that was killed is waited for by nobody, and is named.
+code 0 mount -T "$work/fstab" "$work/disk/tree"
+kill -KILL "$("$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)"
+code 0 umount "$work/disk/tree"
+grep -q "has died" "$work/code.log" || { cat "$work/code.log" >&2; fail "a server that has died is not named"; }
+! is_mounted "$work/disk/tree" || fail "the mount of a dead server is still there"
+code 0 mount -T "$work/fstab" "$work/disk/tree"
+code 0 umount "$work/disk/tree"
 [ "$(cat "$work/disk/tree/a" "$work/disk/other/b")" = "by fstab
 by fstab" ] || fail "the trees do not have what was synced"
 "$FOREBAY" mount "$pool" "$work/disk/tree" >/dev/null 2>&1 && "$FOREBAY" umount "$work/disk/tree" >/dev/null
