@@ -6,9 +6,7 @@
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
-gcc -shared -fPIC -o "$work/libendlib.so" "$root/tests/map/endlib.c" || fail "endlib.c does not compile"
-gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/ends" "$root/tests/map/ends.c" -pthread -rdynamic \
-	-Wl,--no-as-needed "-L$work" -lendlib "-Wl,-rpath,$work" || fail "ends.c does not compile"
+compile_ends
 make_map 128M 64M
 ends=$work/ends
 
@@ -42,7 +40,7 @@ recover || fail "a sync next to a close: not recovered"
 grep -aq 'last, ' "$work/end.map" || fail "a sync next to a close: what was synced is lost"
 say "a sync next to a close: passed"
 
-for call in msync fsync msync-handler fsync-handler; do
+for call in msync fsync store msync-handler fsync-handler store-handler; do
 	for ((try = 0; try < 3; try++)); do
 		rm -f "$work"/end.map* "$work/ack"
 		code=0

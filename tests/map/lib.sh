@@ -23,6 +23,12 @@ compile() { # NAME gcc's arguments...
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/$1" "$root/tests/map/$1.c" "${@:2}" -pthread || fail "$1.c does not compile"
 }
 
+# With a library that has a destructor of its own.
+compile_ends() {
+	gcc -shared -fPIC -o "$work/libendlib.so" "$root/tests/map/endlib.c" || fail "endlib.c does not compile"
+	compile ends -rdynamic -Wl,--no-as-needed "-L$work" -lendlib "-Wl,-rpath,$work"
+}
+
 # mapped PROGRAM...: files whose names end with .map are mapped; $share: --shared, or nothing.
 share=
 # shellcheck disable=SC2086 # an option or none

@@ -13,6 +13,7 @@ export FOREBAY_MAP_PRELOAD=$work/preload.so
 compile program
 compile raw -pthread
 compile answers
+compile_ends
 make_map 128M 64M
 program=$work/program
 
@@ -32,6 +33,10 @@ ends() {
 	grep -q 'not synced' "$work/end.map" || code=1
 	recover
 	return $code
+}
+stores() { # A thread stores while the program ends.
+	rm -f "$work"/end.map* "$work/ack"
+	ROOM=32M mapped timeout 60 "$work/ends" acks store "$work/ack" "$work/end.map" && "$work/ends" acked "$work/ack" "$work/end.map"
 }
 busy() { mapped timeout 20 "$program" busy "$work/end.map"; }
 replaced() { ROOM=4M mapped "$program" replaced "$work/replaced.map"; }
@@ -102,4 +107,5 @@ finds 21 GoneAcknowledged without_server
 finds 22 LimitIgnored answers all
 finds 23 PrivateOver calls
 finds 24 AsOtherUser answers users
-say "24 of 24 mistakes found"
+finds 25 EndSyncs stores
+say "25 of 25 mistakes found"

@@ -55,6 +55,8 @@ pub enum Planted {
     PrivateOver,
     /// A thread that acts as another user works on its files as that user.
     AsOtherUser,
+    /// The end of the program syncs its files and does not close them, while threads store.
+    EndSyncs,
 }
 
 #[cfg(feature = "planted-mistakes")]

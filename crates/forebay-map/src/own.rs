@@ -760,15 +760,15 @@ impl<T: Track> Inner<T> {
         // The sync comes before the mapping is withdrawn: if a thread with SIGSEGV blocked then
         // touches the mapping, the program ends.
         self.sync_range(0, u64::MAX)?;
-        // A frame that is released below soon belongs to another file, so stores up to here are
-        // synced.
+        // Threads may store until here, and what they have stored is not lost.  A frame that is
+        // released below soon belongs to another file.
         let withdrawn = self.tracker.withdraw().map_err(self.system("withdraw its mapping"));
         self.sync_range(0, u64::MAX)?;
         content.write_back(self.segments())?;
         withdrawn?;
         for segment in self.segments() {
-            // The mapping is withdrawn, so no thread can reach the frame after it belongs to
-            // another file.
+            // The mapping is withdrawn, so the segment has no store that was not synced, and no
+            // thread can reach the frame after it belongs to another file.
             match self.tracker.discard(segment, || true, || content.release(segment, false)) {
                 Ok(()) => {}
                 Err(NotEvicted::InUse) => content.release(segment, false)?,

@@ -104,6 +104,8 @@ pub(crate) enum Planted {
     SizeBeforeBytes,
     /// Changes of a file's size wait for no round.
     NoTurn,
+    /// A file is closed while threads can still store to it.
+    NotWithdrawn,
     /// Not a bug: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a bug: the kernel protects half of a segment and then fails.

@@ -326,13 +326,14 @@ impl Reservation {
         moved
     }
 
-    /// Makes every later load or store in a segment a SIGSEGV.
-    pub fn withdraw(&self, segment: usize) -> io::Result<()> {
+    /// Makes every later store in a segment a SIGSEGV, and every later load unless `loads` is set.
+    /// The record of earlier stores stays.
+    pub fn withdraw(&self, segment: usize, loads: bool) -> io::Result<()> {
+        use rustix::mm::MprotectFlags;
+        let prot = if loads { MprotectFlags::READ } else { MprotectFlags::empty() };
         // SAFETY: the segment belongs to this object.  The call changes no byte, and no
         // reference points into the segment.
-        unsafe {
-            rustix::mm::mprotect(self.at(segment), SEGMENT, rustix::mm::MprotectFlags::empty())
-        }?;
+        unsafe { rustix::mm::mprotect(self.at(segment), SEGMENT, prot) }?;
         Ok(())
     }
 

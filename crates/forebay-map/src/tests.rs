@@ -13,6 +13,7 @@
 mod grows;
 mod several;
 mod shared;
+mod stores_at_close;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -41,7 +41,7 @@ pub(crate) trait Track: Send + Sync + Debug {
     /// Calls `f` with whether the segment's content is in the memory.
     fn with_present<R>(&self, segment: usize, f: impl FnOnce(bool) -> R) -> R;
     fn tick(&self, quiet: u32, keep: usize, most: usize) -> io::Result<usize>;
-    /// Ends access to segments whose memory cannot be removed ([`discard`](Track::discard)).
+    /// Ends stores by this process.
     fn withdraw(&self) -> io::Result<()> {
         Ok(())
     }

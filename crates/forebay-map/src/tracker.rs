@@ -96,6 +96,8 @@ struct State {
     quiet: u32,
     /// The number of looks by syncs since the last store.
     in_vain: u32,
+    /// No thread may store to the segment any more.
+    withdrawn: bool,
 }
 
 impl State {
@@ -309,6 +311,7 @@ impl<S: Source + 'static> Tracker<S> {
             told: false,
             quiet: 0,
             in_vain: 0,
+            withdrawn: false,
         };
         let segment = || Segment {
             state: Mutex::new(state()),
@@ -445,6 +448,9 @@ impl<S: Source + 'static> Tracker<S> {
         f: impl FnOnce(u64) -> R,
     ) -> io::Result<R> {
         let mut state = self.inner.hold_present(segment)?;
+        if state.withdrawn {
+            return Err(withdrawn());
+        }
         state.pending.insert(pages);
         self.inner.look(segment);
         Ok(f(state.offset))
@@ -507,15 +513,21 @@ impl<S: Source + 'static> Tracker<S> {
         self.inner.discard(segment, may, f)
     }
 
-    /// Without events a segment's memory cannot be removed while threads may store to it.  This
-    /// call makes every later touch of any segment a SIGSEGV.  With events it does nothing.
+    /// Makes every later store to any segment a SIGSEGV.  So a [`take`](Tracker::take) that comes
+    /// next is the last one: no segment that is discarded after it has a store that was not
+    /// taken.  No segment can be brought in, nor be stored to by
+    /// [`with_stored`](Tracker::with_stored), from now on.
+    ///
+    /// Without events a segment's memory cannot be removed while threads may access it.  Then every
+    /// later load is a SIGSEGV, too.
     pub fn withdraw(&self) -> io::Result<()> {
-        if self.inner.events.is_some() {
+        if planted::is(Planted::NotWithdrawn) && self.inner.events.is_some() {
             return Ok(());
         }
         (0..self.inner.segments.len()).try_for_each(|segment| {
-            let _state = self.inner.hold(segment);
-            self.inner.space.withdraw(segment)
+            let mut state = self.inner.hold(segment);
+            state.withdrawn = true;
+            self.inner.space.withdraw(segment, self.inner.events.is_some())
         })
     }
 
@@ -588,6 +600,10 @@ impl<S: Source + 'static> Drop for Tracker<S> {
             let _ = thread.join();
         }
     }
+}
+
+fn withdrawn() -> io::Error {
+    io::Error::other("it is closed")
 }
 
 /// Checks that a mapping can have that many segments.

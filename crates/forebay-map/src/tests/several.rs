@@ -18,7 +18,7 @@ use crate::{Cache, Features, MapFile, PAGE, SEGMENT};
 
 const ONE: u64 = SEGMENT as u64;
 
-fn cache(machine: &Arc<Machine>, features: &Features) -> Cache {
+pub(super) fn cache(machine: &Arc<Machine>, features: &Features) -> Cache {
     let store: Arc<dyn Store> = Arc::<Machine>::clone(machine);
     Cache::new(store, options(features)).expect("a cache")
 }

@@ -16,6 +16,9 @@ impl<S: Source> Inner<S> {
     /// From absent to scanned.
     pub(super) fn bring_in(&self, segment: usize, state: &mut State) -> io::Result<()> {
         assert_eq!(state.kind, Kind::Absent);
+        if state.withdrawn {
+            return Err(super::withdrawn());
+        }
         state.offset = self.source.bring_in(segment)?;
         // The content is kept until it is mapped.
         state.kept = true;
@@ -51,6 +54,10 @@ impl<S: Source> Inner<S> {
     /// From watched to scanned, when a thread wants to store.
     pub(super) fn stored_to(&self, segment: usize, state: &mut State) -> io::Result<()> {
         assert_eq!(state.kind, Kind::Watched);
+        // The thread is woken, and its next try is a SIGSEGV.
+        if state.withdrawn {
+            return Ok(());
+        }
         self.become_scanned(segment, state, state.offset)
     }
 
@@ -160,7 +167,8 @@ impl<S: Source> Inner<S> {
     }
 
     fn can_be_watched(&self, segment: usize, state: &State) -> bool {
-        state.kind == Kind::Scanned && self.features.watch && !self.blind(segment)
+        let may = self.features.watch && !state.withdrawn;
+        state.kind == Kind::Scanned && may && !self.blind(segment)
     }
 
     /// Tries to make a quiet segment watched.  Returns whether it did.
@@ -310,6 +318,9 @@ impl<S: Source> Inner<S> {
             self.make_blind(segment);
             state.pending = PageSet::ALL;
             let _ = self.space.map(segment, self.source.memory(), state.offset);
+            if state.withdrawn {
+                let _ = self.space.withdraw(segment, true);
+            }
             return Err(NotEvicted::Failed(e));
         }
         (state.kind, state.kept) = (Kind::Absent, true);
