@@ -424,6 +424,7 @@ impl Guest {
     }
 
     fn sync_granted(&self, at: u64, len: u64) -> Result<()> {
+        self.rooms.tracker.check().map_err(self.stay.system(CHECKING))?;
         loop {
             let call = self.visit.gate.enter()?;
             let synced = self.sync_own(at, len);
@@ -483,7 +484,6 @@ impl Mapped for Guest {
         if stay.closed.load(Ordering::SeqCst) {
             return Err(stay.refused("it is closed"));
         }
-        self.rooms.tracker.check().map_err(stay.system(CHECKING))?;
         // A guest that joined later has stored nothing that this sync must cover.
         if stay.board.get(Is::Guests) > 1 {
             let end = at.saturating_add(len).min(self.room());
@@ -633,7 +633,12 @@ impl Mapped for Guest {
         for pins in &stay.pins {
             stay.shared.unpin(pins.swap(0, Ordering::SeqCst));
         }
-        let mut synced = self.sync_granted(0, u64::MAX);
+        // Threads may store until the mapping is withdrawn.  Others see these stores and count on
+        // them, so they are durable before this process leaves.
+        let tracker = &self.rooms.tracker;
+        let withdraw = |()| tracker.withdraw().map_err(stay.system("withdraw its mapping"));
+        let synced = self.sync_granted(0, u64::MAX).and_then(withdraw);
+        let mut synced = synced.and_then(|()| self.sync_granted(0, u64::MAX));
         for segment in 0..stay.slots.len() {
             let gone = self.rooms.tracker.discard(
                 segment,

@@ -30,6 +30,7 @@ use crate::store::{Store, Synced};
 use crate::wire::{Answer, Place, Request};
 use crate::{Cache, Error, Features, MapFile, PageSet, Result, PAGE, SEGMENT};
 
+mod leaves;
 mod moments;
 
 const ONE: u64 = SEGMENT as u64;
