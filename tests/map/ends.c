@@ -593,6 +593,26 @@ static void wakes(void)
 	CHECK(pthread_join(waiter, NULL) == 0);
 }
 
+/* Nothing is read of as many as the kernel refuses: behind the first one is no memory. */
+static void too_many(int *word)
+{
+	const size_t counts[] = { 0, 129, 1ul << 31, ~0u };
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct futex_waitv *last = (struct futex_waitv *)(pages + 4096) - 1;
+	struct timespec now;
+	size_t i;
+
+	CHECK(pages != MAP_FAILED && mprotect(pages + 4096, 4096, PROT_NONE) == 0);
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+	*last = (struct futex_waitv){ .val = !*word, .uaddr = (uintptr_t)word, .flags = FUTEX_32 };
+	for (i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+		CHECK(syscall(SYS_futex_waitv, last, counts[i], 0, &now, CLOCK_MONOTONIC) == -1 && errno == EINVAL);
+	CHECK(syscall(SYS_futex_waitv, NULL, 1, 0, &now, CLOCK_MONOTONIC) == -1 && errno == EINVAL);
+	/* The kernel counts by 32 bits. */
+	CHECK(syscall(SYS_futex_waitv, last, (1ul << 32) + 1, 0, &now, CLOCK_MONOTONIC) == -1 && errno == EAGAIN);
+	CHECK(munmap(pages, 8192) == 0);
+}
+
 static void futexes(void)
 {
 	pthread_t one, two, sweeper;
@@ -611,6 +631,7 @@ static void futexes(void)
 	CHECK(pthread_create(&one, NULL, turns, NULL) == 0 && pthread_create(&two, NULL, turns, &stop) == 0);
 	CHECK(pthread_join(one, NULL) == 0 && pthread_join(two, NULL) == 0);
 	wakes();
+	too_many((int *)((char *)both + 4096));
 	stop = 1;
 	CHECK(pthread_join(sweeper, NULL) == 0);
 }

@@ -146,7 +146,7 @@ const FUTEX_WAITV: c_long = 449;
 const FUTEX_WAKE: c_long = 454;
 const FUTEX_WAIT: c_long = 455;
 const FUTEX_REQUEUE: c_long = 456;
-/// The kernel takes no more.
+/// The kernel takes one at least, and no more than these.
 const FUTEX_WAITV_MOST: usize = 128;
 const FUTEX2_PRIVATE: u32 = 128;
 
@@ -225,10 +225,11 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 None => return None,
             },
             FUTEX_WAITV | FUTEX_REQUEUE => {
-                let count = if number == FUTEX_REQUEUE { 2 } else { a[1].min(FUTEX_WAITV_MOST) };
+                // The kernel looks at half of the register, and refuses before it reads.
+                let count = if number == FUTEX_REQUEUE { 2 } else { a[1] as u32 as usize };
                 let first = std::ptr::with_exposed_provenance::<Waiter>(a[0]);
-                if first.is_null() {
-                    return None;
+                if first.is_null() || !(1..=FUTEX_WAITV_MOST).contains(&count) {
+                    return Some(real::told(raw(number, a)));
                 }
                 let mut all = [Waiter::default(); FUTEX_WAITV_MOST];
                 for (at, waiter) in all.iter_mut().enumerate().take(count) {
