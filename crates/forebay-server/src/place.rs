@@ -4,12 +4,15 @@
 
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay::{runtime_dir, Uuid};
-use rustix::fs::{FlockOperation, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, CWD};
+use rustix::io::Errno;
 
 use crate::{system, Error, Result};
 
@@ -133,7 +136,8 @@ impl ReadyFile {
             .custom_flags(flags.bits() as i32)
             .open(path)
             .map_err(cannot())?;
-        if !locked(&file) {
+        // Another process has it, or its file system has no such lock.
+        if lock(&file).is_err() {
             return Err(Error::Pool(forebay::Error::Busy {
                 path: path.into(),
                 holder: forebay::file_holder(&file),
@@ -147,22 +151,56 @@ impl ReadyFile {
         Ok(ReadyFile { path: path.into(), file: None })
     }
 
-    /// A file that appeared there meanwhile is left alone, too.  Who may open it may lock it,
-    /// so nobody else may.
+    /// A file that appeared there meanwhile is left alone, too.
     pub(crate) fn make(mut self) -> Result<ReadyFile> {
         let cannot = format!("{}: cannot make the ready file", self.path.display());
-        let mut how = File::options();
-        let file = how.write(true).create_new(true).mode(0o600).open(&self.path);
-        let file = file.map_err(system(cannot))?;
-        locked(&file);
-        self.file = Some(file);
+        let made = match without_a_name(&self.path) {
+            Err(Errno::EXIST) => Err(Errno::EXIST.into()),
+            // Its file system has no such files, or there is no /proc.
+            Err(_) => by_name(&self.path),
+            Ok(file) => Ok(file),
+        };
+        self.file = Some(made.map_err(system(cannot))?);
         Ok(self)
     }
 }
 
-/// Locks it; false: another process has, or its file system has no such lock.
-fn locked(file: &File) -> bool {
-    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
+/// Who may open it may lock it, so nobody else may.
+const MODE: u32 = 0o600;
+
+fn lock(file: &File) -> rustix::io::Result<()> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// A file that is locked before it has its name: another start never finds it without.
+fn without_a_name(path: &Path) -> rustix::io::Result<File> {
+    let dir = match path.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(dir, flags, Mode::from_raw_mode(MODE))?);
+    let _ = lock(&file);
+    let held = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, held, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+    Ok(file)
+}
+
+/// Another start may find the file before it is locked, and remove it: then there is a new one.
+fn by_name(path: &Path) -> io::Result<File> {
+    // Who looks at the lock holds it for a moment.
+    const TRIES: u32 = 500;
+    let mut tries = 0;
+    loop {
+        let file = File::options().write(true).create_new(true).mode(MODE).open(path)?;
+        while lock(&file) == Err(Errno::WOULDBLOCK) && is_at(path, &file) && tries < TRIES {
+            tries += 1;
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if tries >= TRIES || is_at(path, &file) {
+            return Ok(file);
+        }
+    }
 }
 
 /// The path leads to this file, still empty.
@@ -196,6 +234,59 @@ mod tests {
             "nbd+unix:///my%20disk%3F?socket=/no%20such%20dir/a%26b"
         );
         assert_eq!(uri(OsStr::from_bytes(b"/a\xff").as_ref(), "v"), "nbd+unix:///v?socket=/a%FF");
+    }
+
+    /// Another start looks at the file all the time, and removes what nobody has locked.
+    #[test]
+    fn a_ready_file_is_never_without_its_lock() {
+        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+        const ROUNDS: u32 = 500;
+        let dir = std::env::temp_dir().join(format!("fby-ready-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        for with_name in [false, true] {
+            let path = dir.join("ready");
+            let over = AtomicBool::new(false);
+            let lost = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Relaxed) {
+                        let _ = ReadyFile::new(&path);
+                    }
+                });
+                let mut lost = 0;
+                for _ in 0..ROUNDS {
+                    let new = || ReadyFile { path: path.clone(), file: None };
+                    let made = match with_name {
+                        true => ReadyFile { path: path.clone(), file: by_name(&path).ok() },
+                        false => new().make().unwrap(),
+                    };
+                    let file = made.file.as_ref().expect("it was made");
+                    lost += u32::from(!is_at(&path, file));
+                    std::thread::yield_now();
+                    lost += u32::from(!is_at(&path, file));
+                }
+                over.store(true, Relaxed);
+                lost
+            });
+            assert_eq!(lost, 0, "of {ROUNDS} files, made by its name: {with_name}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_ready_file_replaces_nothing() {
+        let dir = std::env::temp_dir().join(format!("fby-taken-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir(&dir).unwrap();
+        let path = dir.join("ready");
+        fs::write(&path, b"precious").unwrap();
+        assert!(ReadyFile { path: path.clone(), file: None }.make().is_err());
+        assert!(by_name(&path).is_err());
+        std::os::unix::fs::symlink("nowhere", dir.join("link")).unwrap();
+        assert!(ReadyFile { path: dir.join("link"), file: None }.make().is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+        assert!(!dir.join("nowhere").exists());
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
