@@ -11,6 +11,15 @@ use crate::record::{Allocate, Kind, SetAttr, Time};
 /// A directory's ACL for new inodes, and the ACL of an inode.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 pub const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+/// The ACL of an inode by NFS: the whole of it, and the part of it that is about access.
+const NFS_ACLS: [&[u8]; 2] = [b"system.nfs4_acl", b"system.nfs4_dacl"];
+/// A program with it runs with rights of root.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether an extended attribute of this name is an ACL that changes the mode, and is changed by it.
+pub fn is_acl(name: &[u8]) -> bool {
+    name == ACCESS_ACL || NFS_ACLS.contains(&name)
+}
 
 pub type Result<T> = std::result::Result<T, Errno>;
 

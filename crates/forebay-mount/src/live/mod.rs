@@ -156,7 +156,7 @@ struct Content {
 
 /// The kernel asks for this attribute before a write, and again after it has asked for
 /// attributes.
-pub const CAPABILITY: &[u8] = b"security.capability";
+pub use crate::tree::CAPABILITY;
 /// Extended attributes that are asked for often and that few inodes have: the second one at
 /// each create in a directory.
 const ASKED_OFTEN: [&[u8]; 2] = [CAPABILITY, DEFAULT_ACL];

@@ -27,7 +27,7 @@ use super::{bad, is_staging, parse, printable, Result};
 use crate::acl;
 use crate::mark;
 use crate::record::{Allocate, Entry, Fid, Kind, Record, SetAttr, Time, NONE, ROOT};
-use crate::tree::{TreeIdentity, ACCESS_ACL};
+use crate::tree::{is_acl, New, TreeIdentity, ACCESS_ACL};
 
 /// The place of a name: a directory, and the name in it.
 pub type Place<'a> = (Fid, &'a [u8]);
@@ -49,6 +49,9 @@ pub struct Made<'a> {
     pub device: u64,
     pub target: &'a [u8],
 }
+
+/// The rights of users who are not the owner.
+pub const OTHERS: u32 = 0o077;
 
 /// An inode that the log names.
 #[derive(Clone, Debug)]
@@ -84,7 +87,7 @@ pub struct File<'a> {
     pub acl_mode: Option<u32>,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
     fn modified(&mut self, at: Time) {
         self.attr.mtime = Some(at);
         self.timed = at;
@@ -101,6 +104,25 @@ impl File<'_> {
     /// A mode, as the last access ACL has left it.
     pub fn with_acl(&self, mode: u32) -> u32 {
         mode & !0o777 | self.acl_mode.unwrap_or(mode & 0o777)
+    }
+
+    /// Whether the log sets or removes an ACL of it.
+    pub fn has_acl(&self) -> bool {
+        self.xattrs.keys().any(|name| is_acl(name))
+    }
+
+    /// What a replay makes of it.  A directory gets its attributes last of all, and what lies in it
+    /// gets its name before: if anybody loses a right meanwhile, it is nobody's but the replay's.
+    pub fn made_first(&self) -> Option<Made<'a>> {
+        let made = self.made?;
+        let (mode, uid, gid) = (self.attr.mode, self.attr.uid, self.attr.gid);
+        let last = self.with_acl(mode.unwrap_or(made.mode));
+        let same = uid.is_none_or(|uid| uid == made.uid) && gid.is_none_or(|gid| gid == made.gid);
+        let loses = made.mode & OTHERS & !last != 0 || !same;
+        Some(match self.kind == Kind::Directory && loses {
+            true => Made { mode: made.mode & !OTHERS, uid: New::plain(self.kind, 0).uid, ..made },
+            false => made,
+        })
     }
 
     /// Whether the log has more of it than its existence and the names in it.
@@ -330,8 +352,8 @@ impl<'a> History<'a> {
             }
             Record::Xattr { fid, name, value } => {
                 let file = self.file(fid)?;
+                file.acl_last |= is_acl(name);
                 if name == ACCESS_ACL {
-                    file.acl_last = true;
                     file.acl_mode = value.and_then(acl::mode_of).or(file.acl_mode);
                 }
                 file.xattrs.insert(name, value);

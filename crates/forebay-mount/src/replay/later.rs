@@ -21,13 +21,12 @@ use super::plan::Plan;
 use super::planted::{planted, Bug};
 use super::{failed, printable, Result};
 use crate::record::{Allocate, Kind, Time};
-use crate::tree::{Attr, Tree, ACCESS_ACL};
+use crate::tree::{Attr, Tree, ACCESS_ACL, CAPABILITY};
 
 /// A change that is later than the last entry by more than this is not the mount's.
 const SLACK_NS: i128 = 5_000_000_000;
 
-/// A program with it runs with rights of its owner, or of root.
-pub const CAPABILITY: &[u8] = b"security.capability";
+/// A program with them runs with rights of its owner.
 pub const SET_ID: u32 = 0o6000;
 
 fn ns(time: Time) -> i128 {
@@ -66,8 +65,8 @@ pub fn find<T: Tree>(tree: &T, plan: &mut Plan<'_, T::Node>) -> Result<()> {
         }
         if was_touched {
             touched.insert(*fid);
-            let mode = plan.staging.modes.get(fid).copied().unwrap_or(attr.mode);
-            lines.extend(replaced(tree, node, file, &Attr { mode, ..attr }, &path()));
+            let was = plan.staging.rights.get(fid).map_or(attr, |rights| rights.before(attr));
+            lines.extend(replaced(tree, node, file, &was, &path()));
             // An interrupted replay may have set them.
             if !was_changed && !plan.staging.resumed {
                 lines.extend(replaced_times(file, &attr, time, &path()));
@@ -154,8 +153,8 @@ fn replaced<T: Tree>(
     number("user", is.uid, file.attr.uid);
     number("group", is.gid, file.attr.gid);
     // The mode and the ACL change each other: the later one determines both.
-    let acl = file.xattrs.contains_key(ACCESS_ACL);
-    let mode = file.attr.mode.filter(|_| file.kind != Kind::Symlink && !(acl && file.acl_last));
+    let acl_last = file.has_acl() && file.acl_last;
+    let mode = file.attr.mode.filter(|_| file.kind != Kind::Symlink && !acl_last);
     if let Some(mode) = mode {
         let mode = rights_kept(file, is, mode);
         replace("mode", format!("{:o}", is.mode), format!("{mode:o}"));
@@ -199,7 +198,7 @@ pub fn rights_lost(file: &File<'_>, is: &Attr, path: &str) -> Vec<String> {
 }
 
 /// The logged mode as it is set on a file that another user may have written to: the file may
-/// run with its owner's rights only if it did before.
+/// run with its owner's rights only if it did before.  `is`: as it was before any replay.
 pub fn rights_kept(file: &File<'_>, is: &Attr, mode: u32) -> u32 {
     if file.kind != Kind::File {
         return mode;

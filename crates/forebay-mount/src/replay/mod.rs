@@ -26,6 +26,8 @@ mod within;
 #[cfg(test)]
 mod beside;
 #[cfg(test)]
+mod between;
+#[cfg(test)]
 mod fuzz;
 #[cfg(test)]
 mod many;

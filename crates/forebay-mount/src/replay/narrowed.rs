@@ -6,10 +6,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use super::later::CAPABILITY;
 use super::*;
 use crate::record::{header, Kind, Record, Records, SetAttr, Time};
-use crate::tree::{ACCESS_ACL, DEFAULT_ACL};
+use crate::tree::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL};
 use crate::unix::UnixTree;
 
 const ANY: u32 = u32::MAX;
@@ -113,8 +112,10 @@ fn rows() -> Vec<Row> {
         row("set-ID bits", 0o6755, Mode(0o755), 0o755, 0o755),
         row("set-ID bits gained", 0o755, Mode(0o6755), 0o755, 0o6755),
         row("sticky", 0o1755, Mode(0o755), 0o1755, 0o755).directory(),
-        row("owner", 0o755, Owner(4242), 0o755, 0o755),
-        row("group", 0o755, Group(4242), 0o755, 0o755),
+        row("owner", 0o755, Owner(4242), 0o700, 0o755),
+        row("group", 0o755, Group(4242), 0o700, 0o755),
+        row("owner of a directory", 0o755, Owner(4242), 0o700, 0o755).directory(),
+        row("group and mode", 0o2755, Group(4242).then(Mode(0o2711)), 0o2700, 0o2711).directory(),
         row("ACL", 0o755, set(ACCESS_ACL, private()), 0o700, 0o740)
             .then(ACCESS_ACL, [None, Some(private())]),
         row("ACL of a directory", 0o755, set(ACCESS_ACL, private()), 0o700, 0o740).directory(),
@@ -224,9 +225,10 @@ fn rights_are_taken_before_anything_is_written() {
             if attr.mode != mode {
                 wrong.push(format!("{}: mode {:o}, and not {mode:o}", row.name, attr.mode));
             }
-            let owner = match row.log {
-                Log::Owner(uid) => (uid, 0),
-                Log::Group(gid) => (0, gid),
+            let owner = match (&row.log, ended) {
+                (Log::Owner(uid), 1) => (*uid, 0),
+                (Log::Group(gid), 1) => (0, *gid),
+                (Log::Both(first, _), 1) if matches!(**first, Log::Group(_)) => (0, 4242),
                 _ => (0, 0),
             };
             if (attr.uid, attr.gid) != owner {
@@ -251,4 +253,179 @@ fn rights_are_taken_before_anything_is_written() {
     assert_eq!(done.left_out.len(), 2, "{:?}", done.left_out);
     assert_eq!(compared(1), Vec::<String>::new(), "when it has ended");
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// A directory of this machine with files; a log of one entry for each row of records.
+struct Bed {
+    dir: std::path::PathBuf,
+    tree: UnixTree,
+    bound: Vec<Vec<u8>>,
+}
+
+impl Bed {
+    /// `None`: not root.
+    fn new(name: &str, files: &[&str]) -> Option<Bed> {
+        if !rustix::process::geteuid().is_root() {
+            forebay_test::skipped!("needs root");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("forebay-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        files.iter().for_each(|file| std::fs::write(dir.join(file), b"before").unwrap());
+        let tree = UnixTree::open(&dir).unwrap();
+        let is = tree.identity().unwrap();
+        let which = Record::Tree { file_system: is.file_system, root: &is.root.0, path: &is.path };
+        let mut bed = Bed { dir, tree, bound: vec![Records::of(&which).bytes().to_vec()] };
+        for (file, fid) in files.iter().zip(2..) {
+            let handle = bed.tree.handle(&bed.node(file)).unwrap().0;
+            let bind = Record::Bind { fid, kind: Kind::File, handle: &handle, path: b"" };
+            bed.bound.push(Records::of(&bind).bytes().to_vec());
+        }
+        Some(bed)
+    }
+
+    fn node(&self, name: &str) -> crate::unix::Node {
+        self.tree.lookup(&self.tree.root(), name.as_bytes()).unwrap().unwrap()
+    }
+
+    fn set(&self, name: &str, (uid, gid, mode): (u32, u32, u32)) {
+        for set in [
+            SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() },
+            SetAttr { mode: Some(mode), ..SetAttr::default() },
+        ] {
+            self.tree.set_attr(&self.node(name), &set).unwrap();
+        }
+    }
+
+    /// User, group, mode and capability.
+    fn is(&self, name: &str) -> (u32, u32, u32, Option<Vec<u8>>) {
+        let (node, tree) = (self.node(name), &self.tree);
+        let is = tree.attr(&node).unwrap();
+        (is.uid, is.gid, is.mode, tree.xattr(&node, CAPABILITY).unwrap())
+    }
+
+    fn log(&self, time_ns: u64, rows: &[Vec<Record<'_>>]) -> Vec<Vec<u8>> {
+        let rows = rows.iter().map(|row| {
+            let mut records = Records::of(&row[0]);
+            row[1..].iter().for_each(|record| records.push(record));
+            (row.len(), records.bytes().to_vec())
+        });
+        let bound = self.bound.iter().map(|body| (1, body.clone()));
+        let entry = |((many, body), number): ((usize, Vec<u8>), u64)| {
+            [&header(number, time_ns, many as u16)[..], &body].concat()
+        };
+        bound.chain(rows).zip(1..).map(entry).collect()
+    }
+}
+
+/// The tree refused the whole of each operation, so all that it would have taken is there.
+#[test]
+fn what_is_left_out_takes_nothing() {
+    let names = ["owner", "group", "mode", "capability", "label", "all"];
+    let Some(bed) = Bed::new("left-out", &names) else { return };
+    let before = |name: &str| match name {
+        "capability" | "all" => (4242, 4242, 0o6711, Some(capability(1 << 13))),
+        _ => (4242, 4242, 0o6755, None),
+    };
+    for name in names {
+        let (uid, gid, mode, capability) = before(name);
+        bed.set(name, (uid, gid, mode));
+        if capability.is_some() {
+            bed.tree.set_xattr(&bed.node(name), CAPABILITY, capability.as_deref()).unwrap();
+        }
+    }
+    let records = |fid, name: &str| {
+        let attr = |set| Record::Attr { fid, set };
+        let xattr = |name, value| Record::Xattr { fid, name, value };
+        let owner = attr(SetAttr { uid: Some(4243), ..SetAttr::default() });
+        let group = attr(SetAttr { gid: Some(4243), ..SetAttr::default() });
+        let mode = attr(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let mut all = match name {
+            "owner" => vec![owner],
+            "group" => vec![group],
+            "mode" => vec![mode],
+            "capability" => vec![xattr(CAPABILITY, None)],
+            "label" => vec![xattr(b"security.forebay", Some(b"secret"))],
+            _ => vec![owner, group, mode, xattr(CAPABILITY, None)],
+        };
+        // No file system knows it.
+        all.push(xattr(b"nonsense", Some(b"")));
+        all
+    };
+    let rows: Vec<_> = names.iter().zip(2..).map(|(name, fid)| records(fid, name)).collect();
+    let log = bed.log(u64::MAX >> 2, &rows);
+    let stopped = replay(&bed.tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+    assert!(matches!(stopped, Err(ReplayError::UnderWay { .. })), "{stopped:?}");
+    assert_eq!(bed.is("all"), (0, 4242, 0o700, None), "they were taken");
+    let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
+    let done = replay(&bed.tree, &log, &accept, &mut |_, _| {}).unwrap();
+    assert_eq!(done.left_out.len(), names.len(), "{:?}", done.left_out);
+    for name in names {
+        assert_eq!(bed.is(name), before(name), "{name}");
+    }
+    std::fs::remove_dir_all(&bed.dir).unwrap();
+}
+
+/// Whether it ran with rights of its owner is what it did before the replay took any.
+#[test]
+fn a_touched_file_runs_with_no_right_that_it_had_not() {
+    let names = ["group", "user", "same", "both"];
+    let Some(bed) = Bed::new("touched", &names) else { return };
+    for name in names {
+        // The kernel leaves a set-group-ID bit without a group's right to run it.
+        bed.set(name, (4242, 4242, 0o6705));
+        let file = std::fs::File::options().write(true).open(bed.dir.join(name)).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH).unwrap();
+    }
+    let rows = ["group", "user", "same", "both"].iter().zip(2..).map(|(name, fid)| {
+        let (uid, gid) = match *name {
+            "group" => (None, Some(4243)),
+            "user" => (Some(4243), None),
+            "same" => (Some(4242), Some(4242)),
+            _ => (Some(4243), Some(4243)),
+        };
+        let set = SetAttr { mode: Some(0o6755), uid, gid, ..SetAttr::default() };
+        vec![Record::Attr { fid, set }]
+    });
+    // The log is older than all changes of the files.
+    let log = bed.log(1_000_000_000, &rows.collect::<Vec<_>>());
+    let report = replay(&bed.tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    let modes = names.map(|name| (name, format!("{:o}", bed.is(name).2)));
+    let wanted = [("group", "755"), ("user", "755"), ("same", "6755"), ("both", "755")];
+    assert_eq!(modes, wanted.map(|(name, mode)| (name, mode.into())), "{report:?}");
+    std::fs::remove_dir_all(&bed.dir).unwrap();
+}
+
+/// Its content stays the tree's, and so does what it may do.
+#[test]
+fn a_program_that_runs_keeps_its_capability() {
+    let Some(bed) = Bed::new("runs", &["x"]) else { return };
+    std::fs::copy("/bin/sleep", bed.dir.join("x")).unwrap();
+    bed.set("x", (4242, 4242, 0o755));
+    let raw = capability(1 << 13);
+    bed.tree.set_xattr(&bed.node("x"), CAPABILITY, Some(&raw)).unwrap();
+    let mut runs = loop {
+        // Another test's child may hold the descriptor that the copy was written by.
+        match std::process::Command::new(bed.dir.join("x")).arg("60").spawn() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {}
+            runs => break runs.unwrap(),
+        }
+    };
+    let (mtime, other) = (Time { seconds: 1000, nanoseconds: 0 }, capability(1 << 21));
+    let log = bed.log(
+        u64::MAX >> 2,
+        &[
+            vec![Record::Data { fid: 2, offset: 0, size: 6, mtime, bytes: b"secret" }],
+            vec![Record::Xattr { fid: 2, name: CAPABILITY, value: Some(&other) }],
+            vec![Record::Alive],
+        ],
+    );
+    let report = replay(&bed.tree, &log, &ReplayOptions::default(), &mut |_, _| {}).unwrap();
+    runs.kill().unwrap();
+    runs.wait().unwrap();
+    assert_eq!(bed.is("x"), (4242, 4242, 0o755, Some(raw)), "{report:?}");
+    let told = report.in_dispute();
+    assert!(told.iter().any(|line| line.contains("security.capability of the log")), "{told:?}");
+    std::fs::remove_dir_all(&bed.dir).unwrap();
 }

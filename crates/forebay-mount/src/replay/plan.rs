@@ -303,11 +303,16 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let wanted: Vec<_> = self.plan.history.files.iter().map(|(f, i)| (*f, i.clone())).collect();
         let mut candidates = Vec::new();
         for (fid, file) in wanted {
-            let Some(bytes) = file.handle else { continue };
-            let handle = Handle(bytes.to_vec());
+            // An earlier replay has taken rights of it, and it had been there before: by its name it
+            // would be taken for another one now.
+            let noted = self.plan.staging.rights.get(&fid).and_then(|noted| noted.handle.clone());
+            let logged = file.handle.filter(|_| !self.plan.staging.gone.contains(&fid));
+            let Some(handle) = noted.clone().or(logged.map(|bytes| Handle(bytes.to_vec()))) else {
+                continue;
+            };
             let by_name = planted(Bug::ByName) && file.kind == Kind::File;
             let own = self.plan.staging.own.contains(&handle);
-            if fid == ROOT || own || by_name || self.plan.staging.gone.contains(&fid) {
+            if fid == ROOT || own || by_name {
                 continue;
             }
             let node = match self.tree.open(&handle, &self.plan.history.hint(fid)) {
@@ -316,7 +321,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
                 found => failed(found, "open", || self.plan.history.path(fid))?,
             };
             if let Some(node) = node {
-                if self.is_it(fid, &file, &node)? {
+                let known = File { born: file.born.filter(|_| noted.is_none()), ..file };
+                if self.is_it(fid, &known, &node)? {
                     candidates.push((fid, node, handle));
                 }
             }
@@ -374,7 +380,8 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
         let others = |mode: u32| mode & 0o7077;
         let mode = others(attr.mode);
         let as_made = owner == (made.uid, made.gid) && mode == others(made.mode);
-        let as_last = owner == last && mode == others(file.attr.mode.unwrap_or(made.mode));
+        let mode_last = file.with_acl(file.attr.mode.unwrap_or(made.mode));
+        let as_last = owner == last && mode == others(mode_last);
         let empty = empty && (owned || planted(Bug::EmptyOfAnybody));
         Ok(empty || as_made || as_last || planted(Bug::AnybodysTaken))
     }

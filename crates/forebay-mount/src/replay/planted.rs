@@ -71,6 +71,11 @@ pub enum Bug {
     SizesTooEarly,
     SyncOfContentAlone,
     OutOfOrder,
+    OwnerAtOnce,
+    PrivateForgotten,
+    KeptTooLate,
+    RightsNotNoted,
+    ContentNotSynced,
 }
 
 /// Bugs of the replay, and of what is logged for it.

@@ -18,7 +18,7 @@ use super::history::{Change, File, Place};
 use super::later;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
-use super::staging::{name_of, note_modes, Kept};
+use super::staging::{name_of, note_rights, First, Kept, Rights};
 use super::{failed, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
@@ -31,9 +31,13 @@ struct Run<'p, 'a, T: Tree> {
     entries: &'p [Vec<u8>],
     nodes: HashMap<Fid, T::Node>,
     staging: T::Node,
-    /// Inodes made writable for a process that is not root, and those that users lost rights of,
-    /// with their earlier modes.
-    unlocked: BTreeMap<Fid, u32>,
+    /// What inodes had that were made writable for a process that is not root, or that users lost
+    /// rights of.
+    rights: BTreeMap<Fid, Rights>,
+    /// Content was written that no sync covers.
+    unsynced: bool,
+    /// Directories that were made private, and are in the staging directory still.
+    private: Vec<(Fid, Rights)>,
     /// What files had before their content was written, where that counts in the end.
     kept: BTreeMap<Fid, Kept>,
     options: &'p ReplayOptions,
@@ -117,15 +121,19 @@ pub fn run<'a, T: Tree>(
     let files = &plan.history.files;
     let gone = files.iter().filter(|(fid, f)| f.handle.is_some() && !plan.nodes.contains_key(fid));
     let gone: Vec<Fid> = gone.map(|(fid, _)| *fid).collect();
-    let changed = (&plan.changed_fids, &plan.touched);
-    let staging = plan.staging.begin(tree, gone.into_iter(), changed, entries)?;
+    let kept = attributes::kept(tree, &plan)?;
+    let (changed, touched) = (&plan.changed_fids, &plan.touched);
+    let first = First { gone, changed, touched, kept: &kept };
+    let staging = plan.staging.begin(tree, &first, entries)?;
     progress(1, total);
     let mut run = Run {
         tree,
         entries,
         nodes: plan.nodes.clone(),
-        unlocked: plan.staging.modes.clone(),
-        kept: plan.staging.kept.clone(),
+        rights: plan.staging.rights.clone(),
+        unsynced: false,
+        private: Vec::new(),
+        kept,
         plan: &plan,
         staging,
         options,
@@ -138,7 +146,6 @@ pub fn run<'a, T: Tree>(
         failed: Vec::new(),
         done,
     };
-    run.keep()?;
     run.found.resume(tree, plan.staging.report.as_deref())?;
     run.found.tell(tree, &[&options.accepted[..], &plan.report().of_names()].concat())?;
     run.narrow()?;
@@ -221,9 +228,10 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             if mode == attr.mode {
                 continue;
             }
-            if !self.unlocked.contains_key(&fid) {
-                note_modes(self.tree, self.entries, &[(fid, attr.mode)])?;
-                self.unlocked.insert(fid, attr.mode);
+            if !self.rights.contains_key(&fid) {
+                let before = Rights::of(self.tree, node, &attr);
+                note_rights(self.tree, self.entries, &[(fid, before.clone())])?;
+                self.rights.insert(fid, before);
             }
             let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
             // Another user's inode stays as it is: the failure of the step reports it.
@@ -321,8 +329,8 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         self.untold.push(format!("{path}: cannot {what}: {cause}; {stays}"));
         if let Step::Content(fid) = *step {
             self.unwritten.insert(fid);
-            let attr = failed(self.tree.attr(self.node(fid)), "look at", self.at(fid))?;
-            let lost = later::rights_lost(self.file(fid), &attr, &self.plan.history.path(fid));
+            let was = self.was(fid)?;
+            let lost = later::rights_lost(self.file(fid), &was, &self.plan.history.path(fid));
             self.untold.extend(lost);
         }
         if matches!(step, Step::Content(_) | Step::Put(..)) {
@@ -461,9 +469,21 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Step::Find(fid) => self.find(fid),
             Step::Salvage(fid) => self.salvage(fid),
             Step::Make(fid) => self.make(fid),
-            Step::Content(fid) if self.plan.ahead => self.content_alone(fid),
-            Step::Content(fid) => self.content(fid),
-            Step::Attributes(fid) => self.attributes(fid),
+            Step::Content(fid) => {
+                self.unsynced = true;
+                match self.plan.ahead {
+                    true => self.content_alone(fid),
+                    false => self.content(fid),
+                }
+            }
+            Step::Attributes(fid) => {
+                // A file system may keep the new rights and lose the new content, and the old one is
+                // not for them.
+                if std::mem::take(&mut self.unsynced) && !planted(Bug::ContentNotSynced) {
+                    failed(self.tree.sync_all(), "sync", || ".".into())?;
+                }
+                self.attributes(fid)
+            }
             Step::Aside(place) => self.aside(place),
             Step::Stage(fid, (dir, name)) => {
                 let (from, to) = (self.node(dir), name_of(fid));
@@ -474,6 +494,7 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
             Step::Unlink(place) => self.unlink(place, false),
             Step::RemoveDirectory(place) => self.unlink(place, true),
             Step::Put(fid, (dir, name)) => {
+                self.note_private()?;
                 let from = name_of(self.plan.staged[&fid]);
                 let to = (self.node(dir), name);
                 let mut moved = self.tree.rename((&self.staging, &from), to, RenameHow::NoReplace);
@@ -499,19 +520,11 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
     }
 
     fn make(&mut self, fid: Fid) -> Result<()> {
-        let file = self.file(fid);
-        let Some(made) = file.made else { return Ok(()) };
-        // A directory gets its attributes last of all, and what lies in it gets its name before.
-        let mode = match file.kind {
-            Kind::Directory => {
-                let last = file.with_acl(file.attr.mode.unwrap_or(made.mode));
-                made.mode & (last | !narrow::OTHERS)
-            }
-            _ => made.mode,
-        };
+        let (file, kind) = (self.file(fid), self.file(fid).kind);
+        let (Some(logged), Some(made)) = (file.made, file.made_first()) else { return Ok(()) };
         let new = New {
-            kind: file.kind,
-            mode,
+            kind,
+            mode: made.mode,
             uid: made.uid,
             gid: made.gid,
             device: made.device,
@@ -521,7 +534,23 @@ impl<'a, T: Tree> Run<'_, 'a, T> {
         };
         let node = self.tree.create(&self.staging, &name_of(fid), &new);
         let node = failed(node, "make", self.at(fid))?;
+        if (made.mode, made.uid) != (logged.mode, logged.uid) {
+            let attr = failed(self.tree.attr(&node), "look at", self.at(fid))?;
+            let handle = Some(failed(self.tree.handle(&node), "look at", self.at(fid))?);
+            self.private.push((fid, Rights { handle, ..Rights::of(self.tree, &node, &attr) }));
+        }
         self.nodes.insert(fid, node);
+        Ok(())
+    }
+
+    /// In its place nothing but this says which it is, until it has its attributes.
+    fn note_private(&mut self) -> Result<()> {
+        let new = std::mem::take(&mut self.private);
+        if new.is_empty() || planted(Bug::PrivateForgotten) {
+            return Ok(());
+        }
+        note_rights(self.tree, self.entries, &new)?;
+        self.rights.extend(new);
         Ok(())
     }
 

@@ -3,11 +3,15 @@
 //!
 //! ```text
 //! .forebay-replay/gone   the log it is of, the fids whose inodes the tree lacks, those that
-//!                        something else has changed or only touched, the numbers of entries that are left
-//!                        out, the modes of what was made writable or lost rights, what files had
-//!                        before their content was written, and where the report is
+//!                        something else has changed or only touched, what files had before their
+//!                        content was written, and a dot; then the numbers of entries that are left
+//!                        out, what inodes had before they were made writable or lost rights, and
+//!                        where the report is
 //! .forebay-replay/N      the inode of fid N, on its way
 //! ```
+//!
+//! A list without its dot was not durable: nothing had been changed, and it is made anew.  What is after
+//! the dot is added line by line, each before the change that it is about.
 //!
 //! Anyone who may write to the root can make a directory of that name, or move a staging
 //! directory there.  So a directory is used only if it belongs to this user, gives nobody else
@@ -23,7 +27,7 @@ use super::planted::{planted, Bug};
 use super::{failed, printable, ReplayError, Result, STAGING};
 use crate::mark;
 use crate::record::{Entry, Fid, Kind, Time};
-use crate::tree::{Attr, Handle, New, Tree};
+use crate::tree::{Attr, Handle, New, Tree, CAPABILITY};
 
 const LIST: &[u8] = b"gone";
 /// The beginning of every list, whatever its log.
@@ -36,6 +40,42 @@ pub struct Kept {
     pub atime: Time,
     pub mtime: Time,
     pub capability: Option<Vec<u8>>,
+}
+
+/// What an inode had before a replay changed who may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    pub mode: u32,
+    /// User and group.  `None`: an older Forebay noted it, which changed no owner for the time being.
+    pub owner: Option<(u32, u32)>,
+    pub capability: Option<Vec<u8>>,
+    /// Of an inode that was found by its name, or made.  Its rights are evidence of which it is.
+    pub handle: Option<Handle>,
+}
+
+impl Rights {
+    pub fn of<T: Tree>(tree: &T, node: &T::Node, is: &Attr) -> Rights {
+        let capability = match is.kind {
+            Kind::File => tree.xattr(node, CAPABILITY).ok().flatten(),
+            _ => None,
+        };
+        Rights { mode: is.mode, owner: Some((is.uid, is.gid)), capability, handle: None }
+    }
+
+    /// The attributes as they were.
+    pub fn before(&self, is: Attr) -> Attr {
+        let (uid, gid) = self.owner.unwrap_or((is.uid, is.gid));
+        Attr { mode: self.mode, uid, gid, ..is }
+    }
+}
+
+/// What is in a list from its beginning.
+pub struct First<'a> {
+    /// Fids whose inodes the tree lacks.
+    pub gone: Vec<Fid>,
+    pub changed: &'a BTreeSet<Fid>,
+    pub touched: &'a BTreeSet<Fid>,
+    pub kept: &'a BTreeMap<Fid, Kept>,
 }
 
 /// The state that an earlier replay of this log left.
@@ -56,8 +96,8 @@ pub struct Staging<N> {
     pub changed: BTreeSet<Fid>,
     /// Files whose inodes another program had changed before.
     pub touched: BTreeSet<Fid>,
-    /// Inodes that it made writable or took rights of, with their earlier modes.
-    pub modes: BTreeMap<Fid, u32>,
+    /// What inodes had that it made writable or took rights of.
+    pub rights: BTreeMap<Fid, Rights>,
     /// What files had before their content was written, where that counts in the end.
     pub kept: BTreeMap<Fid, Kept>,
     /// The path of the report of found files.
@@ -200,7 +240,7 @@ impl<N: Clone> Staging<N> {
             left_out: Vec::new(),
             changed: BTreeSet::new(),
             touched: BTreeSet::new(),
-            modes: BTreeMap::new(),
+            rights: BTreeMap::new(),
             kept: BTreeMap::new(),
             report: None,
             list_bytes: 0,
@@ -240,7 +280,7 @@ impl<N: Clone> Staging<N> {
             if !planted(Bug::LeftOutForgotten) {
                 staging.left_out = list.left_out;
             }
-            staging.modes = list.modes;
+            staging.rights = list.rights;
             staging.kept = list.kept;
             staging.changed = list.changed;
             staging.touched = list.touched;
@@ -253,15 +293,21 @@ impl<N: Clone> Staging<N> {
         Ok(staging)
     }
 
-    /// Makes the directory and its list, durably, if they do not exist.
+    /// Makes the directory and its list, durably, if they do not exist.  Whatever the end needs to
+    /// know of the tree is in the list at once: a replay that is cut has either all of it, or has
+    /// changed nothing.
     pub fn begin<T: Tree<Node = N>>(
         &mut self,
         tree: &T,
-        gone: impl Iterator<Item = Fid>,
-        (changed, touched): (&BTreeSet<Fid>, &BTreeSet<Fid>),
+        first: &First<'_>,
         entries: &[Vec<u8>],
     ) -> Result<N> {
         if let (Some(node), true) = (&self.node, self.resumed) {
+            let new: String =
+                kept_lines(first.kept.iter().filter(|(fid, _)| !self.kept.contains_key(fid)));
+            if !new.is_empty() {
+                add(tree, entries, &new)?;
+            }
             return Ok(node.clone());
         }
         let before = match self.node.take() {
@@ -280,13 +326,19 @@ impl<N: Clone> Staging<N> {
         };
         let shown = || printable(&self.name);
         let mut text = key(entries);
-        gone.for_each(|fid| text += &format!("{fid}\n"));
+        first.gone.iter().for_each(|fid| text += &format!("{fid}\n"));
+        first.changed.iter().for_each(|fid| text += &format!("changed {fid}\n"));
+        first.touched.iter().for_each(|fid| text += &format!("touched {fid}\n"));
+        let kept = kept_lines(first.kept.iter());
+        let late = planted(Bug::KeptTooLate) && !kept.is_empty();
+        text += if late { "" } else { &kept };
         text += ".\n";
-        changed.iter().for_each(|fid| text += &format!("changed {fid}\n"));
-        touched.iter().for_each(|fid| text += &format!("touched {fid}\n"));
         failed(tree.write(&list, 0, text.as_bytes()), "write", shown)?;
         failed(tree.sync_all(), "sync", shown)?;
         self.node = Some(node.clone());
+        if late {
+            add(tree, entries, &kept)?;
+        }
         Ok(node)
     }
 
@@ -341,27 +393,42 @@ pub fn leave_out<T: Tree>(tree: &T, entries: &[Vec<u8>], number: u64) -> Result<
     add(tree, entries, &format!("{number}\n"))
 }
 
-/// Records, durably, the modes that inodes have before they are made writable or lose rights.
-pub fn note_modes<T: Tree>(tree: &T, entries: &[Vec<u8>], modes: &[(Fid, u32)]) -> Result<()> {
-    let lines: String = modes.iter().map(|(fid, mode)| format!("{fid} {mode:o}\n")).collect();
+/// Records, durably, what inodes have before they are made writable or lose rights.
+pub fn note_rights<T: Tree>(tree: &T, entries: &[Vec<u8>], new: &[(Fid, Rights)]) -> Result<()> {
+    if planted(Bug::RightsNotNoted) {
+        return Ok(());
+    }
+    let mut lines = String::new();
+    for (fid, Rights { mode, owner, capability, handle }) in new {
+        let (uid, gid) = owner.unwrap_or_default();
+        let (capability, handle) = (capability.as_deref(), handle.as_ref().map(|h| &h.0[..]));
+        lines +=
+            &format!("rights {fid} {mode:o} {uid} {gid} {} {}\n", hex(capability), hex(handle));
+    }
+    // The list may get to the disk before an inode that is lost, and whose identity another one gets.
+    if new.iter().any(|(_, rights)| rights.handle.is_some()) {
+        failed(tree.sync_all(), "sync", || ".".into())?;
+    }
     add(tree, entries, &lines)
 }
 
-/// Records, durably, what files have before their content is written.
-pub fn note_kept<T: Tree>(tree: &T, entries: &[Vec<u8>], kept: &[(Fid, Kept)]) -> Result<()> {
-    let mut lines = String::new();
-    for (fid, Kept { mode, atime, mtime, capability }) in kept {
-        lines += &format!(
-            "kept {fid} {mode:o} {} {} {} {} ",
-            atime.seconds, atime.nanoseconds, mtime.seconds, mtime.nanoseconds
-        );
-        match capability {
-            Some(value) => value.iter().for_each(|byte| lines += &format!("{byte:02x}")),
-            None => lines.push('-'),
-        }
-        lines.push('\n');
-    }
-    add(tree, entries, &lines)
+fn kept_lines<'k>(kept: impl Iterator<Item = (&'k Fid, &'k Kept)>) -> String {
+    let line = |(fid, Kept { mode, atime, mtime, capability }): (&Fid, &Kept)| {
+        format!(
+            "kept {fid} {mode:o} {} {} {} {} {}\n",
+            atime.seconds,
+            atime.nanoseconds,
+            mtime.seconds,
+            mtime.nanoseconds,
+            hex(capability.as_deref())
+        )
+    };
+    kept.map(line).collect()
+}
+
+/// A value in a line; `-`: there is none.
+fn hex(value: Option<&[u8]>) -> String {
+    value.map_or("-".into(), |value| value.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Records, durably, the path of the report.
@@ -391,12 +458,13 @@ fn read<T: Tree>(tree: &T, node: &T::Node, size: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+#[derive(Default)]
 struct List {
     gone: HashSet<Fid>,
     left_out: Vec<u64>,
     changed: BTreeSet<Fid>,
     touched: BTreeSet<Fid>,
-    modes: BTreeMap<Fid, u32>,
+    rights: BTreeMap<Fid, Rights>,
     kept: BTreeMap<Fid, Kept>,
     report: Option<String>,
     bytes: u64,
@@ -408,51 +476,84 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
     let good = list.iter().rposition(|b| *b == b'\n').map_or(0, |last| last + 1);
     let rest = list[..good].strip_prefix(key.as_bytes())?;
     let lines = || rest.split_inclusive(|b| *b == b'\n');
-    let number = |line: &[u8]| fid_of(line.strip_suffix(b"\n")?);
     let dot = lines().position(|line| line == b".\n")?;
-    let gone = lines().take(dot).map(number).collect::<Option<_>>()?;
-    let (left_out, modes, bytes) = (Vec::new(), BTreeMap::new(), key.len() as u64);
-    let (changed, touched, kept) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-    let mut list = List { gone, left_out, changed, touched, modes, kept, report: None, bytes };
+    let mut list = List::default();
+    for line in lines().take(dot) {
+        match number(line) {
+            Some(fid) => drop(list.gone.insert(fid)),
+            None => list.take(line)?,
+        }
+    }
+    list.bytes = key.len() as u64;
     list.bytes += lines().take(dot + 1).map(|line| line.len() as u64).sum::<u64>();
     for line in lines().skip(dot + 1) {
-        if let Some(fid) = line.strip_prefix(b"changed ").and_then(number) {
-            list.changed.insert(fid);
-            list.bytes += line.len() as u64;
-            continue;
-        }
-        if let Some(fid) = line.strip_prefix(b"touched ").and_then(number) {
-            list.touched.insert(fid);
-            list.bytes += line.len() as u64;
-            continue;
-        }
-        if let Some((fid, kept)) = line.strip_prefix(b"kept ").and_then(kept_of) {
-            // The first are the original ones.
-            list.kept.entry(fid).or_insert(kept);
-            list.bytes += line.len() as u64;
-            continue;
-        }
-        if let Some(path) = line.strip_prefix(b"report ").and_then(|l| l.strip_suffix(b"\n")) {
-            list.report = Some(String::from_utf8_lossy(path).into_owned());
-            list.bytes += line.len() as u64;
-            continue;
-        }
-        match (number(line), mode_of(line)) {
-            (Some(left_out), _) => list.left_out.push(left_out),
-            // The first mode is the original one.
-            (None, Some((fid, mode))) => drop(list.modes.entry(fid).or_insert(mode)),
-            (None, None) => break,
+        match number(line) {
+            Some(left_out) => list.left_out.push(left_out),
+            None if list.take(line).is_some() => {}
+            None => break,
         }
         list.bytes += line.len() as u64;
     }
     Some(list)
 }
 
+impl List {
+    /// Of what is noted several times the first is what there was.
+    fn take(&mut self, line: &[u8]) -> Option<()> {
+        let of = |what: &[u8]| line.strip_prefix(what);
+        if let Some(fid) = of(b"changed ").and_then(number) {
+            self.changed.insert(fid);
+        } else if let Some(fid) = of(b"touched ").and_then(number) {
+            self.touched.insert(fid);
+        } else if let Some((fid, kept)) = of(b"kept ").and_then(kept_of) {
+            self.kept.entry(fid).or_insert(kept);
+        } else if let Some((fid, rights)) = of(b"rights ").and_then(rights_of) {
+            self.rights.entry(fid).or_insert(rights);
+        } else if let Some(path) = of(b"report ").and_then(|line| line.strip_suffix(b"\n")) {
+            self.report = Some(String::from_utf8_lossy(path).into_owned());
+        } else {
+            let (fid, mode) = mode_of(line)?;
+            let rights = Rights { mode, owner: None, capability: None, handle: None };
+            self.rights.entry(fid).or_insert(rights);
+        }
+        Some(())
+    }
+}
+
+fn number(line: &[u8]) -> Option<u64> {
+    fid_of(line.strip_suffix(b"\n")?)
+}
+
+fn octal(mode: &str) -> Option<u32> {
+    u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)
+}
+
+/// An older Forebay noted no more.
 fn mode_of(line: &[u8]) -> Option<(Fid, u32)> {
     let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
     let (fid, mode) = line.split_once(' ')?;
-    let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)?;
-    Some((fid_of(fid.as_bytes())?, mode))
+    Some((fid_of(fid.as_bytes())?, octal(mode)?))
+}
+
+fn rights_of(line: &[u8]) -> Option<(Fid, Rights)> {
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let words: Vec<&str> = line.split(' ').collect();
+    let [fid, mode, uid, gid, capability, handle] = words[..] else { return None };
+    let owner = Some((uid.parse().ok()?, gid.parse().ok()?));
+    let (mode, capability) = (octal(mode)?, value_of(capability)?);
+    let handle = value_of(handle)?.map(Handle);
+    Some((fid_of(fid.as_bytes())?, Rights { mode, owner, capability, handle }))
+}
+
+fn value_of(hex: &str) -> Option<Option<Vec<u8>>> {
+    let byte = |at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok();
+    match hex {
+        "-" => Some(None),
+        _ if hex.len() & 1 == 0 => {
+            (0..hex.len()).step_by(2).map(byte).collect::<Option<_>>().map(Some)
+        }
+        _ => None,
+    }
 }
 
 fn kept_of(line: &[u8]) -> Option<(Fid, Kept)> {
@@ -463,15 +564,7 @@ fn kept_of(line: &[u8]) -> Option<(Fid, Kept)> {
         let nanoseconds = nanoseconds.parse().ok().filter(|ns| *ns < 1_000_000_000)?;
         Some(Time { seconds: seconds.parse().ok()?, nanoseconds })
     };
-    let byte = |at| u8::from_str_radix(capability.get(at..at + 2)?, 16).ok();
-    let capability = match capability {
-        "-" => None,
-        hex if hex.len() % 2 == 0 => {
-            Some((0..hex.len()).step_by(2).map(byte).collect::<Option<_>>()?)
-        }
-        _ => return None,
-    };
-    let mode = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777)?;
+    let (mode, capability) = (octal(mode)?, value_of(capability)?);
     let (atime, mtime) = (time(atime, atime_ns)?, time(mtime, mtime_ns)?);
     Some((fid_of(fid.as_bytes())?, Kept { mode, atime, mtime, capability }))
 }
@@ -508,28 +601,73 @@ mod tests {
     use super::*;
     use crate::replay::model::sim::{SimTree, State};
 
+    fn of(mode: u32, seconds: i64, capability: Option<&[u8]>) -> Kept {
+        Kept {
+            mode,
+            atime: Time { seconds, nanoseconds: 999_999_999 },
+            mtime: Time { seconds: -1, nanoseconds: 0 },
+            capability: capability.map(Into::into),
+        }
+    }
+
     /// A replay that is begun again finds what the files had before the first one.
     #[test]
     fn what_files_had_is_noted_once() {
         let tree = SimTree::new(State::empty());
         let entries = [b"an entry".to_vec()];
-        let none = BTreeSet::new();
-        let mut staging = Staging::find(&tree, &entries).unwrap();
-        staging.begin(&tree, std::iter::empty(), (&none, &none), &entries).unwrap();
-        let of = |mode, seconds, capability: Option<&[u8]>| Kept {
-            mode,
-            atime: Time { seconds, nanoseconds: 999_999_999 },
-            mtime: Time { seconds: -1, nanoseconds: 0 },
-            capability: capability.map(Into::into),
+        let begin = |kept: &BTreeMap<Fid, Kept>| {
+            let (changed, touched) = (BTreeSet::from([3]), BTreeSet::from([4, 5]));
+            let first = First { gone: vec![2, 6], changed: &changed, touched: &touched, kept };
+            let mut staging = Staging::find(&tree, &entries).unwrap();
+            staging.begin(&tree, &first, &entries).unwrap();
         };
-        let first = [(7, of(0o4755, 5, Some(b"\x01\xff"))), (8, of(0, -3, None))];
-        note_kept(&tree, &entries, &first).unwrap();
-        note_kept(&tree, &entries, &[(7, of(0o755, 6, None)), (9, of(1, 1, Some(b"")))]).unwrap();
-        note_modes(&tree, &entries, &[(9, 0o600)]).unwrap();
+        let first = BTreeMap::from([(7, of(0o4755, 5, Some(b"\x01\xff"))), (8, of(0, -3, None))]);
+        begin(&first);
+        begin(&BTreeMap::from([(7, of(0o755, 6, None)), (9, of(1, 1, Some(b"")))]));
+        let rights = |mode, owner, capability: Option<&[u8]>| Rights {
+            mode,
+            owner,
+            capability: capability.map(Into::into),
+            handle: owner.map(|_| Handle(vec![1, 0, 255])),
+        };
+        let before = rights(0o2751, Some((1, u32::MAX - 1)), Some(b"\0\x9a"));
+        note_rights(&tree, &entries, &[(9, before.clone())]).unwrap();
+        note_rights(&tree, &entries, &[(9, rights(0, Some((0, 0)), None))]).unwrap();
+        add(&tree, &entries, "12\n10 640\nreport a/b\n").unwrap();
         let again = Staging::find(&tree, &entries).unwrap();
-        let [seven, eight] = first;
-        assert_eq!(again.kept, BTreeMap::from([seven, eight, (9, of(1, 1, Some(b"")))]));
-        assert_eq!(again.modes, BTreeMap::from([(9, 0o600)]));
+        let nine = (9, of(1, 1, Some(b"")));
+        assert_eq!(again.kept, first.into_iter().chain([nine]).collect());
+        let ten = (10, rights(0o640, None, None));
+        assert_eq!(again.rights, BTreeMap::from([(9, before), ten]));
+        assert_eq!((again.gone, again.left_out), (HashSet::from([2, 6]), vec![12]));
+        assert_eq!((again.changed, again.touched), (BTreeSet::from([3]), BTreeSet::from([4, 5])));
+        assert_eq!(again.report.as_deref(), Some("a/b"));
+    }
+
+    /// Then the replay has changed nothing, and looks again.
+    #[test]
+    fn a_list_that_is_cut_before_its_dot_is_none() {
+        let key = "forebay replay 1 2 3 4 5\n";
+        let kept = kept_lines(BTreeMap::from([(7, of(0o4755, 5, Some(b"x")))]).iter());
+        let whole = format!("{key}6\nchanged 3\ntouched 4\n{kept}.\n");
+        for end in 0..whole.len() {
+            assert!(parse(&whole.as_bytes()[..end], key).is_none(), "{end}");
+        }
+        let list = parse(whole.as_bytes(), key).unwrap();
+        assert_eq!((list.kept.len(), list.bytes), (1, whole.len() as u64));
+        for hole in key.len()..whole.len() - 2 {
+            let mut torn = whole.clone().into_bytes();
+            torn[hole] = 0;
+            assert!(parse(&torn, key).is_none(), "{hole}");
+        }
+        // Older lists have more after the dot.
+        let older = format!("{key}6\n.\nchanged 3\ntouched 4\n{kept}8 755\n9\n");
+        let list = parse(older.as_bytes(), key).unwrap();
+        assert_eq!((list.changed.len(), list.touched.len(), list.kept.len()), (1, 1, 1));
+        assert_eq!(
+            (list.rights[&8].mode, list.rights[&8].owner, list.left_out),
+            (0o755, None, vec![9])
+        );
     }
 
     #[test]
@@ -543,6 +681,15 @@ mod tests {
             "kept 7 755 0 0 0 0 \u{e9}\u{e9}\n",
         ] {
             assert_eq!(kept_of(line.strip_prefix("kept ").unwrap().as_bytes()), None, "{line}");
+        }
+        for line in [
+            "7 755 0 0 -\n",
+            "7 755 0 4294967296 - -\n",
+            "7 788 0 0 - -\n",
+            "7 755 0 0 0x -\n",
+            "7 755 0 0 - -\r",
+        ] {
+            assert_eq!(rights_of(line.as_bytes()), None, "{line}");
         }
     }
 }

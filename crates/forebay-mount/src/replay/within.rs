@@ -3,10 +3,10 @@
 //!
 //! A directory is followed upwards to the root.  Any other inode is looked for where the log
 //! has it: at its names, where it was seen when it was bound, and in the staging directory.  An
-//! inode that is at none of these, and is to be changed or to have a name, is searched for in
-//! the whole tree, once for all of them: if a file's known names are gone, it may have another.
-//! The results are remembered ([`Walked`]), because a replay moves nothing into the tree or out
-//! of it.
+//! inode that is at none of these, and is to be changed, to have a name, or to have its rights back,
+//! is searched for in the whole tree, once for all of them: if a file's known names are gone, it may
+//! have another.  The results are remembered ([`Walked`]), because a replay moves nothing into the
+//! tree or out of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -81,7 +81,10 @@ pub fn within<T: Tree>(
         }
         if there || search.is_at(file.hint, handle) {
             within.insert(*fid);
-        } else if file.is_changed() || !file.names.is_empty() {
+        } else if file.is_changed()
+            || !file.names.is_empty()
+            || plan.staging.rights.contains_key(fid)
+        {
             left.insert(handle.clone(), *fid);
         }
     }

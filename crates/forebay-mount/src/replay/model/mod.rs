@@ -9,6 +9,7 @@
 
 mod at_once;
 mod gate;
+mod limits;
 mod oracle;
 pub mod sim;
 pub mod workloads;

@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rustix::io::Errno;
 
 use super::gate::{Gate, Who};
+use super::limits::{fits, refused};
 use super::write_back::WriteBack;
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::tree::{Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, Unordered};
@@ -366,6 +367,8 @@ pub struct SimTree {
     pub gate: Arc<Gate>,
     /// Its file system was mounted otherwise.
     pub unordered: Arc<AtomicBool>,
+    /// An inode whose attributes find no room.
+    pub full: Arc<AtomicU64>,
 }
 
 impl SimTree {
@@ -387,6 +390,7 @@ impl SimTree {
             write_back: Arc::default(),
             gate: Arc::default(),
             unordered: Arc::default(),
+            full: Arc::default(),
         }
     }
 
@@ -549,24 +553,6 @@ impl SimTree {
             (true, true) if !empty => Err(Errno::NOTEMPTY),
             _ => Ok(()),
         }
-    }
-}
-
-/// The largest file.
-fn fits(size: u64) -> Result<()> {
-    match size > 1 << 20 {
-        true => Err(Errno::FBIG),
-        false => Ok(()),
-    }
-}
-
-/// Names that it never takes.
-fn refused(name: &[u8]) -> Result<()> {
-    match name {
-        b"many" => Err(Errno::MLINK),
-        b"long" => Err(Errno::NAMETOOLONG),
-        b"quota" => Err(Errno::DQUOT),
-        _ => Ok(()),
     }
 }
 
@@ -767,6 +753,9 @@ impl Tree for SimTree {
         }
     }
     fn set_attr(&self, node: &u64, set: &SetAttr) -> Result<()> {
+        if self.full.load(Ordering::Relaxed) == *node {
+            return Err(Errno::NOSPC);
+        }
         self.op(Op::SetAttr { ino: *node, set: *set })
     }
     fn xattr(&self, node: &u64, name: &[u8]) -> Result<Option<Vec<u8>>> {
