@@ -76,7 +76,8 @@ pub struct File<'a> {
     pub attr: SetAttr,
     /// The modification time is that of the content, and was not set explicitly.
     pub mtime_of_content: bool,
-    /// When it got that time, by the clock of the mount.
+    /// The latest time that the clock had told the mount when it got that time: what is later in the
+    /// tree came after, also if the clock was set back.
     pub timed: Time,
     pub xattrs: BTreeMap<&'a [u8], Option<&'a [u8]>>,
     /// The access ACL was set after the mode and changed it; otherwise the mode came last and
@@ -88,9 +89,9 @@ pub struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    fn modified(&mut self, at: Time) {
+    fn modified(&mut self, at: Time, timed: Time) {
         self.attr.mtime = Some(at);
-        self.timed = at;
+        self.timed = timed;
         self.mtime_of_content = true;
     }
 
@@ -241,6 +242,8 @@ impl<'a> History<'a> {
 
     fn take(&mut self, entry: &Entry<'a>, record: &Record<'a>) -> Sense<()> {
         let (number, at) = (entry.number, time(entry.time_ns));
+        let set_back = self.last_time_ns > entry.time_ns && !planted(Bug::ClockGoesOn);
+        let told = if set_back { time(self.last_time_ns) } else { at };
         match *record {
             Record::Tree { file_system, root, path } => {
                 let root = crate::tree::Handle(root.to_vec());
@@ -276,15 +279,15 @@ impl<'a> History<'a> {
                 };
                 self.files.insert(fid, File { made: Some(made), attr, ..file(kind) });
                 self.name(number, (dir, name), NONE, Some(fid))?;
-                self.file(fid)?.modified(at);
-                self.file(dir)?.modified(at);
+                self.file(fid)?.modified(at, told);
+                self.file(dir)?.modified(at, told);
             }
             Record::Link { fid, dir, name } => {
                 if self.file(fid)?.kind == Kind::Directory {
                     return Err(format!("directory {fid} gets a second name"));
                 }
                 self.name(number, (dir, name), NONE, Some(fid))?;
-                self.file(dir)?.modified(at);
+                self.file(dir)?.modified(at, told);
             }
             Record::Unlink { dir, name, fid } => {
                 if planted(Bug::UnlinkForgotten) {
@@ -292,7 +295,7 @@ impl<'a> History<'a> {
                 }
                 self.name(number, (dir, name), fid, None)?;
                 self.file(fid)?.lost_name_by = Some(number);
-                self.file(dir)?.modified(at);
+                self.file(dir)?.modified(at, told);
             }
             Record::Rename { from_dir, from, to_dir, to, fid, replaced, exchange } => {
                 let back = (exchange && !planted(Bug::ExchangeHalf)).then_some(replaced);
@@ -300,8 +303,8 @@ impl<'a> History<'a> {
                 self.had(number, (to_dir, to), replaced)?;
                 self.has(number, (from_dir, from), back)?;
                 self.has(number, (to_dir, to), Some(fid))?;
-                self.file(from_dir)?.modified(at);
-                self.file(to_dir)?.modified(at);
+                self.file(from_dir)?.modified(at, told);
+                self.file(to_dir)?.modified(at, told);
                 if replaced != NONE && !exchange {
                     self.file(replaced)?.lost_name_by = Some(number);
                     // Files trade places before one of them loses its name.
@@ -314,7 +317,8 @@ impl<'a> History<'a> {
             Record::Data { fid, offset, size, mtime, bytes } => {
                 let file = self.content(fid)?;
                 file.content.push(Change::Write { offset, bytes, size });
-                file.modified(mtime);
+                // Another write may have come before the entry.
+                file.modified(mtime, if set_back { told.max(mtime) } else { mtime });
             }
             Record::Truncate { fid, size } => {
                 let file = self.content(fid)?;
@@ -324,13 +328,13 @@ impl<'a> History<'a> {
                 if !planted(Bug::SizeNotRestored) {
                     file.content.push(Change::Truncate { size });
                 }
-                file.modified(at);
+                file.modified(at, told);
             }
             Record::Allocate { fid, mode, offset, length } => {
                 let file = self.content(fid)?;
                 file.content.push(Change::Allocate { mode, offset, length });
                 if mode != Allocate::KeepSize {
-                    file.modified(at);
+                    file.modified(at, told);
                 }
             }
             Record::Attr { fid, set } => {
@@ -340,7 +344,7 @@ impl<'a> History<'a> {
                     (file.acl_last, file.acl_mode) = (false, None);
                 }
                 if set.mtime.is_some() {
-                    (file.timed, file.mtime_of_content) = (at, false);
+                    (file.timed, file.mtime_of_content) = (told, false);
                 }
                 *a = SetAttr {
                     mode: set.mode.or(a.mode),

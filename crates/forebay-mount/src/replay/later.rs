@@ -10,7 +10,9 @@
 //! 3. Logged attributes are set in either case, so no one can undo an acknowledged change of a
 //!    mode.  They may replace a later change by another program, so the report names it.
 //! 4. Where a file was written after the log's time of modification and before its last entry, the
-//!    write was not synced, and its time stays: the content may be newer than the log's.
+//!    write was not synced, and its time stays: the content may be newer than the log's.  If the clock
+//!    was set back, only a time that is later than all that it had told before shows such a write: a
+//!    time that a program has set is never lost to an older write.
 //! 5. A file that another user may have written to never gains rights of its owner by that
 //!    ([`rights_kept`]).
 

@@ -75,6 +75,7 @@ pub enum Bug {
     PrivateForgotten,
     KeptTooLate,
     RightsNotNoted,
+    ClockGoesOn,
     ContentNotSynced,
 }
 

@@ -281,6 +281,62 @@ fn a_write_that_no_entry_has_keeps_its_time() {
     }
 }
 
+/// A write from before the clock was set back has a later time than what came after it.
+#[test]
+fn a_time_from_before_the_clock_was_set_back_proves_no_later_write() {
+    let logged = time(1000);
+    let hour = 3600;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = now.as_secs() as i64;
+    let at = |seconds: i64| seconds as u64 * 1_000_000_000;
+    let set = SetAttr { mtime: Some(logged), ..SetAttr::default() };
+    let by_program = Record::Attr { fid: 4, set };
+    let mtime = time(now - hour - 1);
+    let data = Record::Data { fid: 4, offset: 0, size: 3, mtime, bytes: b"log" };
+    let cut = Record::Truncate { fid: 4, size: 3 };
+    let latest = Record::Latest { time_ns: at(now) };
+    // The last records, how the log knows the earlier time, the tree's time, and the time in the end.
+    let rows: [(&Record<'_>, Option<&Record<'_>>, i64, i64); 7] = [
+        (&by_program, Some(&latest), now - 10, 1000),
+        (&by_program, None, now - 10, 1000),
+        (&data, Some(&latest), now - 10, now - hour - 1),
+        (&data, None, now - 10, now - hour - 1),
+        (&cut, None, now - 10, now - hour),
+        // It is later than all that the clock had told.
+        (&by_program, None, now + 2, now + 2),
+        (&data, Some(&latest), now + 2, now + 2),
+    ];
+    for planted in [false, true] {
+        let mut lost = Vec::new();
+        for (row, (record, told, tree_time, wanted)) in rows.iter().enumerate() {
+            let (dir, tree, bound) = scene("set-back");
+            let file = std::fs::File::options().write(true).open(dir.join("a/f")).unwrap();
+            let of = |seconds: i64| {
+                std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds as u64)
+            };
+            file.set_modified(of(*tree_time)).unwrap();
+            // An earlier entry tells the time, or one after the clock was set back.
+            let first = if told.is_some() { now - hour } else { now };
+            let mut bodies: Vec<_> = bound.iter().map(|body| (at(first), body.clone())).collect();
+            let records = told.iter().copied().chain([*record]);
+            bodies.extend(records.map(|r| (at(now - hour), Records::of(r).bytes().to_vec())));
+            let entry = |((at, body), number): ((u64, Vec<u8>), u64)| {
+                [&header(number, at, 1)[..], &body].concat()
+            };
+            let log: Vec<_> = bodies.into_iter().zip(1..).map(entry).collect();
+            planted::plant(Some(planted::Bug::ClockGoesOn).filter(|_| planted));
+            let done = replay(&tree, &log, &ReplayOptions::default(), &mut |_, _| {});
+            planted::plant(None);
+            let is = std::fs::metadata(dir.join("a/f")).unwrap().modified().unwrap();
+            if is != of(*wanted) {
+                lost.push((row, is, done.unwrap()));
+            }
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
+        assert_eq!(lost.len(), if planted { 5 } else { 0 }, "{lost:?}");
+    }
+}
+
 /// ext4 finishes at its next mount what a crash cut off of a truncation, and the file has
 /// the time of that, however long the machine was off.
 #[test]
