@@ -23,7 +23,7 @@ write-through does not wait for the origin|host/client_request.c|next = fby_unli
 a flush is not passed on|crates/forebay-server/src/nbd/connection.rs|command::FLUSH => flusher.flush()?,|command::FLUSH => {}
 a write is acknowledged before its group is durable|host/client_request.c|state = fby_ticket_state(r->pool, r->appended);|state = FBY_TICKET_DURABLE;|ssd
 zeroes are acknowledged before they are durable|host/client_request.c|r->appended = fby_volume_ticket(r->pool, r->volume);|r->appended = 0;|ssd
-a write with FUA is one for a later flush|host/client_request.c|if (r->flags & FBY_REQ_LATER && flushed_later(r))|if (r->flags & FBY_REQ_LATER && r->op == FBY_OP_WRITE)|ssd
+a write with FUA is one for a later flush|host/client_request.c|if ((r->flags & FBY_REQ_LATER && flushed_later(r))|if ((r->flags & FBY_REQ_LATER && r->op == FBY_OP_WRITE)|ssd
 the server ends while memory alone has it|crates/forebay-server/src/server.rs|*failed = rescue(self, self.patience.get_or_init(Patience::default));|*failed = None;|ssd
 '
 build() {
