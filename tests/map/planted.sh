@@ -108,4 +108,5 @@ finds 22 LimitIgnored answers all
 finds 23 PrivateOver calls
 finds 24 AsOtherUser answers users
 finds 25 EndSyncs stores
-say "25 of 25 mistakes found"
+finds 26 SecondNameFree calls
+say "26 of 26 mistakes found"

@@ -201,6 +201,30 @@ static void mappings(const char *path)
 	CHECK(close(fd) == 0);
 }
 
+/* No call leaves an open file under another name. */
+static void renames(const char *path, const char *other)
+{
+	int fd = open(other, O_RDWR | O_CREAT, 0600);
+	struct stat one, two;
+
+	CHECK(fd >= 0);
+	CHECK(renameat2(AT_FDCWD, other, AT_FDCWD, path, RENAME_EXCHANGE) == -1 && errno == EBUSY);
+	CHECK(syscall(SYS_renameat2, AT_FDCWD, other, AT_FDCWD, path, RENAME_EXCHANGE) == -1 && errno == EBUSY);
+	CHECK(unlink(other) == 0 && link(path, other) == 0);
+	CHECK(unlink(path) == -1 && errno == EBUSY);
+	CHECK(unlinkat(AT_FDCWD, path, 0) == -1 && errno == EBUSY);
+	CHECK(remove(path) == -1 && errno == EBUSY);
+	CHECK(syscall(SYS_unlinkat, AT_FDCWD, path, 0) == -1 && errno == EBUSY);
+#ifdef SYS_unlink
+	CHECK(syscall(SYS_unlink, path) == -1 && errno == EBUSY);
+#endif
+	CHECK(close(fd) == 0 && stat(path, &one) == 0 && stat(other, &two) == 0 && one.st_ino == two.st_ino);
+	/* The other name is no one's. */
+	CHECK(unlink(other) == 0);
+	fd = open(other, O_RDWR | O_CREAT, 0600);
+	CHECK(fd >= 0 && close(fd) == 0 && remove(other) == 0 && mkdir(other, 0700) == 0 && remove(other) == 0);
+}
+
 /* A call that would bypass the mapping is an error under map-run, and nothing worse. */
 static void refused(const char *path)
 {
@@ -221,6 +245,7 @@ static void refused(const char *path)
 		CHECK(!fopen(path, "r") && errno == EBUSY);
 		CHECK(!fdopen(fd, "r") && errno == EINVAL);
 		CHECK(rename(path, other) == -1 && errno == EBUSY);
+		renames(path, other);
 		CHECK(daemon(1, 1) == -1 && errno == EBUSY);
 		CHECK(mprotect(shared, PAGE, PROT_READ) == -1 && errno == EACCES);
 		CHECK(fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, PAGE) == -1 && errno == EOPNOTSUPP);

@@ -2,7 +2,9 @@
 //! Calls on descriptors (close, duplicate, position, lock), on sizes, and on the process as a
 //! whole.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -11,10 +13,12 @@ use libc::{mode_t, off_t};
 use crate::closing;
 use crate::kept;
 use crate::locks;
+use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::state::{self, lock, Desc};
+use crate::which::identity_at;
 
 /// # Safety
 /// The contract of close(2) applies.
@@ -317,7 +321,7 @@ fn set_size(desc: &Desc, fd: c_int, size: off_t) -> Result<(), c_int> {
     synced(desc, 0, u64::MAX)
 }
 
-fn resize(file: &crate::mapped::Mapped, size: u64) -> Result<(), c_int> {
+fn resize(file: &Mapped, size: u64) -> Result<(), c_int> {
     file.make_room(size.max(1))?;
     file.call(About::Io, |map| map.set_size(size))
 }
@@ -420,7 +424,7 @@ macro_rules! sizes {
             let plain = || unsafe { real::truncate64(path, size) };
             let (Some(name), Ok(new)) = (name, u64::try_from(size)) else { return plain() };
             loop {
-                let call = |file: &Arc<crate::mapped::Mapped>| resize(file, new);
+                let call = |file: &Arc<Mapped>| resize(file, new);
                 if let Some(done) = state::call_at(libc::AT_FDCWD, name, true, call) {
                     return done.map_or_else(fail, |()| 0);
                 }
@@ -468,6 +472,57 @@ sizes! {
     lseek64 ftruncate64 truncate64 fallocate64 posix_fallocate64 posix_fadvise64;
 }
 
+// The names of open files.  After a crash the pool's pages of a file are sought under the name by which
+// it was opened.  So a call that leaves an open file under another name only is refused.  A file that
+// has no other name may be removed.
+
+/// Whether a name is the one by which the pool knows the file.  The directory may have another name
+/// by now.
+fn is_known_by(file: &Mapped, dir: c_int, name: &CStr) -> bool {
+    let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+    if name.file_name() != file.path.file_name() {
+        return false;
+    }
+    let of = |dir: c_int, path: &Path| {
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+        let above = above.unwrap_or(Path::new("."));
+        let above = CString::new(above.as_os_str().as_bytes()).ok()?;
+        identity_at(dir, &above, 0)
+    };
+    of(libc::AT_FDCWD, &file.path).is_none_or(|known| of(dir, name) == Some(known))
+}
+
+/// The number of names of a file.
+fn count_names(dir: c_int, name: &CStr) -> u64 {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
+    let a = [dir as usize, name.as_ptr().addr(), (&raw mut st).addr(), flags, 0, 0];
+    // SAFETY: both are there for the call.
+    match unsafe { real::raw(libc::SYS_newfstatat, a) } {
+        0 => st.st_nlink,
+        _ => 0,
+    }
+}
+
+/// An open file that keeps other names when this one is removed.
+fn loses_its_name(dir: c_int, name: &CStr) -> Option<Arc<Mapped>> {
+    let file = state::opened_at(dir, name, false)?;
+    (count_names(dir, name) > 1 && is_known_by(&file, dir, name)).then_some(file)
+}
+
+fn refuse_name(file: &Mapped, what: &str) -> c_int {
+    once(
+        About::Rename,
+        format_args!(
+            "{}: to {what} a file that is open is refused: after a crash its pages would be sought \
+             under the old name; close it before, or leave it out of --files",
+            file.path.display()
+        ),
+    );
+    fail(libc::EBUSY)
+}
+
 /// # Safety
 /// The contract of renameat2(2) applies.
 #[no_mangle]
@@ -479,17 +534,18 @@ pub unsafe extern "C-unwind" fn renameat2(
     flags: u32,
 ) -> c_int {
     // SAFETY: the caller guarantees it.
-    let name = unsafe { real::text(a) };
-    if let Some(file) = name.and_then(|name| state::opened_at(from, name, false)) {
-        once(
-            About::Rename,
-            format_args!(
-            "{}: to rename a file that is open is refused: after a crash its pages would be sought \
-             under the old name; close it before, or leave it out of --files",
-            file.path.display()
-        ),
-        );
-        return fail(libc::EBUSY);
+    let (first, second) = unsafe { (real::text(a), real::text(b)) };
+    if let Some(file) = first.and_then(|name| state::opened_at(from, name, false)) {
+        return refuse_name(&file, "rename");
+    }
+    let second = second.filter(|_| !planted::is(Planted::SecondNameFree));
+    // Each gets the name of the other, or the second one loses its name.
+    let other = second.and_then(|name| match flags & libc::RENAME_EXCHANGE {
+        0 => loses_its_name(to, name),
+        _ => state::opened_at(to, name, false),
+    });
+    if let Some(file) = other {
+        return refuse_name(&file, "rename");
     }
     // SAFETY: the caller guarantees it.
     unsafe { real::renameat2(from, a, to, b, flags) }
@@ -514,6 +570,44 @@ pub unsafe extern "C-unwind" fn renameat(
 pub unsafe extern "C-unwind" fn rename(a: *const c_char, b: *const c_char) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe { renameat2(libc::AT_FDCWD, a, libc::AT_FDCWD, b, 0) }
+}
+
+/// # Safety
+/// The contract of unlinkat(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+    // SAFETY: the caller guarantees it.
+    let name = unsafe { real::text(path) };
+    let name = name.filter(|_| flags == 0 && !planted::is(Planted::SecondNameFree));
+    if let Some(file) = name.and_then(|name| loses_its_name(dir, name)) {
+        return refuse_name(&file, "remove the name of");
+    }
+    let a = [dir as usize, path.addr(), flags as usize, 0, 0, 0];
+    // SAFETY: the caller guarantees it.
+    real::told(unsafe { real::raw(libc::SYS_unlinkat, a) }) as c_int
+}
+
+/// # Safety
+/// The contract of unlink(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn unlink(path: *const c_char) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe { unlinkat(libc::AT_FDCWD, path, 0) }
+}
+
+/// # Safety
+/// The contract of remove(3) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
+    // SAFETY: the caller guarantees it.
+    match unsafe { unlinkat(libc::AT_FDCWD, path, 0) } {
+        0 => 0,
+        // SAFETY: the caller guarantees it.
+        _ if real::errno() == libc::EISDIR => unsafe {
+            unlinkat(libc::AT_FDCWD, path, libc::AT_REMOVEDIR)
+        },
+        failed => failed,
+    }
 }
 
 /// The process is to go on as something that does not have the files' memory.

@@ -57,6 +57,8 @@ pub enum Planted {
     AsOtherUser,
     /// The end of the program syncs its files and does not close them, while threads store.
     EndSyncs,
+    /// The name of an open file is given to another one, or removed.
+    SecondNameFree,
 }
 
 #[cfg(feature = "planted-mistakes")]

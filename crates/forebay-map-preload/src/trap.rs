@@ -281,6 +281,14 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let to = std::ptr::with_exposed_provenance(a[3]);
                 calls::renameat2(fd, from, a[2] as c_int, to, flags) as isize
             }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_unlink if !state::is_inside() => {
+                calls::unlink(std::ptr::with_exposed_provenance(a[0])) as isize
+            }
+            libc::SYS_unlinkat if !state::is_inside() => {
+                let name = std::ptr::with_exposed_provenance(a[1]);
+                calls::unlinkat(fd, name, a[2] as c_int) as isize
+            }
             libc::SYS_execve if !state::is_inside() => {
                 let [path, argv, env] =
                     [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
