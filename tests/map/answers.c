@@ -18,8 +18,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
+#include <utime.h>
 
 #include "check.h"
 
@@ -191,6 +195,28 @@ static void all(const char *path)
 	limited(path);
 }
 
+/* For a call by path, and for times, the rights of the moment count. */
+static void by_path(int fd, const char *path)
+{
+	const struct timespec times[2] = { { 1000000, 0 }, { 2000000, 0 } };
+	const struct timeval others[2] = { { 3000000, 0 }, { 4000000, 0 } };
+	const struct utimbuf two = { 5000000, 6000000 };
+	struct stat st;
+
+	says("truncate", truncate(path, 200l * (1 << 20) + 3));
+	says("truncate by number", syscall(SYS_truncate, path, 200l * (1 << 20) + 2));
+	says("utimensat", utimensat(AT_FDCWD, path, times, 0));
+	says("utimensat, now", utimensat(AT_FDCWD, path, NULL, 0));
+	says("utimes", utimes(path, others));
+	says("utime", utime(path, &two));
+	says("futimens", futimens(fd, times));
+	says("futimens, now", futimens(fd, NULL));
+	says("futimes", futimes(fd, others));
+	CHECK(fstat(fd, &st) == 0);
+	says("size", st.st_size);
+	says("written", st.st_mtime < 10000000 ? st.st_mtime : 0);
+}
+
 /* With an open descriptor the rights of the moment do not count.  A growth past the room opens the
  * file again. */
 static void as_another(const char *path, int by_files)
@@ -219,8 +245,10 @@ static void as_another(const char *path, int by_files)
 	puts(found);
 	says("the user for files", setfsuid(-1));
 	says("open", open(path, O_RDWR));
-	says("close", close(fd));
+	by_path(fd, path);
 	CHECK(by_files ? setfsuid(0) >= 0 && setfsgid(0) >= 0 : seteuid(0) == 0 && setegid(0) == 0);
+	by_path(fd, path);
+	says("close", close(fd));
 	fd = open(path, O_RDONLY);
 	CHECK(fd >= 0 && pread(fd, found, 6, 0) == 6 && pread(fd, found + 6, 1, 200l * MIB) == 1);
 	puts(found);

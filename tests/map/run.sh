@@ -42,6 +42,7 @@ say "mappings and sizes: passed"
 mapped "$work/answers" all "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers"; }
 diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers than of a plain file"
 if [ "$(id -u)" = 0 ]; then
+	chmod 711 "$work" # another user finds the file
 	"$work/answers" users "$work/plain.dat" >"$work/answers.plain" || fail "answers to another user"
 	mapped "$work/answers" users "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers to another user"; }
 	diff "$work/answers.plain" "$work/answers.mapped" >&2 || { cat "$work/says" >&2; fail "other answers to another user than of a plain file"; }

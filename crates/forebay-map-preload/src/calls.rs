@@ -14,6 +14,7 @@ use crate::closing;
 use crate::kept;
 use crate::locks;
 use crate::mapped::Mapped;
+use crate::opening;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
@@ -424,7 +425,10 @@ macro_rules! sizes {
             let plain = || unsafe { real::truncate64(path, size) };
             let (Some(name), Ok(new)) = (name, u64::try_from(size)) else { return plain() };
             loop {
-                let call = |file: &Arc<Mapped>| resize(file, new);
+                let call = |file: &Arc<Mapped>| {
+                    opening::may_write(name)?;
+                    resize(file, new)
+                };
                 if let Some(done) = state::call_at(libc::AT_FDCWD, name, true, call) {
                     return done.map_or_else(fail, |()| 0);
                 }

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use libc::{mode_t, FILE};
 
 use crate::config::Config;
+use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::signals::{self, hold};
@@ -96,8 +97,20 @@ pub fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
         _ => libc::R_OK | libc::W_OK,
     };
     let wanted = if flags & libc::O_TRUNC != 0 { wanted | libc::W_OK } else { wanted };
-    let how = (libc::AT_EMPTY_PATH | libc::AT_EACCESS) as usize;
-    let a = [fd as usize, c"".as_ptr().addr(), wanted as usize, how, 0, 0];
+    judged(fd, c"", wanted, libc::AT_EMPTY_PATH)
+}
+
+/// Whether the thread may write to the file at a path now, as the kernel judges a call by path.
+pub fn may_write(path: &CStr) -> Result<(), c_int> {
+    match planted::is(Planted::PathAsOpener) {
+        true => Ok(()),
+        false => judged(libc::AT_FDCWD, path, libc::W_OK, 0),
+    }
+}
+
+fn judged(dir: c_int, path: &CStr, wanted: c_int, how: c_int) -> Result<(), c_int> {
+    let how = (how | libc::AT_EACCESS) as usize;
+    let a = [dir as usize, path.as_ptr().addr(), wanted as usize, how, 0, 0];
     // SAFETY: the path is valid.
     match unsafe { real::raw(libc::SYS_faccessat2, a) } {
         e @ ..=-1 => Err(-e as c_int),

@@ -59,6 +59,8 @@ pub enum Planted {
     EndSyncs,
     /// The name of an open file is given to another one, or removed.
     SecondNameFree,
+    /// A call by the path of an open file has the rights of the user that opened it.
+    PathAsOpener,
 }
 
 #[cfg(feature = "planted-mistakes")]

@@ -63,6 +63,28 @@ impl Who {
     }
 }
 
+/// By which the kernel judges a call of a thread that needs no open descriptor.
+#[derive(Debug)]
+pub struct Rights(Who, Capabilities);
+
+impl Rights {
+    pub fn of_thread() -> Rights {
+        Rights(Who::of_thread(), Capabilities::of_thread())
+    }
+
+    /// Makes this thread have its own rights again, where it acts as a file's opener, until the
+    /// result is dropped.
+    pub fn act(&self) -> Acts {
+        let before = Rights::of_thread();
+        if before.0 == self.0 || planted::is(Planted::PathAsOpener) {
+            return Acts(None);
+        }
+        self.0.set();
+        self.1.restore();
+        Acts(Some((before.0, before.1)))
+    }
+}
+
 /// A thread that acts as another user for a moment.
 #[derive(Debug)]
 pub struct Acts(Option<(Who, Capabilities)>);
@@ -80,7 +102,7 @@ const CAP_SETUID: u32 = 7;
 
 /// The kernel takes capabilities from a thread whose user for files stops being root.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Capabilities {
     version: u32,
     thread: c_int,
@@ -101,9 +123,10 @@ impl Capabilities {
         effective & 1 << number != 0
     }
 
-    fn restore(mut self) {
-        if self.sets != Capabilities::of_thread().sets {
-            let a = [(&raw mut self.version).addr(), (&raw const self.sets).addr(), 0, 0, 0, 0];
+    fn restore(&self) {
+        let mut all = *self;
+        if all.sets != Capabilities::of_thread().sets {
+            let a = [(&raw mut all.version).addr(), (&raw const all.sets).addr(), 0, 0, 0, 0];
             // SAFETY: the kernel reads two sets of three.
             unsafe { raw(libc::SYS_capset, a) };
         }
