@@ -156,8 +156,13 @@ static void limited(const char *path)
 	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), i;
 
 	CHECK(fd >= 0 && ftruncate(fd, 40000) == 0 && signal(SIGXFSZ, counts) != SIG_ERR);
-	for (i = 0; i < 2; i++) {
-		CHECK((i ? prlimit(0, RLIMIT_FSIZE, &some, NULL) : setrlimit(RLIMIT_FSIZE, &some)) == 0);
+	for (i = 0; i < 4; i++) {
+		switch (i) {
+		case 0: CHECK(setrlimit(RLIMIT_FSIZE, &some) == 0); break;
+		case 1: CHECK(prlimit(0, RLIMIT_FSIZE, &some, NULL) == 0); break;
+		case 2: CHECK(syscall(SYS_setrlimit, RLIMIT_FSIZE, &some) == 0); break;
+		case 3: CHECK(syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, &some, NULL) == 0); break;
+		}
 		says("within", pwrite(fd, bytes, 8, 9992));
 		says("a part", pwrite(fd, bytes, 8, 9995));
 		says("a part of two", pwritev(fd, two, 2, 9995));
@@ -172,7 +177,7 @@ static void limited(const char *path)
 		says("ftruncate", ftruncate(fd, 40001));
 		says("fsync", fsync(fd));
 		says("signals", signals);
-		CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+		CHECK((i < 3 ? setrlimit(RLIMIT_FSIZE, &none) : syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, &none, NULL)) == 0);
 		says("without a limit", pwrite(fd, bytes, 8, 30000));
 	}
 	CHECK(close(fd) == 0);

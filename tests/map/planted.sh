@@ -111,4 +111,5 @@ finds 24 AsOtherUser answers users
 finds 25 EndSyncs stores
 finds 26 SecondNameFree calls
 finds 27 PathAsOpener answers users
-say "27 of 27 mistakes found"
+finds 28 LimitByNumber answers all
+say "28 of 28 mistakes found"

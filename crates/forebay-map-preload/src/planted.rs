@@ -61,6 +61,8 @@ pub enum Planted {
     SecondNameFree,
     /// A call by the path of an open file has the rights of the user that opened it.
     PathAsOpener,
+    /// A limit that is set by syscall(2) is not seen.
+    LimitByNumber,
 }
 
 #[cfg(feature = "planted-mistakes")]

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
+use crate::planted::{self, Planted};
 use crate::real::{self, fail, raw};
 use crate::say::{once, About};
-use crate::{calls, memory, opening, signals, state, transfer, window};
+use crate::{calls, limit, memory, opening, signals, state, transfer, window};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The range of the library's instructions.
@@ -288,6 +289,17 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             libc::SYS_unlinkat if !state::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 calls::unlinkat(fd, name, a[2] as c_int) as isize
+            }
+            libc::SYS_prlimit64 | libc::SYS_setrlimit
+                if !state::is_inside() && !planted::is(Planted::LimitByNumber) =>
+            {
+                let (pid, what, at) = match number {
+                    libc::SYS_setrlimit => (0, a[0] as u32, [a[1], 0]),
+                    _ => (fd, a[1] as u32, [a[2], a[3]]),
+                };
+                let new = std::ptr::with_exposed_provenance(at[0]);
+                let old = std::ptr::with_exposed_provenance_mut(at[1]);
+                limit::prlimit(pid, what, new, old) as isize
             }
             libc::SYS_execve if !state::is_inside() => {
                 let [path, argv, env] =
