@@ -13,6 +13,7 @@ export FOREBAY_MAP_PRELOAD=$work/preload.so
 compile program
 compile raw -pthread
 compile answers
+compile twice
 compile_ends
 chmod 711 "$work" # for answers users
 make_map 128M 64M
@@ -39,6 +40,7 @@ stores() { # A thread stores while the program ends.
 	rm -f "$work"/end.map* "$work/ack"
 	ROOM=32M mapped timeout 60 "$work/ends" acks store "$work/ack" "$work/end.map" && "$work/ends" acked "$work/ack" "$work/end.map"
 }
+past() { mapped timeout 60 "$work/twice" past "$work/past.map"; }
 busy() { mapped timeout 20 "$program" busy "$work/end.map"; }
 replaced() { ROOM=4M mapped "$program" replaced "$work/replaced.map"; }
 across() {
@@ -112,4 +114,5 @@ finds 25 EndSyncs stores
 finds 26 SecondNameFree calls
 finds 27 PathAsOpener answers users
 finds 28 LimitByNumber answers all
-say "28 of 28 mistakes found"
+finds 29 RestIgnored past
+say "29 of 29 mistakes found"

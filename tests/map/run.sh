@@ -26,7 +26,7 @@ done
 say "calls: passed"
 
 # Several mappings of a file, and sizes that cannot be had.
-for what in mappings random sizes appends child; do
+for what in mappings random sizes appends child past; do
 	"$work/twice" $what "$work/plain.dat" || fail "twice $what of a plain file"
 	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "twice $what"; }
 	case $what in

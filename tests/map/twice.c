@@ -9,6 +9,7 @@
  *	twice sizes FILE       sizes and mappings that are not possible
  *	twice appends FILE     an append from a mapping of the file, with memory for a copy of it and without
  *	twice child FILE       more room while a child lives
+ *	twice past FILE        calls of a range that begins in a mapping and ends behind it
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -306,6 +307,63 @@ static void appends(const char *path)
 	CHECK(close(fd) == 0 && munmap(p, (size_t)len) == 0);
 }
 
+/* Where the addresses end that a mapping and what belongs to it have. */
+static char *end_of(const char *p)
+{
+	unsigned long from, to, end = (unsigned long)p;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx", &from, &to) == 2 && from <= end && end < to)
+			end = to;
+	CHECK(fclose(maps) == 0);
+	return (char *)end;
+}
+
+static int is_mapped(void *p)
+{
+	unsigned char in;
+
+	return mincore(p, PAGE, &in) == 0;
+}
+
+static void past(const char *path)
+{
+	const int both = PROT_READ | PROT_WRITE, fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+	int fd = make(path, "", 'a');
+	char *p = get(fd, 0, PAGES), *end;
+	size_t len;
+
+	if (is_mapped_run()) {
+		end = end_of(p);
+	} else {
+		/* Where nothing follows it. */
+		char *q = mmap(NULL, 2 * PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		CHECK(q != MAP_FAILED && munmap(p, PAGES * PAGE) == 0);
+		p = mmap(q, PAGES * PAGE, both, MAP_SHARED | MAP_FIXED, fd, 0);
+		CHECK(p == q);
+		end = p + PAGES * PAGE;
+	}
+	CHECK(mmap(end, PAGE, both, fixed, -1, 0) == end);
+	len = (size_t)(end - p) + PAGE;
+	end[0] = 'x';
+	p[0] = 'b';
+	CHECK(mprotect(end, PAGE, PROT_READ) == 0 && mprotect(p, len, both) == 0);
+	end[0] = 'y';
+	if (is_mapped_run())
+		p[PAGE] = 'c';
+	CHECK(msync(p, len, MS_SYNC) == 0);
+	CHECK(madvise(p, len, MADV_DONTNEED) == 0 && end[0] == 0 && p[0] == 'b');
+	CHECK(mremap(p, len, PAGE, 0) == p && !is_mapped(end));
+	CHECK(mmap(end, PAGE, both, fixed, -1, 0) == end);
+	CHECK(munmap(p, len) == 0 && !is_mapped(end));
+	CHECK(close(fd) == 0);
+	is_in(path, "", 0, 'b');
+}
+
 int main(int argc, char **argv)
 {
 	CHECK(argc == 3);
@@ -319,6 +377,8 @@ int main(int argc, char **argv)
 		appends(argv[2]);
 	else if (strcmp(argv[1], "child") == 0)
 		child(argv[2]);
+	else if (strcmp(argv[1], "past") == 0)
+		past(argv[2]);
 	else
 		CHECK(0);
 	return 0;

@@ -75,6 +75,13 @@ impl Mapped {
         start.load(Ordering::SeqCst) < end && from < last.load(Ordering::SeqCst)
     }
 
+    /// Where a range goes on behind the file's addresses, if it does.
+    pub fn rest(&self, from: usize, len: usize) -> Option<(usize, usize)> {
+        let last = self.place.0[1].load(Ordering::SeqCst);
+        let end = from.saturating_add(len);
+        (end > last && !planted::is(Planted::RestIgnored)).then(|| (last, end - last))
+    }
+
     /// Nobody uses it any more: it is closed, or is closed next.
     pub fn is_closed(&self) -> bool {
         self.users.load(Ordering::SeqCst) == 0
@@ -304,12 +311,9 @@ impl Mapped {
         Ok(())
     }
 
-    /// Resizes a part of a mapping.  It stays in place, because pages that are adjacent in the
+    /// Extends a part of a mapping.  It stays in place, because pages that are adjacent in the
     /// file are adjacent in memory.  An old length of zero adds a mapping.
     pub fn resize_view(self: &Arc<Self>, from: usize, old: usize, new: usize) -> Result<(), c_int> {
-        if new < old {
-            return self.remove_views(from + new, old - new);
-        }
         let map = self.map();
         let Some(map) = map.as_ref() else { return Err(libc::EIO) };
         if (from - map.address().addr()) as u64 + new as u64 > map.room() {

@@ -12,7 +12,7 @@ use crate::closing;
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
-use crate::real::{fail, raw, told};
+use crate::real::{errno, fail, raw, told};
 use crate::say::{once, About};
 use crate::state::{self, Desc};
 use crate::trap;
@@ -168,10 +168,18 @@ fn over(from: usize, len: usize) -> bool {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
     if let Some((file, _)) = at(p.addr(), len) {
-        return match pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) {
-            Some(len) => file.remove_views(p.addr(), len).map_or_else(fail, |()| 0),
-            None => fail(libc::EINVAL),
+        let Some(len) = pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) else {
+            return fail(libc::EINVAL);
         };
+        // What follows goes first: if that is refused, nothing was done.
+        if let Some((rest, len)) = file.rest(p.addr(), len) {
+            // SAFETY: the caller guarantees it.
+            match unsafe { munmap(std::ptr::with_exposed_provenance_mut(rest), len) } {
+                0 => {}
+                failed => return failed,
+            }
+        }
+        return file.remove_views(p.addr(), len).map_or_else(fail, |()| 0);
     }
     if over(p.addr(), len) {
         return fail(libc::EINVAL);
@@ -193,6 +201,13 @@ pub unsafe extern "C-unwind" fn mremap(
     if let Some((file, _)) = at(p.addr(), old) {
         let fixed = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0;
         let done = match (pages(old), pages(new)) {
+            (Some(old), Some(new)) if !fixed && new < old => {
+                // SAFETY: the caller guarantees it.
+                match unsafe { munmap(p.wrapping_byte_add(new), old - new) } {
+                    0 => Ok(()),
+                    _ => Err(errno()),
+                }
+            }
             (Some(old), Some(new)) if !fixed => file.resize_view(p.addr(), old, new),
             // Another mapping of the same pages (mremap(2)).
             (None, Some(new)) if old == 0 && !fixed && flags & libc::MREMAP_MAYMOVE != 0 => {
@@ -255,15 +270,16 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
     if flags & libc::MS_SYNC == 0 || len == 0 || planted::is(Planted::MsyncWithoutSync) {
         return 0;
     }
-    let synced = file.call(About::Sync, |map| match at.saturating_add(len as u64) <= map.room() {
-        true => map.sync(at, len as u64).map(|()| true),
-        false => Ok(false),
-    });
-    match synced {
-        Ok(true) => 0,
-        Err(_) if planted::is(Planted::GoneAcknowledged) => 0,
-        Ok(false) => fail(libc::ENOMEM),
-        Err(errno) => fail(errno),
+    let synced =
+        file.call(About::Sync, |map| map.sync(at, (len as u64).min(map.room().saturating_sub(at))));
+    match (synced, file.rest(p.addr(), len)) {
+        // SAFETY: the caller guarantees it.
+        (Ok(()), Some((rest, len))) => unsafe {
+            msync(std::ptr::with_exposed_provenance_mut(rest), len, flags)
+        },
+        (Ok(()), None) => 0,
+        (Err(_), _) if planted::is(Planted::GoneAcknowledged) => 0,
+        (Err(errno), _) => fail(errno),
     }
 }
 
@@ -294,7 +310,13 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
             );
             fail(libc::EINVAL)
         }
-        _ => 0,
+        _ => match file.rest(p.addr(), len) {
+            // SAFETY: the caller guarantees it.
+            Some((rest, len)) => unsafe {
+                madvise(std::ptr::with_exposed_provenance_mut(rest), len, advice)
+            },
+            None => 0,
+        },
     }
 }
 
@@ -302,7 +324,7 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 /// The contract of posix_madvise(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // POSIX's DONTNEED discards nothing.
+    // POSIX's DONTNEED discards nothing.  The other kinds are hints, for what follows a mapping, too.
     if at(p.addr(), len).is_some() || advice == libc::POSIX_MADV_DONTNEED {
         return 0;
     }
@@ -326,7 +348,13 @@ pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int
             as c_int;
     };
     if prot == libc::PROT_READ | libc::PROT_WRITE {
-        return 0;
+        return match file.rest(p.addr(), len) {
+            // SAFETY: the caller guarantees it.
+            Some((rest, len)) => unsafe {
+                mprotect(std::ptr::with_exposed_provenance_mut(rest), len, prot)
+            },
+            None => 0,
+        };
     }
     once(
         About::Memory,
@@ -340,6 +368,13 @@ pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int
 
 fn locked(p: *const c_void, len: usize) -> Option<c_int> {
     let (file, at) = at(p.addr(), len)?;
+    if let Some((rest, len)) = file.rest(p.addr(), len) {
+        // SAFETY: it changes no memory.
+        match unsafe { mlock(std::ptr::with_exposed_provenance(rest), len) } {
+            0 => {}
+            failed => return Some(failed),
+        }
+    }
     Some(match file.call(About::Lock, |map| map.lock(at, len as u64)) {
         Ok(()) => 0,
         // Reported like a limit of the system.
@@ -372,6 +407,13 @@ pub unsafe extern "C-unwind" fn mlock2(p: *const c_void, len: usize, flags: c_in
 #[no_mangle]
 pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
     if let Some((file, at)) = at(p.addr(), len) {
+        if let Some((rest, len)) = file.rest(p.addr(), len) {
+            // SAFETY: it changes no memory.
+            match unsafe { munlock(std::ptr::with_exposed_provenance(rest), len) } {
+                0 => {}
+                failed => return failed,
+            }
+        }
         let done = file.call(About::Lock, |map| {
             map.unlock(at, len as u64);
             Ok(())

@@ -63,6 +63,8 @@ pub enum Planted {
     PathAsOpener,
     /// A limit that is set by syscall(2) is not seen.
     LimitByNumber,
+    /// What follows a mapping in the range of a call is left out.
+    RestIgnored,
 }
 
 #[cfg(feature = "planted-mistakes")]
