@@ -78,13 +78,19 @@ impl Served {
         if let Some(answer) = self.late(of.number, request) {
             return (answer, None);
         }
-        if let Request::Leave { home, .. } = *request {
-            self.late.forget(of.number, Some(home));
-        }
-        match self.homes.answer(of.number, request) {
+        let forget = || {
+            if let Request::Leave { home, .. } = *request {
+                self.late.forget(of.number, Some(home));
+            }
+        };
+        forget();
+        let answered = match self.homes.answer(of.number, request) {
             Some(answered) => answered.unwrap_or_else(|e| (Answer::from(e), None)),
             None => (self.share.answer(of, request), None),
-        }
+        };
+        // What was asked meanwhile.  From here on the process can ask nothing about the file.
+        forget();
+        answered
     }
 
     /// The answer to a request that may wait for a file's disk and that a process makes for all

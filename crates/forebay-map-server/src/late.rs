@@ -29,19 +29,35 @@ const KEPT: usize = 64;
 /// A request: the process, the file, the segment, and whether it is for a frame.
 pub(crate) type Key = (u64, u32, Option<u64>, bool);
 
-type All = BTreeMap<Key, Option<(Answer, Instant)>>;
+#[derive(Debug)]
+enum State {
+    /// A thread works on it.
+    Work,
+    /// A thread works on it, and nobody is to get its answer.
+    Forgotten,
+    /// The answer, which came too late, and when it came.
+    Done(Answer, Instant),
+}
+
+type All = BTreeMap<Key, State>;
 
 fn take_done(all: &mut All, key: &Key) -> Option<(Answer, Instant)> {
-    match all.get(key) {
-        Some(Some(_)) => all.remove(key).flatten(),
-        Some(None) | None => None,
+    if !matches!(all.get(key), Some(State::Done(..))) {
+        return None;
     }
+    match all.remove(key) {
+        Some(State::Done(answer, since)) => Some((answer, since)),
+        _ => None,
+    }
+}
+
+fn is_done(state: &State) -> bool {
+    matches!(state, State::Done(..))
 }
 
 /// The requests that are being worked on.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
-    /// With the answers that came too late, and when.  None: a thread works on it.
     all: Mutex<All>,
     done: Condvar,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -57,9 +73,12 @@ struct Works {
 impl Drop for Works {
     fn drop(&mut self) {
         let mut all = lock(&self.late.all);
+        let forgotten = matches!(all.get(&self.key), Some(State::Forgotten));
         match self.answer.take() {
-            Some(answer) => drop(all.insert(self.key, Some((answer, Instant::now())))),
-            None => drop(all.remove(&self.key)),
+            Some(answer) if !forgotten => {
+                all.insert(self.key, State::Done(answer, Instant::now()));
+            }
+            _ => drop(all.remove(&self.key)),
         }
         self.late.done.notify_all();
     }
@@ -84,7 +103,7 @@ impl Late {
         let is_new = !all.contains_key(&key);
         if is_new {
             let works = |of: &dyn Fn(&Key) -> bool| {
-                all.iter().filter(|(key, answer)| answer.is_none() && of(key)).count()
+                all.iter().filter(|(key, state)| !is_done(state) && of(key)).count()
             };
             let of_file = works(&|other| other.1 == key.1);
             if of_file >= OF_FILE || of_file > 0 && works(&|_| true) >= THREADS {
@@ -92,7 +111,7 @@ impl Late {
             }
             // The process does not ask for these answers any more.
             if all.keys().filter(|other| other.0 == key.0).count() >= KEPT {
-                all.retain(|other, answer| other.0 != key.0 || answer.is_none());
+                all.retain(|other, state| other.0 != key.0 || !is_done(state));
             }
             let late = Arc::clone(self);
             let mut threads = lock(&self.threads);
@@ -105,21 +124,26 @@ impl Late {
             // The thread cannot end before the lock is released below.
             let Ok(thread) = thread.spawn(works) else { return Answer::Wait };
             threads.push(thread);
-            all.insert(key, None);
+            all.insert(key, State::Work);
         }
         let patience = if is_new { NEW } else { AGAIN };
-        let is_at_work = |all: &mut All| matches!(all.get(&key), Some(None));
+        let is_at_work = |all: &mut All| all.get(&key).is_some_and(|state| !is_done(state));
         let waited = self.done.wait_timeout_while(all, patience, is_at_work);
         let (mut all, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let failed = matches!(all.get(&key), Some(Some((Answer::Failed { .. }, _))));
+        let failed = matches!(all.get(&key), Some(State::Done(Answer::Failed { .. }, _)));
         let done = if is_new || failed { take_done(&mut all, &key) } else { None };
         done.map_or(Answer::Wait, |(answer, _)| answer)
     }
 
-    /// Forgets the answers for a process that has ended, or about a file that it has left.
+    /// Forgets the answers for a process that has ended, or about a file that it has left, also
+    /// those that are still to come: the file's number may soon be another file's.
     pub fn forget(&self, who: u64, file: Option<u32>) {
+        let mut all = lock(&self.all);
         let of = |key: &Key| key.0 == who && file.is_none_or(|file| key.1 == file);
-        lock(&self.all).retain(|key, answer| !of(key) || answer.is_none());
+        all.retain(|key, state| !of(key) || !is_done(state));
+        for (_, state) in all.iter_mut().filter(|(key, _)| of(key)) {
+            *state = State::Forgotten;
+        }
     }
 
     /// Waits for the threads.
@@ -136,6 +160,26 @@ mod tests {
     use super::*;
 
     use std::sync::mpsc::channel;
+
+    /// The number of a file that a process has left is another file's by then.
+    #[test]
+    fn an_answer_about_a_file_that_was_left_is_for_nobody() {
+        let late = Arc::<Late>::default();
+        let (end, ends) = channel::<()>();
+        let key = (1, 1, Some(0), true);
+        let fails = move || {
+            let _ = ends.recv();
+            Answer::Failed { refused: false, why: "the old file's disk".into() }
+        };
+        assert_eq!(late.answer(key, fails), Answer::Wait);
+        late.forget(1, Some(1));
+        // Its thread is still at work, and counts as one of the file's.
+        assert_eq!(late.answer(key, || Answer::Done), Answer::Wait);
+        drop(end);
+        late.join();
+        assert!(lock(&late.all).is_empty(), "the old answer");
+        assert_eq!(late.answer(key, || Answer::Done), Answer::Done);
+    }
 
     /// Requests about one file wait for its disk.
     #[test]
@@ -177,7 +221,7 @@ mod tests {
         // Nobody asks for these answers again.
         for segment in 0..KEPT as u64 {
             lock(&late.all)
-                .insert((3, 1, Some(segment), false), Some((Answer::Done, Instant::now())));
+                .insert((3, 1, Some(segment), false), State::Done(Answer::Done, Instant::now()));
         }
         assert_eq!(late.answer((3, 1, None, false), || Answer::Done), Answer::Done);
         assert!(lock(&late.all).is_empty());
