@@ -27,7 +27,7 @@ a write with FUA is one for a later flush|host/client_request.c|if ((r->flags & 
 the server ends while memory alone has it|crates/forebay-server/src/server.rs|*failed = rescue(self, self.patience.get_or_init(Patience::default));|*failed = None;|ssd
 '
 build() {
-	(cd "$copy" && cargo build -q -p forebay-cli --features ssd-volumes) 2>"$copy/build.log" || { cat "$copy/build.log" >&2; exit 1; }
+	(cd "$copy" && cargo build -q -p forebay-cli) 2>"$copy/build.log" || { cat "$copy/build.log" >&2; exit 1; }
 }
 search() { FOREBAY=$CARGO_TARGET_DIR/debug/forebay FOREBAY_SKIP_CODE=77 "tests/serve/$1.sh" "$2" >"$copy/log" 2>&1; }
 wanted() { [[ " ${scripts[*]} " == *" $1 "* ]]; }

@@ -223,7 +223,7 @@ impl MediaArgs {
     "forebay create /dev/pmem0 --static 48G   of it, with room for static volumes",
     "forebay create /dev/pmem0 --force        destroys what is on it",
     "forebay create /dev/nvme0n1p4            on a partition of an SSD, for logs",
-    "forebay create /srv/log.pool --size 1G --medium ssd   in a file on an SSD, for logs",
+    "forebay create /srv/log.pool --size 1G --medium ssd   in a file on an SSD",
 ))]
 pub struct Create {
     /// Persistent memory device, disk, partition, or file to make

@@ -128,11 +128,7 @@ fn check_medium(pool: &Path) -> forebay::Result<()> {
             cause:
                 "the pool is on a disk and written in groups, which the kernel module does not know"
                     .into(),
-            way_out: match open::SSD_VOLUMES {
-                true => "serve it (forebay serve), and connect an NBD client".into(),
-                false => "make another pool, on persistent memory (forebay create --medium memory)"
-                    .into(),
-            },
+            way_out: "serve it (forebay serve), and connect an NBD client".into(),
         }),
         false => Ok(()),
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::interrupt::{Interrupt, INTERRUPTED};
 use crate::media_info::{self, Info};
-use crate::{args, open, out, units};
+use crate::{args, out, units};
 
 /// The longest measurement of a disk.
 const MEASURED: Duration = Duration::from_secs(3);
@@ -108,12 +108,8 @@ fn tell(made: &Made, not_measured: Option<&str>) -> anyhow::Result<()> {
         if let Some(why) = not_measured {
             out::line(format_args!("not measured: {why}"))?;
         }
-        let volumes = match open::SSD_VOLUMES {
-            true => format!("forebay volume add {quoted} NAME ORIGIN, "),
-            false => String::new(),
-        };
         out::line(format_args!(
-            "next: {volumes}forebay mount {quoted} DIRECTORY, or forebay log create {quoted} NAME"
+            "next: forebay volume add {quoted} NAME ORIGIN, forebay mount {quoted} DIRECTORY, or forebay log create {quoted} NAME"
         ))?;
         return Ok(());
     }

@@ -5,13 +5,10 @@ use std::path::Path;
 
 use forebay::{Error, MediaOptions, Pool, PoolOptions};
 
-/// Whether pools that are written in groups have volumes.
-pub const SSD_VOLUMES: bool = cfg!(feature = "ssd-volumes");
-
 /// A file or device that is too small is no pool: its size does not interest a user who opens
 /// it.
 pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
-    let options = PoolOptions { ssd_volumes: SSD_VOLUMES, ..options.clone() };
+    let options = PoolOptions { ssd_volumes: true, ..options.clone() };
     Pool::open(path, &options).map_err(|error| match error {
         Error::TooSmall { path, bytes, .. } => {
             Error::NotAPool { path, found: format!("it has only {bytes} bytes") }

@@ -22,9 +22,6 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     // First of all: whatever is refused later, nobody takes a dead server's file for ready.
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let interrupt = Interrupt::watch()?;
-    if !open::SSD_VOLUMES {
-        open::must_hold(&a.pool, "volumes to serve")?;
-    }
     raise_open_files();
     let path = match &a.socket {
         Some(path) => usable_socket(path),

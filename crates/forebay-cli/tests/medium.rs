@@ -357,10 +357,8 @@ fn commands_that_need_another_pool_are_refused_by_name() {
     }
     b.write("origin", &[0; 1 << 20]);
     for (words, named) in [
-        (&["volume", "add", "p", "v", "origin"][..], "no volumes"),
+        (&["volume", "add", "p", "v", "origin", "--static", "64K"][..], "no static volumes"),
         (&["map", "add", "p", "m"], "no maps"),
-        (&["serve", "p"], "no volumes to serve"),
-        (&["attach", "p", "v", "origin"], "which the kernel module does not know"),
         (
             &["create", "q", "--size", "16M", "--medium", "ssd", "--static", "64K"],
             "no static volumes",
@@ -373,7 +371,8 @@ fn commands_that_need_another_pool_are_refused_by_name() {
         assert!(out.stderr.contains("--medium memory"), "{words:?}: {}", out.stderr);
     }
     for (words, code, named) in [
-        (&["create", "p", "--medium", "ssd"][..], 12, "holds a Forebay pool"),
+        (&["attach", "p", "v", "origin"][..], 10, "which the kernel module does not know"),
+        (&["create", "p", "--medium", "ssd"], 12, "holds a Forebay pool"),
         (&["create", "q", "--medium", "ssd"], 2, "no size was given"),
         (&["create", "q", "--size", "16M", "--medium", "disk"], 2, "use auto, memory or ssd"),
         (

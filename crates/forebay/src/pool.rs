@@ -73,8 +73,7 @@ pub struct PoolOptions {
     pub io_uring: bool,
     /// Threads that recovery runs on; 0: one for each CPU, at least 2.
     pub recovery_threads: usize,
-    /// Experimental, and no command sets it: volumes in a pool that is written in groups to a
-    /// disk.  Such a pool is refused without it.
+    /// Volumes in a pool that is written in groups to a disk.  Such a pool is refused without it.
     pub ssd_volumes: bool,
 }
 
