@@ -222,7 +222,7 @@ impl MediaArgs {
     "forebay create /dev/shm/pool --size 512M --json",
     "forebay create /dev/pmem0 --static 48G   of it, with room for static volumes",
     "forebay create /dev/pmem0 --force        destroys what is on it",
-    "forebay create /dev/nvme0n1p4            on a partition of an SSD, for logs",
+    "forebay create /dev/nvme0n1p4            on a partition of an SSD, for volumes and logs",
     "forebay create /srv/log.pool --size 1G --medium ssd   in a file on an SSD",
 ))]
 pub struct Create {
@@ -237,7 +237,7 @@ pub struct Create {
     #[arg(long, value_name = "N", default_value_t = defaults::VOLUMES, value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::VOLUMES)))]
     #[arg(help = format!("Most volumes the pool can hold, 1 to {}", defaults::VOLUMES))]
     pub volumes: u32,
-    /// What it is made for: memory, mapped; ssd, a disk without DAX or a file on one, for logs,
+    /// The medium: memory, mapped; ssd, a disk without DAX or a file on one, for volumes and logs,
     /// with an image of the pool in memory; auto: ssd for such a disk, memory for all else
     #[arg(long, value_name = "MEDIUM", default_value_t)]
     pub medium: MediumChoice,

@@ -496,23 +496,20 @@ fn is_known_by(file: &Mapped, dir: c_int, name: &CStr) -> bool {
     of(libc::AT_FDCWD, &file.path).is_none_or(|known| of(dir, name) == Some(known))
 }
 
-/// The number of names of a file.
-fn count_names(dir: c_int, name: &CStr) -> u64 {
+/// A file that has other names, too.
+fn has_more_names(dir: c_int, name: &CStr) -> bool {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
     let flags = libc::AT_SYMLINK_NOFOLLOW as usize;
     let a = [dir as usize, name.as_ptr().addr(), (&raw mut st).addr(), flags, 0, 0];
     // SAFETY: both are there for the call.
-    match unsafe { real::raw(libc::SYS_newfstatat, a) } {
-        0 => st.st_nlink,
-        _ => 0,
-    }
+    unsafe { real::raw(libc::SYS_newfstatat, a) == 0 && st.st_nlink > 1 }
 }
 
 /// An open file that keeps other names when this one is removed.
 fn loses_its_name(dir: c_int, name: &CStr) -> Option<Arc<Mapped>> {
     let file = state::opened_at(dir, name, false)?;
-    (count_names(dir, name) > 1 && is_known_by(&file, dir, name)).then_some(file)
+    (has_more_names(dir, name) && is_known_by(&file, dir, name)).then_some(file)
 }
 
 fn refuse_name(file: &Mapped, what: &str) -> c_int {
@@ -543,10 +540,11 @@ pub unsafe extern "C-unwind" fn renameat2(
         return refuse_name(&file, "rename");
     }
     let second = second.filter(|_| !planted::is(Planted::SecondNameFree));
-    // Each gets the name of the other, or the second one loses its name.
-    let other = second.and_then(|name| match flags & libc::RENAME_EXCHANGE {
-        0 => loses_its_name(to, name),
-        _ => state::opened_at(to, name, false),
+    // Each gets the name of the other, or the second one loses its name, or the kernel refuses.
+    let other = second.and_then(|name| match flags {
+        libc::RENAME_NOREPLACE => None,
+        _ if flags & libc::RENAME_EXCHANGE != 0 => state::opened_at(to, name, false),
+        _ => loses_its_name(to, name),
     });
     if let Some(file) = other {
         return refuse_name(&file, "rename");
