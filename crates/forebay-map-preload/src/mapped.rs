@@ -75,7 +75,7 @@ impl Mapped {
         start.load(Ordering::SeqCst) < end && from < last.load(Ordering::SeqCst)
     }
 
-    /// Where a range goes on behind the file's addresses, if it does.
+    /// The part of a range after the file's addresses, if there is one: its begin and its length.
     pub fn rest(&self, from: usize, len: usize) -> Option<(usize, usize)> {
         let last = self.place.0[1].load(Ordering::SeqCst);
         let end = from.saturating_add(len);

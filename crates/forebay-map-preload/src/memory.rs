@@ -171,7 +171,7 @@ pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
         let Some(len) = pages(len).filter(|_| p.addr().is_multiple_of(PAGE)) else {
             return fail(libc::EINVAL);
         };
-        // What follows goes first: if that is refused, nothing was done.
+        // The part after the mapping goes first: if that is refused, nothing was done.
         if let Some((rest, len)) = file.rest(p.addr(), len) {
             // SAFETY: the caller guarantees it.
             match unsafe { munmap(std::ptr::with_exposed_provenance_mut(rest), len) } {

@@ -63,7 +63,7 @@ pub enum Planted {
     PathAsOpener,
     /// A limit that is set by syscall(2) is not seen.
     LimitByNumber,
-    /// What follows a mapping in the range of a call is left out.
+    /// Calls leave out the part of a range that follows a mapping.
     RestIgnored,
 }
 

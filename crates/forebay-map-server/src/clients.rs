@@ -88,7 +88,8 @@ impl Served {
             Some(answered) => answered.unwrap_or_else(|e| (Answer::from(e), None)),
             None => (self.share.answer(of, request), None),
         };
-        // What was asked meanwhile.  From here on the process can ask nothing about the file.
+        // Forgets the requests that came meanwhile.  From here on the process can ask nothing about
+        // the file.
         forget();
         answered
     }

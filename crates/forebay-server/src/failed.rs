@@ -88,7 +88,12 @@ impl Told {
     }
 }
 
-/// What became of a volume.
+/// The present state of a volume; `None`: it was removed.
+fn present(pool: &Pool, v: &VolumeInfo) -> Option<VolumeInfo> {
+    pool.volumes().into_iter().find(|now| now.uuid == v.uuid)
+}
+
+/// The end of a volume's rescue.
 #[derive(Debug)]
 struct Outcome {
     complete: bool,
@@ -110,7 +115,7 @@ impl Outcome {
 
     /// What is known without asking the origin.
     fn given_up(pool: &Pool, v: &VolumeInfo, why: &str) -> Outcome {
-        let now = pool.volumes().into_iter().find(|now| now.uuid == v.uuid);
+        let now = present(pool, v);
         let c = now.as_ref().unwrap_or(v).completeness();
         let outcome = Outcome::judged(&c);
         match outcome.complete {
@@ -283,12 +288,9 @@ fn wait_for_all(
             }
         }
         waiting.retain_mut(|(_, w)| {
-            let away = || {
-                let now = pool.volumes().into_iter().find(|now| now.uuid == w.info.uuid);
-                now.is_some_and(|now| now.origin_away.is_some())
-            };
             let Ok(now) = pool.rescue_progress(&w.info) else { return true };
-            let Some(why) = w.watch.look(now, away(), patience) else { return true };
+            let away = present(pool, &w.info).is_some_and(|now| now.origin_away.is_some());
+            let Some(why) = w.watch.look(now, away, patience) else { return true };
             w.given_up.store(true, Ordering::Release);
             let outcome = Outcome::given_up(pool, &w.info, &why);
             warn(&outcome.text);

@@ -27,7 +27,7 @@ impl Stores {
     }
 }
 
-/// Where the close waits for the disk, one segment is scanned and the other one is watched.
+/// While the close waits for the disk, one segment is scanned and the other one is watched.
 fn during_a_write_back(features: &Features) -> Result<(), String> {
     let machine = Machine::new(2, &[2 * ONE], []);
     let store: Arc<dyn Store> = Arc::<Machine>::clone(&machine);

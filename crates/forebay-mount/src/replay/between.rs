@@ -32,7 +32,7 @@ const RIGHTS: [Rights; 9] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// So many others with it fill more than a sector of the list.
+    /// With that many other files, the list is longer than a sector.
     File {
         others: u64,
     },
@@ -48,7 +48,7 @@ struct Case {
     after: Rights,
 }
 
-/// Who owns it may give himself any right.
+/// The owner may give himself any right.
 fn may_read((uid, gid, mode): Rights, user: (u32, u32)) -> bool {
     match user {
         (u, _) if u == uid => true,
@@ -136,7 +136,7 @@ impl Case {
         (tree.now(), log)
     }
 
-    /// What each user may read of `x` in this state.
+    /// Checks what each user may read of `x` in this state.
     fn judge(&self, state: &State) -> Result<(), String> {
         let Some(x) = x_of(state) else { return Ok(()) };
         let has = |name: &[u8]| x.names.contains_key(name);

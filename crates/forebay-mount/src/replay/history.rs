@@ -112,7 +112,7 @@ impl<'a> File<'a> {
         self.xattrs.keys().any(|name| is_acl(name))
     }
 
-    /// What a replay makes of it.  A directory gets its attributes last of all, and what lies in it
+    /// The inode as a replay makes it.  A directory gets its attributes last of all, and what lies in it
     /// gets its name before: if anybody loses a right meanwhile, it is nobody's but the replay's.
     pub fn made_first(&self) -> Option<Made<'a>> {
         let made = self.made?;

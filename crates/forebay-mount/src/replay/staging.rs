@@ -42,7 +42,7 @@ pub struct Kept {
     pub capability: Option<Vec<u8>>,
 }
 
-/// What an inode had before a replay changed who may use it.
+/// The rights of an inode before a replay changed them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
     pub mode: u32,
@@ -69,7 +69,7 @@ impl Rights {
     }
 }
 
-/// What is in a list from its beginning.
+/// The content of a list before its dot.
 pub struct First<'a> {
     /// Fids whose inodes the tree lacks.
     pub gone: Vec<Fid>,
@@ -96,7 +96,7 @@ pub struct Staging<N> {
     pub changed: BTreeSet<Fid>,
     /// Files whose inodes another program had changed before.
     pub touched: BTreeSet<Fid>,
-    /// What inodes had that it made writable or took rights of.
+    /// The earlier rights of inodes that it made writable or took rights of.
     pub rights: BTreeMap<Fid, Rights>,
     /// What files had before their content was written, where that counts in the end.
     pub kept: BTreeMap<Fid, Kept>,

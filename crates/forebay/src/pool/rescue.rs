@@ -15,7 +15,7 @@ use crate::volume::Volume;
 pub struct RescueProgress {
     /// All entries up to this number are on the origin, and flushed there.
     pub home: u64,
-    /// Since the volume was added, or attached.
+    /// Bytes written to the origin since the volume was added.
     pub written_bytes: u64,
     /// Rounds that ended with a flush of the origin.
     pub rounds: u64,

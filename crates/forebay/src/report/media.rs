@@ -80,7 +80,7 @@ pub enum MediumChoice {
     /// Mapped memory.  Each commit to a plain file is an `msync`.
     Memory,
     /// A disk, or a file on one.  The pool has an image in memory, and what threads append goes
-    /// to the disk in groups.  It holds logs only.
+    /// to the disk in groups.  It holds volumes and logs.
     Ssd,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the simulated tree never takes.
+//! Sizes and names that the simulated tree never takes.
 
 use rustix::io::Errno;
 
