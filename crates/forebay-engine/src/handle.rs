@@ -5,6 +5,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
@@ -131,13 +132,31 @@ pub fn open_handle(mount: BorrowedFd<'_>, handle: &[u8], flags: OFlags) -> Resul
     };
     given.handle.get_mut(..bytes.len()).ok_or(Errno::INVAL)?.copy_from_slice(bytes);
     let flags = (flags | OFlags::CLOEXEC).bits() as c_int;
-    // SAFETY: the handle has as many bytes as it says, and the call only reads it.
-    let fd = unsafe { open_by_handle_at(mount.as_raw_fd(), &mut given, flags) };
-    if fd < 0 {
-        return Err(last_error());
+    until_made(|| {
+        // SAFETY: the handle has as many bytes as it says, and the call only reads it.
+        let fd = unsafe { open_by_handle_at(mount.as_raw_fd(), &mut given, flags) };
+        if fd < 0 {
+            return Err(last_error());
+        }
+        // SAFETY: the call made it for us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    })
+}
+
+/// Calls of [`until_made`] before it believes that memory is short: about a second.
+const MAKING: u32 = 100;
+
+/// Opens by a handle again for as long as the kernel makes another inode of the handle's number.
+/// Linux's iget_locked answers for such an inode as for one that memory is too short for, and
+/// ext4 passes that on: `ENOMEM`.
+fn until_made(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    for _ in 1..MAKING {
+        match open() {
+            Err(Errno::NOMEM) => std::thread::sleep(Duration::from_millis(10)),
+            other => return other,
+        }
     }
-    // SAFETY: the call made it for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    open()
 }
 
 /// The UUID of the descriptor's file system; an error if the kernel or the file system reports

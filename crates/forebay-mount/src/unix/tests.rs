@@ -3,6 +3,7 @@
 //! need root are skipped for other users.
 
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::*;
 
@@ -185,6 +186,32 @@ fn an_inode_is_found_by_its_handle_wherever_it_is() {
     assert!(bed.tree.open(&handle, b"a").unwrap().is_none());
     assert_eq!(bed.tree.open(&Handle(vec![1, 2]), b"a").err(), Some(Errno::INVAL));
     assert_eq!(bed.tree.identity().unwrap(), UnixTree::open(&bed.dir).unwrap().identity().unwrap());
+}
+
+/// The kernel answers ENOMEM for the handle of an inode that is gone while it makes another of the
+/// same number.
+#[test]
+fn the_handle_of_an_inode_that_is_gone_finds_none_while_others_make_inodes() {
+    let bed = Bed::new("making");
+    let first = bed.create("a", Kind::File, 0o600);
+    let handle = bed.tree.handle(&first).unwrap();
+    drop(first);
+    bed.tree.unlink(&bed.root, b"a", false).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for name in ["b", "c"] {
+            let (done, path) = (&done, bed.dir.join(name));
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    std::fs::write(&path, b"").and_then(|()| std::fs::remove_file(&path)).unwrap();
+                }
+            });
+        }
+        let found = (0..20_000).map(|_| bed.tree.open(&handle, b"a").map(|node| node.is_some()));
+        let others: Vec<_> = found.filter(|found| *found != Ok(false)).collect();
+        done.store(true, Relaxed);
+        assert_eq!(others, []);
+    });
 }
 
 #[test]
