@@ -174,6 +174,12 @@ pub struct History<'a> {
     pub disputes: Vec<String>,
     /// The names of inodes, as [`Name::now`] has them.
     places: HashMap<Fid, BTreeSet<Place<'a>>>,
+    /// The names that inodes got since they were last seen elsewhere: no other one is certain.
+    certain: HashMap<Fid, Vec<Place<'a>>>,
+    /// Names that were looked at because their inode was seen elsewhere, for the test of how this
+    /// grows.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub steps: u64,
 }
 
 /// The reason why a record makes no sense.
@@ -473,13 +479,16 @@ impl<'a> History<'a> {
 
     fn set(&mut self, number: u64, place: Place<'a>, now: Option<Fid>) {
         let name = self.names.entry(place).or_default();
-        (name.since, name.doubtful) = (number, false);
+        let was_doubtful = std::mem::replace(&mut name.doubtful, false);
+        name.since = number;
         let before = std::mem::replace(&mut name.now, now);
         if let Some(places) = before.and_then(|fid| self.places.get_mut(&fid)) {
             places.remove(&place);
         }
         if let Some(fid) = now {
-            self.places.entry(fid).or_default().insert(place);
+            if self.places.entry(fid).or_default().insert(place) || was_doubtful {
+                self.certain.entry(fid).or_default().push(place);
+            }
         }
     }
 
@@ -489,18 +498,23 @@ impl<'a> History<'a> {
             Some(file) => (file.kind, file.made.is_some()),
             None => return,
         };
-        let others = self.places.get(&fid).into_iter().flatten();
-        let others: Vec<_> = others.copied().filter(|other| *other != place).collect();
+        let others = self.places.get(&fid).is_some_and(|p| p.iter().any(|other| *other != place));
         // An inode that was there before the log may have had other names before.
-        if others.is_empty() || !(made || kind == Kind::Directory) || planted(Bug::NeverDoubtful) {
+        if !others || !(made || kind == Kind::Directory) || planted(Bug::NeverDoubtful) {
             return;
         }
         let shown = printable(place.1);
         self.dispute(number, &format!("file {fid} is at '{shown}', which no entry gave it"));
-        for other in others {
+        // Each of them is looked at once, however often the inode is seen elsewhere.
+        let certain = self.certain.remove(&fid).unwrap_or_default();
+        self.steps += certain.len() as u64;
+        for other in certain.into_iter().filter(|other| *other != place) {
+            let Some(name) = self.names.get_mut(&other).filter(|name| name.now == Some(fid)) else {
+                continue;
+            };
             match kind {
                 Kind::Directory => self.set(number, other, None),
-                _ => self.names.entry(other).or_default().doubtful = true,
+                _ => name.doubtful = true,
             }
         }
     }

@@ -516,6 +516,50 @@ fn the_work_of_a_replay_grows_as_its_files() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
+/// A log in which a file with so many names is moved as often from one that no entry gave it.
+fn log_of_links(links: u64) -> Vec<Vec<u8>> {
+    let names = |what: &str| -> Vec<Vec<u8>> {
+        (0..links).map(|i| format!("{what}{i}").into_bytes()).collect()
+    };
+    let (known, seen, new) = (names("known"), names("seen"), names("new"));
+    let (dir, fid, kind, mode) = (1, 2, Kind::File, 0o644);
+    let (uid, gid, device, target) = (0, 0, 0, &b""[..]);
+    let name = b"made";
+    let mut records = vec![Record::Create { dir, name, fid, kind, mode, uid, gid, device, target }];
+    records.extend(known.iter().map(|name| Record::Link { fid, dir, name }));
+    records.extend(seen.iter().zip(&new).map(|(from, to)| Record::Rename {
+        from_dir: dir,
+        from,
+        to_dir: dir,
+        to,
+        fid,
+        replaced: NONE,
+        exchange: false,
+    }));
+    entries(&records)
+}
+
+/// Any user who has a directory open from before the mount can make such a log.
+#[test]
+fn the_work_for_a_file_grows_as_its_names() {
+    let steps = [100u64, 2_000].map(|links| {
+        let log = log_of_links(links);
+        let start = std::time::Instant::now();
+        let history = History::of(&log, &HashSet::new()).unwrap();
+        println!("{links} names: {} steps, {:?}", history.steps, start.elapsed());
+        // Each name became doubtful, and the last one is certain.
+        let last = format!("new{}", links - 1);
+        let certain = history.names.iter().filter(|(_, name)| !name.doubtful);
+        let certain = certain.filter(|(_, name)| name.now.is_some());
+        let certain: Vec<_> = certain.map(|((_, name), _)| *name).collect();
+        assert_eq!(certain, [last.as_bytes()]);
+        assert_eq!(history.disputes.len() as u64, links);
+        assert_eq!(history.files[&2].names, [(1, last.as_bytes())]);
+        history.steps
+    });
+    assert!(steps[1] <= 20 * steps[0] + 100, "{steps:?}");
+}
+
 /// Who holds a lease of a file gives it up when he is told: its content and its times are those
 /// of the log, and nothing is in dispute.
 #[test]
