@@ -143,11 +143,31 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.append(What::Sign, hold, &[], false, &Records::of(&Record::Alive))
     }
 
-    /// Before a change of content that is not logged.  The tree may show its time after a crash.
-    /// If the log had no durable entry since long before, as when it is full, the replay would take
-    /// the change for one of after the crash and keep the log's content from the file.  So an entry
-    /// comes first, and waits for space as a sync does.
-    pub(super) fn before_unlogged(&self, inode: &Inode<T::Node>) -> Result<()> {
+    /// Runs a change of content that is not logged, or whose entry may be old by the time that the
+    /// tree makes it.  The tree may show its time after a crash.  If the log had no durable entry
+    /// since long before, as when it is full, the replay would take the change for one of after the
+    /// crash and keep the log's content from the file.  So an entry comes first, and waits for space
+    /// as a sync does.
+    ///
+    /// The tree may hold the change up (a file system that is frozen, a slow disk), and then no
+    /// lock could keep the entry young: the change has the time of its end.  So an entry comes after
+    /// it, too, before anybody is told.  A crash between both leaves the file in dispute, with the
+    /// log's content in the directory of found files.
+    pub(super) fn unlogged<R>(
+        &self,
+        inode: &Inode<T::Node>,
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.until_entry_is_young(inode)?;
+        let done = change();
+        if !planted(Bug::LateWrites) {
+            self.until_entry_is_young(inode)?;
+        }
+        done
+    }
+
+    /// Returns when the last durable entry is not old, if the log has one of the inode.
+    fn until_entry_is_young(&self, inode: &Inode<T::Node>) -> Result<()> {
         // Less than the replay's slack.
         const SILENCE_NS: u64 = 2_000_000_000;
         let is_silent = || now_ns().abs_diff(self.alive_ns.load(Ordering::Relaxed)) > SILENCE_NS;

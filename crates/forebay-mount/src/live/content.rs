@@ -68,8 +68,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         self.alive()?;
         let mut content = to.content();
         content.kept = None;
-        self.before_unlogged(to)?;
-        let copied = self.with_room(tree);
+        let copied = self.unlogged(to, || self.with_room(tree));
         // An error may come after a part was written.
         let written = *copied.as_ref().unwrap_or(&length);
         content.dirty.add(offset, offset.saturating_add(written));
@@ -87,9 +86,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // The lock is taken before the write to the tree, so that kept writes are in the order
         // of the writes.
         let mut content = inode.content();
-        self.before_unlogged(inode)?;
         let kept = content.kept.take();
-        let written = self.write_tree(inode, offset, bytes)?;
+        let written = self.unlogged(inode, || self.write_tree(inode, offset, bytes))?;
         let bytes = &bytes[..written];
         content.kept = match (content.dirty.is_empty(), kept) {
             (true, _) => self.recent.first(offset, bytes),
@@ -162,7 +160,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let record = Record::Truncate { fid: inode.fid, size };
         content.kept = None;
         let cut = || self.tree.truncate(&inode.node, size);
-        self.change(When::Durable, inode, &record, cut)?;
+        self.unlogged(inode, || self.change(When::Durable, inode, &record, cut))?;
         content.dirty.cut(size);
         self.takes_away(&mut content, (size, u64::MAX));
         Ok(())
@@ -181,7 +179,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         }
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
         let allocate = || self.tree.allocate(&inode.node, mode, offset, length);
-        self.change(When::Durable, inode, &record, allocate)?;
+        self.unlogged(inode, || self.change(When::Durable, inode, &record, allocate))?;
         if matches!(mode, Allocate::Punch | Allocate::Zero | Allocate::ZeroKeepSize) {
             self.takes_away(&mut content, (offset, offset.saturating_add(length)));
         }

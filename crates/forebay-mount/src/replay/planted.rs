@@ -62,6 +62,7 @@ pub enum Bug {
     ErrorOfAnother,
     BusyKeepsAll,
     SilentWrites,
+    LateWrites,
     OneEndsTooEarly,
     NamesTwice,
     ContentForgotten,
