@@ -29,7 +29,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help:
 	@echo 'make demo            see it: speed, kill -9 and recovery, drain (2 minutes)'
 	@echo 'make check           the tests to run before a commit'
-	@echo 'make check-all       all tests; PART=name: one part; STRICT=1: a skip is a failure (45 minutes)'
+	@echo 'make check-all       all tests; PART=name: one part; STRICT=1: a skip is a failure (60 minutes)'
 	@echo 'make check-parts     the parts of check-all, their steps, and how long each takes'
 	@echo 'make quick           the tests to run between two edits (3 minutes at most)'
 	@echo 'make build           compile the command'
@@ -49,7 +49,7 @@ help:
 	@echo 'make mutants         single changes to core, port, library: do tests find them? (hours; resumes)'
 	@echo 'make coverage        branches of core that the tests take (8 minutes)'
 	@echo 'make serve-planted   mistakes of the server that a disk with a volatile cache must show (10 minutes)'
-	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check: with 4)'
+	@echo 'make vm-check        the kernel module in a guest, with 25 power cuts (make check-all: with 2)'
 	@echo 'make vm-soak         the same for long: 200 power cuts, millions of operations of fsx'
 	@echo 'make vm-bench        the module beside dm-writecache and the bare device; $(OUT)/vm-bench.json'
 	@echo 'make vm-destage      what a full cache makes of disks of 400, 2000, 20000 requests/s, beside the others (60 minutes)'
