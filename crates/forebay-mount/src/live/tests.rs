@@ -174,6 +174,13 @@ impl Bed {
         });
         words.collect::<Vec<_>>().join("\n")
     }
+
+    /// The server dies now, and its log is replayed onto the tree.
+    fn replayed(&self) -> replay::Report {
+        let entries = self.live.journal().entries.lock().unwrap();
+        let entries: Vec<_> = entries.iter().map(|(_, body)| body.clone()).collect();
+        replay::replay(self.live.tree(), &entries, &Default::default(), &mut |_, _| {}).unwrap()
+    }
 }
 
 impl Drop for Bed {
@@ -662,9 +669,7 @@ fn written_data_is_there_after_a_replay() {
     let names = ["large", "cut", "punched", "copied"];
     let read = || names.map(|name| std::fs::read(path(name)).unwrap());
     let before = read();
-    let entries: Vec<_> =
-        bed.live.journal().entries.lock().unwrap().iter().map(|(_, body)| body.clone()).collect();
-    replay::replay(bed.live.tree(), &entries, &Default::default(), &mut |_, _| {}).unwrap();
+    bed.replayed();
     for ((name, was), is) in names.iter().zip(before).zip(read()) {
         let same = was.iter().zip(&is).take_while(|(a, b)| a == b).count();
         assert!(was == is, "{name}: {} of {} bytes, the same up to {same}", is.len(), was.len());

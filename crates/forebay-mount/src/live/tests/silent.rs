@@ -17,13 +17,6 @@ impl Bed {
         }
         self.live.alive_ns.fetch_sub(ns, Ordering::Relaxed);
     }
-
-    /// What a replay reports if the server dies now.
-    pub(super) fn replayed(&self) -> replay::Report {
-        let entries = self.live.journal().entries.lock().unwrap();
-        let entries: Vec<_> = entries.iter().map(|(_, body)| body.clone()).collect();
-        replay::replay(self.live.tree(), &entries, &Default::default(), &mut |_, _| {}).unwrap()
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
