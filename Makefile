@@ -80,15 +80,10 @@ check:
 	@scripts/need check
 	@$(CHECK)
 
-.PHONY: check-all check-rest check-parts
+.PHONY: check-all check-parts
 check-all:
 	@scripts/need check
 	@$(CHECK) --all
-
-# check-rest runs the steps of check-all that check does not run.
-check-rest:
-	@scripts/need check
-	@$(CHECK) --rest
 
 check-parts:
 	@scripts/check --all --list

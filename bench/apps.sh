@@ -67,7 +67,7 @@ mkdir -p "$out"
 : >"$work/rows"
 : >"$work/commands"
 
-# What programs.sh asks for.
+# programs.sh reads these variables.
 sides=(origin eatmydata mount forebay) mounts=$work/ sockets=$work/sock-
 around() {
 	[ "$1" != eatmydata ] || local -x LD_PRELOAD=$preload

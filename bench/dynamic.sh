@@ -56,7 +56,7 @@ start_work
 export FOREBAY_STATE_DIR=$work/state
 mkdir -p "$out"
 
-# Where the volume's slots met, if it has such.
+# Counts how often writers met at a slot of the volume, where it has slots.
 conflicts() {
 	[ -e "$work/$1.pool" ] || { echo 0; return; }
 	"$FOREBAY" status "$work/$1.pool" --json 2>/dev/null | jq '[.. | .conflicts? // empty] | add // 0' || echo 0

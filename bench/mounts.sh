@@ -52,7 +52,7 @@ on() {
 	if [ "$1" = eatmydata ]; then LD_PRELOAD=$preload "${@:2}"; else "${@:2}"; fi
 }
 
-# What the cases work on.
+# The cases work on these files.
 git -C "$root" archive --prefix=tree/ HEAD >"$work/tree.tar"
 make_packages() {
 	local i j dir=$work/package

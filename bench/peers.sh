@@ -55,7 +55,7 @@ fio_run() {
 	$command >"$work/output" 2>>"$work/fio.log" || { cat "$work/output" >&2; fail "$command"; }
 	value=$(sed -n '/^{/,$p' "$work/output" | jq '.jobs[0].write.iops')
 }
-# What is compared: run_NAME JOBS leaves `command` and `value`.
+# Each peer has a function: run_NAME JOBS leaves `command` and `value`.
 command='' value=''
 run_library() {
 	local arguments=(bench slots --media-rate 0 --dir "$work/media" --pool-size 1G --blocks 65536

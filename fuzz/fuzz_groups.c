@@ -118,7 +118,7 @@ static void fill(struct fby_pool *p, u64 txg)
 
 static struct fby_pool *open_base(void)
 {
-	const struct fby_options o = { .nslots = 2, .high_watermark = 100, .low_watermark = 90, .grouped_volumes = true };
+	const struct fby_options o = { .nslots = 2, .high_watermark = 100, .low_watermark = 90 };
 	struct fby_pool *p = fuzz_open(&o);
 
 	if (!p)
@@ -191,7 +191,7 @@ static void destage(struct fby_pool *p, u32 rounds)
 	}
 }
 
-/* What a client may be told of a volume whatever lies on the media. */
+/* A client may be told only this of a volume, whatever lies on the media. */
 static void may_be(int rc, const char *what)
 {
 	if (rc > FBY_DONE || rc == FBY_DONE || rc == -FBY_E_LOST || rc == -FBY_E_MEDIUM || rc == -FBY_E_READ_ONLY)
@@ -412,8 +412,7 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	u32 byte = fuzz_take(&in, 1), bits = fuzz_take(&in, 1), told = fuzz_take(&in, 1);
 	u32 which = byte < 0xc0 ? byte % BASES_OF_LOGS : BASES_OF_LOGS + byte % (BASES - BASES_OF_LOGS);
 	struct fby_options o = { .nslots = 1 + (bits & 3), .read_only = (bits & 0x1c) == 0x1c,
-				 .high_watermark = 100, .low_watermark = 90,
-				 .grouped_volumes = which >= BASES_OF_LOGS };
+				 .high_watermark = 100, .low_watermark = 90 };
 	const struct fby_log_header none = { 0 };
 	struct fby_pool *p;
 
@@ -431,10 +430,10 @@ int LLVMFuzzerTestOneInput(const u8 *data, size_t size)
 	p = fuzz_open(&o);
 	if (p) {
 		fuzz_look(p);
-		if (o.grouped_volumes && (told & 4))
+		if (which >= BASES_OF_LOGS && (told & 4))
 			use_volume(p, told);
 		fuzz_use_logs(&p, &o, told, &none);
-		if (o.grouped_volumes && !(told & 4))
+		if (which >= BASES_OF_LOGS && !(told & 4))
 			use_volume(p, told);
 		fuzz_look(p);
 		/* Poisoned lines can be read by now, which recovery has written unless it may not. */

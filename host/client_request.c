@@ -167,7 +167,7 @@ static inline int block_read(struct fby_request *r, int rc, u64 at, u32 n, u8 or
 	if (rc < 0 && rc != -FBY_E_LOST)
 		return rc;
 	if (rc != FBY_DONE) {
-		/* What the pool has of it is not durable: a read shows nothing that a cut takes back. */
+		/* The pool's data is not durable: a read shows nothing that a cut takes back. */
 		if (fby_unlikely(rc == FBY_WAIT_TICKET))
 			return wait_for_ticket(r, fby_volume_ticket(r->pool, r->volume));
 		r->missing = origin;

@@ -163,6 +163,7 @@ enum {
 	EXIT_NO_SPACE = 8,
 	EXIT_NOT_ALLOWED = 9,
 	EXIT_LOST = 11,
+	EXIT_HOLDS_DATA = 12,
 };
 
 u32 fby_error_exit(int error)
@@ -174,10 +175,11 @@ u32 fby_error_exit(int error)
 		return EXIT_NOT_FOUND;
 	case FBY_E_VOLUME_BUSY:
 	case FBY_E_BUSY:
-	case FBY_E_VOLUME_DIRTY:
 	case FBY_E_LOG_UNCLAIMED:
-	case FBY_E_MAP_DIRTY:
 		return EXIT_BUSY;
+	case FBY_E_VOLUME_DIRTY:
+	case FBY_E_MAP_DIRTY:
+		return EXIT_HOLDS_DATA;
 	case FBY_E_VOLUME_DAMAGED:
 	case FBY_E_INVARIANT:
 	case FBY_E_LOG_ENTRY:

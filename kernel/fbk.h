@@ -63,16 +63,16 @@ struct fbk_claim {
 /* Opens a block device for reading and writing, exclusively for holder. */
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
 void fbk_bdev_close(struct file *file, struct block_device *bdev);
-/* All from start_sector on, a whole number of pages; ->gone is the caller's to set.
- * text: why not, for whoever set it up.
+/* Claims everything from start_sector on, a whole number of pages.  The caller sets ->gone.
+ * text: the reason for a failure, for the user who set the device up.
  */
 int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text);
 void fbk_release(struct fbk_claim *c);
-/* Is the start of the media, where others keep their superblocks, all zero? */
+/* Whether the start of the media, where others keep their superblocks, is all zero. */
 bool fbk_claim_blank(struct fbk_claim *c);
 void fbk_media_exit(void);
 
-/* By cache device; opened by the first user, closed cleanly after the last. */
+/* A pool, by its cache device.  The first user opens it, and the last one closes it cleanly. */
 struct fbk_pool {
 	struct list_head list; /* pools lock */
 	u32 refs;	       /* pools lock */
@@ -88,8 +88,9 @@ struct fbk_pool {
 	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
 
-	/* The media is being unbound.  Whoever calls the engine looks at it first, in
-	 * the same RCU read section or under lock; those have ended when it may go.
+	/* The media is being unbound.  Every caller of the engine checks this first, in the
+	 * same RCU read section or under lock.  Those callers have finished when the media may
+	 * go.
 	 */
 	bool gone;
 
@@ -106,19 +107,19 @@ struct fbk_pool {
 	struct hrtimer late_timer;
 };
 
-/* May the engine be called?  Looked at in an RCU read section or under the pool's lock. */
+/* Whether the engine may be called.  Checked in an RCU read section or under the pool's lock. */
 static inline bool fbk_usable(const struct fbk_pool *p)
 {
 	return fby_asserts_hold(&p->asserts) && likely(!READ_ONCE(p->gone));
 }
 
-/* Why it may not, as an error of the engine's. */
+/* The reason why the engine may not be called, as one of its errors. */
 static inline int fbk_unusable(const struct fbk_pool *p)
 {
 	return READ_ONCE(p->gone) ? -FBY_E_LOST : -FBY_E_INVARIANT;
 }
 
-/* Takes the pool's lock, or fails as the media is gone. */
+/* Takes the pool's lock, or fails if the media is gone. */
 int fbk_pool_enter(struct fbk_pool *p);
 
 struct fbk_open {
@@ -131,7 +132,7 @@ struct fbk_open {
 struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text);
 void fbk_pool_put(struct fbk_pool *p);
 
-/* A volume as a device uses it.  The owner's memory, zeroed; stopped when freed. */
+/* A volume as a device uses it.  The owner provides zeroed memory.  Freeing stops the volume. */
 struct fbk_volume {
 	struct fbk_pool *pool;
 	u16 index;
@@ -178,15 +179,16 @@ struct fbk_volume {
 	struct work_struct send_work;
 };
 
-/* Checks name, size, identity, memory; nothing is attached yet. */
+/* Checks name, size, identity and memory.  Attaches nothing yet. */
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed,
 		       char **text);
 void fbk_volume_free(struct fbk_volume *v);
-/* From now on bios may come; until stop has returned. */
+/* Bios may come from this call on, until stop has returned. */
 int fbk_volume_start(struct fbk_volume *v);
 void fbk_volume_stop(struct fbk_volume *v);
-/* Destage all that was written before.  0: the origin alone has all of it, durable, and
- * answers.  -ENODATA: but for what is lost.  -EINTR: the caller got a signal.  text: why not.
+/* Destages all earlier writes.  0: the origin alone has everything, durable, and answers.
+ * -ENODATA: the same, except for lost blocks.  -EINTR: the caller got a signal.  text: the
+ * reason for a failure.
  */
 int fbk_volume_drain(struct fbk_volume *v, char **text);
 /* Judges the state of the origin.  drained: for writes before the drain. */
@@ -221,15 +223,15 @@ struct fbk_setup {
 };
 
 int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **error);
-/* In any case fbk_setup_close after it. */
+/* fbk_setup_close follows in any case. */
 int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
 		   const char *volume, const void *owner, char **error);
 void fbk_setup_close(struct fbk_setup *s);
 int fbk_device_number(const char *path, dev_t *dev);
 void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen);
-/* The volume's name, the number of options, the options. */
+/* Prints the volume's name, the number of options, and the options. */
 void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen);
-/* error: why it failed, if that is known. */
+/* error: the reason for a failure, if it is known. */
 int fbk_setup_command(struct fbk_setup *s, unsigned int argc, char **argv, char **error);
 
 enum fbk_memory {
@@ -262,41 +264,43 @@ enum fbk_map {
 	FBK_REMAP, /* all of it is to be read at the same sector of the origin; fbk_remap_end after */
 };
 
-/* io->memory and ->began are the caller's to set.  Not owned: never FBK_REMAP. */
+/* The caller sets io->memory and ->began.  An io that is not owned never gets FBK_REMAP. */
 enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u64 sector);
 void fbk_remap_end(struct fbk_io *io);
-/* The next step of its request; the host layer says what it returns. */
+/* Does the next step of the request.  The host layer decides the result. */
 int fbk_resume(struct fbk_io *io, int result);
-/* Does what was returned; the io is dealt with then.  May sleep. */
+/* Acts on such a result; the io is no longer the caller's then.  May sleep. */
 void fbk_go_on(struct fbk_io *io, int next);
-/* Gives the request up, if it has not ended, and ends the bio. */
+/* Gives up the request, if it has not ended, and ends the bio. */
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
 
 /* waiting.c */
-/* Until there is what next, which is WAIT or DRAIN, waits for; then it goes on. */
+/* Queues the request until the condition in `next` holds, which is WAIT or DRAIN.  Then it
+ * continues.
+ */
 void fbk_wait(struct fbk_io *io, int next);
 static inline bool fbk_others_wait(struct fbk_volume *v)
 {
 	return !list_empty_careful(&v->wait_space);
 }
 
-/* False: the throttle lets it end now. */
+/* False: the throttle lets the request end now. */
 bool fbk_end_late(struct fbk_io *io);
 void fbk_retry_work(struct work_struct *work);
 void fbk_flush_work(struct work_struct *work);
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
 
 /* origin_io.c */
-/* The pool's lock is held since destage has asked for io: whose it is waits for it from now on, and
- * stays until it has ended.
+/* Called under the pool's lock, which is held since destage has asked for io.  From here on the
+ * owner of io waits for it, and stays until it has ended.
  */
 struct fbk_volume *fbk_origin_expect(struct fbk_pool *p, const struct fby_io *io);
-/* From the destage work alone, which calls fbk_origin_send before it does anything else. */
+/* Only the destage work calls this, and calls fbk_origin_send before it does anything else. */
 void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io);
 void fbk_origin_send(struct fbk_pool *p);
 void fbk_origin_wait_idle(struct fbk_volume *v);
-/* Is it as large as the volume, and can one of some blocks at its end be read?  -EINTR when the
- * caller got a signal.
+/* Whether the origin is as large as the volume, and some block at its end can be read.  -EINTR:
+ * the caller got a signal.
  */
 int fbk_origin_answers(struct fbk_volume *v);
 int fbk_origin_init(struct fbk_volume *v);

@@ -41,7 +41,9 @@ static struct page *frame_page(frame_t frame)
 #define BLANK_BYTES BIT(20)
 #define LOOK_JIFFIES HZ /* between two looks at whether memory that is held is to go */
 
-/* Pools may lie on partitions of one device, which has one holder: all of them. */
+/* Pools may lie on partitions of one device.  The device has one holder, which is all these
+ * pools.
+ */
 static DEFINE_MUTEX(claims_lock);
 static LIST_HEAD(claims);
 
@@ -87,7 +89,7 @@ static struct dev_pagemap *pagemap_of(struct page *page)
 #endif
 }
 
-/* Claims lock held. */
+/* The caller holds the claims lock. */
 static int hold_pagemap(struct fbk_claim *c, struct dev_pagemap *map)
 {
 	struct dev_pagemap **held;
@@ -106,7 +108,7 @@ static int hold_pagemap(struct fbk_claim *c, struct dev_pagemap *map)
 	return 0;
 }
 
-/* A piece of the device's memory, which is there as long as the DAX read lock is held. */
+/* A piece of the device's memory stays as long as the DAX read lock is held. */
 static int hold_memory(struct fbk_claim *c, frame_t frame)
 {
 	struct page *page = frame_page(frame);
@@ -121,7 +123,7 @@ static int hold_memory(struct fbk_claim *c, frame_t frame)
 	return rc;
 }
 
-/* Claims lock held; nobody touches it any more. */
+/* The caller holds the claims lock, and nobody touches the memory any more. */
 static void let_memory_go(struct fbk_claim *c)
 {
 	while (c->nheld)
@@ -140,7 +142,7 @@ static bool is_to_go(const struct fbk_claim *c)
 	return false;
 }
 
-/* Claims lock held: the device goes, and waits for this. */
+/* The caller holds the claims lock.  The device is being removed, which waits for this. */
 static void claim_gone(struct fbk_claim *c)
 {
 	c->gone(c);
@@ -167,8 +169,8 @@ void fbk_media_exit(void)
 
 /* --- mapping ------------------------------------------------------------------------ */
 
-/* Pages from first on that lie in sequence at *kaddr.  A page known to be
- * poisoned is mapped as well: reading it fails, as it should, and writing heals it.
+/* Maps pages from first on that lie in sequence at *kaddr.  A page known to be poisoned is
+ * mapped as well: reading it fails, as it should, and writing heals it.
  */
 static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr, frame_t *frame)
 {
@@ -179,7 +181,7 @@ static long map_some(struct dax_device *dax, pgoff_t first, long n, void **kaddr
 	return got == 0 ? -ENXIO : got;
 }
 
-/* The device's pages lie in pieces: one mapping of our own over all. */
+/* The device's pages lie in pieces, and one mapping of our own covers them all. */
 static int map_pieces(struct fbk_claim *c, pgoff_t start, long pages)
 {
 	struct page **list = kvmalloc_array(pages, sizeof(*list), GFP_KERNEL);
@@ -240,8 +242,8 @@ static int map_all(struct fbk_claim *c, u64 start_bytes)
 	return 0;
 }
 
-/* Called by whoever unbinds the device, which waits for this; and for a page that
- * failed, where the kernel is to go on as it would for a device that nobody holds.
+/* The kernel calls this when the device is unbound, and waits for it.  It also calls this for a
+ * page that failed.  Then it must continue as for a device without a holder.
  */
 static int notify_failure(struct dax_device *dax, u64 offset, u64 len, int flags)
 {
@@ -259,7 +261,9 @@ static int notify_failure(struct dax_device *dax, u64 offset, u64 len, int flags
 
 static const struct dax_holder_operations holder_ops = { .notify_failure = notify_failure };
 
-/* Claims lock held: its first claim makes us its holder, its last one ends that. */
+/* The caller holds the claims lock.  The first claim of a device makes the module its holder,
+ * and the last one ends that.
+ */
 static bool is_held(struct dax_device *dax)
 {
 	struct fbk_claim *c;

@@ -3,11 +3,10 @@
  * native.c - /dev/forebayN, without the device mapper: its cost is a third of a
  * write with fsync, and its setup is a table.
  *
- * Devices are made and removed by lines of text written to /dev/forebay-control;
- * a read from the same open file gives the answer.  A character device rather
- * than configfs or netlink: it is there when the module is, needs no file system
- * mounted, no second socket, no attribute for each option, and an answer can
- * say in words what went wrong.
+ * Devices are made and removed by lines of text written to /dev/forebay-control; a read from
+ * the same open file gives the answer.  This is a character device rather than configfs or
+ * netlink.  It is there when the module is, and needs no file system mounted, no second socket
+ * and no attribute for each option.  An answer can say in words what went wrong.
  *
  *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
  *	detach forebayN [clean]	clean: only if the origin has all that is not lost
@@ -16,8 +15,8 @@
  *	list		a line each: name, cache, origin, volume, options
  *
  * An answer begins with "ok" or with "error NUMBER TEXT".  An origin that hangs while its
- * device is attached or detached holds up nobody else: list and status have it meanwhile,
- * what else names it is answered EBUSY.
+ * device is attached or detached delays no other command: list and status show the device
+ * meanwhile, and other commands that name it get EBUSY.
  *
  * /sys/block/forebayN/forebay/ has the names that udev makes stable links of:
  * volume, pool.
@@ -235,8 +234,8 @@ static int open_origin(struct native *n, const char *path, char **error)
 	return rc;
 }
 
-/* Opens the pool and puts the device into the list.  Lock held: two that attach one
- * volume are told apart here, before either may change what is recorded of its origin.
+/* Opens the pool and puts the device into the list.  The caller holds the lock: two attaches of
+ * one volume are told apart here, before either may change the record of its origin.
  */
 static int open_volume(struct native *n, const char *cache, const char *volume, char **error)
 {
@@ -275,7 +274,7 @@ static int native_start(struct native *n, char **error)
 	return rc ? rc : add_native_disk(n, error);
 }
 
-/* In the volume's record: the origin bears the mark, or may lose it. */
+/* Notes in the volume's record that the origin bears the mark, or may lose it. */
 static void count_mark(struct fbk_volume *v, bool marked)
 {
 	u32 unused;
@@ -328,8 +327,8 @@ static int native_attach(unsigned int argc, char **argv, char **error)
 	return rc;
 }
 
-/* Nobody writes.  0: all that can be is on the flushed origin; and if that is all that there
- * is, the volume's record says so.
+/* Called while nobody writes.  0: everything that can be is on the flushed origin.  If nothing
+ * else is left, the volume's record says so.
  */
 static int detach_clean(struct fbk_volume *v, char **error)
 {
@@ -350,7 +349,7 @@ static int detach_clean(struct fbk_volume *v, char **error)
 	return rc;
 }
 
-/* Lock held.  0: the device is the caller's to remove. */
+/* The caller holds the lock.  0: the caller may remove the device. */
 static int detach_begin(struct native *n, bool if_clean, char **error)
 {
 	struct fbk_volume *v = &n->setup.volume;
@@ -402,7 +401,7 @@ __printf(2, 3) static void answer(struct control *c, const char *format, ...)
 	va_end(args);
 }
 
-/* Room for one more line, so that no answer is ever cut. */
+/* Makes room for one more line, so that no answer is ever truncated. */
 static int answer_room(struct control *c)
 {
 	char *more;
@@ -624,7 +623,7 @@ int fbk_native_init(void)
 	return misc_register(&control_device);
 }
 
-/* Devices hold the module only while open: those that nobody uses go with it. */
+/* Devices hold the module only while they are open, so unused devices are removed with it. */
 void fbk_native_exit(void)
 {
 	struct native *n, *next;

@@ -32,7 +32,7 @@ struct request {
 /* Lives as long as the module, so that the last completion may still wake it. */
 static DECLARE_WAIT_QUEUE_HEAD(fbk_idle);
 
-/* The volume and the pool may be gone after this. */
+/* Ends a use of the volume.  The volume and the pool may be gone after this. */
 static void let_go(struct fbk_volume *v)
 {
 	if (atomic_dec_and_test(&v->in_flight))
@@ -49,7 +49,7 @@ static void request_done(struct request *r, int error)
 	let_go(v);
 }
 
-/* Once it is on the list it may end at any time, and with it the volume. */
+/* Queues a request.  From then on it may end at any time, and with it the volume. */
 static void request_add(struct request *r, bool send)
 {
 	struct fbk_volume *v = r->volume;
@@ -66,7 +66,9 @@ static void request_end(struct bio *bio)
 {
 	struct request *r = container_of(bio, struct request, bio);
 
-	/* Zeroes are to be written, if the origin cannot; then comes the advice. */
+	/* If the origin cannot zero, zeroes are written.  The discard that follows is only
+	 * advice.
+	 */
 	if (r->means == ADVICE) {
 		request_done(r, 0);
 	} else if (bio_op(bio) == REQ_OP_WRITE_ZEROES && bio->bi_status) {
@@ -94,7 +96,7 @@ static void add_buffer(struct bio *bio, void *buf, u64 bytes)
 	}
 }
 
-/* nsectors is at most a buffer's, so the bio holds it. */
+/* nsectors is at most a buffer's, so the bio can hold the request. */
 static void request_submit(struct request *r)
 {
 	const struct fby_io *io = &r->io;
@@ -175,7 +177,7 @@ void fbk_origin_submit(struct fbk_volume *v, const struct fby_io *io)
 	}
 	p->nunsent++;
 	request_add(r, false);
-	/* An origin that has nothing else to do gets it now. */
+	/* An idle origin gets the request now. */
 	if (p->nunsent == STROKE || atomic_read(&v->in_flight) == 2)
 		fbk_origin_send(p);
 }
@@ -194,7 +196,9 @@ void fbk_origin_send(struct fbk_pool *p)
 
 /* --- does it answer? --------------------------------------------------------------- */
 
-/* Shared by two: the caller, who may leave before there is an answer, and the answer. */
+/* A question and its two users: the caller, who may leave before there is an answer, and the
+ * completion.
+ */
 struct question {
 	refcount_t refs;
 	struct fbk_volume *volume; /* counted in its in_flight */
@@ -259,10 +263,11 @@ static int ask(struct fbk_volume *v, u64 sector)
 	return rc;
 }
 
-/* No flush shows that a disk is gone: one without a volatile cache gets none.  The end is asked
- * for, since a disk may have lost its end alone: a file that was cut, a part of several.  A disk
- * with some bad blocks answers, and some drivers have one error for all that fails; so blocks
- * before the last one are asked as well, but none that is far from the end.
+/* Reads blocks at the end of the origin.  A flush does not show that a disk is gone, because a
+ * disk without a volatile cache gets none.  A disk may have lost only its end: a file that was
+ * truncated, a part of a stripe.  A disk with some bad blocks answers, and some drivers have one
+ * error for all failures.  So blocks before the last one are read as well, but none far from the
+ * end.
  */
 int fbk_origin_answers(struct fbk_volume *v)
 {
@@ -275,7 +280,7 @@ int fbk_origin_answers(struct fbk_volume *v)
 		return -EIO;
 	for (i = 0; i < ARRAY_SIZE(before); i++) {
 		rc = ask(v, last - min_t(u64, before[i], last));
-		/* A disk that is away may take long for each answer. */
+		/* A disk that is away may take long for each answer, so it is not asked again. */
 		if (rc != -EIO)
 			break;
 	}

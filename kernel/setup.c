@@ -22,7 +22,7 @@ static const char *const mode_names[] = { "write-back", "write-through", "cleane
 static const char *const full_names[] = { "wait", "bypass" };
 static const char *const switch_names[] = { "off", "on" };
 
-/* The pool's; 1: not one of them. */
+/* Parses an option of the pool.  1: not one of them. */
 static int parse_pool_option(struct fby_options *o, const char *name, const char *value)
 {
 	unsigned int n = 0;
@@ -87,7 +87,7 @@ static int parse_bypass_option(struct fbk_volume *v, const char *name, const cha
 	return 1;
 }
 
-/* With a value; 1: not one of them. */
+/* Parses an option of the device that has a value.  1: not one of them. */
 static int parse_device_option(struct fbk_setup *s, const char *name, const char *value)
 {
 	unsigned int n = 0;
@@ -233,7 +233,7 @@ void fbk_setup_close(struct fbk_setup *s)
 
 /* --- status ------------------------------------------------------------------------ */
 
-/* As DMEMIT: appends to result. */
+/* Appends to result, as DMEMIT does. */
 #define EMIT(x...) (sz += sz >= maxlen ? 0 : scnprintf(result + sz, maxlen - sz, x))
 
 struct counters {
@@ -352,7 +352,9 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 	kfree(c);
 }
 
-/* Recreates the device: all but what its first creation alone needed. */
+/* Prints the options that recreate the device, without those that only its first creation
+ * needed.
+ */
 void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 {
 	struct fby_options o;

@@ -37,7 +37,7 @@ void fbk_kick_destage(struct fbk_pool *p)
 	mod_delayed_work(p->wq, &p->destage, 0);
 }
 
-/* Whether a volume's bios wait its work finds out: it may have them in its hands. */
+/* The work of each volume finds out whether its bios wait: it may be working on them. */
 static void wake_volumes(struct fbk_pool *p, bool space, bool flush)
 {
 	struct fbk_volume *v;
@@ -71,7 +71,7 @@ int fbk_pool_enter(struct fbk_pool *p)
 	return -ENODEV;
 }
 
-/* The cache device is being unbound.  When this returns nobody touches it, nor will. */
+/* The cache device is being unbound.  After this returns, nobody touches it any more. */
 static void pool_gone(struct fbk_claim *c)
 {
 	struct fbk_pool *p = container_of(c, struct fbk_pool, claim);
@@ -96,7 +96,7 @@ static void rearm_drains(struct fbk_pool *p)
 			fby_volume_drain(p->engine, i, true);
 }
 
-/* An error: the engine may not be called any more. */
+/* Returns an error if the engine may not be called any more. */
 static int destage_step(struct fbk_pool *p, u64 *next)
 {
 	struct fbk_volume *v = NULL;
@@ -106,7 +106,9 @@ static int destage_step(struct fbk_pool *p, u64 *next)
 
 	if (fbk_pool_enter(p))
 		return -FBY_E_LOST;
-	/* Under the lock, as volumes are stopped without the engine where this does not hold. */
+	/* The lock is held, because volumes are stopped without the engine after a failed
+	 * assertion.
+	 */
 	rc = fby_asserts_hold(&p->asserts) ? fby_destage_step(p->engine, ktime_get_ns(), &io, next, &wake) :
 					     -FBY_E_INVARIANT;
 	if (rc == FBY_ORIGIN)
@@ -142,7 +144,7 @@ static void destage_work(struct work_struct *work)
 		return;
 	}
 	now = ktime_get_ns();
-	/* Left alone if a completion has queued it already. */
+	/* This has no effect if a completion has already queued the work. */
 	queue_delayed_work(p->wq, &p->destage,
 			   rc == FBY_DONE && next > now ? nsecs_to_jiffies(min_t(u64, next - now, NSEC_PER_SEC)) + 1 :
 							  0);
@@ -199,8 +201,8 @@ static void report_recovery(struct fbk_pool *p, u64 began)
 		pr_warn("forebay: %pg: %llu entries lost, %llu damaged\n", p->claim.bdev, r->holes, r->damaged);
 }
 
-/* The chunks' header arrays, read by several works: each takes the next few chunks
- * until none is left.
+/* Several works read the chunks' header arrays.  Each work takes the next few chunks until none
+ * is left.
  */
 struct recovery {
 	struct fby_pool *engine;
@@ -235,7 +237,7 @@ static void recovery_work(struct work_struct *work)
 	recover_chunks(container_of(work, struct recovery_work, work)->all);
 }
 
-/* With as many helpers as there are other CPUs, or none if there is no memory. */
+/* Uses as many helpers as there are other CPUs, or none if there is no memory. */
 static int recover_pool(struct fbk_pool *p, u32 nchunks, char **text)
 {
 	struct recovery r = { .engine = p->engine, .nchunks = nchunks };
@@ -433,7 +435,7 @@ void fbk_pool_put(struct fbk_pool *p)
 
 /* --- volumes --------------------------------------------------------------------- */
 
-/* Does the recorded path, after the id, lead to it? */
+/* Whether the recorded path, which follows the id, leads to the origin. */
 static bool at_path(const struct fbk_volume *v, const char *recorded)
 {
 	const char *path = strchr(recorded, '|');
@@ -455,7 +457,7 @@ static int identity_of(const struct fbk_volume *v, const char *origin_id, char *
 	return 0;
 }
 
-/* A volume of whose record both copies are damaged has no name any more. */
+/* Whether both copies of a volume's record are damaged.  Such a volume has no name any more. */
 static bool has_damaged_volume(struct fby_pool *engine)
 {
 	struct fby_volume_info *info = kzalloc(sizeof(*info), GFP_KERNEL);
@@ -473,7 +475,9 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 	struct fby_volume_spec *s;
 	int rc;
 
-	/* It may be this one: an empty one instead would let older data show. */
+	/* The damaged record may be this volume's.  An empty volume in its place would let
+	 * older data show.
+	 */
 	*text = "No volume has that name, but the record of one is damaged, which may be it; forebay check tells more";
 	if (has_damaged_volume(v->pool->engine))
 		return -EBADMSG;
@@ -519,8 +523,8 @@ static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **tex
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
-/* Is the origin the one that the volume was made for, and fit for it?  renewed: that is to be
- * recorded.
+/* Whether the origin is the one that the volume was made for, and fit for it.  renewed: the
+ * record must be updated.
  */
 static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id,
 			bool accept_changed, bool *renewed, char **text)
@@ -561,7 +565,7 @@ static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, cons
 	return refused[verdict].error;
 }
 
-/* Did this pool mark the origin?  An older copy of it would undo what came after. */
+/* Whether this pool marked the origin.  An older copy of the pool would undo later writes. */
 static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char **text)
 {
 	static char *const refused[FBY_MARK_COUNT] = {
@@ -645,8 +649,8 @@ static void flush_once(struct fbk_volume *v, struct fby_flush *ticket, int begun
 			v->name, fbk_errno(rc));
 }
 
-/* The engine refuses it if another device has accepted another origin for the volume since
- * it was prepared: a table may wait for its resume as long as it likes.
+/* The engine refuses the attach if another device has accepted another origin for the volume
+ * since it was prepared.  A table may wait for its resume for any time.
  */
 int fbk_volume_start(struct fbk_volume *v)
 {
@@ -691,16 +695,18 @@ int fbk_volume_start(struct fbk_volume *v)
 	return 0;
 }
 
-/* Is the volume attached still, so that the detach is called again?  Requests are in flight, or, in
- * a grouped pool, what was appended is not durable or the slot of its stream is held.
+/* Whether the volume is still attached, so that the detach is called again.  Requests are in
+ * flight.  In a grouped pool, appended data may not be durable yet, or the slot of the stream is
+ * held.
  */
 static bool detach_waits(int rc)
 {
 	return rc == -FBY_E_BUSY || rc == FBY_WAIT_TICKET || rc == FBY_WAIT_SLOT;
 }
 
-/* Destage's requests in flight end, later ones fail, so the round is abandoned.  Nothing is lost
- * by that: the pool still holds everything. */
+/* Stops a volume.  Destage's requests in flight end and later ones fail, so the round is
+ * abandoned.  Nothing is lost: the pool still holds everything.
+ */
 void fbk_volume_stop(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;

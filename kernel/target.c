@@ -5,7 +5,7 @@
  *	START LEN forebay ORIGIN CACHE VOLUME [#ARGS [OPTION [VALUE]]...]
  *
  * The volume is attached from resume to suspend, so that a table can be replaced while the device
- * is in use: the old one detaches before the new one attaches.
+ * is in use.  The old table detaches before the new one attaches.
  */
 #include <linux/device-mapper.h>
 #include <linux/module.h>
@@ -105,8 +105,8 @@ static int forebay_end_io(struct dm_target *ti, struct bio *bio, blk_status_t *e
 	return DM_ENDIO_DONE;
 }
 
-/* Writes that wait for space would hold a suspend for as long as the origin
- * fails; without a flush they may go back to the mapper.
+/* Writes that wait for space would block a suspend for as long as the origin fails.  In a
+ * suspend without a flush they may go back to the mapper.
  */
 static void forebay_presuspend(struct dm_target *ti)
 {

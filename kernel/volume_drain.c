@@ -13,7 +13,7 @@
 #define LOOK_MS 2u	/* between two looks */
 #define LOST_LISTED 64u /* lost blocks that are listed in one call */
 
-/* Nothing moves within the pool while there is a drainer. */
+/* Relocation moves nothing within the pool while there is a drainer. */
 static int drain_begin(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
 {
 	int rc = fbk_pool_enter(v->pool);
@@ -34,7 +34,7 @@ static void drain_end(struct fbk_volume *v)
 	mutex_unlock(&v->pool->lock);
 }
 
-/* Destage does nothing any more where an assertion has failed. */
+/* Destage does nothing any more after a failed assertion. */
 int fbk_drain_on(struct fbk_volume *v)
 {
 	int rc = fbk_pool_enter(v->pool);
@@ -59,7 +59,7 @@ void fbk_mode_set(struct fbk_volume *v)
 	fbk_kick_destage(p);
 }
 
-/* DONE, AGAIN, or a negative errno. */
+/* Returns DONE, AGAIN, or a negative errno. */
 static int drain_look(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
 {
 	int rc = fbk_pool_enter(v->pool);
@@ -73,8 +73,8 @@ static int drain_look(struct fbk_volume *v, struct fby_drain_wait *d, struct fby
 	return rc < 0 ? fbk_errno(rc) : rc;
 }
 
-/* Until what was written before is on the origin, or a newer version of its block is in the
- * pool; not until the volume is clean, as others may go on writing.
+/* Waits until all earlier writes are on the origin, or a newer version of their block is in the
+ * pool.  It does not wait until the volume is clean, because others may continue to write.
  */
 static int wait_drained(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
 {
@@ -112,7 +112,7 @@ static int flush_owed(struct fbk_volume *v)
 	return rc < 0 ? fbk_errno(rc) : 0;
 }
 
-/* DONE, AGAIN, or a negative errno. */
+/* Returns DONE, AGAIN, or a negative errno. */
 static int look_at_part(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info,
 			struct fby_report_block *blocks)
 {
@@ -125,8 +125,8 @@ static int look_at_part(struct fbk_volume *v, struct fby_drain_wait *d, struct f
 	return rc < 0 ? fbk_errno(rc) : rc;
 }
 
-/* Reading all of the media takes long.  The pool's lock keeps the media from going; between
- * two parts it is released, so that others get it.  DONE, or a negative errno.
+/* Reads all of the media, which takes long.  The pool's lock keeps the media from going.
+ * Between two parts it is released, so that others get it.  Returns DONE, or a negative errno.
  */
 static int look_for_lost(struct fbk_volume *v, struct fby_drain_wait *d, struct fby_volume_info *info)
 {

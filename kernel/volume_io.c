@@ -8,8 +8,8 @@
  * clone of the bio, a flush, or a discard.  A read continues while its parts are in flight; a
  * work resumes all other requests when the origin has completed.
  *
- * There is a shorter path as well: a write in one piece, to a volume that caches everything and
- * throttles nobody, is one call of the engine.
+ * There is a shorter path as well.  A write in one piece, to a volume that caches everything
+ * and throttles nobody, is one call of the engine.
  *
  * Acknowledged is durable, so the devices announce no volatile write cache and get no flushes; a
  * flush that arrives all the same completes at once.
@@ -20,7 +20,7 @@
 #include "fbk.h"
 
 #define NVEC 20u
-/* In reserve for each volume, and how many works of it go on at a time. */
+/* The objects in reserve for each volume, and the number of its works that run at a time. */
 #define CLONES 16u
 #define IOS 32u
 #define RANGES 16
@@ -68,7 +68,7 @@ static void part_done(struct fbk_io *io, blk_status_t status)
 		fbk_end_status(io, io->status);
 }
 
-/* The request has ended; an error of the origin is told as the origin told it. */
+/* Ends the request.  An error of the origin is passed on as the origin reported it. */
 static void ended(struct fbk_io *io, int error)
 {
 	blk_status_t status = BLK_STS_OK;
@@ -91,7 +91,7 @@ void fbk_remap_end(struct fbk_io *io)
 
 /* --- a step of the request ------------------------------------------------------------- */
 
-/* The next pieces of the bio's memory; returns their bytes. */
+/* Shows the next pieces of the bio's memory.  Returns their bytes. */
 static __always_inline u32 show(struct fbk_io *io, struct fby_vec *vec)
 {
 	struct fby_request *r = &io->request;
@@ -121,7 +121,7 @@ static __always_inline u32 show(struct fbk_io *io, struct fby_vec *vec)
 	return bytes;
 }
 
-/* Should the request be retried at once?  The holder of a block or a slot releases it soon. */
+/* Whether to retry the request at once.  The holder of a block or a slot releases it soon. */
 static bool again(const struct fby_request *r, int next, u32 *spins)
 {
 	if (next == FBY_NEXT_DATA || next == FBY_NEXT_LOST)
@@ -169,7 +169,7 @@ int fbk_resume(struct fbk_io *io, int result)
 
 /* --- what is asked of the origin -------------------------------------------------------- */
 
-/* It has ended, and the request goes on where that may sleep. */
+/* The origin has completed, and the request continues where it may sleep. */
 static void origin_work(struct work_struct *work)
 {
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
@@ -202,7 +202,7 @@ static void read_clone_end(struct bio *clone)
 	part_done(io, status);
 }
 
-/* False: there is no memory now, or the origin may sleep, and the bio may not wait. */
+/* False: there is no memory now, or the origin may sleep and the bio may not wait. */
 static bool send_clone(struct fbk_io *io, bio_end_io_t *end)
 {
 	const struct fby_asked *asked = &io->request.io;
@@ -218,7 +218,7 @@ static bool send_clone(struct fbk_io *io, bio_end_io_t *end)
 	bio_advance(clone, (asked->sector - io->sector) * FBY_SECTOR);
 	clone->bi_iter.bi_size = asked->nsectors * FBY_SECTOR;
 	clone->bi_iter.bi_sector = asked->sector;
-	/* A flush comes by the gate, and none otherwise. */
+	/* Flushes go through the gate only. */
 	clone->bi_opf &= ~(REQ_POLLED | REQ_PREFLUSH | REQ_FUA);
 	clone->bi_private = io;
 	clone->bi_end_io = end;
@@ -237,7 +237,7 @@ static void flush_end(struct bio *bio)
 	origin_ended(io, status);
 }
 
-/* The volume's bio is free: the engine lets in one flush at a time. */
+/* The volume's bio is free, because the engine admits one flush at a time. */
 static void send_flush(struct fbk_io *io)
 {
 	struct fbk_volume *v = io->volume;
@@ -260,7 +260,7 @@ static int origin_range(struct fbk_volume *v, struct bio *bio, u64 sector, u64 n
 				    bio->bi_opf & REQ_NOUNMAP ? BLKDEV_ZERO_NOUNMAP : 0);
 }
 
-/* Sleeps until the origin has ended. */
+/* Sleeps until the origin has completed. */
 static void range_work(struct work_struct *work)
 {
 	struct fbk_io *io = container_of(work, struct fbk_io, work);
@@ -279,7 +279,7 @@ static void queue_range(struct fbk_io *io, work_func_t work)
 
 /* --- on, until it ends or is on its way ----------------------------------------------------- */
 
-/* True: it is on its way.  False: *next is how it goes on. */
+/* True: the request is on its way.  False: it continues with *next. */
 static bool to_origin(struct fbk_io *io, int *next)
 {
 	switch (io->request.io.op) {
@@ -304,7 +304,7 @@ static bool to_origin(struct fbk_io *io, int *next)
 	return false;
 }
 
-/* All of a read, and the mapper may send it there itself. */
+/* Whether the origin gets all of a read, so that the mapper may send it there itself. */
 static bool may_remap(const struct fbk_io *io, int next)
 {
 	const struct fby_request *r = &io->request;
@@ -313,7 +313,7 @@ static bool may_remap(const struct fbk_io *io, int next)
 	       r->io.nsectors == r->nsectors;
 }
 
-/* Waits at most for another bio of the volume to end, which needs nothing of this one. */
+/* Waits at most for another bio of the volume to end, which needs nothing from this one. */
 static struct fbk_io *in_lasting_memory(struct fbk_io *io)
 {
 	struct fbk_io *copy;

@@ -8,10 +8,10 @@
  * requests that wait for one at once.  If that fails, it retries soon: bypassing requests hold
  * blocks for as long as the origin takes, and so do requests that wait for destage.  Space comes
  * from destage, or from a write that empties a chunk; the end of a flush admits the next one.
- * The engine reports both in a wake mask, and no wake is lost: a request is put on its list and
- * the work is queued; the work announces that it waits and only then tries.  A later wake queues
- * the work again; a work that is queued while it runs, runs once more.  The timer is only a
- * safety net, except for requests that check what destage has released: nobody wakes them.
+ * The engine reports both in a wake mask.  No wake is lost: a request is put on its list and the
+ * work is queued; the work announces that it waits and only then tries.  A later wake queues the
+ * work again.  A work that is queued while it runs, runs once more.  The timer is only a safety
+ * net, except for requests that check what destage has released: nobody wakes them.
  */
 #include "fbk.h"
 
@@ -169,8 +169,8 @@ void fbk_retry_work(struct work_struct *work)
 		queue_delayed_work(v->wq, &v->retry, SPACE_RETRY);
 }
 
-/* Bios that come together share a flush: one is let in, the others stay on the list until
- * its end.
+/* Bios that arrive together share a flush.  One of them is admitted, and the others stay on the
+ * list until it ends.
  */
 void fbk_flush_work(struct work_struct *work)
 {
@@ -196,9 +196,9 @@ void fbk_flush_work(struct work_struct *work)
 }
 
 /*
- * Between the high watermark and full, writes are spaced out by ending them
- * late: they are durable, only their callers are held.  A timer, as a jiffy is
- * longer than most of these pauses.
+ * Between the high watermark and full, writes are spaced out by ending them late: they are
+ * durable, and only their callers wait.  A timer does that, because a jiffy is longer than most
+ * of these pauses.
  */
 bool fbk_end_late(struct fbk_io *io)
 {

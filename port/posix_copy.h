@@ -33,7 +33,7 @@ void fby_posix_flush(const void *start, size_t n);
 /* CRC32C by table, 8 bytes a step; the tables are built before main. */
 u32 fby_crc32c_table(u32 crc, const void *p, size_t n);
 
-/* Where execution continues after a fault in watched media (posix_fault.c) during a read of it. */
+/* Execution continues here after a fault in watched media (posix_fault.c) during a read of it. */
 extern _Thread_local jmp_buf *volatile fby_posix_read_guard;
 
 /* Best first. */

@@ -22,7 +22,7 @@
 #define FBY_FOLD_64 (int)0x740eef02, 0, (int)0x9e4addf8, 0
 #define FBY_FOLD_256 (int)0xdcb17aa4, 0, (int)0xb9e02b86, 0
 
-/* Where the bytes of a line are stored, in addition to the CRC. */
+/* The destination of a line's bytes, in addition to the CRC. */
 enum fby_put {
 	FBY_PUT_STREAM, /* dst aligned */
 	FBY_PUT_STORE,

@@ -65,7 +65,7 @@
 	X(NOT_GROUPED, 22, "the pool is not grouped: it is to be opened as memory, not as a block device") \
 	X(UNIT, 22, "the device writes larger blocks than those that the pool was made for") \
 	X(MEDIUM, 5, "the pool's device has failed: nothing more becomes durable in the pool") \
-	X(LOGS_ONLY, 95, "a pool on a block device holds logs only: volumes and maps need one in memory or a plain pool file")
+	X(LOGS_ONLY, 95, "a pool on a block device holds logs, and volumes in blocks of 4096 bytes: others and maps need one in memory or a plain pool file")
 
 enum fby_error {
 	FBY_E_NONE = 0,

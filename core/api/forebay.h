@@ -76,8 +76,8 @@ struct fby_format {
 	u32 nvolumes;	/* 1 to 64; 0: 64 */
 	u64 static_bytes; /* bytes at the end of the media for shares of static volumes; multiple of 64 KiB */
 	u64 map_bytes; /* bytes after those, for shares of maps; multiple of 2 MiB */
-	/* of a grouped pool (groups.h), which holds logs only: bytes of a block, a power of two
-	 * from 4096 to 65536, at least the device's; 0: the pool is in memory */
+	/* of a grouped pool (groups.h): bytes of a block, a power of two from 4096 to 65536, at
+	 * least the device's; the pool holds logs, and volumes if it is 4096; 0: it is in memory */
 	u32 unit;
 	u32 salt; /* random, from the host; 0: none, and who knows the UUID can forge lines */
 };
@@ -117,6 +117,7 @@ enum fby_holes {
 	FBY_HOLES_FAIL = 0, /* refuse */
 	FBY_HOLES_ISOLATE,  /* continue: blocks that can be named answer EIO; refuse if some cannot be named */
 	FBY_HOLES_ACCEPT,   /* continue: those that cannot be named may show older data */
+	FBY_HOLES_RESCUE,   /* continue, and keep them as lost; what cannot be named may get older data on the origin */
 };
 
 #define FBY_SLOTS_MAX 64u
@@ -130,10 +131,6 @@ struct fby_options {
 	bool no_checksums;
 	bool statics; /* the host knows static volumes; else a pool with room for them is refused */
 	bool maps; /* likewise maps */
-	/* Volumes in a grouped pool are allowed; else they are refused by name.  Their requests
-	 * wait for tickets (host/client_request.h).  The library sets it where it is asked to, and
-	 * no command asks. */
-	bool grouped_volumes;
 	enum fby_verify verify;
 	u32 high_watermark; /* per cent of chunks in use where destage starts; 0: FBY_HIGH_WATERMARK */
 	u32 low_watermark;  /* ... and where it stops; 0: FBY_WATERMARK_GAP less */

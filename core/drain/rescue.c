@@ -30,8 +30,13 @@ bool fby_rescued(const struct fby_drain *p, u16 volume)
 u64 fby_rescue_home(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_rescue *r = &p->volume[volume].destage.rescue;
-	u64 refused = fby_load(&r->refused), upto = fby_load(&r->upto);
+	u64 before = fby_load_acquire(&r->refused);
+	u64 upto = fby_load_acquire(&r->upto);
+	u64 refused = fby_load(&r->refused);
 
+	/* A round may end between these loads: what it found refused counts, and so does what it took up. */
+	if (before && (!refused || before < refused))
+		refused = before;
 	return refused && refused <= upto ? refused - 1 : upto;
 }
 
@@ -41,9 +46,12 @@ void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake)
 	struct fby_rescue *r = &d->rescue;
 
 	fby_store_release(&r->all, false);
+	/* Counted first: a page that is published while the round lists pages, it may not have. */
 	fby_store(&r->appended, appended(p, volume));
 	r->round = true;
 	fby_round_collect(p, volume, wake);
+	if (FBY_BUG(PAGES_RESCUE_COUNTED_LATE))
+		fby_store(&r->appended, appended(p, volume));
 	if (d->n)
 		return;
 	if (r->refused == 0) {
@@ -53,7 +61,7 @@ void fby_rescue_collect(struct fby_drain *p, u16 volume, u32 *wake)
 	}
 	/* Once more from the first page that the origin has refused, after a pause. */
 	fby_store(&r->upto, r->refused - 1);
-	fby_store(&r->refused, (u64)0);
+	fby_store_release(&r->refused, (u64)0);
 	d->failed = true;
 }
 
@@ -75,7 +83,7 @@ void fby_rescue_flushed(struct fby_drain *p, u16 volume)
 			fby_store(&r->refused, seq);
 	}
 	if (d->cut > r->upto)
-		fby_store(&r->upto, d->cut);
+		fby_store_release(&r->upto, d->cut);
 	if (r->refused == 0)
 		d->backoff_ns = 0;
 	r->round = false;

@@ -69,13 +69,13 @@ u32 fby_sb_crc(const struct fby_superblock *sb);
 bool fby_sb_geometry_ok(const struct fby_superblock *sb);
 /* Computes where everything is, by a superblock whose geometry is right. */
 void fby_store_place(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
-/* The same, when a valid superblock was found. */
+/* Starts a store whose superblock was found and is valid. */
 void fby_store_start(struct fby_store *st, struct fby_media *m, const struct fby_superblock *sb);
 /* Copies the superblock at offset; true if its checksum holds. */
 bool fby_sb_read(struct fby_media *m, u64 offset, struct fby_superblock *sb);
 /* Stores it at offset; durable. */
 void fby_sb_store(struct fby_media *m, u64 offset, const struct fby_superblock *sb);
-/* Where the copy is, by what the other says. */
+/* Returns the address of the second copy, as the first copy says. */
 u64 fby_sb_copy_at(const struct fby_superblock *sb);
 /* A superblock that lies where a grouped pool of this chunk size has its copy, and is one.
  * Without such a pool's first superblock the copy has to be searched for: for each size. */
@@ -93,7 +93,7 @@ bool fby_log_record_sane(const struct fby_volume_record *r);
 bool fby_static_record_sane(const struct fby_volume_record *r);
 bool fby_map_record_sane(const struct fby_volume_record *r);
 bool fby_record_read(const struct fby_store *st, u16 volume, u32 copy, struct fby_volume_record *out);
-/* Where a copy of a record is. */
+/* Returns the address of a copy of a record. */
 u64 fby_record_at(const struct fby_store *st, u32 volume, u32 copy);
 /* The gap before the records of a grouped pool, in each quarter of a chunk that has a copy. */
 static inline u32 fby_group_gap(const struct fby_superblock *sb)

@@ -61,7 +61,7 @@ static u32 free_line(const struct fby_logs *p, u32 c)
 	return fby_log_line_of(&p->space->store, p->space->chunk[c].fill);
 }
 
-/* Where the next entry of the log begins, in its open chunk. */
+/* Returns the line of its open chunk at which the next entry of the log begins. */
 FBY_INLINE u32 next_line(const struct fby_logs *p, u16 log, u32 c)
 {
 	return fby_unlikely(p->space->store.unit) ? fby_stream_line(p->space, log) : free_line(p, c);
@@ -91,7 +91,7 @@ static void refuse(struct fby_logs *p, struct fby_slot *s, u16 log, u32 *wake)
 	append_release(p, s, wake);
 }
 
-/* The same of a grouped pool, where a log has one slot. */
+/* Chooses the slot in a grouped pool, where a log has one. */
 static struct fby_slot *slot_of_stream(struct fby_logs *p, u16 log, u32 lines, u32 *wake, int *decision)
 {
 	struct fby_slot *s = fby_stream_slot(p->space, log);

@@ -30,6 +30,8 @@ enum fby_durable {
 };
 
 /*
+ * A host that gives a device waits for tickets before it acknowledges anything.  Without a device a
+ * grouped pool is refused (fby_probe).
  * The host reads the image from the device itself, past a page cache: after a write or a flush that
  * failed, a page cache shows what the device does not have, and goes on to do so for the next
  * process.  Recovery relies on what it reads once a flush has succeeded.

@@ -177,6 +177,7 @@
 	X(PAGES_DETACH_EARLY, "a volume is detached before what was appended to it is durable") \
 	X(PAGES_RESCUE_SETTLED, "when the device has failed, pages that are not settled never go to the origin") \
 	X(PAGES_RESCUE_REFUSED, "when the device has failed, a page that the origin refused counts as written") \
+	X(PAGES_RESCUE_COUNTED_LATE, "when the device has failed, a page that is published while a round lists its pages counts as listed") \
 	X(PAGES_COPY_UNSETTLED, "a chunk is freed while damage of the copies of its pages passes for a torn group") \
 	X(PAGES_RECORD_TOLD, "a change of a volume counts as made though the device that failed does not have it") \
 	X(PAGES_FAILED_STAY, "the index shows a page whose group failed, where it never became durable") \

@@ -53,5 +53,7 @@ bool fby_name_ok(const char *name);
 bool fby_table_find(const struct fby_pool *p, u32 kind, const char *name, u16 *index);
 u32 fby_table_place(const struct fby_pool *p); /* the first that is free; nvolumes: none */
 int fby_table_writable(const struct fby_pool *p); /* DONE or -FBY_E_x */
+/* Writes the record, which was `was`.  -FBY_E_MEDIUM: the device has failed, and it is that again. */
+int fby_table_record(struct fby_pool *p, u16 index, const struct fby_volume_record *was);
 
 #endif

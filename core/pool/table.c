@@ -50,9 +50,27 @@ u32 fby_table_place(const struct fby_pool *p)
 	return i;
 }
 
+/* A failed device takes no record.  A change that is not there when it comes back was not made. */
+static bool takes_none(const struct fby_pool *p)
+{
+	return media_failed(p->space.store.media) && !FBY_BUG(PAGES_RECORD_TOLD);
+}
+
 int fby_table_writable(const struct fby_pool *p)
 {
 	if (p->space.opt.read_only)
 		return -FBY_E_READ_ONLY;
-	return p->space.usable ? FBY_DONE : -FBY_E_RECOVERY_INCOMPLETE;
+	if (!p->space.usable)
+		return -FBY_E_RECOVERY_INCOMPLETE;
+	return takes_none(p) ? -FBY_E_MEDIUM : FBY_DONE;
+}
+
+int fby_table_record(struct fby_pool *p, u16 index, const struct fby_volume_record *was)
+{
+	if (!takes_none(p))
+		fby_owner_write(&p->space, index);
+	if (!takes_none(p))
+		return FBY_DONE;
+	p->space.owner[index].rec = *was;
+	return -FBY_E_MEDIUM;
 }

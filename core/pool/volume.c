@@ -40,22 +40,6 @@ static void forget_counts(struct fby_pool *p, u16 index)
 	fby_zero(&dv->pace, sizeof(dv->pace));
 }
 
-/* A failed device takes no record.  A change that is not there when it comes back was not made. */
-static bool unrecorded(const struct fby_pool *p)
-{
-	return media_failed(p->space.store.media) && !FBY_BUG(PAGES_RECORD_TOLD);
-}
-
-/* Writes the record, which was `was`.  -FBY_E_MEDIUM: the device has failed, and it is that again. */
-static int record(struct fby_pool *p, u16 index, const struct fby_volume_record *was)
-{
-	fby_owner_write(&p->space, index);
-	if (!unrecorded(p))
-		return FBY_DONE;
-	p->space.owner[index].rec = *was;
-	return -FBY_E_MEDIUM;
-}
-
 int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *index)
 {
 	struct fby_volume_record r = { 0 }, was;
@@ -100,8 +84,6 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 		if (rc)
 			return rc;
 	}
-	if (unrecorded(p))
-		return -FBY_E_MEDIUM;
 	was = owner->rec;
 	owner->rec = r;
 	owner->chunk_kind = FBY_CHUNK_CACHE;
@@ -109,7 +91,7 @@ int fby_volume_add(struct fby_pool *p, const struct fby_volume_spec *s, u16 *ind
 	forget_counts(p, (u16)i);
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
 	cv->lost_blocks = cv->lost_only = rv->holes = rv->holes_unknown = 0;
-	rc = record(p, (u16)i, &was);
+	rc = fby_table_record(p, (u16)i, &was);
 	if (rc)
 		return rc;
 	*index = (u16)i;
@@ -194,8 +176,6 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0 ||
 			 (owner->rec.kind == FBY_OWNER_STATIC && fby_static_any(&p->statics, index))))
 		return -FBY_E_VOLUME_DIRTY;
-	if (media_failed(p->space.store.media))
-		return -FBY_E_MEDIUM;
 	rc = p->space.store.unit ? leave_stream(p, index) : FBY_DONE;
 	if (rc)
 		return rc;
@@ -203,7 +183,7 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	owner->rec.kind = FBY_OWNER_FREE;
 	owner->rec.flags = 0;
 	owner->rec.watermark = fby_load_acquire(&p->space.seq) - 1;
-	rc = record(p, index, &was);
+	rc = fby_table_record(p, index, &was);
 	if (rc)
 		return rc;
 	owner->damaged = false;
@@ -237,11 +217,9 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 		r.identity[n] = identity[n];
 	if (identity[n] || !fby_record_sane(index, &r))
 		return -FBY_E_NAME;
-	if (unrecorded(p))
-		return -FBY_E_MEDIUM;
 	was = owner->rec;
 	owner->rec = r;
-	rc = record(p, index, &was);
+	rc = fby_table_record(p, index, &was);
 	if (rc)
 		return rc;
 	cv->blocks = (r.origin_sectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
@@ -281,30 +259,25 @@ static u32 number_after(u32 marks, enum fby_mark_step step)
 
 int fby_volume_mark(struct fby_pool *p, u16 index, enum fby_mark_step step, u32 *marks)
 {
+	struct fby_volume_record was;
 	struct fby_owner *owner;
 	int rc = fby_table_writable(p);
-	u32 next, was;
+	u32 next;
 
 	if (rc)
 		return rc;
 	if (index >= p->space.store.sb.nvolumes || !fby_is_volume(p->space.owner[index].rec.kind))
 		return -FBY_E_NO_VOLUME;
-	if (unrecorded(p))
-		return -FBY_E_MEDIUM;
 	owner = &p->space.owner[index];
-	was = owner->rec.marks;
-	next = number_after(was, step);
+	was = owner->rec;
+	next = number_after(was.marks, step);
 	*marks = next;
-	if (next == was || FBY_BUG(MARK_NOT_RECORDED))
+	if (next == was.marks || FBY_BUG(MARK_NOT_RECORDED))
 		return FBY_DONE;
 	owner->rec.marks = FBY_BUG(MARK_NUMBER_AGAIN) ? next & 1 : next;
 	*marks = owner->rec.marks;
-	fby_owner_write(&p->space, index);
-	if (!unrecorded(p))
-		return FBY_DONE;
-	/* The next number must not be based on this one, which the device may lack. */
-	owner->rec.marks = was;
-	return -FBY_E_MEDIUM;
+	/* If the device fails, the next number is not based on this one, which the device may lack. */
+	return fby_table_record(p, index, &was);
 }
 
 /* --- attach and detach ------------------------------------------------------- */
@@ -329,26 +302,21 @@ static void attach_memory(struct fby_drained *v, const struct fby_attach *a)
 }
 
 /* Accepts entries that recovery found lost, as the policy says, and records that in the volume. */
-static int accept_holes(struct fby_pool *p, u16 index)
+static int accept_holes(struct fby_pool *p, u16 index, enum fby_holes policy)
 {
 	struct fby_owner *owner = &p->space.owner[index];
 	struct fby_recovered *rv = &p->recovery.volume[index];
-	u32 was = owner->rec.flags;
+	struct fby_volume_record was = owner->rec;
+	int rc = FBY_DONE;
 
-	if (was == 0)
+	if (was.flags == 0 || policy == FBY_HOLES_RESCUE)
 		return FBY_DONE;
-	if (!p->space.opt.read_only && unrecorded(p))
-		return -FBY_E_MEDIUM;
 	owner->rec.flags = 0;
-	if (!p->space.opt.read_only) {
-		fby_owner_write(&p->space, index);
-		if (unrecorded(p)) {
-			owner->rec.flags = was;
-			return -FBY_E_MEDIUM;
-		}
-	}
-	rv->holes = rv->holes_unknown = 0;
-	return FBY_DONE;
+	if (!p->space.opt.read_only)
+		rc = fby_table_record(p, index, &was);
+	if (!rc)
+		rv->holes = rv->holes_unknown = 0;
+	return rc;
 }
 
 int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes policy)
@@ -366,6 +334,8 @@ int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes policy)
 		return -FBY_E_NO_VOLUME;
 	if (owner->attached || fby_is_placed(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
+	if (policy == FBY_HOLES_RESCUE)
+		return FBY_DONE;
 	if ((owner->rec.flags & FBY_VF_HOLES_UNKNOWN) && policy != FBY_HOLES_ACCEPT)
 		return -FBY_E_HOLES;
 	return owner->rec.flags && policy == FBY_HOLES_FAIL ? -FBY_E_HOLES_KNOWN : FBY_DONE;
@@ -394,7 +364,7 @@ int fby_volume_attach(struct fby_pool *p, u16 index, const struct fby_attach *a)
 		return -FBY_E_NO_MEMORY;
 	if (rc)
 		return rc;
-	rc = accept_holes(p, index);
+	rc = accept_holes(p, index, a->holes);
 	if (rc)
 		return rc;
 	rc = owner->rec.kind == FBY_OWNER_STATIC ? fby_static_attach(&p->statics, index) : FBY_DONE;

@@ -21,7 +21,7 @@ enum {
 	CR_WITNESSED = 1u << 7, /* a group of it was durable and is gone: the chunk is to be closed */
 };
 
-/* What the scan notes about a chunk for the finish.  It is not in struct fby_chunk, where it
+/* The scan notes this about a chunk for the finish.  It is not in struct fby_chunk, where it
  * would share cache lines with fields that each write reads; 8 bytes a chunk in a separate array. */
 struct fby_scanned {
 	u32 linked; /* pages of it, counted by all threads */

@@ -189,7 +189,7 @@ static void part_durable(struct fby_space *p, struct fby_stream *s, u32 i, u32 *
 	fby_chunk_unpin(p, part->chunk, FBY_PIN_GROUP, wake);
 }
 
-/* What is not durable is appended again, in another chunk. */
+/* The records that are not durable are appended again, in another chunk. */
 static void stream_failed(struct fby_space *p, struct fby_stream *s)
 {
 	fby_store(&s->again, true);
@@ -370,7 +370,7 @@ void fby_streams_end(struct fby_space *p, const struct fby_medium_io *io, int er
 		write_ended(p, io, error, wake);
 	fby_unlock(&p->streams.lock);
 	*wake |= FBY_WAKE_TICKET;
-	if (p->opt.grouped_volumes)
+	if (fby_volumes_allowed(p))
 		*wake |= FBY_WAKE_DESTAGE; /* it may wait for the ticket */
 }
 

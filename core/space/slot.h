@@ -49,7 +49,7 @@ static inline void fby_slot_give(const struct fby_space *p, struct fby_slot *s, 
 	*wake |= fby_load(&p->wait_mask) & (FBY_WAKE_SLOT | FBY_WAKE_BLOCK);
 }
 
-/* The same for a caller that cannot reach its host. */
+/* Releases a slot for a caller that cannot reach its host. */
 static inline void fby_slot_give_owed(struct fby_space *p, struct fby_slot *s)
 {
 	u32 wake = 0;

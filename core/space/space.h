@@ -148,10 +148,10 @@ struct fby_space {
 	bool pressure;
 };
 
-/* May volumes have chunks?  In a grouped pool if the host allows it, and if a page is a block. */
+/* May volumes have chunks?  In a grouped pool only if a page is a block. */
 static inline bool fby_volumes_allowed(const struct fby_space *p)
 {
-	return !p->store.unit || (p->opt.grouped_volumes && p->store.unit == FBY_PAGE);
+	return !p->store.unit || p->store.unit == FBY_PAGE;
 }
 
 /* The purpose of a wanted chunk. */
@@ -223,7 +223,7 @@ u32 fby_slot_open_chunk(struct fby_space *p, struct fby_slot *s, u16 owner, u32 
 void fby_slot_retire(struct fby_slot *s);
 /* Stores a seal twice: the pages below fill are complete. */
 void fby_chunk_seal_store(struct fby_space *p, u32 c, bool closed);
-/* The same, durable. */
+/* Writes the seal durably. */
 void fby_chunk_seal(struct fby_space *p, u32 c, bool closed);
 /* Slot held: seals its open chunk of the volume, if any, unless everything is sealed that it has,
  * or (before) that it had at the previous such call. */

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a volume on an RBD image loses nothing that was acknowledged when an OSD is killed,
-# when all OSDs stand still, and when Forebay and all OSDs are killed together.  A lock that
-# another client takes stops destage and keeps the data.  A resized image is reported.  An
-# image that cannot be an origin is refused by name, soon.  The image bears the mark for as
-# long as it lacks acknowledged data, and other hosts see the mark.  A volume on a file in
-# the same pool goes on.
+# Goal: a volume on an RBD image loses nothing that was acknowledged.  That holds when an OSD is
+# killed, when all OSDs stand still, and when Forebay and all OSDs are killed together.  A lock that
+# another client takes stops destage and keeps the data.  A resized image is reported.  An image
+# that cannot be an origin is refused by name, soon.  The image bears the mark for as long as it
+# lacks acknowledged data, and other hosts see the mark.  A volume on a file in the same pool goes
+# on.
 # Method: a cluster of this host (cluster), nbdload.c on the volume, fio on the second
 # volume, whose rate in each phase is printed.  In the end the pool is drained, and `rbd
 # export` alone has what was acknowledged.
@@ -144,7 +144,7 @@ serve
 verify vm
 say "Forebay and all OSDs killed together: nothing lost"
 
-# A thief: whoever breaks a lock shuts its owner out.
+# A client that breaks the lock shuts its owner out.
 steal() {
 	local locker id
 	read -r locker id < <(rbd lock list rbd/vm --format json |

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * confine PROGRAM [ARGUMENT...]: runs it without the system calls that container engines
- * refuse by default.  Name spaces, mounts, userfaultfd, io_uring and the like fail with EPERM;
- * clone3, whose flags no filter can read, with ENOSYS.
+ * confine PROGRAM [ARGUMENT...]: runs the program without the system calls that container engines
+ * refuse by default.  Calls for name spaces, mounts, userfaultfd, io_uring and the like fail with
+ * EPERM.  clone3 fails with ENOSYS, because no filter can read its flags.
  */
 #include <errno.h>
 #include <linux/audit.h>

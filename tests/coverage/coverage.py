@@ -36,7 +36,7 @@ UNCOUNTED = re.compile(r'FBY_ASSERT|FBY_BUG|FBY_STATIC_ASSERT')
 def build():
     found = subprocess.run(['clang', '-fprofile-instr-generate', '-###', '-x', 'c', os.devnull], capture_output=True,
                            text=True).stderr
-    # clang's runtime, before the C library that it needs: cargo's linker is gcc.
+    # The linker gets clang's runtime before the C library, because cargo's linker is gcc.
     runtime = re.search(r'"(/\S*libclang_rt\.profile\S*\.a)"', found)[1]
     env = {'CFLAGS': ' '.join(FLAGS), 'CARGO_TARGET_DIR': os.path.join(WORK, 'build'), 'LLVM_PROFILE_FILE': os.devnull,
            'RUSTFLAGS': f'-Clink-arg=-u__llvm_profile_runtime -Clink-arg={runtime} -Clink-arg=-lc'}

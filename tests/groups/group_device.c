@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_device.c - the device: what is durable, what is pending, and the engine's operations on
- * the image.
+ * group_device.c - the device: its durable content, the blocks that are pending, and the
+ * engine's operations on the image.
  */
 #include "group_device.h"
 
@@ -182,7 +182,7 @@ static void settle(struct world *w, const struct pending *p)
 	w->unreadable[p->block] = 0;
 }
 
-/* Nobody knows what there is of it: any of the four. */
+/* A cut may leave any of the four states of the block, and nobody knows which. */
 static void spoil(struct world *w, const struct pending *p)
 {
 	switch (chance(4)) {
@@ -208,7 +208,8 @@ static void drop(struct world *w, u32 i)
 	w->pending[w->npending].bytes = bytes;
 }
 
-/* What has ended is lost.  So may be what has been written, and whose end is not reported. */
+/* Drops requests that have ended.  Requests that are written and have not ended may be dropped
+ * too. */
 static void drop_cache(struct world *w, u32 n)
 {
 	for (u32 i = 0; i < n;) {
@@ -323,7 +324,7 @@ static int persist(struct fby_media *m, u64 at, u64 n, bool more)
 	struct world *w = m->host;
 	u32 first = w->npending;
 
-	/* A cut in a format is not what is tested here. */
+	/* This test cuts no format. */
 	if (!w->more && (n > 4 * UNIT || more)) {
 		memcpy(w->durable + at, w->image + at, n);
 		return 0;
@@ -377,7 +378,7 @@ void world_make(struct world *w, enum fby_durable durable)
 	struct world was = *w;
 
 	memset(w, 0, sizeof(*w));
-	/* Of the largest pool: it is used again. */
+	/* An image has the size of the largest pool, and is used again. */
 	w->image = was.image ? was.image : aligned_alloc(4096, MEDIA_MOST);
 	w->durable = was.durable ? was.durable : aligned_alloc(4096, MEDIA_MOST);
 	memset(w->image, 0, MEDIA);

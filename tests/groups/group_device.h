@@ -32,8 +32,8 @@ extern const struct geometry *geometry;
 #define BLOCKS_MOST (MEDIA_MOST / 4096)
 #define PENDING 256u
 
-/* A block on its way to the device: until it is durable, a cut leaves it as it was, as it is to
- * be, something of both, or unreadable. */
+/* A block on its way to the device.  Until it is durable, a cut leaves the old content, the new
+ * content, a mixture of both, or an unreadable block. */
 struct pending {
 	u32 block;
 	u32 io; /* of which request; 0: it has ended */
@@ -58,29 +58,33 @@ struct world {
 };
 
 void world_make(struct world *w, enum fby_durable durable);
-/* The machine starts again: the image is what the device has. */
+/* Restarts the machine: the image gets the content of the device. */
 void world_load(struct world *w);
 void world_send(struct world *w, const struct fby_medium_io *io, u32 number);
-/* A flush of another thread's fails, and the cache is gone. */
+/* Lets a flush of another thread fail, and drops the cache. */
 void world_flush_fails(struct world *w);
-/* The host was killed and starts again, the device goes on: reads show what its cache has. */
+/* Kills the host and starts it again while the device stays on: reads show the content of its
+ * cache. */
 void world_kill(struct world *w);
-/* What a cut leaves of a pending block: 0: as it was; 1: as it is to be; 2: something of both, by
- * sectors; 3: it cannot be read. */
+/* Gives a pending block the state that a cut leaves.  0: the old content; 1: the new content; 2: a
+ * mixture of both, by sectors; 3: unreadable. */
 void world_variant(struct world *to, const struct pending *p, u32 which);
 void world_copy(struct world *to, const struct world *from);
-/* Has `to` what a cut leaves of `from`; which: the variant of each pending block. */
+/* Gives `to` a state that a cut leaves of `from`.  which: the variant of each pending
+ * block. */
 void world_cut(struct world *to, const struct world *from, const u8 *which);
-/* The power is cut once more, in a recovery, one time in three: try_state looks at what is left, and
- * then the recovery goes on.  memory: that of the pool; depth: counts such cuts under way. */
+/* Cuts the power once more in a recovery, one time in three: try_state looks at the result, and
+ * then the recovery continues.  memory: that of the pool; depth: counts such cuts under way. */
 void world_cut_again(struct world *w, void **memory, u32 *depth, void (*try_state)(void));
-/* result: 0, or the error, after which the seed says what the blocks have. */
+/* Ends a request.  result: 0, or an error, after which the seed decides the content of
+ * the blocks. */
 void world_end(struct world *w, const struct fby_medium_io *io, u32 number, int result);
 
 u32 chance(u32 below); /* the seed's next number */
 extern u64 seed;
 
-/* What another thread does at the moment at which the engine has loaded this (group_race.h). */
+/* Called when the engine has loaded this (group_race.h), to act as another thread at that
+ * moment. */
 extern void (*race)(const char *what);
 
 _Noreturn void lost(const char *what); /* prints it with the seed */

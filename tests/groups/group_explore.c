@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_explore.c - goal: no acknowledged entry of a log on a block device is ever lost, whatever
- * a power cut leaves of what was not durable.
+ * group_explore.c - goal: no acknowledged entry of a log on a block device is ever lost,
+ * whichever pending blocks a power cut drops.
  *
- * Method: a log lives through random appends, syncs, periods and errors of the device, by seed.
- * After each request that is sent or ends, and in each persist, the power may be cut: all states of
- * the pending blocks are enumerated where these are few, and sampled where they are many.  Each
- * state is opened, recovered, checked, claimed and replayed.  The entries must be a prefix of what
- * was appended, with all that was acknowledged, and nothing may be reported as missing.
+ * Method: a log lives through random appends, syncs, periods and errors of the device, by seed. The
+ * power may be cut after each request that is sent or ends, and in each persist.  All states of the
+ * pending blocks are enumerated if they are few, and sampled if they are many.  Each state is
+ * opened, recovered, checked, claimed and replayed.  The entries must be a prefix of the appended
+ * ones, with all that were acknowledged, and nothing may be reported as missing.
  *
  *	group_explore [SEEDS] [FIRST SEED]
  */
@@ -38,7 +38,7 @@ void lost(const char *what)
 	abort();
 }
 
-/* An assertion of the engine's has failed. */
+/* Handles a failed assertion of the engine. */
 static void aborted(int number)
 {
 	(void)number;
@@ -69,7 +69,8 @@ static void cut_state(const struct world *from, const u8 *which)
 	try_state();
 }
 
-/* All states of up to three pending blocks; else none, all, each alone, each missing, and some. */
+/* Tries all states of up to three pending blocks.  With more, it tries none durable, all, each
+ * alone, each missing, and some at random. */
 static void cut(const struct world *from)
 {
 	u8 which[PENDING];
@@ -93,7 +94,7 @@ static void cut(const struct world *from)
 	}
 }
 
-/* Is it a block of a chunk that holds no group? */
+/* Whether the block belongs to a chunk but holds no group. */
 static bool beside_groups(u32 b)
 {
 	u32 in_chunk = b % (CHUNK / UNIT);
@@ -101,7 +102,7 @@ static bool beside_groups(u32 b)
 	return b >= CHUNK / UNIT && in_chunk < 3;
 }
 
-/* One block after the other cannot be read, while nothing is pending. */
+/* Makes one block after the other unreadable, while nothing is pending. */
 static void damage(void)
 {
 	struct fby_recovery_report report;
@@ -130,13 +131,14 @@ static void live_persists(struct world *w)
 	cut(w);
 }
 
-/* The power is cut once more, in recovery: one state, whose recovery is not cut again. */
+/* Cuts the power once more, in recovery.  It tries one state, whose recovery is not cut
+ * again. */
 static void recovery_cut(struct world *w)
 {
 	world_cut_again(w, &after_memory, &depth, try_state);
 }
 
-/* The host is killed.  What its next recovery finds has to be there after a power cut, too. */
+/* Kills the host.  Entries that its next recovery finds must survive a power cut too. */
 static void kill_host(void)
 {
 	struct fby_recovery_report report;
@@ -163,7 +165,7 @@ static struct {
 } flight[IN_FLIGHT];
 static u32 nflight, numbers, errors; /* errors that may still be made */
 
-/* Another thread writes a record: its flush fails, and it tries again. */
+/* Acts as a thread that writes a record: its flush fails, and it tries again. */
 static void flush_fails(const char *what)
 {
 	(void)what;
@@ -370,7 +372,7 @@ static bool named(const char *name, const char *const *list, u32 n)
 	return false;
 }
 
-/* In a process of its own, which has to fail. */
+/* Runs in a process of its own, which has to fail. */
 static bool found(u32 id, u64 seeds, bool of_volumes)
 {
 	struct timespec from, to;
@@ -402,7 +404,7 @@ static bool found(u32 id, u64 seeds, bool of_volumes)
 	return is;
 }
 
-/* Each planted bug of groups, and those of them and of others that concern volumes. */
+/* Hunts each planted bug of groups, and those that concern volumes. */
 static int planted(u64 seeds)
 {
 	static const char *const of_logs[] = { "GROUP_", "STREAM_", "ARRAY_" };

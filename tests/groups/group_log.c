@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_log.c - what lives do to the log that is looked at, by seed: appends, syncs, periods.
+ * group_log.c - the appends, syncs and periods of the log under test, by seed.
  */
 #include "group_model.h"
 
-/* Between the two steps the group is not to be closed. */
+/* The group must stay open between the two steps. */
 static int append_in_two(struct log_host *h, u64 txg, const struct fby_vec *vec, struct fby_log_name *name)
 {
 	struct fby_append a;
@@ -53,7 +53,7 @@ void log_sync(struct log_host *h)
 	if (!it->logging || !it->acknowledged)
 		return;
 	txg = it->entry[it->acknowledged].txg;
-	/* Only what is all acknowledged. */
+	/* Syncs only entries that are all acknowledged. */
 	if (it->acknowledged < it->appended && it->entry[it->acknowledged + 1].txg == txg)
 		txg--;
 	if (txg <= it->synced)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * group_model.h - what is known of the logs of a pool, and what recovery is held to.
+ * group_model.h - the expected content of a pool's logs, and the checks of a recovery.
  */
 #ifndef GROUP_MODEL_H
 #define GROUP_MODEL_H
@@ -25,7 +25,6 @@ struct model {
 };
 extern struct model logs[LOGS], *it; /* it: the one that is looked at */
 extern u32 nlogs;
-extern bool volumes; /* pools are opened with volumes allowed */
 
 void must(bool good, const char *what);
 
@@ -37,7 +36,7 @@ struct log_host {
 	void (*between)(void); /* what another thread does between the steps of an append */
 	void (*pump)(void); /* carries out requests */
 };
-/* Each of the log that is looked at. */
+/* These act on the log under test. */
 void log_append(struct log_host *h);
 void log_sync(struct log_host *h); /* up to what is acknowledged */
 void log_next_period(struct log_host *h);
@@ -46,13 +45,15 @@ void log_look(struct fby_pool *p); /* which entries are acknowledged by now */
 /* Opens a pool, and recovers it. */
 struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report);
 void body_of(u32 i, u8 *to, u32 length);
-/* After a power cut: nothing acknowledged is lost, nothing is reported, and no other entry is there. */
+/* Checks the state after a power cut: nothing acknowledged is lost, nothing is reported, and no
+ * other entry exists. */
 void verify(struct fby_pool *p, const struct fby_recovery_report *report);
-/* A block that was durable cannot be read.  What is lost has to be reported; only the last group of
- * a chunk that was open may pass for a torn one.  whole: nothing may be lost. */
+/* Checks the state when a block that was durable cannot be read.  A loss must be reported, except
+ * that the last group of a chunk that was open may pass for a torn one.  whole: nothing may be
+ * lost. */
 void verify_damage(struct fby_pool *p, const struct fby_recovery_report *report, u32 last, bool whole);
 
-/* What claims find in all logs. */
+/* The entries that claims find in all logs. */
 struct found {
 	u64 n, sum;
 	bool said_missing;

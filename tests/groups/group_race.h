@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * group_race.h - comes before all else that is compiled: at a few loads of the engine's the test may
- * do what another thread could do at that moment.
+ * group_race.h - included before everything else that is compiled.  At a few loads of the engine,
+ * the test may act as another thread could at that moment.
  */
 #ifndef GROUP_RACE_H
 #define GROUP_RACE_H
@@ -11,10 +11,11 @@
 
 void group_loaded(const char *what);
 
-/* Constant: is this one of the loads? */
+/* Whether this is one of the loads; a constant. */
 #define GROUP_RACED(p) \
 	(__builtin_strcmp(p, "&fby_stream_device(p)->lost") == 0 || __builtin_strcmp(p, "&l->gate") == 0 || \
 	 __builtin_strcmp(p, "&fby_stream_slot(p, owner)->volume[owner].open") == 0 || \
+	 __builtin_strcmp(p, "&p->space->chunk[c].seq_min") == 0 || /* a round lists its pages */ \
 	 __builtin_strcmp(p, "&p->entry[from].state") == 0) /* pages are being appended again */
 
 #undef fby_load

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_refusals.c - what a grouped pool is not made for is refused by name; its superblock is found
- * by the copy; and after a device that cannot be written nothing counts as durable.
+ * group_refusals.c - a grouped pool refuses by name what it does not support.  Its superblock is
+ * found by the copy.  After the device can no longer be written, nothing counts as durable.
  */
 #include "group_device.h"
 #include "group_test.h"
@@ -79,7 +79,8 @@ static void formats(void)
 static void opens(void)
 {
 	const struct fby_format f = format_of(CHUNK, 4096);
-	const struct fby_volume_spec volume = { .name = "v", .identity = "i", .origin_sectors = 8, .block_size = 512 };
+	const struct fby_volume_spec placed = { .name = "v", .identity = "i", .origin_sectors = 8, .block_size = 512,
+						.static_bytes = 65536 };
 	const struct fby_map_spec map = { .name = "m", .bytes = 2 << 20, .frame_bytes = 65536, .nfiles = 1 };
 	struct fby_pool *p;
 	u16 index;
@@ -87,7 +88,7 @@ static void opens(void)
 	world_make(&w, FBY_DURABLE_FUA);
 	expect(fby_format(&w.media, &f), FBY_DONE, "format");
 	expect(open_it(&p), FBY_DONE, "open");
-	expect(fby_volume_add(p, &volume, &index), -FBY_E_LOGS_ONLY, "a volume");
+	expect(fby_volume_add(p, &placed, &index), -FBY_E_LOGS_ONLY, "a static volume");
 	expect(fby_map_add(p, &map, &index), -FBY_E_LOGS_ONLY, "a map");
 	expect(fby_log_add(p, "l", 0, &index), FBY_DONE, "a log");
 	expect(fby_pool_close(p), FBY_DONE, "close");
@@ -106,7 +107,27 @@ static void opens(void)
 	expect(open_it(&p), -FBY_E_BAD_SUPERBLOCK, "open without superblocks");
 }
 
-/* Records that cannot be written fail the pool; entries that were pending stay unacknowledged. */
+/* In larger blocks there are no volumes. */
+static void larger_blocks(void)
+{
+	const struct geometry *was = geometry;
+	struct fby_volume_spec volume = { .name = "v", .identity = "i", .origin_sectors = 8, .block_size = 512 };
+	struct fby_pool *p;
+	u16 index;
+
+	for (geometry = geometries; geometry < geometries + GEOMETRIES; geometry++) {
+		const struct fby_format f = format_of(CHUNK, UNIT);
+
+		world_make(&w, FBY_DURABLE_FUA);
+		expect(fby_format(&w.media, &f), FBY_DONE, "format");
+		expect(open_it(&p), FBY_DONE, "open");
+		expect(fby_volume_add(p, &volume, &index), UNIT == 4096 ? FBY_DONE : -FBY_E_LOGS_ONLY, "a volume");
+		expect(fby_pool_close(p), FBY_DONE, "close");
+	}
+	geometry = was;
+}
+
+/* If records cannot be written, the pool fails, and pending entries stay unacknowledged. */
 static void failures(void)
 {
 	const struct fby_format f = format_of(CHUNK, 4096);
@@ -138,6 +159,7 @@ void group_refusals(void)
 {
 	formats();
 	opens();
+	larger_blocks();
 	failures();
 	free(memory);
 	memory = NULL;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_scenes.c - errors and races that a life meets seldom, each step by step: a flush that fails
- * beside others, a full pool, a chunk that is given back while its array is late, a log that is removed
- * under an append, a format with an error, and an array that is lost after a group was appended again.
+ * group_scenes.c - rare errors and races, each step by step.  They are: a flush that fails next to
+ * others, a full pool, a chunk that is freed while its array is late, a log that is removed during
+ * an append, a format with an error, and an array that is lost after a group was appended again.
  */
 #include "group_model.h"
 #include "group_test.h"
@@ -67,7 +67,7 @@ static void must_send(struct sent *s)
 	must(send(s), "there is nothing to send");
 }
 
-/* All that there is to send, one after the other. */
+/* Carries out all requests, one after the other. */
 static void settle(void)
 {
 	struct sent s;
@@ -101,7 +101,7 @@ static void must_be_durable(u64 ticket)
 	must(fby_ticket_state(pool, ticket) == FBY_TICKET_DURABLE, "an entry is not durable");
 }
 
-/* The power is cut; unreadable: a block that cannot be read then, or 0. */
+/* Cuts the power.  unreadable: a block that cannot be read then, or 0. */
 static void must_find(u64 n, u32 unreadable, const char *what)
 {
 	struct fby_recovery_report report;
@@ -125,7 +125,7 @@ static void checked(void)
 
 /* --- flushes that fail beside others --------------------------------------------------------- */
 
-/* The group was in flight when a flush failed. */
+/* The group is in flight when a flush fails. */
 static void lost_in_flight(void)
 {
 	struct sent group, other;
@@ -153,7 +153,7 @@ static void flush_fails(const char *what)
 	world_flush_fails(&w);
 }
 
-/* A flush fails, and a second one is sent before anybody has looked. */
+/* A flush fails, and a second one is sent before anybody has noticed. */
 static void lost_before_flush(void)
 {
 	struct sent group;
@@ -174,7 +174,7 @@ static void lost_before_flush(void)
 
 /* --- chunks ------------------------------------------------------------------------------------ */
 
-/* A log leaves its chunk while the next one's open line is in flight. */
+/* A log leaves its chunk while the open line of the next chunk is in flight. */
 static void left_while_opening(void)
 {
 	struct sent group, ahead;
@@ -241,7 +241,7 @@ static void full(enum fby_durable durable)
 		must_be_durable(ticket);
 	}
 	must_find(n, 0, "entries are lost in a full pool");
-	/* What errors took from the pool is given back. */
+	/* The pool regains the space that errors took from it. */
 	for (u32 log = 0; log < 2; log++)
 		must(fby_log_sync(pool, logs[log].index, 1, NULL, &wake) == FBY_DONE, "sync");
 	settle();
@@ -255,7 +255,7 @@ static void full(enum fby_durable durable)
 	must_be_durable(ticket);
 }
 
-/* All that there is to send but one request, which does not end. */
+/* Carries out all requests except one, which does not end. */
 static void settle_beside(const struct sent *late)
 {
 	struct sent s;
@@ -266,9 +266,10 @@ static void settle_beside(const struct sent *late)
 	}
 }
 
-/* In a full pool a chunk is given back while its last group is on its way, and its array waits for
- * that: the log has synced what was durable.  Another log may not have the chunk before the array is
- * durable, or the late group overwrites its entries, and the array says where they end. */
+/* In a full pool a chunk is freed while its last group is on its way.  Its array waits for that
+ * group: the log has synced what was durable.  Another log must not get the chunk before the array
+ * is durable.  Otherwise the late group overwrites its entries, and the array states the wrong end.
+ */
 static void array_late(enum fby_durable durable)
 {
 	static const u32 lengths[] = { HALF, HALF, 100, 200, 300 };
@@ -301,7 +302,8 @@ static void array_late(enum fby_durable durable)
 	must_find(5, 0, "entries are lost in a chunk that was given back");
 }
 
-/* A log is removed while another thread appends to it, and a third one sends what there is. */
+/* A log is removed while one thread appends to it and another one sends the pending groups.  A pool
+ * with larger blocks than a page may have no other chunks than those of logs. */
 static void send_it(const char *what)
 {
 	struct sent s;
@@ -333,7 +335,7 @@ static void removed(void)
 	checked();
 }
 
-/* A lone client sleeps for the slot that a call holds meanwhile. */
+/* A lone client sleeps until the slot is free that another call holds. */
 static void woken(void)
 {
 	struct fby_io io;
@@ -355,7 +357,7 @@ static void woken(void)
 
 /* --- format, and arrays ---------------------------------------------------------------------------- */
 
-/* The flush that covers all of a format fails, and succeeds when it is tried again. */
+/* The flush that covers a whole format fails, and succeeds when it is repeated. */
 static void formatted(void)
 {
 	const struct fby_format f = { .uuid = { 9 }, .chunk_size = CHUNK, .nvolumes = 2, .unit = UNIT };
@@ -371,8 +373,8 @@ static void formatted(void)
 	must(report.chunk_headers_lost == 0 && report.holes == 0, "a format has not written all of it");
 }
 
-/* A group failed, is there all the same, and was appended again.  Then the array is lost that says
- * that it is not there. */
+/* A group fails, reaches the device nevertheless, and is appended again.  Then the array is lost
+ * that says where the group is not. */
 static void array_lost(void)
 {
 	struct sent group;
@@ -406,6 +408,8 @@ void group_scenes(void)
 	full(FBY_DURABLE_FLUSH);
 	for (u32 durable = 0; durable < 3; durable++)
 		array_late((enum fby_durable)durable);
-	removed();
+	for (; geometry < geometries + GEOMETRIES; geometry++)
+		removed();
+	geometry = geometries;
 	woken();
 }

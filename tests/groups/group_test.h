@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * group_test.h - what the program runs besides lives.
+ * group_test.h - the tests of the program besides lives.
  */
 #ifndef GROUP_TEST_H
 #define GROUP_TEST_H

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * group_verify.c - opens a pool as a cut, a kill or damage has left it, and compares what its logs
- * hold with what was appended and acknowledged.
+ * group_verify.c - opens a pool after a cut, a kill or damage.  It compares the content of the
+ * pool's logs with the entries that were appended and acknowledged.
  */
 #include "group_model.h"
 
 struct model logs[LOGS], *it = logs;
 u32 nlogs = 1;
-bool volumes;
 
 void must(bool good, const char *what)
 {
@@ -19,7 +18,7 @@ void must(bool good, const char *what)
 
 struct fby_pool *open_pool(struct world *w, void **memory, u64 *bytes, struct fby_recovery_report *report)
 {
-	const struct fby_options o = { .nslots = 2, .grouped_volumes = volumes };
+	const struct fby_options o = { .nslots = 2 };
 	struct fby_pool *p;
 	struct fby_probe probe;
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * volume_explore.c - goal: no acknowledged write to a volume in a pool on a block device is ever
- * lost, and no read shows what a cut takes back.
+ * lost, and no read shows a version that a cut takes back.
  *
- * Method: a volume lives through random writes, zeroes, discards, reads, rounds of destage and errors
- * of both devices, by seed.  In every other life there are two volumes and a log (group_log.c), so that
- * the device has groups of all three on their way.  The power may be cut after each request that is sent or ends, on either
- * side, and in each persist.  All states of the pending blocks are enumerated where these are few,
- * and sampled where they are many.  Each state is opened, recovered, checked and read: a sector shows
- * its last version that was acknowledged or read, or a newer one.  Some are then destaged, and the
- * origin is compared.
+ * Method: a volume lives through random writes, zeroes, discards, reads, rounds of destage and
+ * errors of both devices, by seed.  In every other life there are two volumes and a log
+ * (group_log.c), so that the device has groups of all three on their way.  The power may be cut
+ * after each request that is sent or ends, on either side, and in each persist.  All states of the
+ * pending blocks are enumerated if they are few, and sampled if they are many.  Each state is
+ * opened, recovered, checked and read: a sector shows its last version that was acknowledged or
+ * read, or a newer one.  Some states are then destaged, and the origin is compared.
  */
 #include "group_test.h"
 #include "medium/planted.h"
@@ -18,7 +18,7 @@
 #define IN_FLIGHT 8u
 #define STEPS 500u
 
-/* One volume, and two beside a log. */
+/* One geometry has one volume, and one has two volumes and a log. */
 static const struct geometry small[] = { { 4096, 65536, 8, 0, 1 }, { 4096, 131072, 6, 0, 2 } };
 static const struct geometry shared[] = { { 4096, 65536, 14, 3000, 2 }, { 4096, 131072, 10, 9000, 4 } };
 
@@ -54,7 +54,7 @@ static void try_state(void)
 	verify_volumes(p, &report, origin, nvolumes, chance(4) == 0);
 }
 
-/* The power is cut once more, in recovery. */
+/* Cuts the power once more, in recovery. */
 static void recovery_cut(struct world *w)
 {
 	world_cut_again(w, &after_memory, &depth, try_state);
@@ -66,7 +66,8 @@ static void cut_state(const u8 *which)
 	try_state();
 }
 
-/* All states of up to two pending blocks; else none, all, each alone, each missing, and some. */
+/* Tries all states of up to two pending blocks.  With more, it tries none durable, all, each
+ * alone, each missing, and some at random. */
 static void cut(void)
 {
 	u8 which[PENDING];
@@ -180,7 +181,7 @@ static void add_version(u32 sector, u32 version, u64 ticket)
 	s->ticket[s->n++] = ticket;
 }
 
-/* The ticket of all that was written. */
+/* Returns the last ticket of all writes. */
 static u64 last_ticket(const struct volume_model *v)
 {
 	u64 last = 0;
@@ -191,7 +192,7 @@ static u64 last_ticket(const struct volume_model *v)
 	return last;
 }
 
-/* Groups are appended again, page by page, and at each another thread flushes. */
+/* Groups are appended again, page by page, and another thread flushes at each page. */
 static void flush_meanwhile(const char *what)
 {
 	if (strcmp(what, "&p->entry[from].state") != 0)
@@ -215,7 +216,7 @@ static bool waited(int rc)
 	return rc == FBY_WAIT_BLOCK || rc == FBY_WAIT_SLOT || rc == FBY_WAIT_SPACE || rc == FBY_WAIT_TICKET || rc == -FBY_E_MEDIUM;
 }
 
-/* What the writer of [sector, +n) may be told when this is durable. */
+/* Returns the ticket of a write.  The writer is answered when the ticket is durable. */
 static u64 ticket_of_write(void)
 {
 	u64 ticket = fby_volume_ticket(pool, vm->index);
@@ -295,7 +296,7 @@ static void zero_some(void)
 		must(rc == FBY_DONE || waited(rc), "range");
 }
 
-/* What a read shows is not taken back. */
+/* A version that a read shows is not taken back. */
 static void read_some(void)
 {
 	u32 block = chance(VBLOCKS), version[8];
@@ -384,7 +385,7 @@ static void between(void)
 
 static struct log_host log_host = { .w = &live, .errors = &errors, .between = between, .pump = pump };
 
-/* Of the present volume, beside one block that cannot be read. */
+/* Checks the present volume next to one block that cannot be read. */
 static void damage_of_volume(struct fby_pool *p, u32 last)
 {
 	static void *memory[2];
@@ -413,8 +414,8 @@ static u32 last_group(u64 ticket)
 	return load.last;
 }
 
-/* One block after the other cannot be read, while nothing is pending: what is lost is reported, or
- * it was of the last group. */
+/* Makes one block after the other unreadable, while nothing is pending.  A loss is reported, or it
+ * was in the last group. */
 static void damage(void)
 {
 	struct fby_recovery_report report;
@@ -462,7 +463,7 @@ static void start(enum fby_durable durable)
 		log_next_period(&log_host);
 }
 
-/* With the log; true: that was all. */
+/* Does a step of the log.  True: that was the whole step. */
 static bool step_of_log(void)
 {
 	if (nlogs == 0 || chance(5))
@@ -559,7 +560,6 @@ void volume_lives(u64 first, u64 seeds)
 {
 	const struct geometry *was = geometry;
 
-	volumes = true;
 	for (u64 i = first; i < first + seeds; i++) {
 		this_seed = i;
 		seed = i * 0x9e3779b97f4a7c15ull | 1;
@@ -570,7 +570,6 @@ void volume_lives(u64 first, u64 seeds)
 		geometry = nlogs ? &shared[i % 6 == 5] : &small[i % 6 == 2];
 		one_life(i);
 	}
-	volumes = false;
 	nlogs = 0;
 	geometry = was;
 }

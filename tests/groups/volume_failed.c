@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * volume_failed.c - goal: when the device of the pool has failed, the origin gets everything that was
- * acknowledged, from the image.
+ * volume_failed.c - goal: when the pool's device has failed, the origin gets all acknowledged data
+ * from the image in memory.
  *
- * Method: two volumes live by seed, and the device fails for good at each of their requests in turn.
- * The host goes on: it destages, and the origin refuses a few requests.  The drain has to end, and
- * each sector of each origin must be the last version that was acknowledged, or a newer one, and
- * durable.  Reads go on, and both volumes can be detached.  The device may come back with a new host:
- * then the pool, too, must show what was acknowledged.
+ * Method: two volumes live by seed, and the device fails for good at each of their requests in
+ * turn. The host continues: it destages, and the origin refuses a few requests.  The drain must
+ * end.  Each sector of each origin must then be the last version that was acknowledged, or a newer
+ * one, and durable.  Reads continue, and both volumes can be detached.  The device may return with
+ * a new host. Then the pool, too, must show the acknowledged data.
  */
 #include "group_test.h"
 #include "volume_model.h"
@@ -65,7 +65,7 @@ static bool request(void)
 	return true;
 }
 
-/* Destages once, with the request that it needs. */
+/* Does a step of destage, with the request that it needs. */
 static void destage(void)
 {
 	struct fby_io io;
@@ -154,7 +154,7 @@ static void must_be_saved(void)
 	vm = vms;
 }
 
-/* The device is there again, with a new host. */
+/* Lets the device return, with a new host. */
 static void must_come_back(void)
 {
 	struct fby_recovery_report report;
@@ -172,7 +172,7 @@ static void must_come_back(void)
 	vm = vms;
 }
 
-/* False: it has no request of this number. */
+/* False: the life has no request with this number. */
 static bool fails(u64 life, u32 at)
 {
 	seed = life * 0x9e3779b97f4a7c15ull | 1;
@@ -206,11 +206,9 @@ void volume_failed(u64 first, u64 lives)
 	const struct geometry *was = geometry;
 
 	geometry = &small;
-	volumes = true;
 	for (this_seed = first; this_seed < first + lives; this_seed++)
 		for (u32 at = 0; fails(this_seed, at); at++)
 			;
-	volumes = false;
 	geometry = was;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * volume_hostile.c - goal: whatever the media holds, opening a pool with volumes, checking it, reading
- * it and destaging it end with an answer, and never with a fault or an assertion.
+ * volume_hostile.c - goal: whatever the media holds, a pool with volumes is opened, checked, read
+ * and destaged, and each ends with an answer, never with a fault or an assertion.
  *
  * Method: lines of a pool that has lived are changed, most of them with a right checksum, and lines and
  * blocks are copied or cleared.  Then everything is done that a host does.
@@ -19,7 +19,7 @@ static void change_line(u32 seed_of_lines)
 {
 	u8 *line = hostile.durable + CHUNK + (u64)chance((u32)((MEDIA - CHUNK) / FBY_LINE)) * FBY_LINE;
 
-	/* Most of what counts is at the beginning of a block. */
+	/* Most of the important fields are at the beginning of a block. */
 	if (chance(3))
 		line = hostile.durable + CHUNK + (u64)chance(BLOCKS - CHUNK / UNIT) * UNIT + chance(8) * FBY_LINE;
 	for (u32 i = 1 + chance(3); i > 0; i--)
@@ -28,7 +28,7 @@ static void change_line(u32 seed_of_lines)
 		fby_line_finish(seed_of_lines, line);
 }
 
-/* A group that says that it has other pages than it has. */
+/* Makes a group claim other pages than it has. */
 static void change_group(u32 seed_of_lines)
 {
 	struct fby_group_line g;
@@ -55,7 +55,7 @@ static void move_bytes(u32 bytes)
 		memset(hostile.durable + (u64)to * bytes, chance(2) ? 0xff : 0, bytes);
 }
 
-/* Of the logs, whatever they have. */
+/* Claims the logs, whatever they contain. */
 static void find_some(struct fby_pool *p)
 {
 	static struct fby_log_node node[ENTRIES];
@@ -114,7 +114,7 @@ static void use(struct fby_pool *p)
 
 void volume_hostile(const struct world *from, u32 images)
 {
-	const struct fby_options o = { .nslots = 2, .grouped_volumes = true };
+	const struct fby_options o = { .nslots = 2 };
 
 	struct volume_model *was = vm;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * volume_model.h - a volume in front of an origin with a volatile cache, what was written to it, and
- * what a cut may leave.
+ * volume_model.h - a volume in front of an origin with a volatile cache.  The model knows the data
+ * that was written to it, and the data that a cut may leave.
  */
 #ifndef VOLUME_MODEL_H
 #define VOLUME_MODEL_H
@@ -21,7 +21,8 @@ struct sector {
 	u32 floor; /* no older one may be seen: it was acknowledged, or read */
 };
 
-/* Writes that have reached the origin, or are on their way; a flush makes durable what had ended. */
+/* Writes that have reached the origin or are on their way.  A flush makes durable those that had
+ * ended. */
 struct origin {
 	u32 durable[VSECTORS];
 	struct {
@@ -40,7 +41,8 @@ struct volume_model {
 	void *memory; /* of attach */
 };
 extern struct volume_model vms[2], *vm; /* vm: the one that is looked at */
-/* No two volumes have a version in common, so none shows the other's bytes unnoticed. */
+/* No two volumes have a version in common.  So no volume can show the bytes of another
+ * unnoticed. */
 #define FIRST_VERSION(v) ((u32)((v) - vms) << 24)
 
 void bytes_of_version(u32 version, u8 *to); /* a sector */
@@ -57,17 +59,19 @@ void origin_cut(struct origin *o, const struct origin *from); /* any of what is 
 void origin_io(struct origin *o, const struct fby_io *io, u32 number);
 
 int attach_volume(struct fby_pool *p, u16 index, enum fby_holes holes, void **memory);
-/* Adds n volumes to an empty pool, attaches them, and gives each sector of their origins a version. */
+/* Adds n volumes to an empty pool, attaches them, and gives each sector of their origins a version.
+ */
 void add_volumes(struct fby_pool *p, u32 n, void **memory);
-/* Reads a block as a host does.  DONE, or what the engine said. */
+/* Reads a block as a host does.  Returns DONE, or the engine's answer. */
 int read_block(struct fby_pool *p, const struct origin *o, u32 block, u32 version[8]);
-/* Of a block that was read: does each sector show its acknowledged version, or a newer one? */
+/* Whether each sector of a block that was read shows its acknowledged version, or a newer one. */
 bool block_is_new(u32 block, const u32 version[8]);
-/* After a cut, with the origins of the first n volumes: each sector shows its acknowledged version, or
- * a newer one; nothing is reported.  drain: the origins then get what the volumes show. */
+/* Checks the first n volumes and their origins after a cut: each sector shows its acknowledged
+ * version, or a newer one, and nothing is reported.  drain: the origins then get the content of the
+ * volumes. */
 void verify_volumes(struct fby_pool *p, const struct fby_recovery_report *report, struct origin *o, u32 n, bool drain);
 
-/* volume_hostile.c: changes so many copies of what the device has, and uses them. */
+/* volume_hostile.c: changes that many copies of what the device has, and uses them. */
 void volume_hostile(const struct world *from, u32 images);
 void volume_hostile_told(void);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * volume_scenes.c - what a life of a volume meets seldom, each step by step: damage while the origin
- * is written, a group without pages that is appended again, an array that is late, copies that are
- * damaged when their source is gone.
+ * volume_scenes.c - rare events in the life of a volume, each step by step.  They are: damage while
+ * the origin is written, a group without pages that is appended again, an array that is late, and
+ * copies that are damaged when their source is gone.
  */
 #include "group_test.h"
 #include "pool/parts.h"
@@ -32,7 +32,7 @@ static void start(enum fby_durable durable, u32 n)
 	add_volumes(pool, n, attach_memory);
 }
 
-/* The next request, which is sent, and ends with or without an error.  False: there is none. */
+/* Sends the next request, which ends with or without an error.  False: there is none. */
 static bool request(int error)
 {
 	struct fby_medium_io io;
@@ -52,7 +52,7 @@ static void settle(void)
 		must(i < 1000, "requests without end");
 }
 
-/* Sends nothing of it. */
+/* Writes a block without sending a request. */
 static void write_only(u32 block)
 {
 	u8 data[4096];
@@ -101,7 +101,7 @@ static void look(struct fby_pool *p, bool damaged, const char *what)
 	vm = was;
 }
 
-/* The power is cut; unreadable: a block that cannot be read then, or 0. */
+/* Cuts the power.  unreadable: a block that cannot be read then, or 0. */
 static void must_find(u32 unreadable, const char *what)
 {
 	struct fby_recovery_report report;
@@ -114,7 +114,8 @@ static void must_find(u32 unreadable, const char *what)
 	look(open_pool(&cut, &cut_memory, &cut_bytes, &report), unreadable != 0, what);
 }
 
-/* A round has begun to write a page to the origin: what the origin has of it may be torn. */
+/* A round has begun to write a page to the origin, so the origin's content of the block may
+ * be torn. */
 static void damaged_in_round(void)
 {
 	struct fby_io io = { .op = FBY_IO_FLUSH };
@@ -134,7 +135,8 @@ static void damaged_in_round(void)
 		must_find(b, "a page was written to the origin while damage of it passes for a torn group");
 }
 
-/* A group that only settles the one before is the last of its chunk, fails, and begins another one. */
+/* A group without pages that only settles the previous group is the last of its chunk.  It fails,
+ * and begins another chunk. */
 static void settled_elsewhere(void)
 {
 	struct fby_io io;
@@ -159,7 +161,7 @@ static void settled_elsewhere(void)
 
 /* --- records, and ends ------------------------------------------------------------------------- */
 
-/* Destages a step, and carries out what it asks for. */
+/* Does a step of destage, and carries out its requests. */
 static void destage(void)
 {
 	struct fby_io io;
@@ -180,7 +182,7 @@ static void destage(void)
 	vm = vms;
 }
 
-/* The other volume fills chunks, and frees them. */
+/* The other volume fills chunks and frees them. */
 static void other_writes(u32 n)
 {
 	vm = &vms[1];
@@ -189,7 +191,7 @@ static void other_writes(u32 n)
 	vm = vms;
 }
 
-/* A record with a watermark cannot be written so many times. */
+/* A record with a watermark cannot be written several times in a row. */
 static void watermark_refused(u32 refuse)
 {
 	struct fby_volume_info info;
@@ -234,8 +236,8 @@ static int change_volume(enum change what)
 	}
 }
 
-/* The device fails while a record is written, and has failed.  No change is told to be made, and the
- * volume is what it was. */
+/* The device fails while a record is written.  No change is reported as made, and the volume is
+ * unchanged. */
 static void record_refused(enum change what)
 {
 	struct fby_volume_info was, is;
@@ -255,6 +257,44 @@ static void record_refused(enum change what)
 		     "a change that was refused has been made");
 		must(fby_volume_find(pool, "c", &third) == -FBY_E_NO_VOLUME, "a volume that was refused is there");
 	}
+}
+
+static struct fby_write late_write;
+
+static void publish_late(const char *what)
+{
+	if (!strstr(what, "seq_min"))
+		return;
+	race = NULL;
+	fby_write_publish(pool, &late_write);
+}
+
+/* The device has failed, and a write to a part of a block takes the place of its page while a round
+ * lists its pages.  The round lists neither page. */
+static void published_in_rescue(void)
+{
+	u8 data[512];
+	const struct fby_vec vec = { data, sizeof(data) };
+
+	start(FBY_DURABLE_THROUGH, 1);
+	must_write(0);
+	must(fby_write_begin(pool, &late_write, vm->index, 0, 1) == FBY_DONE, "begin");
+	bytes_of_version(++vm->versions, data);
+	vm->sector[0].version[vm->sector[0].n++] = vm->versions;
+	fby_write_copy(pool, &late_write, &vec, 1, 0);
+	fby_write_commit(pool, &late_write);
+	w.refuse = ~0u;
+	must(change_volume(CHANGE_ADD) == -FBY_E_MEDIUM && w.below.failed, "the pool has not failed");
+	must(fby_volume_drain(pool, vm->index, true) == FBY_DONE, "drain");
+	race = publish_late;
+	for (u32 i = 0; i < 1000 && (race || !fby_volume_clean(pool, vm->index)); i++) {
+		now += 1000000;
+		destage();
+	}
+	must(!race && fby_volume_clean(pool, vm->index), "no round lists pages, or a drain does not end");
+	for (u32 s = 0; s < 8; s++)
+		must(vm->origin.durable[s] == vm->sector[s].version[vm->sector[s].n - 1],
+		     "the origin lacks a page that was published while a round listed others");
 }
 
 /* --- chunks that are used again -------------------------------------------------------------- */
@@ -293,7 +333,8 @@ static void array_late(enum fby_durable durable)
 	must_find(0, "a block is lost when an array is late");
 }
 
-/* The origin has all that was written before a block, and a group without pages follows it. */
+/* The origin has all data that was written before a block, and a group without pages follows
+ * the block. */
 static void damaged_after_round(void)
 {
 	start(FBY_DURABLE_THROUGH, 1);
@@ -337,7 +378,8 @@ static void other_keeps(u32 i)
 }
 
 /* A page is copied out of a mostly dead chunk, and the chunk is used again.  Nobody writes to the
- * volume meanwhile, and no time passes, so what is not settled for the copy's sake stays unsettled. */
+ * volume meanwhile, and no time passes.  So a group stays unsettled unless the copy needs it
+ * settled. */
 static void copy_is_last(void)
 {
 	u32 i = 0;
@@ -357,7 +399,7 @@ static void copy_is_last(void)
 		must_find(b, "a copy is lost without a word, and its source was freed");
 }
 
-/* A volume was removed, and one of its name added. */
+/* A volume was removed, and another volume with its name was added. */
 static void look_at_removed(struct fby_pool *p)
 {
 	u32 version[8];
@@ -370,8 +412,8 @@ static void look_at_removed(struct fby_pool *p)
 	}
 }
 
-/* A volume is detached and removed while nothing of it was sent, and while another one with the same
- * slot writes.  Neither call may wait by itself. */
+/* A volume is detached and removed before anything of it was sent, while another volume with the
+ * same slot writes.  Neither call may wait by itself. */
 static void left_in_flight(void)
 {
 	struct fby_volume_spec spec = { .name = "c", .identity = "i", .origin_sectors = VSECTORS, .block_size = 512 };
@@ -413,7 +455,7 @@ static void left_in_flight(void)
 	look_at_removed(open_pool(&cut, &cut_memory, &cut_bytes, &report));
 }
 
-/* A clean close, and another one of what the next host finds. */
+/* Closes cleanly, and then closes again what the next host finds. */
 static void closed_clean(void)
 {
 	struct fby_recovery_report report;
@@ -446,19 +488,18 @@ void volume_scenes(void)
 	const struct geometry *was = geometry;
 
 	geometry = &scene;
-	volumes = true;
 	damaged_in_round();
 	settled_elsewhere();
 	for (u32 refuse = 1; refuse <= 3; refuse++)
 		watermark_refused(refuse);
 	for (u32 what = 0; what < CHANGES; what++)
 		record_refused((enum change)what);
+	published_in_rescue();
 	for (u32 durable = 0; durable < 3; durable++)
 		array_late((enum fby_durable)durable);
 	copy_is_last();
 	damaged_after_round();
 	left_in_flight();
 	closed_clean();
-	volumes = false;
 	geometry = was;
 }

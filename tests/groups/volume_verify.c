@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * volume_verify.c - the origin of a volume, and what is compared after a cut.
+ * volume_verify.c - the origin of a volume, and the comparison after a cut.
  */
 #include "volume_model.h"
 
@@ -177,7 +177,7 @@ static bool all_clean(struct fby_pool *p, u32 n)
 	return true;
 }
 
-/* Destages everything, and carries out what that needs. */
+/* Destages everything, and carries out all requests for that. */
 static void drain_all(struct fby_pool *p, struct origin *o, u32 n)
 {
 	u64 now = 1, next;

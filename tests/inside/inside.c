@@ -2,10 +2,10 @@
 /*
  * inside.c - tests that look into the engine.
  *
- * Goal: the checks notice what they must: each invariant of fby_check, and each field of a line
- * at its bound.  A check that compares nothing passes every test of an engine without bugs.
- * Method: the engine makes a pool of 8 chunks.  Then the test spoils one thing in its memory or
- * on its media, runs the check, and restores everything.
+ * Goal: the checks notice what they must: each invariant of fby_check, and each field of a line at
+ * its bound.  A check that compares nothing passes every test of an engine without bugs.
+ * Method: the engine makes a pool of 8 chunks.  Then the test spoils one thing in its memory or on
+ * its media, runs the check, and restores everything.
  */
 #include "inside.h"
 

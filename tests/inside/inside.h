@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * inside.h - a small pool whose memory and media a test may spoil: each check has to find damage
+ * inside.h - a small pool whose memory and media a test may spoil.  Each check has to find damage
  * that no call of the engine makes.
  */
 #ifndef INSIDE_H
@@ -32,7 +32,7 @@ static inline u8 *memory_at(u64 at)
 extern unsigned int failures, checks, cpu;
 extern void (*cpu_meanwhile)(void); /* what another thread does, just before a slot is taken; once */
 
-/* Opens the pool anew, as it is below: all its memory and media can be spoilt. */
+/* Opens the pool anew, in the state below.  A test may spoil all of its memory and media. */
 void pool_make(void);
 void pool_recover(struct fby_recovery_report *report); /* recovers as after a crash at this moment */
 void pool_save(void);	 /* saves the state for pool_restore */
@@ -43,12 +43,12 @@ bool pool_same(void); /* nothing has changed, not even after the end of the pool
 void expect_at(bool good, const char *file, int line, const char *what);
 #define EXPECT(condition) expect_at((condition), __FILE__, __LINE__, #condition)
 
-/* The pool, with two slots of which the first is used: volume 0 has block b, b = 0..7,
- * in a closed chunk, pages 1..8; then in its open chunk block 0 again, at page 1, and
- * blocks 16 and 17.  Volume 1 has blocks 0 and 1 in its open chunk.  Volume 2 is empty. */
+/* The pool.  It has two slots, of which the first is used.  Volume 0 has block b, b = 0..7, in a
+ * closed chunk, pages 1..8.  In its open chunk it has block 0 again, at page 1, and blocks 16 and
+ * 17.  Volume 1 has blocks 0 and 1 in its open chunk.  Volume 2 is empty. */
 extern u32 closed_chunk, open_chunk, other_chunk;
 
-/* One of its blocks, as a whole, with what of is. */
+/* Writes a whole block, with the content `of`. */
 static inline int write_block(u16 volume, u64 block, const u8 *of, u32 *wake)
 {
 	u32 done = 0;
@@ -56,7 +56,7 @@ static inline int write_block(u16 volume, u64 block, const u8 *of, u32 *wake)
 	return fby_write(pool, volume, block * FBY_PAGE_SECTORS, FBY_PAGE_SECTORS, of, &done, wake);
 }
 
-/* Steps of destage until it wants something of an origin, or is done. */
+/* Runs steps of destage until it needs something of an origin, or is done. */
 static inline int next_request(u64 now_ns, struct fby_io *io, u32 *wake)
 {
 	u64 next;
@@ -68,7 +68,7 @@ static inline int next_request(u64 now_ns, struct fby_io *io, u32 *wake)
 	return decision;
 }
 
-/* Chunks of 8 data pages: round numbers. */
+/* Makes chunks of 8 data pages, for round numbers. */
 static inline void eight_pages(void)
 {
 	pool->space.store.first_page = pool->space.store.chunk_pages - 8;

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_asserts.c - Goal: whatever assertion fails, the kernel's module learns which pool it is
- * about.  Method: all assertions of core/ and host/ are listed by the compiler; each that the
- * tests here pass must have named an address in a pool's memory, or its media.  An assertion that
- * no test passes is a failure too, as nothing is known of it; except of a place that is never
- * reached, whose condition is false.
+ * The last pools that were opened, by memory; a test may hold several.
  */
 #include "host/client_request.h"
 #include "inside.h"
 
-/* Pools of the last openings, by memory; a test may hold several. */
+/* The pool was opened long ago, and its memory was copied back since. */
 #define POOLS 64u
 static struct {
 	const u8 *mem;
@@ -79,8 +75,8 @@ static void judge(struct assert_site *const *at)
 	EXPECT(astray == 0);
 }
 
-/* What no other test here does: a host's requests, those that may not wait among them, and a write
- * to the second block of a bucket. */
+/* Makes the calls that no other test here makes.  These are requests of a host, also some that may
+ * not wait, and a write to the second block of a bucket. */
 static void host_calls(void)
 {
 	struct fby_policy policy = {};
@@ -100,7 +96,7 @@ static void host_calls(void)
 	r.op = FBY_OP_WRITE;
 	r.flags = FBY_REQ_NOWAIT;
 	for (policy.mode = FBY_MODE_WRITE_BACK; policy.mode <= FBY_MODE_CLEANER; policy.mode++) {
-		/* Past the cache it would wait for the origin. */
+		/* A request that bypasses the cache would wait for the origin. */
 		bool waits = policy.mode != FBY_MODE_WRITE_BACK;
 
 		fby_request_data(&r, &vec, 1);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * inside_breath.h - before all else: the breaths that the engine takes in its long loops are
- * counted, and each assertion that is passed notes whether it names a pool (inside_asserts.c).
+ * inside_breath.h - included before everything else.  It counts the breaths that the engine takes
+ * in its long loops, and each assertion that is passed notes whether it names a pool
+ * (inside_asserts.c).
  */
 #ifndef INSIDE_BREATH_H
 #define INSIDE_BREATH_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_calls.c - what the engine's calls refuse, at each bound, and the numbers they
- * tell: every counter after operations of which each one is known.
+ * inside_calls.c - the refusals of the engine's calls, at each bound, and the numbers that they
+ * report: every counter after known operations.
  */
 #include "inside.h"
 #include "drain/sort.h"
@@ -106,7 +106,7 @@ static void range_wakes(void)
 	pool_restore();
 }
 
-/* A flush of the origin that succeeds, if one is due. */
+/* Flushes the origin with success, if a flush is due. */
 static int flush(u16 volume)
 {
 	struct fby_flush t = { 0 };
@@ -155,7 +155,7 @@ static void bypass_parts(void)
 	pool_restore();
 }
 
-/* Who has to flush the origin: after a write or a zeroing of it, and not after a discard. */
+/* The origin owes a flush after a write or a zeroing of it, and not after a discard. */
 static void owed(void)
 {
 	struct fby_flush one = { 0 }, all = { 0 };
@@ -286,7 +286,7 @@ static void numbers(void)
 	pool_restore();
 }
 
-/* Numbers that are only handed on, each another one. */
+/* The call passes these numbers on.  Each has a value of its own. */
 static void volume_numbers(void)
 {
 	static const enum fby_destage_state state[] = {
@@ -338,7 +338,7 @@ static void volume_numbers(void)
 	pool_restore();
 }
 
-/* Lost blocks of a volume, from a page on, so many at a time. */
+/* Lists lost blocks of a volume from a page on, with a limit on how many a call lists. */
 static void lost_blocks(void)
 {
 	u32 first = fby_page_number(&pool->space, closed_chunk, FIRST_PAGE + 5);
@@ -467,7 +467,7 @@ static void attaching(void)
 	pool_restore();
 }
 
-/* A volume has not done what the one before it did. */
+/* The counters of a new volume do not include those of the volume before it. */
 static void counted_anew(void)
 {
 	const struct fby_volume_spec spec = { .name = "w", .identity = "i", .origin_sectors = 8, .block_size = 512 };
@@ -492,7 +492,7 @@ static void counted_anew(void)
 
 /* --- pins and rounds ------------------------------------------------------ */
 
-/* A chunk that is walked over is not opened again under the walk. */
+/* A chunk is not opened again while a walk passes over it. */
 static void walking(void)
 {
 	u32 wake = 0, before = pool->space.nfree, c = fby_chunk_walk(&pool->space, 0, FBY_NO_CHUNK, &wake);
@@ -514,7 +514,7 @@ static void walking(void)
 	pool_restore();
 }
 
-/* Nobody writes for a while: the volume goes to the origin; not before. */
+/* If nobody writes for a while, the volume is destaged, and not before. */
 static void idle(void)
 {
 	struct fby_options o;
@@ -541,7 +541,7 @@ static void idle(void)
 	pool_restore();
 }
 
-/* The order of a round: the least of many, sorted. */
+/* A round takes the least of many entries, sorted. */
 static void heap(void)
 {
 	struct fby_round_page a[16];

@@ -122,7 +122,7 @@ static void slots(void)
 	SAYS("a slot's open chunk is not open");
 	idle->volume[0].open = pool->space.store.sb.nchunks;
 	SAYS("a slot's open chunk is not open");
-	idle->volume[0].open = pool->space.store.sb.nchunks; /* whatever lies there */
+	idle->volume[0].open = pool->space.store.sb.nchunks;
 	pool->space.chunk[pool->space.store.sb.nchunks].state = FBY_CS_OPEN;
 	pool->space.chunk[pool->space.store.sb.nchunks].owner = 0;
 	SAYS("a slot's open chunk is not open");
@@ -155,7 +155,7 @@ static void chains(void)
 	SAYS("a page in a chain is not linked");
 	pool->cache.entry[page].key = pool->cache.entry[other].key;
 	SAYS("a page hangs in the wrong bucket");
-	/* The same block twice in its bucket. */
+	/* One block is twice in its bucket. */
 	pool->cache.bucket[bucket_of(other)] = FBY_NO_PAGE;
 	pool->cache.entry[other].key = pool->cache.entry[page].key;
 	pool->cache.entry[page].next = other;
@@ -164,7 +164,7 @@ static void chains(void)
 	SAYS("linked pages are in no chain");
 }
 
-/* A chain that leads into a ring. */
+/* Makes a chain that leads into a ring. */
 static void ring(void)
 {
 	u32 page[3], b = bucket_of(page_of(open_chunk, FIRST_PAGE));
@@ -184,7 +184,7 @@ static void ring(void)
 	SAYS("a block has two pages");
 }
 
-/* Page takes the place of another in the index, with this key. */
+/* Puts a page in the place of another one in the index, with this key. */
 static void relink(u32 page, u32 old, u64 key)
 {
 	u32 state = pool->cache.entry[old].state & ~FBY_ES_LINKED, from = bucket_of(old), b = fby_index_bucket(&pool->cache, key);

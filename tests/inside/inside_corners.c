@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_corners.c - branches that nothing else comes to: calls at a wrong time, media that
- * cannot be read, requests and pools at their limits.
+ * inside_corners.c - branches that no other test reaches: calls at a wrong time, media that cannot
+ * be read, requests and pools at their limits.
  */
 #include "inside.h"
 
@@ -139,7 +139,7 @@ static void unreadable(void)
 	pool_restore();
 }
 
-/* An entry that is linked for another block than its line says is not linked, to who looks. */
+/* An entry whose key in the index differs from the block in its line is reported as not linked. */
 static void linked_otherwise(void)
 {
 	u32 page = fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 1);
@@ -223,7 +223,8 @@ static void large(void)
 	pool_restore();
 }
 
-/* Two chunks, and as many as hold 64 pages where that is at most an eighth of the pool. */
+/* A volume is entitled to two chunks, and to as many as hold 64 pages if that is at most an eighth
+ * of the pool. */
 static void entitled(void)
 {
 	static const struct { u32 pages, nchunks, chunks; } is[] = {
@@ -241,7 +242,8 @@ static void entitled(void)
 	EXPECT(pool->space.entitled == 2);
 }
 
-/* In a pool of 20 chunks a volume leaves two in reserve, and two for each other that has none. */
+/* In a pool of 20 chunks a volume leaves two chunks in reserve, and two for each other volume that
+ * has none. */
 static void kept_free(u32 volumes)
 {
 	struct fby_media m = { .size = 21 * CHUNK_BYTES, .ops = media.ops };
@@ -275,7 +277,8 @@ static void kept_free(u32 volumes)
 	for (u64 block = 0; fby_write(p, 0, block * P, P, buffer, &done, &wake) == FBY_DONE; block++)
 		;
 	EXPECT(p->space.nfree == kept && p->space.owner[0].nchunks == 20 - kept);
-	/* For the first chunk of one that has none two are enough: it hears of the second. */
+	/* For the first chunk of a volume that has none, two free chunks are enough: the second one
+	 * wakes it. */
 	p->space.nfree = 1;
 	wake = 0;
 	fby_wait_prepare(p, FBY_WAIT_SPACE);
@@ -328,7 +331,7 @@ static void refused(void)
 	EXPECT(strcmp(fby_error_name(1), fby_error_name(-100000)) == 0 || fby_error_name(1) != NULL);
 }
 
-/* A chunk that was moved out of is held until the copies are sealed. */
+/* A chunk whose pages were moved is held until their copies are sealed. */
 static void held(void)
 {
 	pool->drain.moved_from = closed_chunk;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_destage.c - destage and relocation where something comes between two of their
- * steps, or within one: a page is replaced while it is read, the gate or a slot is held,
- * an origin fails.  What threads do by chance is done here at one place.
+ * inside_destage.c - destage and relocation with an event between two of their steps, or within
+ * one.  A page is replaced while it is read, the gate or a slot is held, or an origin fails.
+ * Threads do this by chance, and the test does it at a chosen place.
  */
 #include "inside.h"
 
@@ -54,7 +54,7 @@ static int next_io(struct fby_io *io)
 	return next_request(now, io, &wake);
 }
 
-/* Up to the phase, all requests done. */
+/* Runs up to the phase, and completes all requests. */
 static void until(enum fby_phase phase)
 {
 	struct fby_io io;
@@ -96,7 +96,7 @@ static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *cr
 	return r;
 }
 
-/* The next time that the block's data is read, and only then. */
+/* Calls the function the next time that the block's data is read, and only then. */
 static void when_read(u64 block, void (*call)(void))
 {
 	where = fby_page_at(&pool->space.store, page_of(block));
@@ -126,7 +126,7 @@ static void reopen(void)
 	pool->space.chunk[open_chunk].epoch++;
 }
 
-/* The page is replaced while it is copied for the origin: the copy does not go there. */
+/* A page is replaced while it is copied for the origin, so the copy is not written. */
 static void replaced(void)
 {
 	struct fby_io io;
@@ -141,7 +141,8 @@ static void replaced(void)
 	unhook();
 }
 
-/* As in inside_paths.c: 0 to 7, 16 and 17 are listed, and 8, 15, 18 and 19 are later. */
+/* The state is that of inside_paths.c: blocks 0 to 7, 16 and 17 are listed, and 8, 15, 18 and 19
+ * are later. */
 static void with_neighbours(void)
 {
 	cpu = 1;
@@ -153,7 +154,7 @@ static void with_neighbours(void)
 	EXPECT(fby_volume_drain(pool, 0, true) == FBY_DONE);
 }
 
-/* A neighbour's chunk was opened again while it was copied. */
+/* A neighbour's chunk is opened again while the neighbour is copied. */
 static void neighbour_gone(void)
 {
 	struct fby_io io;
@@ -164,7 +165,7 @@ static void neighbour_gone(void)
 	unhook();
 }
 
-/* A neighbour's chunk has pages that are clean for an origin of before. */
+/* A neighbour's chunk has pages that are clean for an earlier origin. */
 static void neighbour_of_another(void)
 {
 	struct fby_io io;
@@ -177,7 +178,7 @@ static void neighbour_of_another(void)
 	pool_restore();
 }
 
-/* A listed page's chunk was: nothing is written along for its sake. */
+/* The chunk of a listed page is opened again, so no neighbour of the page is written along. */
 static void listed_gone(void)
 {
 	struct fby_io io;
@@ -192,8 +193,8 @@ static void listed_gone(void)
 
 /* --- the gate ---------------------------------------------------------------- */
 
-/* A client's flush fails when the round has written all: it is done again, with the gate
- * held from its start. */
+/* A client's flush fails when the round has written everything.  The round is repeated, and holds
+ * the gate from its start. */
 static void again_with_gate(void)
 {
 	struct fby_flush t = { 0 };
@@ -244,8 +245,8 @@ static void gate_left(void)
 	pool_restore();
 }
 
-/* The watermark has passed the pages, and they are not released yet: nobody is left to do it
- * later. */
+/* The watermark has passed the pages, and they are not released yet.  No later step could release
+ * them. */
 static void released_by(bool close)
 {
 	char text[200];
@@ -266,7 +267,7 @@ static void damage_data(u64 block)
 	memory_at(fby_page_at(&pool->space.store, page_of(block)))[9] ^= 1;
 }
 
-/* Slots or the block are busy when it is to be carried: again, and at once. */
+/* If the slots or the block are busy, the carry is repeated at once. */
 static void carry_waits(void)
 {
 	u32 bucket = fby_index_bucket(&pool->cache, fby_key(0, 16));
@@ -285,7 +286,7 @@ static void carry_waits(void)
 	pool_restore();
 }
 
-/* Some sectors of a block are lost, and the rest was written anew: the rest is on the origin. */
+/* Some sectors of a block are lost, and the others were written anew.  Those reach the origin. */
 static void carry_part(void)
 {
 	u8 origin, lost;
@@ -300,7 +301,8 @@ static void carry_part(void)
 	pool_restore();
 }
 
-/* No room for any, and one of two was replaced meanwhile: the cut goes below the other. */
+/* There is no room for a copy, and one of two lost blocks was replaced meanwhile.  The cut goes
+ * below the other one. */
 static void carry_less(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -317,8 +319,8 @@ static void carry_less(void)
 	pool_restore();
 }
 
-/* An entry of what is lost does not pass for a torn tail, once the watermark has passed the
- * one that it stands for. */
+/* An entry of a lost block does not pass for a torn tail, once the watermark has passed the older
+ * entry of that block. */
 static void carried_sealed(void)
 {
 	struct fby_recovery_report report;
@@ -337,7 +339,7 @@ static void carried_sealed(void)
 	pool_restore();
 }
 
-/* Blocks are copied until there is no more room: chunks that are empty by then are room, once
+/* Blocks are copied until there is no more room.  Chunks that are empty by then count as room once
  * the copies in them are sealed. */
 static void held_is_room(void)
 {
@@ -361,7 +363,7 @@ static void held_is_room(void)
 	pool_restore();
 }
 
-/* A watermark that is as high already is not written again. */
+/* A watermark that is already as high is not written again. */
 static void committed_before(void)
 {
 	struct fby_owner *owner = &pool->space.owner[0];
@@ -376,7 +378,7 @@ static void committed_before(void)
 	pool_restore();
 }
 
-/* Much of a round is gone: it is passed over in portions. */
+/* Most pages of a round are gone, so the round skips them in portions. */
 static void long_round(void)
 {
 	struct fby_destage *d = &pool->drain.volume[2].destage;
@@ -413,8 +415,8 @@ static void zeroed_line_damaged(void)
 	pool_restore();
 }
 
-/* For the origin that is attached next nothing is clean, and nothing counts as that: neither
- * while it is linked nor when it is replaced. */
+/* Nothing is clean for the origin that is attached next, and nothing counts as clean: neither while
+ * it is linked nor when it is replaced. */
 static void clean_for_one(void)
 {
 	struct fby_attach a = { .origin_sectors = VOLUME_SECTORS, .identity = "memory", .round_pages = 64,
@@ -453,7 +455,7 @@ static void data_written(void)
 	pool_restore();
 }
 
-/* A page that is kept and was written along is not copied. */
+/* A page that is to be kept, and was written along, is not copied. */
 static void kept_along(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -471,8 +473,8 @@ static void kept_along(void)
 	pool_restore();
 }
 
-/* Kept pages are appended while the origin is busy, sealed.  If the round fails, each is there
- * once, and the next round, which retries, carries them at its end. */
+/* Kept pages are appended and sealed while the origin is busy.  If the round fails, each page is
+ * there once, and the next round, which retries, carries them at its end. */
 static void kept_meanwhile(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -531,7 +533,7 @@ __attribute__((noinline)) static void spoil_stack(void)
 		bytes[i] = 0xff;
 }
 
-/* A zeroed block is moved as its line alone. */
+/* A zeroed block is moved as a line without data. */
 static void zero_moved(void)
 {
 	const struct fby_page_line *l;
@@ -560,8 +562,8 @@ static void other_cpu(void)
 	when_read(6, take_slot);
 }
 
-/* Relocation has copied blocks of the closed chunk, and a writer has taken the slot through
- * which the first of them went. */
+/* Relocation has copied blocks of the closed chunk, and a writer has taken the slot that the first
+ * of them went through. */
 static void copy_some(void)
 {
 	for (u64 block = 40; pool->space.nfree > 2; block++)
@@ -573,7 +575,7 @@ static void copy_some(void)
 	EXPECT(pool->space.chunk[closed_chunk].pinned == FBY_PIN_MOVED && pool->drain.volume[0].moved == 3);
 }
 
-/* The chunk stays until they are sealed, by relocation or by the tick before it. */
+/* The chunk stays until the copies are sealed, by relocation or by an earlier tick. */
 static void copies_unsealed(bool tick)
 {
 	u64 counter;
@@ -592,7 +594,7 @@ static void copies_unsealed(bool tick)
 	unhook();
 }
 
-/* A watermark does not pass the sources of copies either. */
+/* A watermark does not pass the sources of copies. */
 static void copies_before_commit(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -637,7 +639,7 @@ static void mostly_dead(void)
 		pool_restore(); \
 	} while (0)
 
-/* Each reason to leave a chunk where it is, by itself. */
+/* Tests each reason to leave a chunk where it is, by itself. */
 static void not_moved(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -656,7 +658,8 @@ static void not_moved(void)
 	NOT_MOVED(d->phase = FBY_PH_FLUSHING; d->cut = ch->seq_min; d->ahead = 1);
 	NOT_MOVED(pool->space.pressure = true; pool->space.owner[0].rec.watermark = ch->seq_min);
 	NOT_MOVED(pool->space.nfree = 3);
-	/* Once it has failed, or stands still, no origin is waited for; nor is a chunk freed twice. */
+	/* Relocation does not wait for an origin that has failed or hangs, and does not free a
+	 * chunk twice. */
 	MOVED(d->drain = true; d->backoff_ns = 1);
 	MOVED(pool->space.opt.max_age_ns = 1; pool->space.now_ns = 1; d->backoff_ns = 1);
 	MOVED(d->drain = true; d->refused.waits = true);
@@ -675,7 +678,7 @@ static void not_moved(void)
 	pool_restore();
 }
 
-/* Who waits for the watermark waits for what was copied since, too. */
+/* A drain that waits for the watermark waits for pages that were copied since, too. */
 static void copies_count_for_home(void)
 {
 	struct fby_volume_info info;
@@ -692,8 +695,8 @@ static void copies_count_for_home(void)
 	pool_restore();
 }
 
-/* A round's chunks are left alone, but not for as long as the origin stands still: without
- * a chunk that is opened meanwhile, too. */
+/* Relocation leaves the chunks of a round alone, but not while the origin hangs.  The same holds if
+ * no chunk is opened meanwhile. */
 static void moved_later(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -715,8 +718,8 @@ static void moved_later(void)
 	pool_restore();
 }
 
-/* The buffers: each request finds room for the longest in one piece, and none has another's
- * pages, whichever ends first. */
+/* Each request finds room in the ring of buffers for the longest run in one piece, and no request
+ * has another's pages, whichever ends first. */
 static void ring(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

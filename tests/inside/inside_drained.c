@@ -63,7 +63,7 @@ static void origin_step(void)
 	fby_destage_complete(sp, io.id, write_error);
 }
 
-/* As a host waits. */
+/* Waits as a host does. */
 static int wait_drained(struct fby_drain_wait *d, struct fby_volume_info *info)
 {
 	struct fby_report_block blocks[64];
@@ -105,7 +105,7 @@ static enum fby_completeness judged(const struct fby_volume_info *info, bool dra
 	return fby_complete_judge(&c);
 }
 
-/* The drain ends well, and the origin alone has all. */
+/* The drain ends with success, and the origin alone has everything. */
 static void drains(const char *state)
 {
 	struct fby_volume_info info;
@@ -155,7 +155,7 @@ static void attach_row(struct row *r)
 	EXPECT(fby_volume_attach(sp, r->index, &a) == FBY_DONE);
 }
 
-/* One byte of the page on the media that has this in all of its bytes. */
+/* Spoils one byte of the page on the media that is full of this byte. */
 static void spoil(u8 what)
 {
 	for (u64 at = 0; at < small.size; at += FBY_PAGE) {
@@ -181,7 +181,8 @@ static void loses(void)
 	spoil(0xa5);
 	EXPECT(wait_drained(&d, &info) == FBY_DONE && info.lost_blocks == 1);
 	EXPECT(judged(&info, true) == FBY_IS_LOST_BLOCKS && judged(&info, false) == FBY_IS_LOST_BLOCKS);
-	/* Many looks, each at a part of the share: a host holds nobody up for all of it. */
+	/* The search for lost blocks has many parts, so a host delays nobody for the whole share.
+	 */
 	EXPECT(info.slots ? info.slots > PART && parts > info.slots / PART : parts == 1);
 	EXPECT(durable[6] == 0xa6 && durable[5] != 0xa5);
 	fill_block(5, 0xb5);
@@ -219,7 +220,7 @@ static void states(void)
 	loses();
 }
 
-/* The state after a process died: the page count of a static volume is unknown. */
+/* The state after the death of a process: the page count of a static volume is unknown. */
 static void killed(struct row *r)
 {
 	fill_blocks(0x61);
@@ -242,8 +243,8 @@ static void verdicts(void)
 	}
 }
 
-/* A drain does not end while a copy that was made within the pool is above the watermark: it may
- * be of a page that was below. */
+/* A drain does not end while a copy made within the pool is above the watermark.  The copy may be
+ * of a page that was below. */
 static void waits_for_copies(void)
 {
 	u64 *watermark = &sp->space.owner[row->index].rec.watermark, before = *watermark;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_flight.c - requests that end in any order, in a ring of buffers: as many are in
- * flight as there is room for, and none has another's pages.  And what is made of the time
- * that they take.
+ * inside_flight.c - requests that end in any order, in a ring of buffers.  As many are in flight as
+ * have room, and none has another's pages.  Also, how the engine judges the time that requests
+ * take.
  */
 #include "inside.h"
 
@@ -19,7 +19,8 @@ static u32 below(u32 n)
 	return (u32)(state >> 33) % n;
 }
 
-/* Requests in flight, oldest first; pages from first on, with those left out before them. */
+/* Requests in flight, oldest first.  A request has pages from `first` on; `left_out` counts skipped
+ * pages before them. */
 struct request {
 	u32 id, first, pages, left_out;
 	bool ended;
@@ -37,8 +38,8 @@ static u32 taken_pages(void)
 	return sum;
 }
 
-/* As many pages in a row as the longest has, from the end of the last one on or from the
- * ring's beginning. */
+/* Whether the ring has as many free pages in a row as the longest run needs, after the last request
+ * or from the ring's beginning. */
 static bool room(const struct fby_destage *d, u32 most, struct request *r)
 {
 	*r = (struct request){ .id = next_id, .first = head };
@@ -113,7 +114,7 @@ static void flies(u32 nrequests, u32 most)
 	fby_flight_start(d, d->ring, nrequests, most * FBY_PAGE);
 	EXPECT(d->ring_pages == (nrequests < 16 ? nrequests : 16) * most);
 	for (u32 i = 0; i < STEPS; i++) {
-		/* Now more come than end, now fewer. */
+		/* In turns, more requests begin than end, and fewer. */
 		if (below(8) < (i / 100 % 2 ? 6 : 3))
 			issue(d, most);
 		else
@@ -137,7 +138,7 @@ static void put(u64 block)
 	EXPECT(write_block(0, block, buffer, &wake) == FBY_DONE);
 }
 
-/* One that found the origin idle has ended, a second after it went out. */
+/* Ends a request that found the origin idle, a second after it was sent. */
 static void ends_in(enum fby_phase phase, int error)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -157,8 +158,8 @@ static void ends_in(enum fby_phase phase, int error)
 	EXPECT(d->outstanding == 0 && d->heard_ns == pool->space.now_ns);
 }
 
-/* A flush says nothing of how many requests an origin is to have, and no more does one that
- * was refused. */
+/* A flush, and a request that was refused, say nothing about the number of requests that suits an
+ * origin. */
 static void flush_is_no_request(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -175,7 +176,8 @@ static void flush_is_no_request(void)
 	pool_restore();
 }
 
-/* Two that were refused took the origin the time until the second, and not both by themselves. */
+/* Two refused requests took the origin the time until the second refusal, and not twice that time.
+ */
 static void refused_together(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -200,7 +202,8 @@ static void refused_together(void)
 	pool_restore();
 }
 
-/* While somebody reads a quarter is left, and one at least; never more than there are to be. */
+/* While somebody reads, a quarter of the depth is left, and at least one request.  The depth is
+ * never exceeded. */
 static void depths(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -220,7 +223,7 @@ static void depths(void)
 	pace->depth = 1;
 	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_ORIGIN && d->pos < d->n);
 	EXPECT(next_request(pool->space.now_ns, &io, &wake) == FBY_DONE && d->outstanding == 1);
-	/* Behind one that was refused there is one, however many there may be. */
+	/* After a refused request there is only one in flight, whatever the depth is. */
 	pace->depth = 2;
 	d->refused.doubt = true;
 	fby_destage_look(&pool->space, 0);
@@ -231,7 +234,7 @@ static void depths(void)
 	pool_restore();
 }
 
-/* What was sent to an origin that stands still, or that refuses it, is not written. */
+/* Data does not count as written if the origin hangs or refuses it. */
 static void counted_when_taken(void)
 {
 	struct fby_volume_info info;
@@ -292,8 +295,8 @@ static bool moves(u64 now_ns)
 	return pool->drain.volume[0].moved != moved;
 }
 
-/* Before an origin that takes long nothing is moved in a drain, as long as something comes from
- * it, and for twice what its flush takes. */
+/* While an origin is slow, a drain moves nothing, as long as the origin completes requests, and for
+ * twice the time of its flush. */
 static void slow_and_hung(void)
 {
 	const u64 second = 1000000000ull;
@@ -355,7 +358,7 @@ static void moved_as_it_is(void)
 	pool_restore();
 }
 
-/* A chunk of which nothing can be moved is not tried again. */
+/* A chunk whose pages cannot be moved is not tried again. */
 static void cannot_be_moved(void)
 {
 	struct fby_found f;
@@ -389,7 +392,7 @@ static void old_to_the_last(void)
 
 /* --- the list ------------------------------------------------------------------------------- */
 
-/* A run that is longer than counts is as long as that. */
+/* A run longer than the limit counts as long as the limit. */
 static void longest_run(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -410,7 +413,7 @@ static void longest_run(void)
 	pool_restore();
 }
 
-/* The block that the next request may begin with does not go forward yet. */
+/* The block at which the next request may begin does not go ahead yet. */
 static void next_stays(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;

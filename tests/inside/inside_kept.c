@@ -37,8 +37,8 @@ static int step(struct fby_io *io)
 	return fby_destage_step(pool, 1000000000ull, io, &next, &wake);
 }
 
-/* Runs up to the phase with all requests done, and no drain from there on: blocks from first to
- * last of the list are kept. */
+/* Runs up to the phase with all requests done, and without a drain from there on.  The blocks from
+ * first to last of the list are kept. */
 static void until(enum fby_phase phase, u64 first, u64 last)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -70,7 +70,8 @@ static void cut_below(void)
 	pool_restore();
 }
 
-/* Below it, too, where it is the last that the round lists: all else fell out of a full list. */
+/* The cut also goes below the kept page if it is the last that the round lists.  The others did not
+ * fit into the full list. */
 static void cut_below_last(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -102,8 +103,8 @@ static void cut_not_below_overwritten(void)
 	pool_restore();
 }
 
-/* Nothing is older: the round ends, and the next one is not to come to the same.  So full a pool is
- * too full. */
+/* Nothing is older than the kept page.  The round ends, and the next one must not have the same
+ * result.  Such a pool is too full. */
 static void none_older(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -120,8 +121,7 @@ static void none_older(void)
 	pool_restore();
 }
 
-/* Nothing is older than the refused page either: the round is abandoned, and the next one is
- * short. */
+/* Nothing is older than the refused page.  The round is abandoned, and the next one is short. */
 static void none_older_refused(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -137,7 +137,7 @@ static void none_older_refused(void)
 	pool_restore();
 }
 
-/* After each round that failed the pause is twice as long, up to half a minute. */
+/* After each failed round the pause doubles, up to half a minute. */
 static void backoff(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -156,7 +156,7 @@ static void backoff(void)
 	pool_restore();
 }
 
-/* Pages carried ahead give room, once their chunk is free. */
+/* Pages that were carried ahead make room once their chunk is free. */
 static void ahead_is_room(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -181,7 +181,7 @@ static const struct fby_media_ops *sound;
 static struct fby_media_ops hooked;
 static u64 where;
 
-/* Once block 5 is read another slot is used, and somebody has the first. */
+/* When block 5 is read, another slot comes into use, and the first one becomes busy. */
 static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *crc)
 {
 	int r = sound->read_crc(m, dst, at, n, crc);
@@ -193,8 +193,8 @@ static int hooked_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *cr
 	return r;
 }
 
-/* Until what was copied is sealed the chunks that it comes from are held, whether it went
- * ahead or not. */
+/* The chunks that copies come from are held until the copies are sealed, whether they went ahead or
+ * not. */
 static void held_until_sealed(bool ahead)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -220,7 +220,7 @@ static void held_until_sealed(bool ahead)
 	pool_restore();
 }
 
-/* Requests go on while a slot cannot be sealed; and it is tried again. */
+/* Requests continue while a slot cannot be sealed, and the seal is tried again. */
 static void issued_unsealed(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -261,7 +261,7 @@ static void sealed_anyway(void)
 
 /* --- ahead ----------------------------------------------------------------------------- */
 
-/* Nothing goes ahead where writers wait for chunks, or in a round that has failed. */
+/* No copies are made ahead while writers wait for chunks, or in a round that has failed. */
 static void not_ahead(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -284,7 +284,7 @@ static void not_ahead(void)
 	pool_restore();
 }
 
-/* A page is damaged, as the copy shows: it is lost, and not forgotten. */
+/* The copy shows that a page is damaged.  The page counts as lost, and is not forgotten. */
 static void damaged(void)
 {
 	u8 origin, lost;
@@ -300,7 +300,7 @@ static void damaged(void)
 
 /* --- requests --------------------------------------------------------------------------- */
 
-/* A page that a request has come to is written, and not kept too. */
+/* A page that a request has reached is written, and not kept. */
 static void written_or_kept(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -313,7 +313,7 @@ static void written_or_kept(void)
 	pool_restore();
 }
 
-/* A run is longer than a request: no block of it goes twice. */
+/* A run is longer than a request, and no block of it is written twice. */
 static void once(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -327,8 +327,8 @@ static void once(void)
 	pool_restore();
 }
 
-/* A page is not kept either if a request has a part of it, though it was written anew meanwhile:
- * whichever came last would stay. */
+/* A page is not kept if a request contains a part of it, even if the page was written anew
+ * meanwhile.  Otherwise the later of the two writes would win. */
 static void once_in_part(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -363,8 +363,8 @@ static void sealed_alone(void)
 
 /* --- age ----------------------------------------------------------------------------------- */
 
-/* The oldest of what was moved counts until the watermark has passed all that was moved with
- * it, when others were moved since, too. */
+/* The age of the oldest moved page counts until the watermark has passed all pages that were moved
+ * with it.  It counts even if others were moved since. */
 static void moved_ages(void)
 {
 	struct fby_drained *v = &pool->drain.volume[0];
@@ -387,8 +387,8 @@ static void moved_ages(void)
 	pool_restore();
 }
 
-/* A chunk that stays open is as old as what it has that the origin lacks, and not as its
- * first page: else all that comes later would go at once, for ever. */
+/* The age of an open chunk is that of its oldest page that the origin lacks, and not that of its
+ * first page.  Otherwise all later pages would be destaged at once, for ever. */
 static void open_and_young(void)
 {
 	struct fby_io io;
@@ -423,9 +423,10 @@ static u64 round_at(u64 now)
 	return now;
 }
 
-/* The origin has all of an open chunk.  If the volume has a newer one, the chunk is closed, or its
- * age, which counts from then on, would hide that of the newer one: whatever is in that would never
- * count as old.  Without a limit of age it stays open, as the newest chunk always does. */
+/* The origin has all pages of an open chunk.  If the volume has a newer open chunk, the old one is
+ * closed.  Its age would otherwise count from then on and hide the age of the newer chunk, whose
+ * pages would never count as old.  Without a limit of age the chunk stays open, as the newest chunk
+ * always does. */
 static void closed_with_a_newer(void)
 {
 	struct fby_slot *slot = pool->space.slot;
@@ -470,8 +471,8 @@ static void closed_with_a_newer(void)
 	}
 }
 
-/* A chunk is as old as the oldest copy in it; but not for one of what the origin refused, or all
- * else that is copied there would go at once. */
+/* A chunk is as old as the oldest copy in it.  A copy of a page that the origin refused does not
+ * count: otherwise all later copies in that chunk would be destaged at once. */
 static void copies_age(void)
 {
 	u64 *opened_ns = &pool->space.chunk[closed_chunk].opened_ns;

@@ -72,7 +72,7 @@ static void put_record(u32 i)
 	}
 }
 
-/* Its number is given to all that takes one. */
+/* Passes its number to all calls that take one. */
 static void calls(void)
 {
 	static u8 data[FBY_PAGE];

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_lines.c - what lies on the media is hostile until it was checked: each field of
- * each kind of line, one off its bound and with a right checksum, has to be refused, and
- * at its bound taken.
+ * inside_lines.c - the content of the media is hostile until it was checked.  Each field of each
+ * kind of line is refused one off its bound, with a right checksum, and accepted at its bound.
  */
 #include "inside.h"
 
-/* As read by recovery, which puts nothing right here. */
+/* Reads the line as recovery does, without repair. */
 static bool page_ok(const struct fby_page_line *l)
 {
 	struct fby_page_line *at = (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FIRST_PAGE + 1)), out;
@@ -76,7 +75,8 @@ static void page_line(void)
 	pool_restore();
 }
 
-/* Each of its 512 bits is put right when asked, and refused when not; two are not. */
+/* A flipped bit is repaired if the caller asks for that, and refused otherwise.  Two flipped bits
+ * are never repaired. */
 static void page_line_repair(void)
 {
 	u32 place = FIRST_PAGE + 1;
@@ -173,7 +173,7 @@ static void seal_line(u32 which)
 		LINE(seal, which, false, l.reserved[i] = 1);
 }
 
-/* Small things that everything rests on, over all they can be asked. */
+/* Tests small functions that everything relies on, with all possible arguments. */
 static void masks(void)
 {
 	for (u32 mask = 0; mask < 256; mask++) {
@@ -199,7 +199,7 @@ static void masks(void)
 	EXPECT(fby_round_up(0, 64) == 0 && fby_round_up(1, 64) == 64 && fby_round_up(64, 64) == 64);
 }
 
-/* A stranger knows the UUID, and so makes lines that count in a pool without a salt alone. */
+/* A stranger who knows the UUID can make lines that count, but only in a pool without a salt. */
 static void forged(void)
 {
 	const u32 known = fby_crc32c(0, pool->space.store.sb.uuid, 16);

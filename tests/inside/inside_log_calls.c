@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_log_calls.c - what the calls of logs answer: each call in each state a log can be
- * in, in a pool that is read-only or not recovered yet, and of what is no log.
+ * inside_log_calls.c - the answers of the calls of logs.  Each call is made in each state of a log,
+ * in a pool that is read-only or not recovered yet, and for an owner that is no log.
  */
 #include "inside_log.h"
 
@@ -80,7 +80,8 @@ static const int embedded[STATES][CALLS] = {
 	[LEFT_NONE]	  = { WRONG, WRONG, 0,     0,     FIRST, 0,     0,     0 },
 };
 
-/* Only its consumer knows which of the three states the log was left in. */
+/* The table for logs whose header is with the consumer.  Only the consumer knows which of the three
+ * states the log was left in. */
 static const int consumers[STATES][CALLS] = {
 	[NONE]		  = { WRONG, WRONG, 0,     WRONG, WRONG, 0,     0,     0 },
 	[LOGGING]	  = { 0,     0,     WRONG, WRONG, WRONG, WRONG, WRONG, 0 },
@@ -106,7 +107,8 @@ static void in_each_state(u32 flags)
 		}
 }
 
-/* Given up unread, with the consumer's header: its chunks are free, and it begins anew. */
+/* A log is given up unread, with the consumer's header.  Its chunks become free, and it begins
+ * anew. */
 static void given_up_unread(u32 flags)
 {
 	for (u32 state = LEFT; state < STATES; state++) {
@@ -123,7 +125,7 @@ static void given_up_unread(u32 flags)
 	}
 }
 
-/* With the order to discard it goes in each of them. */
+/* With the order to discard, a log is removed in each of the states. */
 static void discarded(u32 flags)
 {
 	for (u32 state = 0; state < STATES; state++) {
@@ -157,7 +159,7 @@ static void no_log(void)
 		EXPECT(call(what, LOG) == -FBY_E_RECOVERY_INCOMPLETE);
 		pool_restore();
 	}
-	/* Behind the table there may be anything. */
+	/* The memory after the table may have any content. */
 	for (u32 what = 0; what < CALLS; what++) {
 		u16 behind = (u16)pool->space.store.sb.nvolumes;
 
@@ -200,7 +202,7 @@ static void read_only(u32 flags)
 	pool_restore();
 }
 
-/* Chunks that a claim would free are not freed either. */
+/* A read-only claim does not free chunks that a claim would free. */
 static void read_only_earlier(bool may_write, u32 chunks)
 {
 	struct fby_options o = { .nslots = 2, .read_only = !may_write };
@@ -224,7 +226,7 @@ static void read_only_earlier(bool may_write, u32 chunks)
 
 /* --- what create and claim are told -------------------------------------------------- */
 
-/* No two logs have one guid: their entries are known by it. */
+/* No two logs have the same GUID, because it identifies their entries. */
 static void one_guid(void)
 {
 	static const u8 zero[16], last[16] = { [15] = 1 };
@@ -242,14 +244,14 @@ static void one_guid(void)
 	memcpy(pool->logs.log[LOG].header.guid, log_guid, 16); /* nobody has it, whatever is left there */
 	EXPECT(fby_log_create(pool, SECOND_LOG, log_guid, 0, NULL, &wake) == FBY_DONE);
 	pool_restore();
-	/* A claim does not take it either: a consumer has mixed up the headers. */
+	/* A claim refuses it too, because a consumer may have confused the headers. */
 	log_make(0);
 	log_add(SECOND_LOG, FBY_LOG_CONSUMER);
 	pool_recover(&report);
 	EXPECT(log_claim(SECOND_LOG, 0, FBY_LOG_LOGGING) == -FBY_E_LOG_GUID);
 	EXPECT(log_claim(SECOND_LOG, 0, FBY_LOG_NONE) == FBY_DONE);
 	pool_restore();
-	/* But its own it may say again. */
+	/* A log may state its own GUID again. */
 	log_make(FBY_LOG_CONSUMER);
 	EXPECT(log_append(1) == FBY_DONE);
 	pool_recover(&report);
@@ -270,13 +272,14 @@ static void claimed(void)
 	EXPECT(log_claim(LOG, FBY_NUMBER_START, FBY_LOG_LOGGING) == -FBY_E_NUMBERS);
 	EXPECT(log_claim(LOG, FBY_NUMBER_START - 1, FBY_LOG_LOGGING) == FBY_DONE && log_result.obsolete == 1);
 	pool_restore();
-	/* In state none nothing is replayed, whatever is there. */
+	/* In state none nothing is replayed, whatever the log holds. */
 	enter(LEFT, FBY_LOG_CONSUMER);
 	memset(&log_result, 0x55, sizeof(log_result));
 	EXPECT(log_claim(LOG, 0, FBY_LOG_NONE) == FBY_DONE && log_found == 0);
 	EXPECT(log_result.replayed == 0 && log_result.left == 0);
 	pool_restore();
-	/* The later of what the record and the consumer know is synced; nobody need want a header. */
+	/* Entries are synced up to the later of two numbers: that of the record and that of the
+	 * consumer.  The caller need not ask for a header. */
 	for (u64 synced = 0; synced < 4; synced++) {
 		u32 wake = 0;
 
@@ -315,7 +318,7 @@ static void appended(void)
 	pool_restore();
 }
 
-/* Unsynced entries are counted, by two slots and over generations. */
+/* Unsynced entries are counted over two slots and over generations. */
 static void counted(void)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -344,7 +347,8 @@ static void counted(void)
 	}
 }
 
-/* At the end of the numbers, entries of this generation are refused, and a new one is not. */
+/* At the end of the numbers, entries of this generation are refused, and a new generation is not.
+ */
 static void numbers_end(void)
 {
 	struct fby_log_position at = { .gen = 1, .id = ~0ull };
@@ -357,7 +361,8 @@ static void numbers_end(void)
 	EXPECT(fby_log_append_order(&at, 1, false, &n) == FBY_LOG_OK && n.id == 2);
 }
 
-/* The counts of an append, and the names it gives: numbers of a generation begin with 1. */
+/* Tests the counters after an append, and the names of entries: numbers of a generation begin with
+ * 1. */
 static void named(void)
 {
 	static const u8 data[200];
@@ -386,8 +391,8 @@ static void named(void)
 	pool_restore();
 }
 
-/* The figures change during the call.  It counts the three txgs and no others, names the owner of
- * each part, and says who must be woken. */
+/* The numbers change during the call.  The call counts the three txgs and no others, names the
+ * owner of each part, and says who must be woken. */
 static void counted_of(void)
 {
 	struct fby_log_part *behind = fby_log_part(&pool->logs, pool->space.opt.nslots, LOG);
@@ -407,7 +412,7 @@ static void counted_of(void)
 	EXPECT(log_info().unsynced == 3 && pool->space.wake_owed == FBY_WAKE_BLOCK);
 	pool_restore();
 
-	/* Behind the last slot's parts there is something else. */
+	/* The memory after the last slot's parts belongs to something else. */
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE);
 	kept = *behind;
@@ -419,7 +424,7 @@ static void counted_of(void)
 	pool_restore();
 }
 
-/* Each entry states the number of entries of each txg, in whichever order they came; any entry of
+/* Each entry states the number of entries of each txg, in whichever order they came.  Any entry of
  * a generation may come first. */
 static void in_any_order(void)
 {
@@ -444,7 +449,7 @@ static void in_any_order(void)
 		}
 }
 
-/* The next period counts from nothing, whatever the last one had come to. */
+/* The next period counts from nothing, whatever the last period counted. */
 static void period_after_period(void)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -462,7 +467,7 @@ static void period_after_period(void)
 	pool_restore();
 }
 
-/* Until there is no chunk: it waits for space, and has changed nothing. */
+/* Appends until there is no free chunk.  The last append waits for space and changes nothing. */
 static void full(void)
 {
 	static u8 data[CHUNK_BYTES];
@@ -483,7 +488,7 @@ static void full(void)
 
 /* --- concurrent calls --------------------------------------------------------------------- */
 
-/* Two slots, and both are busy; then one has an entry under way. */
+/* Two slots are busy; then one has an entry under way. */
 static void slots_busy(void)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -510,8 +515,9 @@ static void slots_busy(void)
 	pool_restore();
 }
 
-/* Who was to begin a generation and has to wait calls again without that: it is in one that was
- * begun since, whoever has begun it, and whatever it had to wait for. */
+/* A caller that wanted to begin a generation and had to wait calls again without that wish.  Its
+ * entry is in a generation that began since, whoever began it, and whatever the caller waited for.
+ */
 static void generation_wanted(void)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -519,7 +525,7 @@ static void generation_wanted(void)
 	struct fby_append a;
 	u32 wake = 0;
 
-	/* For those in flight; another overtakes it. */
+	/* The caller waits for entries in flight, and another caller overtakes it. */
 	log_make(0);
 	EXPECT(fby_log_append_begin(pool, &a, LOG, 1, false, &body, 1, &wake) == FBY_DONE);
 	EXPECT(fby_log_append(pool, LOG, 1, true, &body, 1, &after, &wake) == FBY_WAIT_SLOT);
@@ -530,7 +536,7 @@ static void generation_wanted(void)
 	EXPECT(between.gen == before.gen + 1 && after.gen == between.gen);
 	pool_restore();
 
-	/* For a slot. */
+	/* The caller waits for a slot. */
 	log_make(0);
 	EXPECT(fby_log_append(pool, LOG, 1, false, &body, 1, &before, &wake) == FBY_DONE);
 	EXPECT(fby_slot_take(&pool->space) && fby_slot_take(&pool->space));
@@ -544,7 +550,7 @@ static void generation_wanted(void)
 	pool_restore();
 }
 
-/* The chunk is as it was again. */
+/* Checks the message, and restores the chunk. */
 static void says(struct fby_chunk *ch, const struct fby_chunk *before, const char *message)
 {
 	char text[200];
@@ -557,7 +563,7 @@ static void says(struct fby_chunk *ch, const struct fby_chunk *before, const cha
 	EXPECT(fby_check(pool, true, text, sizeof(text)) == FBY_DONE);
 }
 
-/* Who counts unsynced entries does not wait for a slot that stays busy. */
+/* A count of unsynced entries does not wait for a slot that stays busy. */
 static void counted_busy(void)
 {
 	log_make(0);
@@ -567,7 +573,8 @@ static void counted_busy(void)
 	pool_restore();
 }
 
-/* For a log in state none the tick frees nothing: its consumer may not know yet. */
+/* For a log in state none the tick frees nothing, because its consumer may not know the state yet.
+ */
 static void tick_of_none(void)
 {
 	u32 wake = 0;
@@ -632,7 +639,7 @@ static void added(void)
 		EXPECT(length == ((want) == FBY_DONE ? 8 : 0)); \
 	} while (0)
 
-/* A claimed entry is checked again: it is read unchanged, or not at all. */
+/* A claimed entry is checked again.  It is read unchanged, or not at all. */
 static void read_again(void)
 {
 	const struct fby_store *st = &pool->space.store;

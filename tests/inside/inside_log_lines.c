@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_log_lines.c - what of a log lies on the media: each field of an entry, of a header
- * and of a record is refused one off its bound and taken at it, with a right checksum.
+ * inside_log_lines.c - the lines of a log on the media.  Each field of an entry, of a header and of
+ * a record is refused one off its bound, with a right checksum, and accepted at its bound.
  */
 #include "inside_log.h"
 
@@ -78,7 +78,7 @@ static void entry(void)
 	}
 	EXPECT(fby_log_first(st, chunk, &open) && open.kind == FBY_CHUNK_LOG && open.owner == LOG);
 	EXPECT(open.epoch == pool->space.chunk[chunk].epoch && open.seq_min == 1);
-	/* No header is searched for where none can be: before the first line, and after the last. */
+	/* No header is searched for before the first line or after the last one. */
 	line = FBY_CHUNK_LINES - 1;
 	out = *at_entry();
 	*at_entry() = (struct fby_log_entry){ 0 };
@@ -88,8 +88,8 @@ static void entry(void)
 	pool_restore();
 }
 
-/* The longest entry is alone in its chunk, and the last header that can be is one without a
- * body in the last two lines. */
+/* The longest entry is alone in its chunk.  The last possible header is one without a body in the
+ * last two lines. */
 static void longest(void)
 {
 	const struct fby_store *st = &pool->space.store;
@@ -159,7 +159,7 @@ static void highest(void)
 		EXPECT(claim() == FBY_DONE);
 		pool_restore();
 	}
-	/* The same holds for any content of a record. */
+	/* This holds for any content of a record. */
 	log_make(0);
 	EXPECT(log_append(1) == FBY_DONE && log_append(1) == FBY_DONE);
 	pool_recover(&report);
@@ -214,7 +214,8 @@ static int failing_read(struct fby_media *m, void *dst, u64 at, size_t n, u32 *c
 	return at < bad_end && at + n > bad_first ? 1 : sound->read_crc(m, dst, at, n, crc);
 }
 
-/* An entry that cannot be read, and one of which the body alone cannot; one without a body. */
+/* Tests an entry that cannot be read, one whose body alone cannot be read, and one without a body.
+ */
 static void unreadable(void)
 {
 	struct fby_media_ops failing = *media.ops;
@@ -245,8 +246,8 @@ static void unreadable(void)
 	pool_restore();
 }
 
-/* A body in two pieces with an empty one between them, cut anywhere: unchanged, except its last
- * line, with zeroes after it. */
+/* A body in two pieces, with an empty piece between them, is divided anywhere.  Its bytes stay the
+ * same, with zeroes after them in the last line. */
 static void pieces(void)
 {
 	static u8 data[4 * FBY_LINE], back[4 * FBY_LINE];
@@ -269,8 +270,8 @@ static void pieces(void)
 	}
 }
 
-/* The entry after the last seal, whether or not it is the first: if a crash has torn it, it does
- * not exist, and none is missing. */
+/* The entry after the last seal may be the first one or a later one.  If a crash has torn it, it
+ * does not exist, and none is missing. */
 static void torn(void)
 {
 	struct fby_recovery_report report;
@@ -290,7 +291,8 @@ static void torn(void)
 	}
 }
 
-/* The lines of the three entries in a walk that goes to end, as digits; a small letter: after a gap. */
+/* Returns the lines of the three entries in a walk to `end`, as digits.  A small letter: after a
+ * gap. */
 static const char *walked(u32 end)
 {
 	struct fby_log_walk w = fby_log_walk(&pool->space.store, chunk, end);
@@ -318,8 +320,8 @@ static const char *walked(u32 end)
 		*at_entry() = before; \
 	} while (0)
 
-/* Whole entries that do not belong to this place in this chunk: entries of an earlier use, and
- * entries that the consumer has put into a body. */
+/* These are whole entries that do not belong to their place in the chunk: entries of an earlier
+ * use, and entries that the consumer has put into a body. */
 static void walks(void)
 {
 	u32 lines = fby_entry_lines(8);
@@ -348,7 +350,7 @@ static void walks(void)
 	line += lines;
 	WALK("AB", e.previous = FBY_CHUNK_LINES);
 	WALK("AB", e.epoch++);
-	/* After a gap: the entry before lies in it, or is the one that cannot be read. */
+	/* After a gap, the previous entry lies in the gap, or is the one that cannot be read. */
 	memset(memory_at(fby_log_line_at(&pool->space.store, chunk, FBY_CHUNK_LINES + lines)), 0, FBY_LINE);
 	WALK("Ac", (void)e);
 	WALK("Ac", e.previous = line - 1);
@@ -361,7 +363,7 @@ static void walks(void)
 	pool_restore();
 }
 
-/* Recovery's question about a chunk: may a claim need its content? */
+/* Recovery asks whether a claim may need the content of a chunk. */
 static void held(void)
 {
 	struct fby_log *l = &pool->logs.log[LOG];

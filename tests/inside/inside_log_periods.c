@@ -7,7 +7,8 @@
 
 static struct fby_recovery_report report;
 
-/* No two periods have one GUID: a header of an earlier one gives up nothing of the newest. */
+/* No two periods have the same GUID.  A header of an earlier period gives up nothing of the newest
+ * one. */
 static void newest(void)
 {
 	struct fby_log_header zeroed = { 0 }, h;
@@ -43,7 +44,7 @@ static void newest(void)
 		EXPECT(!(pool->space.owner[LOG].log.home & FBY_LOG_STORED) == !stored); /* not by that */
 		pool_restore();
 	}
-	/* A claim shows it as well; one of a pool that is read-only writes nothing. */
+	/* A claim shows it too.  A claim in a read-only pool writes nothing. */
 	log_make(FBY_LOG_CONSUMER);
 	pool_recover(&report);
 	EXPECT(pool->space.owner[LOG].log.home == FBY_LOG_CONSUMER && log_claim(LOG, 0, FBY_LOG_LOGGING) == FBY_DONE);
@@ -51,7 +52,7 @@ static void newest(void)
 	pool_recover(&report);
 	EXPECT(fby_log_claim(pool, LOG, 0, &zeroed, log_node, &log_found, &log_result) == -FBY_E_LOG_PERIOD);
 	pool_restore();
-	/* Once it is released its own beginning is of before, and any end is right. */
+	/* After a release the beginning of the log's own period is past, and any end is right. */
 	log_make(FBY_LOG_CONSUMER);
 	EXPECT(log_append(1) == FBY_DONE && fby_log_destroy(pool, LOG, NULL, &wake) == FBY_DONE);
 	EXPECT(fby_log_release(pool, LOG, &wake) == FBY_DONE);
@@ -62,7 +63,8 @@ static void newest(void)
 	pool_restore();
 }
 
-/* The newest period is there by a chunk's seal alone, or by the mark that some may be lost. */
+/* A seal of a chunk alone, or the mark that entries may be lost, shows that the newest period
+ * exists. */
 static void traces(void)
 {
 	for (u32 lost = 0; lost < 3; lost++) {
@@ -87,7 +89,7 @@ static void traces(void)
 	}
 }
 
-/* No two logs of the pool have one GUID, even if the other is not claimed yet. */
+/* No two logs of the pool have the same GUID, even if one of them is not claimed yet. */
 static void swapped(void)
 {
 	struct fby_log_header h, second;
@@ -106,7 +108,7 @@ static void swapped(void)
 	pool_restore();
 }
 
-/* A claim that there is no room for has changed nothing. */
+/* A claim that has no room for the entries changes nothing. */
 static void no_room(void)
 {
 	struct fby_log_header h = log_header(FBY_LOG_LOGGING);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_logs.c - logs whose place is taken for a volume's, logs that end during an append, and
- * logs whose chunks are spoilt.
+ * inside_logs.c - logs in the place of a volume, logs that end during an append, and logs with
+ * spoilt chunks.
  */
 #include "inside_log.h"
 
@@ -75,7 +75,7 @@ static void close_pool(void)
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
 }
 
-/* Its place is no volume's: nothing of it goes. */
+/* The place of a log is no volume's: no call for volumes removes anything of it. */
 static void no_volume(void)
 {
 	log_make(0);
@@ -88,9 +88,9 @@ static void no_volume(void)
 	pool_restore();
 }
 
-/* The owner of the place is unknown.  So no log is added, because that might be the lost one.
- * When it is removed, it has no chunk: the next volume there would destage the lines of a log's
- * chunk as pages. */
+/* The owner of the place is unknown.  So no log is added, because the unknown owner might be that
+ * log.  When the owner is removed, it has no chunk: the next volume there would destage the lines
+ * of a log's chunk as pages. */
 static void record_lost(void)
 {
 	u16 index;
@@ -134,7 +134,7 @@ static void volume_instead(void)
 	EXPECT(fby_volume_add(pool, &s, &index) == FBY_DONE && index == LOG);
 }
 
-/* No slot keeps a chunk open of what is no log any more. */
+/* No slot keeps a chunk of an ended log open. */
 static void ended(void (*end)(void), bool new_generation, int error)
 {
 	const struct fby_vec body = { .base = "an entry", .len = 8 };
@@ -159,8 +159,8 @@ static void sync_first(void)
 	EXPECT(fby_log_sync(pool, LOG, 1, NULL, &wake) == FBY_DONE);
 }
 
-/* After the append was let in, and before it has its place: neither an entry nor a count of
- * one is left of it. */
+/* The log is synced after the append was admitted, and before the entry has its place.  Neither an
+ * entry nor a count of one is left. */
 static void synced_meanwhile(void)
 {
 	log_make(0);
@@ -177,7 +177,7 @@ static void synced_meanwhile(void)
 
 /* --- what it is told ---------------------------------------------------------------- */
 
-/* A number too high would be in the record, and not be believed by the next start. */
+/* Too high a number would be written to the record, and the next start would not believe it. */
 static void claimed_too_high(void)
 {
 	struct fby_log_header h = { 0 };
@@ -204,7 +204,7 @@ static enum fby_log_verdict nobody_asks(void *arg, const struct fby_log_node *no
 	return FBY_LOG_STOP;
 }
 
-/* Not before the claim, and not of a log in use, nor of one in no state. */
+/* A replay is refused before the claim, for a log in use, and for one in state none. */
 static void replayed_too_early(void)
 {
 	struct fby_log_node node[1] = { { .txg = 1, .gen = 1, .id = 1 } };
@@ -220,7 +220,7 @@ static void replayed_too_early(void)
 	pool_restore();
 }
 
-/* Read-only it is not removed, and can be looked at afterwards. */
+/* A read-only pool does not remove the log, and can be read afterwards. */
 static void read_only(void)
 {
 	struct fby_options o = { .nslots = 2, .read_only = true };
@@ -241,8 +241,8 @@ static void read_only(void)
 
 /* --- its chunks spoilt --------------------------------------------------------------- */
 
-/* Three of its seals are gone, or all: it may have had more, after a clean close as well, whose
- * digest is of volumes.  The next period is whole. */
+/* Three seals of a chunk are gone, or all.  The chunk may have had more entries, even after a clean
+ * close, because the digest covers volumes only.  The next period is whole. */
 static void doubtful(u32 flags, bool clean, u32 seals)
 {
 	u32 c, wake = 0;
@@ -275,8 +275,8 @@ static void doubtful(u32 flags, bool clean, u32 seals)
 	pool_restore();
 }
 
-/* A chunk of which nothing is left, after a clean close that adds up for volumes: it was the
- * log's, or nobody's. */
+/* Nothing is left of a chunk after a clean close whose digest is right for volumes.  The chunk was
+ * the log's, or nobody's. */
 static void all_lost(u32 flags)
 {
 	u32 c;
@@ -293,7 +293,7 @@ static void all_lost(u32 flags)
 	pool_restore();
 }
 
-/* After a clean close a chunk that is free and in doubt has lost nothing of anybody. */
+/* After a clean close a free chunk in doubt means no loss. */
 static void free_in_doubt(bool used)
 {
 	u32 c;
@@ -312,7 +312,7 @@ static void free_in_doubt(bool used)
 	pool_restore();
 }
 
-/* The line that says whose a chunk is: its first entry says so, too. */
+/* The line that names the owner of a chunk is lost.  The first entry names it too. */
 static void open_line_lost(bool sealed)
 {
 	u32 c, wake = 0;
@@ -334,7 +334,7 @@ static void open_line_lost(bool sealed)
 	pool_restore();
 }
 
-/* A cursor that was never handed out leads nowhere. */
+/* A cursor that no call returned leads nowhere. */
 static void cursor_made_up(void)
 {
 	struct fby_log_cursor at = { 0 }, far = { .line = ~0u };
@@ -364,8 +364,8 @@ static void append_big(u64 txg)
 	EXPECT(fby_log_append(pool, LOG, txg, true, &body, 1, &name, &wake) == FBY_DONE);
 }
 
-/* A period that begins at a lower txg than the one before has ended: a crash later, what that
- * one has left on the media is none of this one's. */
+/* A period that begins at a lower txg than the previous one has ended.  After a later crash,
+ * entries of the previous period on the media do not belong to this one. */
 static void lower_txgs(u32 flags)
 {
 	struct fby_log_header header;
@@ -393,7 +393,7 @@ static void lower_txgs(u32 flags)
 	pool_restore();
 }
 
-/* If no entry of a chunk is readable, its period is unknown: the chunk stays. */
+/* If no entry of a chunk is readable, its period is unknown, and the chunk stays. */
 static void period_unknown(void)
 {
 	u32 wake = 0, c;
@@ -422,7 +422,7 @@ static void tick(void)
 	EXPECT(fby_destage_step(pool, now_ns, &io, &next_ns, &wake) >= 0);
 }
 
-/* Few chunks are free then, and relocation has not made more. */
+/* Fills a volume.  Few chunks are free then, and relocation has not freed any. */
 static void fill_volume(u16 volume)
 {
 	static u8 data[FBY_PAGE];
@@ -439,7 +439,7 @@ static void fill_volume(u16 volume)
 	}
 }
 
-/* A log that has fallen silent keeps no open chunks that it does not need, where others do. */
+/* A log that is idle keeps no open chunks that it does not need, if others need them. */
 static void silent(u64 synced, u32 kept)
 {
 	u32 wake = 0;
@@ -463,7 +463,8 @@ static void silent(u64 synced, u32 kept)
 	pool_restore();
 }
 
-/* An entry that cannot be read, in a chunk that was never sealed: the next one shows that it was. */
+/* An entry cannot be read, in a chunk that was never sealed.  The next entry shows that it existed.
+ */
 static void gap_unsealed(void)
 {
 	u32 c;
@@ -480,7 +481,7 @@ static void gap_unsealed(void)
 	pool_restore();
 }
 
-/* A seal that counts more than there can be does not hide what is there. */
+/* A seal with too high a count does not hide the entries. */
 static void seal_that_lies(u64 entries)
 {
 	u32 c;
@@ -495,7 +496,7 @@ static void seal_that_lies(u64 entries)
 	pool_restore();
 }
 
-/* A seal that counts pages does not concern a log's chunk either. */
+/* A seal that counts pages does not apply to a log's chunk. */
 static void seal_of_pages(void)
 {
 	u32 c;

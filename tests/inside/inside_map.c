@@ -135,7 +135,7 @@ static u32 file_add(const char *path, u64 size)
 	return file;
 }
 
-/* A frame with all its bytes `what`. */
+/* Fills a frame with the byte `what`. */
 static u32 bring_in(u32 file, u64 segment, u8 what)
 {
 	struct fby_frame f;
@@ -255,7 +255,8 @@ static void a_file_is_cut(void)
 	EXPECT(fby_map_file_size(mp, 0, a, FRAME) == FBY_DONE);
 }
 
-/* A size is promised: it is there after the next attach, and how long the file is at least. */
+/* A size is promised.  After the next attach the promise is there, and so is the least length of
+ * the file. */
 static void a_size_is_promised(void)
 {
 	static struct fby_map_file f;
@@ -283,7 +284,7 @@ static void a_size_is_promised(void)
 	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && f.cut && f.grows && f.made == 3 && f.size == 3);
 	EXPECT(fby_map_file_cut_end(mp, 0, a) == FBY_DONE);
 	EXPECT(fby_map_file_info(mp, 0, a, &f) == FBY_DONE && !f.cut && !f.grows && f.made == 3 && f.ahead == 3);
-	/* The file may be shorter: the map is not removed without a word. */
+	/* The file may be shorter, so the map is not removed silently. */
 	EXPECT(fby_map_file_grows(mp, 0, a, 9) == FBY_DONE && fby_map_file_promise(mp, 0, a, 8) == FBY_DONE);
 	EXPECT(fby_map_drop(mp, 0, 0, true) == FBY_DONE && fby_map_detach(mp, 0) == FBY_DONE);
 	EXPECT(fby_map_remove(mp, 0, false) == -FBY_E_MAP_DIRTY && again() == FBY_DONE);
@@ -296,7 +297,7 @@ static void a_size_is_promised(void)
 	EXPECT(fby_map_detach(mp, 0) == FBY_DONE && fby_map_remove(mp, 0, false) == FBY_DONE);
 }
 
-/* The cost of each step, as docs/design/map.md states it. */
+/* Checks the cost of each step that docs/design/map.md states. */
 static void fences_are_counted(void)
 {
 	struct fby_pages pages = { { 1ull << 3 | 1ull << 20 } };
@@ -321,7 +322,8 @@ static void fences_are_counted(void)
 	EXPECT(fby_map_file_size(mp, 0, a, 2 * FRAME) == FBY_DONE && cost(0, 0));
 }
 
-/* A frame that is only taken must not be synced, nor one past the end of its file. */
+/* A frame that is only taken must not be synced, and neither must a page after the end of its file.
+ */
 static void what_is_refused(void)
 {
 	static struct fby_map_file f = { .size = FBY_PAGE, .identity_bytes = FBY_MAP_IDENTITY_MAX + 1, .path = "/a" };
@@ -354,7 +356,7 @@ static void what_is_refused(void)
 	EXPECT(fby_volume_remove(mp, 0, true) == -FBY_E_NO_VOLUME);
 }
 
-/* A damaged record is named; the media's words are read without a load of them. */
+/* A damaged record is reported by name.  The words are read from the media without loads. */
 static void what_a_recovery_asks(void)
 {
 	static struct fby_map_file f;
@@ -441,7 +443,7 @@ static void many_frames(void)
 	small.base = NULL;
 }
 
-/* A process that has a frame from before its drop is not told that a sync of it is durable. */
+/* A process that has a frame from before its drop must not get a success for a sync of it. */
 static void a_frame_that_was_given_up(void)
 {
 	struct fby_pages pages = { { 1 << 3 } }, none = { { 0 } }, dirty, unknown;
@@ -453,7 +455,7 @@ static void a_frame_that_was_given_up(void)
 	b = file_add("/b", FRAME);
 	frame = bring_in(a, 0, 1);
 	EXPECT(fby_map_frame(mp, 0, frame, &old) == FBY_DONE && fby_frame_sync(&old, &pages) == FBY_DONE);
-	/* One that cannot be dropped is as it was. */
+	/* A frame that cannot be dropped is unchanged. */
 	EXPECT(fby_map_drop(mp, 0, frame, false) == -FBY_E_MAP_DIRTY && !fby_frame_close(&old, &none, false));
 	EXPECT(sync(frame, 0, 32) == FBY_DONE && write_back(frame) == 0);
 	EXPECT(fby_map_drop(mp, 0, frame, false) == FBY_DONE);
@@ -469,23 +471,24 @@ static void a_frame_that_was_given_up(void)
 	pages.bit[0] = 1 << 3;
 	EXPECT(fby_frame_sync(&old, &pages) == -FBY_E_MAP_DAMAGED);
 	EXPECT(fby_frame_dirty(&f, &dirty, &unknown) == 0 && unknown.bit[0] == 0);
-	/* By order, with a dirty page, and a word that is damaged. */
+	/* A frame with a dirty page and a damaged word is dropped by order. */
 	EXPECT(fby_frame_sync(&f, &pages) == FBY_DONE);
 	f.words[1] ^= 1;
 	EXPECT(fby_map_drop(mp, 0, frame, false) == -FBY_E_MAP_DIRTY && fby_frame_sync(&f, &pages) == FBY_DONE);
 	EXPECT(fby_map_drop(mp, 0, frame, true) == FBY_DONE && fby_frame_sync(&f, &pages) == -FBY_E_NO_MAP);
 	pages.bit[0] = 1 << 16;
 	EXPECT(fby_frame_sync(&f, &pages) == -FBY_E_MAP_DAMAGED && whole());
-	/* One that the next attachment finds to be clean, by a process that outlives the one before. */
+	/* The next attachment finds this frame clean, while a process outlives the attachment
+	 * before. */
 	pages.bit[0] = 1 << 3;
 	EXPECT(bring_in(b, 0, 3) == frame && fby_map_frame(mp, 0, frame, &old) == FBY_DONE);
 	EXPECT(again() == FBY_DONE && found.frames == 0 && fby_frame_sync(&old, &pages) == -FBY_E_NO_MAP);
 	EXPECT(again() == FBY_DONE && found.frames == 0 && found.damaged_frames == 0 && whole());
-	/* After a cut before the line was written: closed words are clean ones. */
+	/* A cut comes before the line was written.  Closed words count as clean. */
 	EXPECT(bring_in(b, 0, 4) == frame && fby_map_frame(mp, 0, frame, &f) == FBY_DONE);
 	EXPECT(fby_frame_close(&f, &none, false) && again() == FBY_DONE);
 	EXPECT(found.frames == 0 && found.unknown == 0 && found.damaged_frames == 0 && whole());
-	/* Its descriptor is lost, and given up by order. */
+	/* The descriptor of this frame is lost, and is given up by order. */
 	EXPECT(bring_in(b, 0, 5) == frame && fby_map_frame(mp, 0, frame, &old) == FBY_DONE);
 	for (u32 copy = 0; copy < 2; copy++)
 		memset(small.base + fby_descriptor_at(MAP, frame) + copy * FBY_MAP_LINE_COPY, 0, 2 * FBY_LINE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_media.c - superblocks and volume records, as inside_lines.c has it for lines; and
- * where open puts what in the memory that it is given.
+ * inside_media.c - superblocks and volume records, with the method of inside_lines.c; and the
+ * layout of the memory that open gets.
  */
 #include "inside.h"
 
@@ -73,7 +73,7 @@ static void superblocks(void)
 	SB(-FBY_E_BAD_SUPERBLOCK, sb.magic++); /* both, but its chunks tell */
 }
 
-/* Larger than where the first chunks of a pool of small ones would be. */
+/* The media is larger than the place where the first chunks of a pool of small chunks would be. */
 static void large_blank(void)
 {
 	struct fby_media large = { .size = 66 * CHUNK_BYTES, .ops = media.ops };

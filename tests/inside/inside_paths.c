@@ -30,7 +30,7 @@ static int step(u64 now_ns, struct fby_io *io)
 
 /* --- pieces of memory ----------------------------------------------------- */
 
-/* Two blocks and a bit from three pieces of any length, from any place of them on. */
+/* Two blocks and a bit come from three pieces of any length, from any offset in them. */
 static void pieces(void)
 {
 	static u8 from[FBY_PAGE * 4], apart[3][FBY_PAGE * 4], want[FBY_PAGE], got[FBY_PAGE];
@@ -64,7 +64,7 @@ static void pieces(void)
 
 /* --- wakes ---------------------------------------------------------------- */
 
-/* An opened chunk wakes destage from the high watermark on: 3 of 8 free. */
+/* From the high watermark on, with 3 of 8 chunks free, an opened chunk wakes destage. */
 static void due(void)
 {
 	u64 block = 30;
@@ -117,7 +117,7 @@ static void unpinned(void)
 	pool_restore();
 }
 
-/* A busy block, and a busy slot. */
+/* A block is busy, and then a slot. */
 static void busy(void)
 {
 	u32 done = 0;
@@ -205,7 +205,7 @@ static void aged(void)
 	pool_restore();
 }
 
-/* Times of requests: the time of one, and the total. */
+/* Tests the times of requests: the time of one, and the total. */
 static void timed(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -224,7 +224,7 @@ static void timed(void)
 	EXPECT(step(now + 4000, &none) == FBY_ORIGIN);
 	EXPECT(pace->base_ns == 4000 && pace->latency_ns == 4000 - 250 + 187);
 	fby_destage_complete(pool, none.id, 5);
-	/* One was refused, and its flush fails. */
+	/* One request was refused, and its flush fails. */
 	while (step(now + 4500, &none) == FBY_ORIGIN && none.op != FBY_IO_FLUSH)
 		fby_destage_complete(pool, none.id, 0);
 	EXPECT(none.op == FBY_IO_FLUSH && pool->drain.volume[0].last_error == 5);
@@ -233,7 +233,7 @@ static void timed(void)
 	EXPECT(step(now + 5000, &none) == FBY_DONE && d->phase == FBY_PH_BACKOFF);
 	EXPECT(pool->drain.volume[0].origin_errors == 2 && d->outstanding == 0);
 	EXPECT(step(now + 100004999, &none) == FBY_DONE && step(now + 100005000, &none) == FBY_ORIGIN);
-	/* All are refused, one at a time. */
+	/* All requests are refused, one at a time. */
 	for (; d->outstanding == 1; (void)step(now + 100006000, &none))
 		fby_destage_complete(pool, none.id, 5);
 	EXPECT(d->phase == FBY_PH_BACKOFF && d->backoff_ns == 200000000);
@@ -247,8 +247,7 @@ static void timed(void)
 	pool_restore();
 }
 
-/* Neighbours above the cut are written along and clean afterwards: the next round lets
- * go of them and writes the others. */
+/* Neighbours above the cut are written along and become clean: the next round releases them. */
 static void neighbours(void)
 {
 	static const u8 along[] = { 18, 19, 8, 15 }; /* 8: in a gap of what is listed */
@@ -292,7 +291,7 @@ static void neighbours(void)
 	pool_restore();
 }
 
-/* After a flush that failed nothing is clean, and all is written again. */
+/* After a failed flush nothing is clean, and everything is written again. */
 static void flush_fails(void)
 {
 	struct fby_io io;
@@ -331,8 +330,8 @@ static void flush_fails(void)
 	pool_restore();
 }
 
-/* Pages moved out of a mostly dead chunk: the chunk is freed when the copies are sealed,
- * whichever slot they went through; lost pages stay where they are. */
+/* Pages are moved out of a mostly dead chunk.  The chunk is freed when the copies are sealed,
+ * whichever slot they went through.  Lost pages stay where they are. */
 static void moved(u32 through)
 {
 	struct fby_io io;
@@ -435,7 +434,7 @@ static void latency(void)
 	EXPECT(pace.depth == 1);
 }
 
-/* Spaced by the cost of a page, after a burst of 5 ms. */
+/* Writes are spaced by the cost of a page, after a burst of 5 ms. */
 static void delay(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -472,7 +471,7 @@ static void delay(void)
 	pool_restore();
 }
 
-/* The rate at which pages are freed, from one second to the next. */
+/* Tests the rate at which pages are freed, from one second to the next. */
 static void rate(void)
 {
 	struct fby_owner *owner = &pool->space.owner[0];
@@ -520,7 +519,7 @@ static void rate(void)
 	pool_restore();
 }
 
-/* Larger pools than this one: their numbers are enough. */
+/* Tests the numbers for pools larger than this one. */
 static void levels(void)
 {
 	pool->space.owed = 0;
@@ -557,7 +556,7 @@ static void levels(void)
 	pool_restore();
 }
 
-/* Who attaches to a full pool is throttled from the first write on. */
+/* A volume that is attached in a full pool is throttled from its first write on. */
 static void level_of_attach(void)
 {
 	static u8 memory[16 * 1024 + FBY_PAGE] __attribute__((aligned(4096)));
@@ -571,7 +570,7 @@ static void level_of_attach(void)
 	pool_restore();
 }
 
-/* 102 chunks of 8 pages, 100 for writers: 576 pages for bursts, and 684 are the most. */
+/* A pool has 100 chunks of 8 pages for writers: 576 pages for bursts, and 684 at most. */
 static void large_pool(u64 live, u64 a, u64 b, u64 c)
 {
 	u64 counted[] = { a, b, c };
@@ -600,7 +599,8 @@ static u32 shared(u64 a, u64 b, u64 c, bool first_attached)
 	return share;
 }
 
-/* The pool divided among those that hold half of such a share, the others' pages taken off. */
+/* The pool is divided among the volumes that hold at least half of such a share; pages of the
+ * others are subtracted. */
 static void shares(void)
 {
 	EXPECT(shared(0, 0, 0, true) == 684);
@@ -625,7 +625,7 @@ static u32 level(u32 share, u64 mine, u64 live)
 	return l;
 }
 
-/* How full the pool feels: with its share, more, and less than half of it. */
+/* Tests the level of a volume that holds its share, more than that, and less than half of it. */
 static void live_levels(void)
 {
 	EXPECT(level(680, 600, 576) == 0 && level(680, 600, 577) == 9 && level(680, 600, 630) == 512);
@@ -637,7 +637,7 @@ static void live_levels(void)
 	EXPECT(level(400, 199, 950) == 1024 && level(400, 100, 1000) == 1024);
 }
 
-/* And by chunks in use, for those that use many. */
+/* Tests the level by chunks in use, for volumes that use many. */
 static u32 use_level(u32 mine, u32 attached, u32 nfree)
 {
 	u32 l;
@@ -672,15 +672,15 @@ static bool pressed(u64 live, bool before)
 	return now;
 }
 
-/* 92 chunks are nobody else's, 736 pages: from 60 of a hundred on, down to 50. */
+/* 736 pages are owed to nobody.  With them, pressure begins at 60 percent and ends at 50. */
 static void pressures(void)
 {
 	EXPECT(!pressed(441, false) && pressed(442, false));
 	EXPECT(pressed(369, true) && !pressed(368, true) && pressed(441, true) && !pressed(369, false));
 }
 
-/* Nothing but lost blocks is left: they are carried again if that frees a chunk, by a single
- * round, and if chunks are short. */
+/* Nothing but lost blocks is left.  A single round carries them again if that frees a chunk, and if
+ * chunks are short. */
 static bool packed(u32 nchunks, u32 lost, u32 cap, u32 nfree)
 {
 	struct fby_destage *d = &pool->drain.volume[2].destage;
@@ -706,7 +706,7 @@ static void packing(void)
 	EXPECT(packed(9, 48, 64, 1) && !packed(9, 49, 64, 1));
 }
 
-/* Each volume that is attached is measured at each tick. */
+/* Each attached volume is measured at each tick. */
 static void ticks(void)
 {
 	struct fby_io io;
@@ -723,7 +723,7 @@ static void ticks(void)
 	pool_restore();
 }
 
-/* Half way between where writes are spaced and full, in a pool of 256 GiB. */
+/* Tests the level half way between the start of spacing and full, in a pool of 256 GiB. */
 static void large_level(void)
 {
 	struct fby_owner *owner = &pool->space.owner[0];
@@ -741,7 +741,7 @@ static void large_level(void)
 	pool_restore();
 }
 
-/* A round's pages, and whom the throttle slows. */
+/* Tests a round's pages, and which volumes the throttle slows. */
 static void rounds(void)
 {
 	struct fby_drained *dv = &pool->drain.volume[0];

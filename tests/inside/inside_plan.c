@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_plan.c - what a round of destage finds to be worth a request, and the figures
- * that it goes by.
+ * inside_plan.c - the pages that a round of destage finds worth a request, and the numbers that it
+ * decides by.
  */
 #include "inside.h"
 
@@ -15,7 +15,7 @@ static int put(u16 volume, u64 block)
 	return write_block(volume, block, buffer, &wake);
 }
 
-/* The next round may keep pages. */
+/* Lets the next round keep pages. */
 static void may_keep(void)
 {
 	fby_owner_count(&pool->space, 0);
@@ -29,8 +29,8 @@ static u64 seq_of(u32 c, u32 place)
 	return fby_page_seq(&pool->cache, fby_page_number(&pool->space, c, place), 0);
 }
 
-/* Blocks 0 to 3 of the closed chunk are overwritten: pages that rounds have passed are not gained
- * again, nor those above the cut. */
+/* Blocks 0 to 3 of the closed chunk are overwritten.  Pages that rounds have passed, or that lie
+ * above the cut, are not gained again. */
 static void gained_once(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -62,7 +62,7 @@ static void measured(void)
 	EXPECT(d->plan.keeps && d->plan.gained == 1 && d->n == BLOCKS + 2);
 }
 
-/* A clean or overwritten page needs no request: it is room, and counts once. */
+/* A clean or overwritten page needs no request.  It counts as room, once. */
 static void room_alone(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -78,8 +78,9 @@ static void room_alone(void)
 	pool_restore();
 }
 
-/* Nothing is kept for a round that has to write all, of a volume with less than half of its
- * share, with a chunk free to write to, or after a round that had no room for its copies. */
+/* A round keeps nothing if it has to write everything, if the volume has less than half of its
+ * share, or if at most one free chunk is not owed.  Nor does it after a round that had no room for
+ * its copies. */
 static void who_keeps(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -122,7 +123,8 @@ static void starved_round(void)
 	pool_restore();
 }
 
-/* A page half as old as max_age is written whatever its neighbours are, and so is a zeroed block. */
+/* A page half as old as max_age is written whatever its neighbours are, and so is a zeroed block.
+ */
 static void always_written(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -149,14 +151,14 @@ static void always_written(void)
 		EXPECT(d->plan.listed[0] == (old ? BLOCKS - 1 : 0) && d->plan.shared > 0);
 		pool_restore();
 	}
-	/* The runs there take so long. */
+	/* The runs in that range take this long. */
 	measured();
 	d->plan.request_ns = 64000;
 	EXPECT(fby_plan_step(&pool->drain, 0) && d->plan.shared == BLOCKS + 2);
 	EXPECT(d->plan.all_ns == pool->space.owner[0].counted * 1000 * (d->plan.shares / (BLOCKS + 2) + 1));
 	pool_restore();
-	/* If each page is to be written, one of eight is measured and counts for all: a run of
-	 * seven. */
+	/* If each page has to be written, one of eight is measured and counts for all of them, as a
+	 * run of seven. */
 	pool->space.opt.max_age_ns = pool->space.now_ns = 1000000;
 	pool->space.chunk[closed_chunk].opened_ns = pool->space.chunk[open_chunk].opened_ns = 0;
 	measured();
@@ -164,7 +166,7 @@ static void always_written(void)
 	EXPECT(d->plan.shared == 8 && d->plan.shares == 8 * (FBY_RUN_MOST / 7));
 	pool_restore();
 	/* A page that would be too old after another round is written too, while others of its
-	 * chunk are kept: a page that was copied there and is older than they are. */
+	 * chunk are kept.  It was copied there and is older than they are. */
 	for (u32 old = 0; old < 2; old++) {
 		struct fby_found f;
 
@@ -185,8 +187,9 @@ static void always_written(void)
 	pool_restore();
 }
 
-/* A block is of one run: 8 is none of 0 to 7, since its own chunk is open.  And the next round
- * looks at all blocks again: 1 is of the run of 2, which is the first that it lists. */
+/* A block belongs to one run.  Block 8 does not belong to the run of 0 to 7, because its own chunk
+ * is open.  The next round looks at all blocks again: block 1 belongs to the run of 2, which is the
+ * first that it lists. */
 static void runs_once(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -205,8 +208,8 @@ static void runs_once(void)
 	pool_restore();
 }
 
-/* A list of n runs of so many blocks, a page of each: how many are written, when requests and
- * copies take so long and gained pages are room already. */
+/* Returns how many of n runs are written.  Each has `run` blocks and one listed page, requests and
+ * copies take these times, and `gained` pages are room already. */
 static u32 written(u32 n, u32 run, u32 gained, u32 request_ns, u32 copy_ns)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -233,7 +236,7 @@ static u32 written(u32 n, u32 run, u32 gained, u32 request_ns, u32 copy_ns)
 	return n - left;
 }
 
-/* Runs are written as a whole: the list has two pages of each of ten. */
+/* A run is written as a whole.  The list has two pages of each of ten runs. */
 static void whole_runs(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -253,7 +256,7 @@ static void whole_runs(void)
 	pool_restore();
 }
 
-/* Each of the balances by itself, where the others hold. */
+/* Tests each of the balances by itself, while the others hold. */
 static void balances(void)
 {
 	u32 wanted = fby_spare_wanted(&pool->space), owed = fby_owed(&pool->space);
@@ -278,8 +281,8 @@ static void balances(void)
 	pool_restore();
 }
 
-/* The range that a round requests, starting from 3.  The round's requests take 1 ms, and so many
- * copies of 1 us came since the round before, relocation included. */
+/* Returns the range that a round asks for, starting from 3.  The round's requests take 1 ms.  So
+ * many copies of 1 us were made since the round before, including those of relocation. */
 static u32 tight_after(u32 copies, u32 flush_ns)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -293,8 +296,8 @@ static u32 tight_after(u32 copies, u32 flush_ns)
 	return pool->space.owner[0].tight;
 }
 
-/* The pool runs fuller where copies take an eighth of the requests' time at most, and the flush a
- * sixteenth; less full at twice as much of either. */
+/* The pool runs fuller if copies take at most an eighth of the requests' time and the flush at most
+ * a sixteenth.  It runs less full if either takes twice as much. */
 static void fuller(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -318,14 +321,15 @@ static void fuller(void)
 	plan->share = 0;
 	pool->space.opt.max_age_ns = 1;
 	EXPECT(tight_after(0, 0) == 2);
-	/* All of it was to be written, as where it has grown old. */
+	/* Everything had to be written, as after it has grown old. */
 	plan->asked_ns = 0;
 	pool->space.owner[0].tight = 9;
 	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
 	EXPECT(pool->space.owner[0].tight == 2);
 	pool->space.opt.max_age_ns = 0;
 	EXPECT(tight_after(0, 0) == 4);
-	/* A round that says nothing of its requests: unknown, or all of it was to be written. */
+	/* The round reports no time of its requests: the time is unknown, or everything had to be
+	 * written. */
 	plan->asked_ns = 0;
 	pool->space.owner[0].tight = 9;
 	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns);
@@ -343,7 +347,7 @@ static void fuller(void)
 	pool_restore();
 }
 
-/* A step that kept so many pages began that long ago. */
+/* Sets how many pages a step kept, and how long ago it began. */
 static void copies(u32 n, u64 ns)
 {
 	fby_plan_took(&pool->drain, 0);
@@ -353,7 +357,7 @@ static void copies(u32 n, u64 ns)
 	fby_plan_took(&pool->drain, 0);
 }
 
-/* The time of a copy follows the clock, by steps that made some. */
+/* The time of a copy follows the clock over steps that made copies. */
 static void copy_time(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -378,7 +382,7 @@ static void copy_time(void)
 	pool_restore();
 }
 
-/* Copies that take longer than requests are not made. */
+/* No copies are made if they take longer than requests. */
 static void copies_are_dear(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -402,7 +406,7 @@ static void copies_are_dear(void)
 	}
 }
 
-/* The time of a request: after a very slow round, too, and not after a failed one. */
+/* The time of a request is right even after a very slow round, but not after a failed one. */
 static void request_time(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -463,8 +467,8 @@ static void flush_not_counted(void)
 	pool_restore();
 }
 
-/* A flush that is expensive compared with the requests of a short round makes the list longer,
- * within the room: three quarters of the room, and half before anything is known. */
+/* If a flush is expensive compared with the requests of a short round, the list becomes longer,
+ * within the room.  It takes up to three quarters of the room, or half before anything is known. */
 static void flush_is_dear(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -483,7 +487,7 @@ static void flush_is_dear(void)
 	EXPECT(fby_plan_pages(&pool->drain, 0) == between);
 	plan->flush_ns = ~0u;
 	EXPECT(fby_plan_pages(&pool->drain, 0) == room - room / 4);
-	/* It is measured as requests are. */
+	/* The flush is measured like requests. */
 	plan->flush_ns = 0;
 	pool->space.now_ns += 1000;
 	fby_plan_flushed(&pool->drain, 0, pool->space.now_ns - 1000);
@@ -497,8 +501,8 @@ static void flush_is_dear(void)
 	pool_restore();
 }
 
-/* A round of the greatest length tells how much it releases if most of it must be written anyway;
- * otherwise its time was up before. */
+/* A round of the greatest length shows how much it releases if most of it must be written anyway.
+ * Otherwise its time was up before. */
 static void learnt_by_long_rounds(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -518,7 +522,8 @@ static void learnt_by_long_rounds(void)
 	pool_restore();
 }
 
-/* A list of pages that are all to be written is as long as they take three tenths of a second. */
+/* A list of pages that must all be written is as long as the requests of three tenths of a second.
+ */
 static void few_kept_bounds(void)
 {
 	struct fby_destage *d = &pool->drain.volume[0].destage;
@@ -545,8 +550,8 @@ static void few_kept_bounds(void)
 	pool_restore();
 }
 
-/* A seventh of what was written meanwhile overwrote, and is not rounded to none.  Fewer dead
- * pages than at the look before: none did. */
+/* A seventh of the pages written meanwhile overwrote others, and is not rounded to none.  If there
+ * are fewer dead pages than before, none did. */
 static void overwrites(void)
 {
 	struct fby_plan *plan = &pool->drain.volume[0].destage.plan;
@@ -560,7 +565,7 @@ static void overwrites(void)
 	plan->appended -= 700;
 	plan->overwritten -= 100;
 	EXPECT(fby_plan_step(&pool->drain, 0) && plan->share == (36 + 2) / 4);
-	/* Copies append, and what they were made of dies: nobody overwrote that. */
+	/* Copies append pages, and their sources die.  That counts as no overwrite. */
 	pool->drain.volume[0].destage.pos = 0;
 	plan->share = 0;
 	plan->appended -= 700;

@@ -30,7 +30,7 @@ static void recover(void)
 		EXPECT(!(pool->cache.entry[page].state & (FBY_ES_HOLE | FBY_ES_VOID | FBY_ES_REPAIR)));
 }
 
-/* The data of the last batch did not arrive: dropped, and gone for good. */
+/* The data of the last batch did not arrive.  It is dropped for good. */
 static void torn(void)
 {
 	memory_at(fby_page_at(&pool->space.store, fby_page_number(&pool->space, open_chunk, FIRST_PAGE + 2)))[7] ^= 1;
@@ -45,7 +45,7 @@ static void torn(void)
 	pool_restore();
 }
 
-/* One bit of a line that is settled: put right, here and on the media. */
+/* One bit of a settled line is wrong.  It is repaired in memory and on the media. */
 static void repaired(void)
 {
 	struct fby_page_line was = *line(open_chunk, 1);
@@ -58,7 +58,7 @@ static void repaired(void)
 	pool_restore();
 }
 
-/* A settled line of block 16 is gone: the block answers EIO, and that is remembered. */
+/* A settled line of block 16 is gone.  The block answers EIO, and that is remembered. */
 static void hole(u16 volume, u32 chunk, u32 nth, u64 block)
 {
 	u32 pages = volume ? 2 : BLOCKS + 2;
@@ -78,7 +78,7 @@ static void hole(u16 volume, u32 chunk, u32 nth, u64 block)
 	pool_restore();
 }
 
-/* The highest number of all was in a lost line: the seal tells it, and it is not used again. */
+/* The highest number of all was in a lost line.  The seal shows it, and it is not used again. */
 static void last_number(void)
 {
 	u64 lost = line(other_chunk, 1)->seq;
@@ -104,13 +104,13 @@ static void record_lost(void)
 	EXPECT(pool->space.owner[1].damaged && !pool->space.owner[0].damaged && pool->space.owner[1].recovered == 2);
 	EXPECT(pool->space.chunk[other_chunk].state == FBY_CS_CLOSED && pool->space.chunk[other_chunk].owner == 1);
 	EXPECT(fby_volume_remove(pool, 1, true) == FBY_DONE && pool->space.chunk[other_chunk].state == FBY_CS_FREE);
-	/* Its place in the table is free, for chunks of a kind that recovery knows. */
+	/* Its place in the table is free for chunks of a kind that recovery knows. */
 	EXPECT(fby_volume_add(pool, &again, &index) == FBY_DONE && index == 1 &&
 	       pool->space.owner[1].chunk_kind == FBY_CHUNK_CACHE);
 	pool_restore();
 }
 
-/* A line of a block that the volume has not. */
+/* A line names a block that the volume does not have. */
 static void beyond(u8 kind, u8 valid, u8 lost, u64 block, bool counts)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -125,7 +125,7 @@ static void beyond(u8 kind, u8 valid, u8 lost, u64 block, bool counts)
 	pool_restore();
 }
 
-/* One at its volume's watermark is none of those that count. */
+/* A line at its volume's watermark does not count. */
 static void beyond_and_destaged(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -141,7 +141,8 @@ static void beyond_and_destaged(void)
 	pool_restore();
 }
 
-/* Two lines next to each other: the second's block has a name, the first's has none. */
+/* Two lines next to each other are lost.  The second one's block has a name, and the first one's
+ * has none. */
 static void hole_without_name(void)
 {
 	fby_chunk_seal(&pool->space, open_chunk, false);
@@ -152,7 +153,7 @@ static void hole_without_name(void)
 	pool_restore();
 }
 
-/* Numbers and blocks that say of the lines before them what cannot be. */
+/* Numbers and blocks of a line make impossible claims about the lines before it. */
 static void neighbours_that_lie(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -177,7 +178,8 @@ static void neighbours_that_lie(void)
 	pool_restore();
 }
 
-/* A settled line of an epoch before, with a wrong bit: put right it is none of this one. */
+/* A settled line of an earlier epoch has a wrong bit.  After a repair it does not belong to this
+ * epoch. */
 static void repaired_in_vain(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -191,7 +193,7 @@ static void repaired_in_vain(void)
 	pool_restore();
 }
 
-/* A sector of the last block that the volume has not. */
+/* A line has a sector of the last block that the volume does not have. */
 static void beyond_in_part(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -219,7 +221,7 @@ static void beyond_in_part(void)
 	pool_restore();
 }
 
-/* The newest data is on the origin, says a line that nobody writes yet. */
+/* A line says that the newest data is on the origin.  Nobody writes such lines yet. */
 static void bypass_line(void)
 {
 	struct fby_page_line *l = line(open_chunk, 1);
@@ -235,8 +237,8 @@ static void bypass_line(void)
 	pool_restore();
 }
 
-/* The first line of a chunk that has lost its open lines is put right: no entry is older
- * than its chunk.  The check of recover() says so. */
+/* The first line of a chunk that has lost its open lines is repaired.  No entry is older than its
+ * chunk; recover() checks that. */
 static void repaired_first(void)
 {
 	fby_chunk_seal(&pool->space, open_chunk, false);
@@ -254,7 +256,7 @@ static void repaired_first(void)
 	pool_restore();
 }
 
-/* More is lost than the report has names for. */
+/* More blocks are lost than the report has names for. */
 static void many_holes(void)
 {
 	u32 done = 0, wake = 0, holes = 0;
@@ -301,7 +303,7 @@ static u64 epoch_of(u32 c, u32 which)
 	return fby_open_line_read(&pool->space.store, c, which, &l) ? l.epoch : ~0ull;
 }
 
-/* unknown: volumes, by bit, that may have lost something. */
+/* unknown: the volumes, by bit, that may have lost something. */
 static void told(u64 holes, u32 unknown)
 {
 	recover();
@@ -315,7 +317,7 @@ static void told(u64 holes, u32 unknown)
 			EXPECT(counter_of(c, i) != ~0ull && epoch_of(c, i & 1) != ~0ull);
 }
 
-/* Fewer seal lines than any crash leaves. */
+/* A chunk has fewer seal lines than any crash leaves. */
 static void seals_lost(void)
 {
 	u32 unused = NCHUNKS - 1;
@@ -371,7 +373,7 @@ static void seals_kept(void)
 	pool_restore();
 }
 
-/* Seals that say an epoch that no chunk has, and no open line. */
+/* Seals state an epoch that no chunk has, and there is no open line. */
 static void epoch_of_nothing(void)
 {
 	u32 unused = NCHUNKS - 1;
@@ -389,8 +391,8 @@ static void epoch_of_nothing(void)
 	pool_restore();
 }
 
-/* A chunk that may have held more, in a pool that was closed: the recorded count decides, unless
- * a loss stands in for an entry. */
+/* A chunk may have held more, in a pool that was closed.  The recorded count decides, unless a loss
+ * stands in for an entry. */
 static void seals_lost_clean(void)
 {
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
@@ -411,7 +413,8 @@ static void seals_lost_clean(void)
 	pool_restore();
 }
 
-/* The chunk has more than was recorded, besides a loss: then the record was not about this chunk. */
+/* The chunk has more entries than were recorded, besides a loss.  So the record was not about this
+ * chunk. */
 static void more_than_closed(void)
 {
 	EXPECT(fby_pool_close(pool) == FBY_DONE);
@@ -447,8 +450,8 @@ static void digested(void)
 	EXPECT(found == n && of_first > 0);
 }
 
-/* Cleanly closed, with entries that were destaged: they come back for a volume whose
- * records are gone, and the others have lost nothing for that. */
+/* The pool was closed cleanly, with entries that were destaged.  They return for a volume whose
+ * records are gone, and the others have lost nothing. */
 static void record_lost_clean(u16 volume)
 {
 	u64 now = 1000000000ull, next;
@@ -508,7 +511,7 @@ static enum fby_log_verdict replay(void *arg, const struct fby_log_node *node, c
 	return FBY_LOG_REPLAYED;
 }
 
-/* An entry that counts more txgs than there can be: three are looked at, as it has. */
+/* An entry counts more txgs than are possible.  Three of them are read, as it has. */
 static void log_that_lies(void)
 {
 	struct fby_log_node node = { .txg = 1, .gen = 1, .id = 1, .before = { 10, { 1, 2, 3 } }, .place = 77 };
@@ -552,7 +555,7 @@ static int opened(bool read_only)
 	return fby_recover_finish(pool, &report);
 }
 
-/* Refused by name, and nothing is written; read-only the rest is there. */
+/* The open is refused by name, and nothing is written.  Read-only, the rest can be read. */
 static void refused(int error, u32 at, u32 kind)
 {
 	u8 *before = malloc(media.size);
@@ -587,7 +590,7 @@ static void chunk_to_come(bool seal, u32 which, u32 kind)
 	refused(-FBY_E_CHUNK_KIND, open_chunk, kind);
 }
 
-/* A line of the chunk's epoch that names another volume is none of its lines. */
+/* A line of the chunk's epoch that names another volume does not belong to the chunk. */
 static void of_another(bool sealed)
 {
 	if (sealed)
@@ -601,8 +604,8 @@ static void of_another(bool sealed)
 	pool_restore();
 }
 
-/* A seal of the chunk's epoch and of another kind, which counts fill in lines, where the
- * chunk's is of pages: forged, and not this chunk's. */
+/* A seal of the chunk's epoch counts fill in lines, and the chunk's fill is in pages.  The seal is
+ * forged and does not belong to this chunk. */
 static void seal_of_another_kind(u16 fill)
 {
 	struct fby_seal_line *l;
@@ -641,8 +644,8 @@ static void scan_in_order(u32 first, u32 second, int error, u32 at)
 	EXPECT(fby_recover_finish(pool, &report) == error && report.unknown_at == at);
 }
 
-/* Only the first of several is reported, in whichever order they are found.  A record comes
- * before chunks. */
+/* Only the first of several is reported, in whichever order they are found.  A record comes before
+ * chunks. */
 static void several_to_come(void)
 {
 	const u32 chunks[] = { closed_chunk, open_chunk, other_chunk };
@@ -665,8 +668,8 @@ static void several_to_come(void)
 	pool_restore();
 }
 
-/* A chunk with nothing left may have belonged to any volume.  This version cannot judge the
- * losses of a volume of an unknown kind. */
+/* A chunk with nothing left may have belonged to any volume.  This version cannot judge the losses
+ * of a volume of an unknown kind. */
 static void lost_beside_one_to_come(void)
 {
 	struct fby_volume_info v;
@@ -709,7 +712,7 @@ static void kinds_to_come(void)
 		record(2, copy)->crc = fby_crc32c(pool->space.store.line_seed, record(2, copy), sizeof(struct fby_volume_record) - 4);
 	}
 	refused(-FBY_E_OWNER_KIND, 2, FBY_OWNER_KINDS);
-	/* A bit of it that flipped is damage. */
+	/* A flipped bit of the line is damage. */
 	o = (void *)memory_at(fby_open_at(&pool->space.store, open_chunk, 0));
 	o->kind ^= 8;
 	recover();
@@ -717,8 +720,8 @@ static void kinds_to_come(void)
 	pool_restore();
 }
 
-/* A cut between the two copies of a volume's record: the newer one counts, whichever it is, and
- * the next write begins with the older. */
+/* A cut comes between the two copies of a volume's record.  The newer one counts, whichever it is,
+ * and the next write begins with the older one. */
 static void record_cut(u32 newer)
 {
 	u64 at = FBY_VT_OFFSET + (1 - newer) * sizeof(struct fby_volume_record);

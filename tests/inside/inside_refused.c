@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_refused.c - what becomes of a round of which the origin refused some: which pages
- * count, when they are tried again, what may be copied, and how much the next one lists.
+ * inside_refused.c - rounds of which the origin refused some requests.  The tests check which pages
+ * count, when they are tried again, which may be copied, and how much the next round lists.
  */
 #include "inside.h"
 
@@ -37,7 +37,7 @@ static int step(struct fby_io *io)
 	return fby_destage_step(pool, pool->space.now_ns, io, &next, &wake);
 }
 
-/* A round lists all: 0 to 7, 16 and 17. */
+/* A round lists all blocks: 0 to 7, 16 and 17. */
 static void listed(void)
 {
 	pool->space.now_ns = 100 * SECOND;
@@ -66,7 +66,7 @@ static void taken(bool again)
 
 /* --- which pages ------------------------------------------------------------------------ */
 
-/* Each of which a sector was asked for, and no other. */
+/* Each page counts as refused if one of its sectors was in the request, and no other. */
 static void pages(void)
 {
 	struct fby_destage *d = destage();
@@ -82,7 +82,7 @@ static void pages(void)
 	pool_restore();
 }
 
-/* Neighbours written along, too: the first two of three were in the request. */
+/* Neighbours that were written along count too.  The first two of three were in the request. */
 static void along(void)
 {
 	struct fby_destage *d = destage();
@@ -100,7 +100,7 @@ static void along(void)
 	pool_restore();
 }
 
-/* Pages that are not tried are no choice, and no room. */
+/* A page that is not tried is neither a choice nor room. */
 static void not_planned(void)
 {
 	struct fby_destage *d = destage();
@@ -121,7 +121,7 @@ static void not_planned(void)
 
 /* --- when ------------------------------------------------------------------------------- */
 
-/* After the pause, and in each round after one that was given up. */
+/* Refused pages are tried after the pause, and in each round after one that was given up. */
 static void tried(void)
 {
 	struct fby_destage *d = destage();
@@ -142,7 +142,7 @@ static void tried(void)
 	pool_restore();
 }
 
-/* A round that tries them: some of what was refused before failed, some was taken. */
+/* Ends a round that tries them: some pages that were refused before failed, or some were taken. */
 static u64 pause_after(bool trying, bool failed, bool was_taken)
 {
 	struct fby_refused *f = &destage()->refused;
@@ -175,7 +175,8 @@ static void pauses(void)
 	pool_restore();
 }
 
-/* From the fourth in a row on pages are left out, of a kind by itself, until one is taken. */
+/* From the fourth refusal in a row on, pages are left out, each kind by itself, until one is taken.
+ */
 static void streaks(void)
 {
 	struct fby_refused *f = &destage()->refused;
@@ -206,7 +207,7 @@ static void streaks(void)
 
 /* --- what becomes of the round ------------------------------------------------------------ */
 
-/* A list of so many pages that were refused and so many that go. */
+/* Judges a list of `refused` pages that the origin refused and `goes` that it did not. */
 static enum fby_phase judged(u32 refused, u32 goes, bool trying, u32 failed)
 {
 	struct fby_destage *d = destage();
@@ -245,7 +246,7 @@ static void copies_bounded(void)
 	pool_restore();
 }
 
-/* A page whose sound sectors were taken, while the rest is lost, is no room: it is carried, too. */
+/* A page whose sound sectors were taken, while the rest is lost, is no room.  It is carried too. */
 static void lost_is_no_room(void)
 {
 	struct fby_destage *d = destage();
@@ -257,8 +258,8 @@ static void lost_is_no_room(void)
 	pool_restore();
 }
 
-/* Pages after a list of only refused ones are examined, as long as that finds more; a round that
- * ends begins anew. */
+/* After a list of refused pages alone, later pages are examined as long as more are found.  A round
+ * that ends begins anew. */
 static void looks_behind(void)
 {
 	struct fby_destage *d = destage();
@@ -281,7 +282,7 @@ static void looks_behind(void)
 	pool_restore();
 }
 
-/* Nothing of the longer list is kept; nor is one longer that is to be short. */
+/* Nothing of the longer list is kept, and a list that must be short is not longer. */
 static void longer_lists(void)
 {
 	struct fby_destage *d = destage();
@@ -311,8 +312,8 @@ static void longer_lists(void)
 	pool_restore();
 }
 
-/* A request arrives in a round that was made long to look past refused pages.  The round is given
- * up once the requests in flight have ended, it releases nothing, and the next round is a usual
+/* A write arrives during a round that was made long to look past refused pages.  The round is given
+ * up once the requests in flight have ended.  It releases nothing, and the next round is a usual
  * one.  This happens only once until a round has ended. */
 static void cut_short(void)
 {
@@ -375,7 +376,7 @@ static void cut_short(void)
 	pool_restore();
 }
 
-/* It rests until it is time, or written to if nothing else was found. */
+/* The volume rests until its time, or until it is written to if nothing else was found. */
 static void rests(void)
 {
 	struct fby_refused *f = &destage()->refused;
@@ -404,7 +405,7 @@ static void rests(void)
 	pool_restore();
 }
 
-/* The error stays until the watermark has passed the last of them. */
+/* The error stays until the watermark has passed the last refused page. */
 static void told(void)
 {
 	struct fby_drained *v = &pool->drain.volume[0];

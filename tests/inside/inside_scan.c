@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_scan.c - what recovery's scan believes, and what it leaves as it was: numbers of the
- * chunks, losses that a newer page makes good, lines of a batch that was torn.
+ * inside_scan.c - the claims that recovery's scan believes, and the state that it keeps.  That
+ * state is numbers of the chunks, losses that a newer page repairs, and lines of a torn batch.
  */
 #include "inside_log.h"
 
@@ -12,7 +12,7 @@ static struct fby_page_line *line(u32 nth)
 	return (struct fby_page_line *)memory_at(fby_line_at(&pool->space.store, open_chunk, FIRST_PAGE + nth));
 }
 
-/* A chunk that was closed has the numbers that it had. */
+/* A chunk that was closed keeps its numbers. */
 static void numbers_kept(void)
 {
 	const struct fby_chunk was = pool->space.chunk[closed_chunk];
@@ -26,7 +26,7 @@ static void numbers_kept(void)
 	pool_restore();
 }
 
-/* A record that was written more often than a pool lives is not counted on from. */
+/* The counter of a record that was written more often than a pool lives is not continued. */
 static void record_counted_out(void)
 {
 	struct fby_options o = { .nslots = 2 };
@@ -66,7 +66,7 @@ static void open_lines_are_believed(void)
 	pool_restore();
 }
 
-/* A seal of nobody's chunk, which says that it has pages: nobody has lost them. */
+/* A seal of a chunk without an owner claims pages.  Nobody has lost them. */
 static void sealed_for_nobody(void)
 {
 	u32 c = pool->space.free_first;
@@ -88,7 +88,7 @@ static void sealed_for_nobody(void)
 	pool_restore();
 }
 
-/* The older page of a block is lost, and the newer one is there: nothing is. */
+/* The older page of a block is lost, and the newer one is there.  Nothing is lost. */
 static void made_good(void)
 {
 	EXPECT(closed_chunk < open_chunk);
@@ -99,7 +99,7 @@ static void made_good(void)
 	pool_restore();
 }
 
-/* The open chunk's pages as one batch. */
+/* Makes the open chunk's pages one batch. */
 static void one_batch(void)
 {
 	for (u32 i = 0; i < 3; i++) {
@@ -110,8 +110,8 @@ static void one_batch(void)
 	}
 }
 
-/* A line of the last batch did not arrive, as far as anybody can tell: it is not put right, and
- * what is written in its place is of that batch. */
+/* A line of the last batch seems not to have arrived.  It is not repaired, and the line that is
+ * written in its place belongs to that batch. */
 static void torn_in_the_middle(void)
 {
 	one_batch();

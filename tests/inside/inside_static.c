@@ -2,8 +2,8 @@
 /*
  * inside_static.c - a static volume whose lines, pages and head are spoilt.
  *
- * Goal: a damaged page is lost, and never shows what was there before; so it is with each
- * bit of a line and of the head.  What a line cannot say, fby_check sees.
+ * Goal: a damaged page is lost, and never shows the earlier content.  The same holds for each bit
+ * of a line and of the head.  fby_check finds what a line cannot show.
  * Method: see inside_static.h.
  */
 #include "inside_static.h"
@@ -66,7 +66,7 @@ static void cases(void)
 	EXPECT(ST->nwindows == 0 && ST->head.nwindows == 0 && origin_has[14] == 7 && live() == 0 && sound());
 }
 
-/* A writer holds an era open when destage would end it, and others write meanwhile: a later drain
+/* A writer holds an era open when destage would end it, and others write meanwhile.  A later drain
  * includes their pages, even while a third block waits for one of their slots. */
 static void eras(void)
 {
@@ -89,8 +89,8 @@ static void eras(void)
 	}
 }
 
-/* Writers follow each other so closely that a stripe is never seen free: that each has been
- * seen to pass on is enough, once. */
+/* Writers follow each other so closely that a stripe is never seen free.  It is enough that each
+ * writer was once seen to have left. */
 static void eras_end(void)
 {
 	u64 *a, *b;
@@ -102,7 +102,7 @@ static void eras_end(void)
 	EXPECT(!fby_static_settle(&sp->statics, 0));
 	fby_stripe_release(b);
 	EXPECT(fby_stripe_try(b, FBY_STRIPE_STORES) && fby_static_settle(&sp->statics, 0));
-	/* For the next era each is looked at anew, whatever was seen of it. */
+	/* For the next era each stripe is examined anew, whatever was seen of it. */
 	EXPECT(put(0, 1) == FBY_DONE && !fby_static_settle(&sp->statics, 0));
 	EXPECT(fby_stripe_try(a, FBY_STRIPE_STORES) && !fby_static_settle(&sp->statics, 0));
 	fby_stripe_release(b);
@@ -111,7 +111,7 @@ static void eras_end(void)
 	EXPECT(fby_static_settle(&sp->statics, 0) && sound());
 }
 
-/* Both copies of the head of a share that is detached, with so many eras. */
+/* Sets the eras in both copies of the head of a detached share. */
 static void eras_of(u64 limit)
 {
 	for (u32 copy = 0; copy < 2; copy++) {
@@ -130,8 +130,8 @@ static u32 eras_percent(void)
 	return info.eras_percent;
 }
 
-/* An empty share begins anew from half of the eras on, also after a cut in that: lines and
- * the head's copies in any state between. */
+/* An empty share begins anew from half of the eras on.  This holds after a cut in the middle too,
+ * with lines and the head's copies in any mixed state. */
 static void begun_anew(void)
 {
 	struct fby_volume_info info;
@@ -177,7 +177,7 @@ static void begun_anew(void)
 	}
 }
 
-/* At the end of the eras nothing is written, and what is there is read and comes home. */
+/* At the end of the eras nothing is written, and the content can be read and is destaged. */
 static void eras_used_up(void)
 {
 	struct fby_bypass b;
@@ -192,7 +192,7 @@ static void eras_used_up(void)
 	drain();
 	EXPECT(origin_has[0] == 5 && origin_has[1] == 2 && live() == 0 && sound());
 	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE && attach() == FBY_DONE && put(1, 3) == FBY_DONE && get(1) == 3);
-	/* A head of which a pool cannot have been. */
+	/* No pool can have this head. */
 	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
 	eras_of(FBY_ERA_MAX - 3);
 	EXPECT(attach() == -FBY_E_ERAS);
@@ -202,8 +202,8 @@ static void eras_used_up(void)
 	EXPECT(origin_has[1] == 3 && sound());
 }
 
-/* An era does not end where what is to be listed is settled, nor twice within a
- * millisecond; who waits for it waits no longer. */
+/* An era does not end if the pages to be listed are settled, nor twice within a millisecond.  A
+ * writer that waits for it then waits no longer. */
 static void eras_saved(void)
 {
 	u64 era;
@@ -232,7 +232,7 @@ static void eras_saved(void)
 	EXPECT(origin_has[0] == 1 && ST->era == era + 1 && put(14, 4) == FBY_DONE && get(14) == 4 && sound());
 }
 
-/* Others meet in every round of a drain, and the round has no room for both. */
+/* Other blocks share slots in every round of a drain, and the round has no room for both. */
 static void drained_beside_conflicts(void)
 {
 	u64 pass;
@@ -252,7 +252,8 @@ static void drained_beside_conflicts(void)
 	EXPECT(origin_has[1] == 1 && sound());
 }
 
-/* The round for which a writer waits fails: who is waiting tries again, and so asks again. */
+/* The round that a writer waits for fails.  The writer tries again, and so requests a round again.
+ */
 static void asked_again(void)
 {
 	struct fby_io io;
@@ -271,7 +272,8 @@ static void asked_again(void)
 	EXPECT(woken && put(14, 3) == FBY_WAIT_SPACE && ST->wanted[fby_cpu() % FBY_WANTED] == 1);
 }
 
-/* A period of its own: all goes to the origin each time that it has passed, and not before. */
+/* A volume has its own period.  It is destaged each time that the period has passed, and not
+ * before. */
 static void periods(void)
 {
 	struct fby_io io;
@@ -322,7 +324,7 @@ static void past(void)
 
 /* --- each bit ------------------------------------------------------------------------------- */
 
-/* Right, or lost; never older, nor the origin's. */
+/* The block has the right content or is lost.  It never shows older content or the origin's. */
 static bool right_or_lost(u64 block, int right)
 {
 	int is = get(block);
@@ -400,7 +402,8 @@ static void judged(void)
 
 /* --- requests in flight ------------------------------------------------------------------------ */
 
-/* A round of seven requests: so many are in flight before one has ended; all have ended then. */
+/* Starts a round of seven requests.  Returns how many were in flight before one ended; all have
+ * ended then. */
 static u32 in_flight(void)
 {
 	struct fby_io io;
@@ -443,8 +446,8 @@ static u32 depth_with(u32 depth, bool read, bool waiting)
 	return depth;
 }
 
-/* As many as the origin is given of any volume: no more than leave a request as quick as it is,
- * fewer while somebody reads from it, but not if somebody waits for room. */
+/* The origin gets as many requests as for any volume.  There are no more than leave a request
+ * quick, and fewer while somebody reads from it, except if a writer waits for room. */
 static void depths(void)
 {
 	struct fby_volume_info info;
@@ -488,7 +491,7 @@ static void records(void)
 	RECORD(false, r.block_size = 1024);
 	RECORD(false, r.origin_sectors = 0);
 	RECORD(false, memset(r.name, 'x', sizeof(r.name)));
-	/* A share that is not within the pool's, or has another size than its head says. */
+	/* The share is not within the pool's, or its head states another size. */
 	EXPECT(fby_volume_detach(sp, 0) == FBY_DONE);
 	sp->space.owner[0].share.first += 2 * SHARE / FBY_STATIC_UNIT;
 	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
@@ -499,7 +502,7 @@ static void records(void)
 	EXPECT(attach() == -FBY_E_VOLUME_DAMAGED);
 	sp->space.owner[0].share = r;
 	EXPECT(attach() == FBY_DONE && get(0) == 2);
-	/* Marks are counted where other records have them, and leave the share alone. */
+	/* Marks are counted in the same place as in other records, and leave the share alone. */
 	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_BEGIN, &marks) == FBY_DONE && marks == 8);
 	EXPECT(fby_volume_mark(sp, 0, FBY_MARK_SET, &marks) == FBY_DONE && marks == 9);
 	/* If a record is unreadable, its share may be anywhere. */

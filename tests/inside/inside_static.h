@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * inside_static.h - a pool of its own with one share of 7 slots; a volume of 15 blocks, so
- * that blocks 0, 7 and 14 have slot 0.  Each file that includes it has one.
+ * inside_static.h - a pool with one share of 7 slots, and a volume of 15 blocks, so that blocks 0,
+ * 7 and 14 have slot 0.  Each file that includes it has its own pool.
  */
 #ifndef INSIDE_STATIC_H
 #define INSIDE_STATIC_H
@@ -77,7 +77,7 @@ static inline void make(void)
 	EXPECT(attach() == FBY_DONE && ST->slots == SLOTS);
 }
 
-/* As a process that dies leaves it. */
+/* Opens the pool again, as after the death of a process. */
 static inline void again(void)
 {
 	EXPECT(opened(true) == FBY_DONE);
@@ -102,7 +102,7 @@ static inline int put_part(u64 block, u32 first, u32 n, u8 what)
 	return fby_write(sp, 0, block * P + first, n, data, &done, &wake);
 }
 
-/* The byte that all of the block is; -1: lost, -2: on the origin, -3: anything else. */
+/* Returns the byte that fills the block.  -1: lost, -2: on the origin, -3: anything else. */
 static inline int get(u64 block)
 {
 	u8 data[FBY_PAGE], origin, lost;
@@ -150,7 +150,7 @@ static inline u8 *newest(u32 slot)
 	return page(slot, (line(slot)->control & FBY_SC_NEWEST) != 0);
 }
 
-/* Runs destage to its end; origin_has holds what the origin got, by block. */
+/* Runs destage to its end.  origin_has holds the origin's content, by block. */
 static int origin_has[VOLUME_BLOCKS];
 static u64 now_ns = 1000000;
 
@@ -207,7 +207,8 @@ static inline void restore(void)
 	memcpy(small.base, kept, small.size);
 }
 
-/* Block 0 was 1 and is 2; in slot 1 block 1 is 3 and block 8 is 4.  Settled. */
+/* Writes 1 and then 2 to block 0, and 3 to block 1 and 4 to block 8, which share slot 1.  All are
+ * settled. */
 static inline void fill(void)
 {
 	make();

@@ -11,7 +11,7 @@
 
 #include "inside_static.h"
 
-/* A line or a head of which nothing is left. */
+/* Nothing is left of a line, or of a head. */
 static void gone(void)
 {
 	fill();
@@ -62,7 +62,7 @@ static void wiped(void)
 	}
 }
 
-/* Both pages of a slot are lost: others are told so, and each is healed by a whole write. */
+/* Both pages of a slot are lost.  Others are told, and a whole write heals each block. */
 static void both_lost(void)
 {
 	fill();
@@ -76,8 +76,8 @@ static void both_lost(void)
 	EXPECT(origin_has[8] == 5 && put(1, 6) == FBY_DONE && get(1) == 6 && sound());
 }
 
-/* A line that cannot be read does not tell what was counted: after a whole write to its
- * slot an attach counts anew, so that the page is not passed over. */
+/* A line that cannot be read does not show what was counted.  After a whole write to its slot an
+ * attach counts anew, so that the page is not missed. */
 static void counted_anew(void)
 {
 	struct fby_volume_info info;
@@ -97,8 +97,8 @@ static void counted_anew(void)
 	volume_sectors = VOLUME_BLOCKS * P;
 }
 
-/* A drain counts anew what is doubtful, so that the volume is known to be empty; not while a
- * writer has a stripe, which counts by what was known. */
+/* A drain counts doubtful slots anew, so that the volume is known to be empty.  It does not do so
+ * while a writer has a stripe, because that writer counts by the old state. */
 static void counted_in_use(void)
 {
 	struct fby_volume_info info;
@@ -129,7 +129,8 @@ static void counted_in_use(void)
 	volume_sectors = VOLUME_BLOCKS * P;
 }
 
-/* A cut between the two control words of a slot, or damage to one: the survey makes them one. */
+/* A cut between the two control words of a slot, or damage to one, leaves them different.  The
+ * survey makes them equal. */
 static void one_word(void)
 {
 	const u64 bits = (1ull << FBY_SC_CHECK_SHIFT) - 1;
@@ -185,7 +186,7 @@ static void told_again(void)
 	EXPECT(get(0) == -1 && lost_now() == 1 && lost_listed() == 1);
 }
 
-/* Two lists at once, and a block that is found lost meanwhile. */
+/* Two lists are read at once, and a block is found lost meanwhile. */
 static void listed_at_once(void)
 {
 	struct fby_report_block blocks[64];
@@ -236,7 +237,7 @@ static void bad_for_a_time(void)
 	}
 }
 
-/* The last block is not a whole one: all that the origin has of it is as good. */
+/* The last block is not a whole one.  The origin's part of it is enough. */
 static void last_block(void)
 {
 	u8 data[FBY_PAGE], origin, lost;
@@ -263,7 +264,7 @@ static void last_block(void)
 	volume_sectors = VOLUME_BLOCKS * P;
 }
 
-/* Each copy of the head has a page of its own, which may be lost as a whole. */
+/* Each copy of the head has a page of its own.  One of these pages is lost as a whole. */
 static void head_pages(void)
 {
 	for (u32 which = 0; which < 2; which++) {
@@ -291,8 +292,8 @@ static void partly(void)
 	EXPECT(origin_has[0] == 5 && get(0) == -1 && put(0, 6) == FBY_DONE && get(0) == 6 && sound());
 }
 
-/* A lost page that was written over is not forgotten if that write is torn, though the other
- * page of the slot has gone to the origin meanwhile. */
+/* A lost page is overwritten, and that write is torn.  The loss is not forgotten, though the other
+ * page of the slot has been destaged meanwhile. */
 static void over_torn(void)
 {
 	for (u32 released = 0; released < 2; released++) {
@@ -330,7 +331,7 @@ static void another_page(void)
 	sp->space.opt.read_only = true;
 	EXPECT(put(3, 4) == -FBY_E_READ_ONLY);
 	sp->space.opt.read_only = false;
-	/* A slot in which writes meet, and whose era has not ended: the next round has it. */
+	/* Writes meet in the slot, and its era has not ended.  The next round takes it. */
 	EXPECT(put(0, 1) == FBY_DONE && put(7, 2) == FBY_DONE && put(14, 3) == FBY_WAIT_SPACE);
 	ST->settled_writes = ST->count[0].writes;
 	drain_step();
@@ -343,7 +344,8 @@ static void another_page(void)
 
 /* --- a torn write, by hand ----------------------------------------------------------------------- */
 
-/* In doubt until the survey: the older content counts; afterwards a bad page is lost. */
+/* Until the survey a torn write is in doubt, and the older content counts.  After the survey a bad
+ * page is lost. */
 static void torn(void)
 {
 	fill();
@@ -362,7 +364,7 @@ static void torn(void)
 	*newest(0) ^= 1;
 	again();
 	EXPECT(get(0) == -1);
-	/* After as many cuts as the head has windows for, attach looks at all. */
+	/* After as many cuts as the head has windows, attach surveys all slots. */
 	for (u32 i = 0; i < FBY_STATIC_WINDOWS; i++) {
 		EXPECT(ST->nwindows == i + 1);
 		again();
@@ -409,7 +411,7 @@ static void fence_beside(struct fby_media *m, u64 at, size_t n)
 	whole->fence(m, at, n);
 }
 
-/* The way that is read is written twice meanwhile; and a write whose fence is yet to come. */
+/* A reader meets two writes to the place that it reads, and a write whose fence is missing. */
 static void beside_writers(void)
 {
 	static u8 data[FBY_PAGE];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_wakes.c - what is due at once and would come later otherwise: who is woken, what
- * is looked at, what is counted.  No data is wrong without it, so nothing else tells.
+ * inside_wakes.c - wakes, looks and counts that are due at once and would otherwise come later.  No
+ * data is wrong without them, so no other test notices.
  */
 #include "inside.h"
 
@@ -21,7 +21,7 @@ static int step(u64 now)
 	return decision;
 }
 
-/* Who waits for space hears of a chunk that the hand found empty. */
+/* A waiter for space is woken if the hand finds an empty chunk. */
 static void swept(void)
 {
 	wake = 0;
@@ -44,7 +44,7 @@ static void left(void)
 	pool_restore();
 }
 
-/* A chunk that is closed while writers get none: destage looks at it. */
+/* If a chunk is closed while writers get none, destage looks at it. */
 static void closed(void)
 {
 	struct fby_slot *slot = &pool->space.slot[0];
@@ -60,8 +60,8 @@ static void closed(void)
 	}
 }
 
-/* Both pages of volume 1 are dead, so its open chunk is free as soon as it is closed; and writers
- * wait for that. */
+/* Both pages of volume 1 are dead, so its open chunk is free as soon as it is closed.  Writers wait
+ * for that. */
 static void closes_free(void)
 {
 	wake = pool->space.wake_owed = 0;
@@ -77,8 +77,9 @@ static bool freed(u32 told)
 	return free && (told & FBY_WAKE_SPACE);
 }
 
-/* Whoever closes a chunk that becomes free tells those who wait for one, or leaves word for the next
- * step of destage: a slot by itself, a detach and the end of the pool, which a busy slot refuses. */
+/* A call that closes a chunk which becomes free wakes the waiters, or leaves that to the next step
+ * of destage.  The calls are a slot's own close, a detach, and the close of the pool, which a busy
+ * slot refuses. */
 static void closed_and_free(void)
 {
 	struct fby_slot *slot = pool->space.slot;
@@ -96,7 +97,7 @@ static void closed_and_free(void)
 	slot[1].busy = 1;
 	EXPECT(fby_pool_close(pool) == -FBY_E_BUSY);
 	EXPECT(freed(pool->space.wake_owed));
-	/* One that opens a chunk frees what it finds empty on the way. */
+	/* A call that opens a chunk frees empty chunks that it passes. */
 	closes_free();
 	slot->busy = 1;
 	fby_slot_close(&pool->space, slot, 1, &(u32){ 0 });
@@ -108,7 +109,7 @@ static void closed_and_free(void)
 	pool_restore();
 }
 
-/* A chunk of the reserve: writers of the volume may use the room in it. */
+/* If a chunk of the reserve is opened, writers of the volume may use the room in it. */
 static void reserve_opened(void)
 {
 	static const u32 flags[] = { 0, FBY_BEGIN_RESERVE, FBY_BEGIN_RELOCATE };
@@ -123,7 +124,7 @@ static void reserve_opened(void)
 	}
 }
 
-/* A writer that fills its chunk while others get none has destage look at it. */
+/* If a writer fills its chunk while others get none, destage looks at the chunk. */
 static void filled(void)
 {
 	static u8 buffer[FBY_PAGE];
@@ -137,8 +138,8 @@ static void filled(void)
 	pool_restore();
 }
 
-/* An open chunk with a lost block stays open when all else is on the origin: its room may be all
- * that the volume can write to.  One without any page is freed, and who waits hears of that. */
+/* An open chunk with a lost block stays open when everything else is on the origin.  Its room may
+ * be all that the volume can write to.  A chunk without a page is freed, and waiters are woken. */
 static void lost_stays_open(void)
 {
 	struct fby_slot *slot = pool->space.slot;
@@ -194,7 +195,7 @@ static void open_closed(void)
 	}
 }
 
-/* Too much is live: all volumes are looked at in that very step. */
+/* Too many pages are live, so all volumes are examined in the same step. */
 static void pressed(void)
 {
 	u64 now = 5000000000ull;
@@ -225,7 +226,7 @@ static void counted(void)
 	pool_restore();
 }
 
-/* While somebody reads from the origin a quarter of the depth, unless writers are held up. */
+/* While somebody reads from the origin, the depth is a quarter, unless writers are held up. */
 static void depth(void)
 {
 	struct fby_pace *pace = &pool->drain.volume[0].pace;
@@ -239,7 +240,7 @@ static void depth(void)
 	pool_restore();
 }
 
-/* The range of the throttle is of the chunks that are owed to nobody. */
+/* The range of the throttle covers the chunks that are owed to nobody. */
 static void span(void)
 {
 	struct fby_span r;
@@ -261,8 +262,8 @@ static void span(void)
 	pool_restore();
 }
 
-/* The range goes a step at a time to where the volume has it that wants it the lowest, of those
- * that are attached and hold half of a share and more. */
+/* The range moves a step at a time to the lowest place that a volume wants.  Only attached volumes
+ * that hold at least half of a share count. */
 static void lowest_of_those_who_hold_much(void)
 {
 	struct fby_owner *v = pool->space.owner;
@@ -292,7 +293,8 @@ static void lowest_of_those_who_hold_much(void)
 	pool_restore();
 }
 
-/* Dirty pages of volume 0 that are so far on the way from the start of the range to its top. */
+/* Makes pages of volume 0 dirty.  Their number lies at `thousandths` of the way from the start of
+ * the range to its top. */
 static void dirty(u32 thousandths)
 {
 	struct fby_span r = fby_throttled_span(&pool->space);
@@ -309,8 +311,8 @@ static u32 judged(u32 thousandths, enum fby_copies copies)
 	return pool->space.owner[0].tight;
 }
 
-/* A volume asks for a step from where the range is, up or down, while what is dirty is near the
- * middle of it; for none up where chunks are few, and for one down where few of them are free. */
+/* A volume asks for a step of the range, up or down, while its dirty pages are near the middle.  It
+ * asks for none up if there are few chunks, and for one down if few of them are free. */
 static void asks_for_a_step(void)
 {
 	struct fby_space *space = &pool->space;
@@ -346,7 +348,7 @@ static void asks_for_a_step(void)
 	pool_restore();
 }
 
-/* A pool that was full when it was opened is not more than half on the way to the top. */
+/* In a pool that was full when it was opened, the range starts at most half way to the top. */
 static void starts_where_it_was(void)
 {
 	struct fby_space *space = &pool->space;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * broken_loops.c - Goal: what goes on after a failed assertion, as in the kernel, ends, and stays in
- * the pool's memory.  Method: the index and the end of a request in user space, with a page that is
- * in no chain, and the number of a volume that there is not.
+ * broken_loops.c - Goal: code that continues after a failed assertion, as it does in the kernel,
+ * ends and stays in the pool's memory.  Method: the index and the end of a request in user space.
+ * The index has a page that is in no chain; the request has the number of a volume that does not
+ * exist.
  */
 #include "core/drain/destage.c"
 

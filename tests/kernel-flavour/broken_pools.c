@@ -46,7 +46,7 @@ static void add(struct fby_linux_pool *p, const char *name, const struct fby_med
 	fby_linux_pool_add(p);
 }
 
-/* Which is broken, and what names it in the warning. */
+/* Checks which pool is broken, and what names it in the warning. */
 static void expect(const char *what, const void *in, bool breaks_a, bool breaks_b, const char *named)
 {
 	a.broken = b.broken = false;

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: whichever way a program by map-run writes, and whichever way it asks that this be
-# durable, what was acknowledged is there after the program is killed; or the call gives an error.
-# Method: tests/mount/durable.c makes each way to write x each way to ask.  Each cell is a
-# process, which notes elsewhere what was acknowledged and then kills itself; the next one recovers
-# the pool.  On a pool that is served the server keeps what was not synced, so it is killed, too:
-# some of the cells, since each needs a new server.  Before all that nobody asks and all is noted:
-# each cell that writes bytes must be found lost.
+# Goal: a program by map-run may write in any way, and ask in any way that this be durable.  Then
+# what was acknowledged is there after the program is killed, or the call gives an error.
+# Method: tests/mount/durable.c makes each way to write x each way to ask.  Each cell is a process,
+# which notes elsewhere what was acknowledged and then kills itself.  The next one recovers the
+# pool.  On a pool that is served the server keeps what was not synced, so the server is killed,
+# too.  That is done for some of the cells, since each needs a new server.  Before all that nobody
+# asks and all is noted: each cell that writes bytes must be found lost.
 #
-#	acknowledged.sh [EVERY]	every so many cells with a server (11)
+#	acknowledged.sh [EVERY]	one cell in EVERY with a server (11)
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -16,11 +16,12 @@ gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/durable" "$root/test
 make_map 256M 128M
 every=${1:-11}
 
-# What the manual refuses: calls by which the kernel alone would write or sync.
+# The manual says that these are refused: calls by which the kernel alone would write or
+# sync.
 refused_ways='splice|sendfile|copy_file_range|[a-z-]*-uring|[a-z-]*-aio'
 refused_asks='aio|uring'
 
-# cells EVERY FORGET: every so many cells, and what is there.
+# cells EVERY FORGET: runs one cell in EVERY, and checks what is there.
 cells() {
 	local forget=$2 way ask code unexpected
 	rm -rf "$work/files" "$work/record"

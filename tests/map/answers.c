@@ -5,6 +5,7 @@
  * Method: it says each answer; run.sh compares what it says with and without map-run.
  *
  *	answers all FILE       one line for each call
+ *	answers limit FILE     a limit for the size of files that the program was started with
  *	answers users FILE     root's file, in a thread that acts as another user for a while
  *	answers stdio FILE     a file as stdout: printf is not lost in silence
  */
@@ -91,11 +92,47 @@ static void vectors(int fd)
 	says("position", lseek(fd, 0, SEEK_CUR));
 }
 
-static void lock(int fd, const char *mode)
+/* Tests fcntl(2): the commands that are no locks, and those of locks with wrong arguments. */
+static void commands(int fd)
+{
+	struct flock by_pid = { .l_type = F_RDLCK, .l_pid = 1 };
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 100, .l_len = 1 };
+	int again = dup(fd), other;
+
+	says("F_OFD_SETLK with a process", fcntl(fd, F_OFD_SETLK, &by_pid));
+	says("F_OFD_GETLK with a process", fcntl(fd, F_OFD_GETLK, &by_pid));
+	says("F_OFD_SETLKW", fcntl(fd, F_OFD_SETLKW, &lock));
+	says("F_OFD_SETLK by a duplicate", fcntl(again, F_OFD_SETLK, &lock));
+	says("F_OFD_GETLK by a duplicate", fcntl(again, F_OFD_GETLK, &lock));
+	printf("%d\n", lock.l_type);
+	lock.l_type = F_UNLCK;
+	says("unlock", fcntl(again, F_OFD_SETLK, &lock));
+	says("F_GETOWN", fcntl(fd, F_GETOWN));
+	says("F_GETSIG", fcntl(fd, F_GETSIG));
+	says("F_GETLEASE", fcntl(fd, F_GETLEASE));
+	says("F_NOTIFY", fcntl(fd, F_NOTIFY, DN_MODIFY));
+	says("F_GETPIPE_SZ", fcntl(fd, F_GETPIPE_SZ));
+	says("F_SETPIPE_SZ", fcntl(fd, F_SETPIPE_SZ, 4096));
+	says("F_SETFD", fcntl(fd, F_SETFD, FD_CLOEXEC));
+	says("F_GETFD", fcntl(fd, F_GETFD));
+	other = fcntl(fd, F_DUPFD, 100);
+	says("F_DUPFD", other);
+	says("F_GETFD", fcntl(other, F_GETFD));
+	close(other);
+	other = fcntl(fd, F_DUPFD_CLOEXEC, 100);
+	says("F_DUPFD_CLOEXEC", other);
+	says("F_GETFD", fcntl(other, F_GETFD));
+	close(other);
+	says("F_DUPFD past the limit", fcntl(fd, F_DUPFD, -1));
+	close(again);
+}
+
+/* Tests the kernel's locks of processes, or of descriptions. */
+static void lock(int fd, const char *mode, size_t from)
 {
 	static const short types[] = { F_RDLCK, F_WRLCK, F_UNLCK, 7 }, whence[] = { SEEK_SET, SEEK_CUR, SEEK_END, 9 };
 	static const long starts[] = { 0, -5, 100, INT64_MAX }, lengths[] = { 0, 10, -3, -300, INT64_MAX };
-	static const int what[] = { F_SETLK, F_GETLK };
+	static const int what[] = { F_SETLK, F_GETLK, F_OFD_SETLK, F_OFD_GETLK };
 	size_t i, j, k, l, m;
 	char name[64];
 
@@ -103,14 +140,14 @@ static void lock(int fd, const char *mode)
 		for (j = 0; j < 4; j++)
 			for (k = 0; k < 4; k++)
 				for (l = 0; l < 5; l++)
-					for (m = 0; m < 2; m++) {
+					for (m = from; m < from + 2; m++) {
 						struct flock f = { .l_type = types[i], .l_whence = whence[j],
 								   .l_start = starts[k], .l_len = lengths[l] };
 
 						snprintf(name, sizeof(name), "lock %s %zu %zu %zu %zu %zu", mode, i, j, k, l, m);
 						errno = 0;
 						says(name, fcntl(fd, what[m], &f));
-						if (what[m] == F_GETLK)
+						if (what[m] == F_GETLK || what[m] == F_OFD_GETLK)
 							printf("%d\n", f.l_type);
 					}
 }
@@ -147,7 +184,8 @@ static void counts(int signal)
 	signals += signal == SIGXFSZ;
 }
 
-/* A write past the limit of the process for the size of files: the rest of it, then a signal. */
+/* A write passes the limit of the process for the size of files.  The rest of it is written, then
+ * there is a signal. */
 static void limited(const char *path)
 {
 	const struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY }, some = { 10000, RLIM_INFINITY };
@@ -183,24 +221,46 @@ static void limited(const char *path)
 	CHECK(close(fd) == 0);
 }
 
+/* The limit that a script has set. */
+static void started_with_limit(const char *path)
+{
+	char bytes[8] = "limited";
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	struct rlimit limit;
+
+	CHECK(fd >= 0 && signal(SIGXFSZ, counts) != SIG_ERR);
+	CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY);
+	says("within", pwrite(fd, bytes, 8, (long)limit.rlim_cur - 8));
+	says("a part", pwrite(fd, bytes, 8, (long)limit.rlim_cur - 5));
+	says("none", pwrite(fd, bytes, 8, (long)limit.rlim_cur));
+	says("signals", signals);
+	CHECK(close(fd) == 0);
+}
+
 static void all(const char *path)
 {
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads = open(path, O_RDONLY), writes = open(path, O_WRONLY);
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads, writes;
 
-	CHECK(fd >= 0 && reads >= 0 && writes >= 0 && ftruncate(fd, 4 * PAGE) == 0);
+	CHECK(fd >= 0 && ftruncate(fd, 4 * PAGE) == 0);
+	/* The file is open once. */
+	commands(fd);
+	lock(fd, "both, of descriptions", 2);
+	reads = open(path, O_RDONLY);
+	writes = open(path, O_WRONLY);
+	CHECK(reads >= 0 && writes >= 0);
 	ready(fd, "read and write");
 	ready(reads, "read");
 	ready(writes, "write");
 	vectors(fd);
-	lock(fd, "both");
-	lock(reads, "reads");
-	lock(writes, "writes");
+	lock(fd, "both", 0);
+	lock(reads, "reads", 0);
+	lock(writes, "writes", 0);
 	CHECK(close(reads) == 0 && close(writes) == 0 && close(fd) == 0);
 	spliced(path);
 	limited(path);
 }
 
-/* For a call by path, and for times, the rights of the moment count. */
+/* A call by path, and a call that sets times, uses the present rights of the thread. */
 static void by_path(int fd, const char *path)
 {
 	const struct timespec times[2] = { { 1000000, 0 }, { 2000000, 0 } };
@@ -222,8 +282,8 @@ static void by_path(int fd, const char *path)
 	says("written", st.st_mtime < 10000000 ? st.st_mtime : 0);
 }
 
-/* With an open descriptor the rights of the moment do not count.  A growth past the room opens the
- * file again. */
+/* A call with an open descriptor does not depend on the present rights.  A growth past the room
+ * opens the file again. */
 static void as_another(const char *path, int by_files)
 {
 	enum { NOBODY = 65534, MIB = 1 << 20 };
@@ -272,7 +332,7 @@ static void as_stdout(const char *path)
 	} else {
 		CHECK(is_mapped_run() && errno == EBUSY && printf("as it was\n") == 10 && fflush(stdout) == 0);
 	}
-	/* Another way does not help either. */
+	/* Another way to open it does not help either. */
 	close(0);
 	kept = dup(fd);
 	CHECK(kept == 0 || (is_mapped_run() && kept == -1 && errno == EBUSY));
@@ -288,6 +348,8 @@ int main(int argc, char **argv)
 	CHECK(argc == 3);
 	if (strcmp(argv[1], "all") == 0)
 		all(argv[2]);
+	else if (strcmp(argv[1], "limit") == 0)
+		started_with_limit(argv[2]);
 	else if (strcmp(argv[1], "users") == 0)
 		for (i = 0; i < 2; i++)
 			as_another(argv[2], i);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * A program that changes its own file, while that is open, in a way that a recovery could take for
- * somebody else's: it sets the times, or renames the directory.  Then it stores a number, syncs it
- * and says it; again and again, until it is killed.
+ * A program that changes its own file while the file is open, in a way that a recovery could take
+ * for another program's. It sets the times, or renames the directory.  Then it stores a number,
+ * syncs it and reports it, again and again, until it is killed.
  *
  *	changes WAY DIRECTORY/NAME
  */

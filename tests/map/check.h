@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Shared by the programs that map-run runs. */
+/* Functions for the programs that map-run runs. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

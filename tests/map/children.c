@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
  * Goal: a child of a process that maps files onto a pool has no byte of the pool, by an address or
- * by a descriptor, before and after it drops its rights and executes another program.
- * Method: the parent stores a word, syncs it, and notes where it has the pool mapped.  Each
- * kind of child looks at all of these addresses, at its own list of mappings, and at each
- * descriptor that it has.  Then children are forked while another thread opens and closes the
- * pool.  By map-run, a file that was closed can be opened at once, whatever children there are.
+ * by a descriptor.  This holds before and after the child drops its rights and executes another
+ * program.
+ * Method: the parent stores a word, syncs it, and notes where it has the pool mapped.  Each kind of
+ * child looks at all of these addresses, at its own list of mappings, and at each descriptor that
+ * it has.  Then children are forked while another thread opens and closes the pool.  By map-run, a
+ * file that was closed can be opened at once, whatever children there are.
  *
  *	children alone POOL FILE	by the library (compiled with -DLIBRARY)
  *	children run POOL FILE		by forebay map-run
@@ -57,7 +58,7 @@ static void must(int is, const char *what, int line)
 }
 #define MUST(what) must((what) != 0, #what, __LINE__)
 
-/* Mappings of the pool in this process; `note`: remembers them. */
+/* Counts mappings of the pool in this process.  `note`: remembers them. */
 static int mapped(int note)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -84,7 +85,7 @@ static int mapped(int note)
 	return n;
 }
 
-/* Pages at the parent's addresses that this process can touch. */
+/* Counts the pages at the parent's addresses that this process can touch. */
 static long touchable(void)
 {
 	long n = 0;
@@ -98,7 +99,7 @@ static long touchable(void)
 	return n;
 }
 
-/* Descriptors by which the pool, or the parent's memory, can be reached. */
+/* Counts descriptors by which the pool, or the parent's memory, can be reached. */
 static int reachable(const char *who)
 {
 	DIR *dir = opendir("/proc/self/fd");
@@ -201,7 +202,8 @@ static int other_children(void)
 	if (pid == 0)
 		_exit(child("grandchild", 0) | child("grandchild that drops its rights", geteuid() ? 0 : DROPS));
 	wrong |= ended(pid);
-	/* It is made past the C library, which runs no handler: it has no memory. */
+	/* This child is made without the C library, which runs no handler.  It has no memory of the
+	 * pool. */
 	pid = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
 	if (pid == 0)
 		_exit(mapped(0) || touchable());
@@ -217,7 +219,7 @@ static int all_children(void)
 	int wrong = 0;
 
 	mapped(1);
-	/* Else nothing could be found. */
+	/* Without these the test could find nothing. */
 	MUST(nranges > 0 && touchable() > 0);
 	wrong |= child("child", 0);
 	wrong |= child("child that executes", EXECUTES);
@@ -226,7 +228,7 @@ static int all_children(void)
 		wrong |= child("child that drops its rights and executes", DROPS | EXECUTES);
 	}
 	wrong |= other_children();
-	/* The parent has it still. */
+	/* The parent still has the memory. */
 	MUST(touchable() > 0);
 	return wrong;
 }
@@ -316,7 +318,8 @@ static void *spawn(void *unused)
 	return NULL;
 }
 
-/* Opens that fail, though this process alone has the file: a child has what it had for a while. */
+/* Opens fail although this process alone has the file, because a child has its parent's descriptors
+ * for a while. */
 static int refused(int times)
 {
 	int n = 0;
@@ -336,7 +339,7 @@ static int opens(void)
 	pthread_t thread;
 	pid_t pid;
 
-	/* A child that was forked with the file open, and stays. */
+	/* This child was forked with the file open, and stays. */
 	MUST(fd >= 0);
 	pid = fork();
 	if (pid == 0)
@@ -345,7 +348,7 @@ static int opens(void)
 	MUST(pid > 0 && close(fd) == 0);
 	lives = refused(10);
 	MUST(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
-	/* Children of another thread that are about to execute a program. */
+	/* Another thread's children are about to execute a program. */
 	atomic_store(&over, 0);
 	MUST(pthread_create(&thread, NULL, spawn, NULL) == 0);
 	spawns = refused(60);

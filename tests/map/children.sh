@@ -7,13 +7,13 @@
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root: no child can drop its rights"
 need cargo
-# Another build is to be named: nothing is tested of an older one by mistake.
+# The caller has to name another build, so that no older build is tested by mistake.
 libraries=${FOREBAY_BUILT:-$root/target/release}
 [ -n "${FOREBAY_BUILT:-}" ] || (cd "$root" && cargo build -q --release -p forebay-map-c) || fail "libforebay-map does not build"
 make_map 48M 24M
 compile children
 mv "$work/children" "$work/program"
-# Who has dropped its rights executes it, too.
+# A child that has dropped its rights executes it, too.
 chmod 711 "$work"
 ln -s "$libraries/libforebay_map_c.so" "$work/libforebay-map.so.0"
 compile children -DLIBRARY -I "$root/crates/forebay-map-c/include" "$work/libforebay-map.so.0" -Wl,-rpath,"$work"

@@ -122,7 +122,7 @@ static void others(void)
 	if (is_mapped_run() && now() - begun > 1.5)
 		fprintf(stderr, "mmap and munmap of a file wait %.1f s for a close of another one\n", now() - begun);
 	CHECK(now() - begun <= 1.5);
-	/* A third file is opened, gets more room than it had, and is closed. */
+	/* A third file is opened, gets more room, and is closed. */
 	begun = now();
 	snprintf(name, sizeof(name), "%s.3.map", path);
 	for (i = 0; i < 3; i++) {
@@ -251,7 +251,7 @@ static void mute(void)
 	fflush(stdout);
 	while (read(STDIN_FILENO, &c, 1) == 1)
 		;
-	_exit(9); /* The library has ended the program before. */
+	_exit(9); /* The library has ended the program before this. */
 }
 
 static void took(const char *what, double begun)

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a close of one file, or its write-back for another program, holds up no other file.  Stores to any file before the end of
-# the program are kept, even if the program is killed while it closes the first one.
-# Method: closes.c, with and without map-run; a thread is stopped in its close by ptrace,
-# a file system is frozen, and the server of one is stopped.
+# Goal: a close of one file, or its write-back for another program, holds up no other file.  Stores
+# to any file before the end of the program are kept, even if the program is killed while it closes
+# the first one.
+# Method: closes.c, with and without map-run.  A thread is stopped in its close by ptrace, a file
+# system is frozen, and the server of a file system is stopped.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need mkfs.ext4 fsfreeze
@@ -38,7 +39,7 @@ recover || fail "numbers: not recovered: $(cat "$work/recovered")"
 [ "$(grep -ao first "$work/numbers.map" | wc -l)" = 8 ] || fail "numbers: what was synced is lost"
 say "numbers: passed"
 
-# Other programs read files whose file system is frozen, and one file that is elsewhere.
+# Other programs read files whose file system is frozen, and one file elsewhere.
 slow=8
 truncate -s 64M "$work/image"
 mkfs.ext4 -q "$work/image"
@@ -64,7 +65,7 @@ read=$(timeout 5 head -c 6 "$work/readers.map") || fail "readers: a reader waits
 took=$((($(date +%s%N) - began) / 1000000))
 [ "$read" = stored ] || fail "readers: a reader does not see what was stored: $(cat "$work/says")"
 [ "$took" -lt 1500 ] || fail "readers: a reader waits $took ms for files of a frozen file system"
-# Without this, the readers above would not wait at all.
+# Without a frozen file system the readers above would not wait at all.
 for one in "${waiting[@]}"; do kill -0 "$one" 2>/dev/null || fail "readers: a file of a frozen file system is read before it is written"; done
 fsfreeze -u "$work/frozen"
 for one in "${waiting[@]}"; do wait "$one" || fail "readers: a reader fails"; done
@@ -78,7 +79,7 @@ umount "$work/frozen"
 say "readers: passed"
 
 # The program has a plain file of a server that does not answer, and another program has a mapped
-# file open to read: the library looks whether the program itself has that open.
+# file open to read.  The library checks whether the program itself has the mapped file open.
 silent_server() {
 	mkdir "$work/silent"
 	: >"$work/mounted"
@@ -87,7 +88,7 @@ silent_server() {
 	at_end 'kill -KILL $silent 2>/dev/null'
 	for _ in $(seq 600); do [ ! -s "$work/mounted" ] || break; sleep 0.02; done
 	grep -q mounted "$work/mounted" || fail "silent: $(cat "$work/mounted")"
-	# The kernel learns that the server wants no call at a close.
+	# This close teaches the kernel that the server wants no call at a close.
 	: <"$work/silent/file"
 	: >"$work/said"
 	ROOM=4M mapped timeout -s KILL 20 "$work/closes" silent "$work/silent.map" "$work/silent/file" 0 <"$work/ends" >"$work/said" 2>"$work/says" &
@@ -111,7 +112,7 @@ silent_server() {
 }
 if [ -e /dev/fuse ] && command -v python3 >/dev/null; then silent_server; else skip_part "a server that does not answer" "no /dev/fuse or no python3"; fi
 
-# Nobody reads the program's messages: it goes on, and is ended.
+# Nobody reads the program's messages.  It continues, and is ended.
 : >"$work/said"
 ROOM=4M mapped timeout -s KILL 15 "$work/closes" mute "$work/mute.map" <"$work/ends" >"$work/said" 2>"$work/says" &
 pid=$!

@@ -67,7 +67,7 @@ static int made(const char *name)
 	return fd;
 }
 
-/* Threads of a round begin together, as near as can be. */
+/* The threads of a round begin together, as nearly as possible. */
 static pthread_barrier_t both;
 static volatile int arrived;
 static int two[2];
@@ -111,7 +111,7 @@ static void closes(void)
 		CHECK(two[1] >= 0);
 		pthread_barrier_wait(&both);
 		pthread_barrier_wait(&both);
-		/* The file is open by another description all the time. */
+		/* Another description has the file open all the time. */
 		CHECK(pwrite(kept, &c, 1, 0) == 1);
 		last = made(path);
 		CHECK(pread(last, &c, 1, 0) == 1 && c == (char)i && close(last) == 0);
@@ -167,7 +167,8 @@ static int opened_within;
 static void leaves(int signal)
 {
 	(void)signal;
-	/* A jump within it, wherever it is kept where that goes: it runs still. */
+	/* The handler jumps within itself.  It still runs, wherever the target of the jump is
+	 * stored. */
 	if (sigsetjmp(*within, 0) == 0)
 		siglongjmp(*within, 1);
 	opened_within = open(path, O_RDWR);
@@ -224,7 +225,7 @@ static void waits_for(int signal)
 	sigaddset(&set, signal);
 	for (i = 0; i < 50; i++) {
 		CHECK(kill(getpid(), signal) == 0);
-		/* Long enough for another thread to be the first. */
+		/* The pause lets another thread be the first. */
 		usleep(500);
 		CHECK(sigtimedwait(&set, NULL, &second) == signal);
 	}
@@ -263,7 +264,7 @@ static void *opens_and_closes(void *p)
 	return NULL;
 }
 
-/* Calls that look at what is open, and at what is mapped. */
+/* Makes calls that look at open files and at mappings. */
 static void *maps_nothing(void *p)
 {
 	while (!stop)
@@ -289,7 +290,7 @@ static void forks(void)
 			_exit(pwrite(fd, "child", 5, 0) == 5 && close(fd) == 0 ? 0 : 1);
 		}
 		CHECK(waitpid(child, &status, 0) == child);
-		/* A child may have no such file if the parent has one open. */
+		/* A child may not have such a file open if its parent has one. */
 		CHECK(status == 0 || (is_mapped_run() && WIFEXITED(status)));
 		opened += status == 0;
 		n++;
@@ -345,7 +346,7 @@ static void holds(void)
 	strcpy(p + 2 * PAGE, "stored");
 	CHECK(pwrite(fd, "written", 7, 3 * PAGE) == 7);
 	puts("stored");
-	/* It works all the time. */
+	/* The program uses its mapping until its input ends. */
 	CHECK(fcntl(0, F_SETFL, O_NONBLOCK) == 0);
 	for (n = 0; read(0, &c, 1) != 0; n++) {
 		p[PAGE] = (char)n;
@@ -372,7 +373,7 @@ static void fills(void)
 	puts("done");
 }
 
-/* The system call in which a traced process is stopped makes the file. */
+/* A traced process is stopped in the system call that makes the file. */
 static int makes_it(pid_t pid)
 {
 	struct __ptrace_syscall_info info;
@@ -472,7 +473,7 @@ static void writes(const char *name)
 	memset(p + 4 * MIB, 1, 20 * MIB);
 	puts("stored");
 	for (;;) {
-		/* Much is written back. */
+		/* Much data is written back. */
 		other = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
 		CHECK(other != MAP_FAILED && munmap(other, PAGE) == 0);
 		memset(p + 4 * MIB, rand(), 20 * MIB);
@@ -576,7 +577,8 @@ static void others(void)
 	stop = 1;
 	for (i = 0; i < OTHERS; i++) {
 		CHECK(pthread_join(threads[i], NULL) == 0);
-		/* A call that had begun ends, and one that had looked before the close began. */
+		/* A call that had begun ends, and so does one that had looked before the close
+		 * began. */
 		if (is_mapped_run() && during[i] < 4)
 			fprintf(stderr, "%s: %lu calls during the close\n", other_calls[i].name, during[i]);
 		CHECK(!is_mapped_run() || during[i] >= 4);
@@ -595,7 +597,7 @@ static void *stores_and_syncs(void *p)
 	return NULL;
 }
 
-/* The threads of the library, and the system call that each makes. */
+/* The threads of the library, and the system call of each. */
 static struct {
 	pid_t thread;
 	uint64_t call;
@@ -642,7 +644,7 @@ static void traces_numbers(void)
 	pid_t pid;
 	size_t i;
 
-	/* The library gives its lease back for this reader, and looks who has the file. */
+	/* The library releases its lease for this reader, and checks who has the file. */
 	CHECK((int)raw(SYS_openat, AT_FDCWD, P(path), O_RDONLY, 0, 0, 0) >= 0);
 	trace_library();
 	while (time(NULL) < begun + 3) {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: simultaneous acts of several threads, signals and other programs change nothing of
-# what a program sees under `forebay map-run`, and end no program that can go on.
+# Goal: simultaneous acts of several threads, signals and other programs change nothing of what a
+# program sees under `forebay map-run`.  They end no program that can go on.
 # Method: edges.c, each part with and without map-run.  Meanwhile there are readers, another
 # map-run in another PID namespace and on an overlay, and a full file system.
 . "$(dirname "$0")/../serve/lib.sh"
@@ -23,7 +23,8 @@ for what in $("$edges" list) ; do
 	say "$what: passed $(cat "$work/said")"
 done
 
-# begin_beside NAME ARGUMENTS...: runs it by map-run until it says "stored"; its input is descriptor 9.
+# begin_beside NAME ARGUMENTS...: runs it by map-run until it says "stored".  Its input is
+# descriptor 9.
 begin_beside() {
 	# Clears the words of the program before.
 	: >"$work/said"
@@ -46,7 +47,7 @@ ended() { # sets $code
 }
 fresh() { rm -f "$file" && truncate -s 64K "$file"; }
 
-# Syncs while others read, and while others close files.
+# Syncs run while others read, and while others close files.
 fresh
 begin_beside syncs "$file"
 while kill -0 "$pid" 2>/dev/null; do head -c 100 "$file" >/dev/null; done
@@ -54,7 +55,7 @@ ended
 [ "$code" = 0 ] && grep -q done "$work/said" || fail "syncs: $code $(cat "$work/says")"
 say "syncs beside readers: passed"
 
-# More room while there are a reader and a private mapping.
+# The file gets more room while there are a reader and a private mapping.
 fresh
 begin_beside room "$file"
 exec 8<"$file"
@@ -68,7 +69,8 @@ exec 8<&-
 [ "$(dd if="$file" bs=1M skip=100 count=1 status=none | head -c 5)" = again ] || fail "room: what was written last is lost"
 say "more room beside a reader: passed"
 
-# Another map-run of the file, with another pool, that /proc/locks does not tell of the first.
+# Another map-run has the file, with another pool, and /proc/locks does not show it the first
+# one.
 "$FOREBAY" create "$pool.2" --size 64M --maps 16M >/dev/null
 "$FOREBAY" map add "$pool.2" db >/dev/null
 second() { # FILE COMMAND...: is refused, and the first goes on
@@ -78,12 +80,12 @@ second() { # FILE COMMAND...: is refused, and the first goes on
 		</dev/null >"$work/second" 2>"$work/second.says" || got=$?
 	[ "$got" = 1 ] || fail "the second map-run (${*:2}): $got $(cat "$work/second" "$work/second.says")"
 	grep -q 'is refused' "$work/second.says" || fail "the second is not told: $(cat "$work/second.says")"
-	# Any open that does not wait.
+	# Any open that does not wait is refused.
 	if dd if=/dev/null of="$there" oflag=nonblock conv=notrunc status=none 2>/dev/null; then fail "an open beside the lease"; fi
 	ended
 	[ "$code" = 0 ] && grep -q done "$work/said" || fail "a second map-run (${*:2}) has ended the first: $code $(cat "$work/says")"
 }
-# It is to make the file when the first one makes it.
+# The second program makes the file at the same moment as the first one.
 rm -f "$file" "$work/go"
 mkfifo "$work/go"
 timeout -s KILL 60 "$edges" stops "$file" "$FOREBAY" map-run --pool "$pool.2" --files '*.map' --room 4M -- \
@@ -120,21 +122,21 @@ else
 	skip_part "an overlay" "none can be mounted"
 fi
 
-# A writer that comes while the library looks who was refused.
+# A writer opens the file while the library checks who was refused.
 for ms in 2 10 30 60; do
 	fresh
 	begin_beside writes "$file" "$work/seen"
 	timeout -s KILL 60 "$edges" comes "$file" "$work/seen" $ms >"$work/came" || fail "a writer after one that was refused: $(cat "$work/says")"
 	ended
 	[ "$code" = 6 ] || fail "a writer after one that was refused: $code $(cat "$work/says")"
-	# If the writer came in the one moment in which nothing keeps it out, the rest stays
-	# in the pool.
+	# If the writer came in the only moment in which nothing keeps it out, the rest
+	# stays in the pool.
 	grep -q 'kept in the pool' "$work/says" || [ ! -s "$work/came" ] || fail "it does not see what was stored: $(cat "$work/came" "$work/says")"
 	[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "what it has written is overwritten: $(cat "$work/says")"
 done
 say "a writer after one that was refused: passed"
 
-# The stores cannot be written to the file: that is reported, and they are kept.
+# The stores cannot be written to the file.  That is reported, and the stores are kept.
 mkdir "$work/full"
 if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	at_end "umount -l '$work/full'"
@@ -143,9 +145,9 @@ if mount -t tmpfs -o size=4M tmpfs "$work/full" 2>/dev/null; then
 	dd if=/dev/zero of="$work/full/rest" bs=4K status=none 2>/dev/null || true
 	printf . >&9
 	says more
-	# One that is refused ends nothing, since nobody waits.
+	# A refused open ends no program, since nobody waits.
 	if dd if=/dev/null of="$work/full/edge.map" oflag=nonblock conv=notrunc status=none 2>/dev/null; then fail "an open beside the lease"; fi
-	# The same holds when the kernel has taken the lease.
+	# The same holds when the kernel has revoked the lease.
 	if lease_time_is 1; then
 		sleep 3
 		lease_time_back
@@ -166,7 +168,7 @@ else
 	skip_part "a full file system" "no tmpfs can be mounted"
 fi
 
-# The end of a program, while a thread waits for a file that another program has open.
+# A program ends while a thread waits for a file that another program has open.
 fresh
 exec 8>"$work/other.map"
 begin_beside leaves "$file" "$work/other.map"
@@ -178,7 +180,7 @@ exec 8>&-
 [ $((SECONDS - began)) -lt 15 ] || fail "an end beside an open takes $((SECONDS - began)) s"
 [ "$(dd if="$file" bs=1 skip=12288 count=4 status=none | tr -d '\0')" = last ] || fail "what was stored last is lost: $(cat "$work/says")"
 say "an end beside an open: passed"
-# Each close of a shared file takes longer.
+# Each close of a shared file takes longer here.
 start_server
 fresh
 share=--shared

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: a program that ends in any way that runs code of its own keeps what it has stored, and
- * signals, jumps and cancellation leave the library whole.
+ * Goal: a program that ends in any way that runs code of its own keeps what it has stored.
+ * Signals, jumps and cancellation leave the library whole.
  * Method: ends.sh runs each way with and without map-run, and looks at the files.
  *
  *	ends list             the ways to end, each with where it stores last
@@ -92,7 +92,7 @@ static void *exits(void *p)
 	_exit(0);
 }
 
-/* It closes FILE, the last user of that, with much to write to it. */
+/* Closes FILE as its last user, with much to write to it. */
 static void *closes(void *p)
 {
 	long at;
@@ -137,7 +137,7 @@ static void duplicate_beside_close(void)
 		int fd = open(name, O_RDWR | O_CREAT, 0600);
 
 		CHECK(fd >= 0);
-		/* Above the numbers that the others make, which may not be reused for it. */
+		/* The number is above those that the others make, so it is not reused. */
 		duplicated = fcntl(fd, F_DUPFD, 500);
 		CHECK(duplicated >= 500 && close(fd) == 0);
 		usleep((unsigned)(round % 10) * 20);
@@ -147,7 +147,7 @@ static void duplicate_beside_close(void)
 
 static int copy;
 
-/* From a mapping of one file to another file, and back. */
+/* Copies from a mapping of one file to another file, and back. */
 static void *copies(void *p)
 {
 	for (;;) {
@@ -157,7 +157,7 @@ static void *copies(void *p)
 	return p;
 }
 
-/* The thread has blocked SIGSEGV: a touch of a withdrawn mapping would end the program. */
+/* The thread has blocked SIGSEGV, so a touch of a withdrawn mapping would end the program. */
 static void *touches_blocked(void *p)
 {
 	volatile char *at = memory + 2 * MIB;
@@ -235,7 +235,7 @@ static void end(const char *way)
 		store("last, after duplicates");
 		_exit(0);
 	} else if (strcmp(way, "handler-_exit") == 0 || strcmp(way, "handler-exit") == 0) {
-		/* It interrupts what it likes: the library, and the C library's memory. */
+		/* The timer interrupts any code: the library's, and the C library's allocator. */
 		struct itimerval in = { { 0, 0 }, { 0, 3000 } };
 
 		signal(SIGALRM, ends_in_handler);
@@ -281,7 +281,8 @@ static void *acknowledges(void *p)
 
 	for (n = 1;; n++) {
 		*count = n;
-		/* Whoever sees this counts on the store: the program does not end by a kill. */
+		/* A program that sees this counts on the store, because the program does not end by
+		 * a kill. */
 		if (stores_only || (by_msync ? msync(memory, 8 * PAGE, MS_SYNC) : fdatasync(file)) == 0)
 			*acknowledged = n;
 	}
@@ -294,7 +295,7 @@ static void ends_at_once(int signal)
 	_exit(0);
 }
 
-/* The close of this file takes a while, and so does that of another one. */
+/* The close of this file takes a while, and so does the close of another one. */
 static void acks(const char *ack, const char *call)
 {
 	pthread_t thread;
@@ -355,7 +356,7 @@ static void calls(int signal)
 	int fd = open(path, O_RDWR);
 
 	CHECK(fd >= 0 && write(fd, "again", 5) == 5 && close(fd) == 0);
-	/* One that is not open yet: refused by name, and never a deadlock. */
+	/* A file that is not open yet is refused by name, and there is never a deadlock. */
 	char name[512] = "";
 
 	strcat(strcpy(name, path), ".other.map");
@@ -402,7 +403,7 @@ static void signals(void)
 	}
 	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
 	CHECK(signal(SIGALRM, SIG_DFL) == jumps_away && signal(SIGALRM, SIG_IGN) == SIG_DFL);
-	/* All is as it was, and the library can do what needs all of it. */
+	/* Nothing has changed, and the library can do work that needs all of it. */
 	fd = open(path, O_RDWR);
 	CHECK(fd >= 0 && pwrite(fd, "whole", 5, 0) == 5 && fsync(fd) == 0 && memcmp(memory, "whole", 5) == 0);
 	for (n = 3; n < 1024; n++)
@@ -421,7 +422,7 @@ static void catches(int signal)
 	handled++;
 }
 
-/* A handler runs in the child, and of the parent's signals none does. */
+/* A handler runs in the child, and none runs for the parent's signals. */
 static void in_child(void)
 {
 	sigset_t blocked;
@@ -456,7 +457,7 @@ static void catch_in_children(void)
 	int i;
 
 	catch_in_child();
-	/* A signal comes to the parent while it forks. */
+	/* A signal arrives in the parent while it forks. */
 	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
 	for (i = 0; i < 30; i++)
 		catch_in_child();
@@ -568,7 +569,7 @@ static void *sweeps(void *stop)
 	return NULL;
 }
 
-/* By the call for several locks; who wakes it uses the first one. */
+/* Waits by the call for several locks.  The waking thread uses the first lock. */
 static void *waits(void *word)
 {
 	struct futex_waitv one = { .val = 0, .uaddr = (uintptr_t)word, .flags = FUTEX_32 };
@@ -593,7 +594,7 @@ static void wakes(void)
 	CHECK(pthread_join(waiter, NULL) == 0);
 }
 
-/* Nothing is read of as many as the kernel refuses: behind the first one is no memory. */
+/* The kernel refuses so many and reads none of them: there is no memory after the first one. */
 static void too_many(int *word)
 {
 	const size_t counts[] = { 0, 129, 1ul << 31, ~0u };
@@ -608,7 +609,7 @@ static void too_many(int *word)
 	for (i = 0; i < sizeof(counts) / sizeof(*counts); i++)
 		CHECK(syscall(SYS_futex_waitv, last, counts[i], 0, &now, CLOCK_MONOTONIC) == -1 && errno == EINVAL);
 	CHECK(syscall(SYS_futex_waitv, NULL, 1, 0, &now, CLOCK_MONOTONIC) == -1 && errno == EINVAL);
-	/* The kernel counts by 32 bits. */
+	/* The kernel counts with 32 bits. */
 	CHECK(syscall(SYS_futex_waitv, last, (1ul << 32) + 1, 0, &now, CLOCK_MONOTONIC) == -1 && errno == EAGAIN);
 	CHECK(munmap(pages, 8192) == 0);
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a program that ends in any way that runs code of its own keeps what it has stored; signals,
+# Goal: a program that ends in any way that runs code of its own keeps what it has stored.  Signals,
 # jumps, cancellation, handlers in children and locks in a mapping do what they do without us.
 # Method: ends.c, each way with and without map-run, several times where threads race.
 . "$(dirname "$0")/../serve/lib.sh"

@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# kills.sh [N] - N kills (5) of each of four unmodified programs, on a pool of their own,
-# and as many on one that is served.
+# kills.sh [N] - N kills (5) of each of four unmodified programs, on a pool of their own.  It makes
+# as many on a pool that is served.
 # Goal: LMDB's commits, and what a log has synced by msync, are there after kill -9.
-# Method: LMDB of Debian with and without MDB_WRITEMAP, a log that is appended to by a
-# mapping whose file grows, and lines that are written to a file's end, each with an
-# fdatasync, after the last of which only the one under way may follow, zero from a page on.
-# They run by `forebay map-run`.  Within 0.7 s of their first word the program, its server,
-# or both are killed.  After a recovery everything is read without Forebay.  The files stay
-# the same all the time.
+# Method: three kinds of program.  LMDB of Debian, with and without MDB_WRITEMAP. A log that is
+# appended to by a mapping whose file grows.  Lines that are written to a file's end, each with an
+# fdatasync.  After the last line only the one under way may follow, zero from a page on.  They run
+# by `forebay map-run`.  Within 0.7 s of their first word the program, its server, or both are
+# killed.  After a recovery everything is read without Forebay.  The files stay the same all the
+# time.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need mdb_stat mdb_copy

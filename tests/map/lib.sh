@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What the scripts of this directory share, on top of tests/serve/lib.sh: a pool with a map,
+# The part that the scripts of this directory share, on top of tests/serve/lib.sh: a pool with a map,
 # and programs that are run by `forebay map-run`.
 need gcc
 
@@ -23,18 +23,18 @@ compile() { # NAME gcc's arguments...
 	gcc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$work/$1" "$root/tests/map/$1.c" "${@:2}" -pthread || fail "$1.c does not compile"
 }
 
-# With a library that has a destructor of its own.
+# Compiles it with a library that has a destructor of its own.
 compile_ends() {
 	gcc -shared -fPIC -o "$work/libendlib.so" "$root/tests/map/endlib.c" || fail "endlib.c does not compile"
 	compile ends -rdynamic -Wl,--no-as-needed "-L$work" -lendlib "-Wl,-rpath,$work"
 }
 
-# mapped PROGRAM...: files whose names end with .map are mapped; $share: --shared, or nothing.
+# mapped PROGRAM...: maps files whose names end with .map.  $share: --shared, or nothing.
 share=
 # shellcheck disable=SC2086 # an option or none
 mapped() { "$FOREBAY" map-run $share --pool "$pool" --files '*.map' '*.incr.aof' --room "${ROOM:-128M}" -- "$@"; }
 
-# Writes synced data to the files.  A server does it itself, and this waits for it.
+# Writes synced data to the files.  A server does that itself, and this waits for it.
 recover() {
 	local tries
 	[ -n "$server" ] || { "$FOREBAY" map recover "$pool" >"$work/recovered" 2>&1 || { cat "$work/recovered" >&2; return 1; }; return; }
@@ -47,8 +47,8 @@ recover() {
 	return 1
 }
 
-# begin NAME PROGRAM...: runs it by map-run until its first word; sets $pid.  What it says is in
-# $work/NAME.said, and what is told of it in NAME.says.
+# begin NAME PROGRAM...: runs it by map-run until its first word; sets $pid.  Its output is in
+# $work/NAME.said, and messages about it are in NAME.says.
 begin() {
 	local said=$work/$1.said says=$work/$1.says tries
 	: >"$said"
@@ -63,16 +63,16 @@ begin() {
 	fail "$1: it says nothing"
 }
 
-# killed PID: it has been by then.
+# killed PID: kills the process and waits for its end.
 killed() { kill -KILL "$1" 2>/dev/null && { wait "$1" 2>/dev/null || true; }; }
 
-# The last number that NAME has said; the last line may be cut.
+# last_said NAME: the last number that NAME has said; the last line may be incomplete.
 last_said() { sed '$!b; /^[0-9]*$/!d' "$work/$1.said" | tail -n 1; }
 
 # kill_one KIND FILE PROGRAM...: runs it by map-run, and within a second of its first word
-# kills what $ends names: the program (the default), its server, after which the program
-# goes on as long as it can, or both.  Recovers, and leaves the last number that was said in
-# $acknowledged.
+# kills the process that $ends names.  That is the program (the default), its server, after
+# which the program continues as long as it can, or both.  Then it recovers, and leaves the
+# last acknowledged number in $acknowledged.
 kill_one() {
 	local served=$server
 	begin "$1" "${@:3}"

@@ -45,7 +45,7 @@ static void wrong(int line, const char *what, int code)
 			wrong(__LINE__, #call, code_); \
 	} while (0)
 
-/* A call fails with that code, and its text says so much. */
+/* A call fails with that code, and its text contains these words. */
 #define FAILS(expected, words, call)                                                \
 	do {                                                                        \
 		int code_ = (call);                                                 \
@@ -192,7 +192,8 @@ static void content(struct forebay_map_file *f, const char *path)
 	OK(forebay_map_features(f, &features));
 	CHECK(features < 8);
 
-	/* A store is read, and a write is loaded; both are synced, by a range that is not aligned. */
+	/* A read returns stored data, and a load returns written data.  Both are synced, by a range
+	 * that is not aligned. */
 	memcpy(memory + 5000, "stored", 6);
 	OK(forebay_map_read(f, 5000, buffer, 6, &n));
 	CHECK(n == 6 && memcmp(buffer, "stored", 6) == 0);
@@ -224,13 +225,13 @@ static void content(struct forebay_map_file *f, const char *path)
 	OK(forebay_map_size(f, &size));
 	CHECK(size == 7 * MIB + 5);
 
-	/* Dropped: synced data stays, other data is lost. */
+	/* After a drop synced data stays, and other data is lost. */
 	OK(forebay_map_sync(f, 0, FOREBAY_MAP_REST));
 	memcpy(memory + 4 * MIB, "not synced", 10);
 	OK(forebay_map_drop(f, 0, FOREBAY_MAP_REST));
 	CHECK(memory[4 * MIB] == 0 && memcmp(memory + 5000, "stored", 6) == 0);
 
-	/* Locked: not dropped. */
+	/* Locked segments are not dropped. */
 	OK(forebay_map_lock(f, 4 * MIB + 1, 1));
 	memcpy(memory + 4 * MIB, "locked", 6);
 	OK(forebay_map_drop(f, 4 * MIB, 2 * MIB));
@@ -253,7 +254,7 @@ static void *store_and_sync(void *argument)
 		page[turn] = (char)me;
 		OK(forebay_map_sync(f, (uint64_t)me * FOREBAY_MAP_PAGE, FOREBAY_MAP_PAGE));
 	}
-	/* The error is of a thread. */
+	/* The error belongs to a thread. */
 	CHECK(forebay_map_error()[0] == 0);
 	FAILS(FOREBAY_MAP_E_HANDLE, "NULL", forebay_map_sync(NULL, 0, 1));
 	return NULL;
@@ -287,7 +288,7 @@ static void children(struct forebay_map_pool *pool, struct forebay_map_file *f, 
 		exit(0);
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	/* One that touches it is killed. */
+	/* A child that touches the mapping is killed. */
 	child = fork();
 	if (child == 0)
 		_exit(((volatile char *)forebay_map_address(f) + 1)[0] == 0);
@@ -330,7 +331,7 @@ static void files(struct forebay_map_pool *pool, const char *dir)
 	file_has(path, 7 * MIB, "grown");
 }
 
-/* A child that has the file, until it is killed. */
+/* Starts a child that has the file, until it is killed. */
 static pid_t has_file(const char *pool_path, const char *path)
 {
 	struct forebay_map_pool *pool;
@@ -387,7 +388,7 @@ static void neighbours(const char *pool_path, const char *dir, int served)
 		CHECK(strstr(forebay_map_error(), number));
 	}
 	CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
-	/* The server recovers what the child left, or this process does. */
+	/* The server recovers the data that the child left, or this process does. */
 	if (!served)
 		OK(forebay_map_pool_open(pool_path, NULL, &o, &pool));
 	OK(forebay_map_file_open(pool, path, 0, &f));
@@ -424,7 +425,7 @@ static void at_the_signal(int signal)
 	siglongjmp(behind, 1);
 }
 
-/* Why comes before the signal. */
+/* The cause is reported before the signal. */
 static void cannot_be_touched(const char *memory, const char *path)
 {
 	told_path = path;
@@ -459,7 +460,7 @@ static void without_server(const char *pool_path, const char *dir, pid_t server)
 	OK(forebay_map_truncate(grows, MIB + MIB / 2));
 	strcpy((char *)forebay_map_address(grows) + MIB + 10, "grown");
 	ends(server);
-	/* For so long changes of a file are announced already. */
+	/* Changes of a file are already announced for this time. */
 	sleep(2);
 
 	strcpy(memory + 5000, "after!");
@@ -478,14 +479,14 @@ static void without_server(const char *pool_path, const char *dir, pid_t server)
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_file_close(grows));
 	FAILS(FOREBAY_MAP_E_POOL, "has ended", forebay_map_file_close(f));
 	OK(forebay_map_pool_close(pool));
-	/* Nothing is mapped any more: it can be had. */
+	/* Nothing is mapped any more, so the pool is available. */
 	o.flags = FOREBAY_MAP_RECOVER;
 	OK(forebay_map_pool_open(pool_path, NULL, &o, &pool));
 	file_has(path, 5000, "after!");
 	OK(forebay_map_pool_close(pool));
 }
 
-/* Killed with synced data, which the next open or the server recovers. */
+/* A process is killed with synced data, which the next open or the server recovers. */
 static void crash(const char *pool_path, const char *dir, int served)
 {
 	struct forebay_map_options o = { .struct_bytes = sizeof(o), .interval_ms = 1000000 };
@@ -514,7 +515,7 @@ static void crash(const char *pool_path, const char *dir, int served)
 	}
 	o.flags = FOREBAY_MAP_RECOVER;
 	OK(forebay_map_pool_open(pool_path, NULL, &o, &pool));
-	/* A server has it by then. */
+	/* A server has recovered it by then. */
 	if (!served)
 		file_has(path, 12345, "synced");
 	OK(forebay_map_file_open(pool, path, 0, &f));
@@ -523,7 +524,7 @@ static void crash(const char *pool_path, const char *dir, int served)
 	OK(forebay_map_pool_close(pool));
 }
 
-/* Before this one opens anything: children open pools of their own only then. */
+/* Called before this process opens anything, because children open pools of their own only then. */
 static void in_a_process(void (*test)(const char *, const char *, int), const char *pool_path,
 			 const char *dir, int served)
 {

@@ -1,9 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: libforebay-map and its header as a program in C or C++ has them after `make install`.
-# Method: installed to a directory of its own; library.c by gcc and clang, with the shared
-# library and the static one, by what pkg-config says, on a pool of its own and on one that
-# is served, whose server is killed; the header by C++; the names exported.
+# Method: both are installed to a directory of its own. library.c is built by gcc and clang, with
+# the shared library and the static one, by what pkg-config says.  It runs on a pool of its own and
+# on one that is served, whose server is killed.  The header is also compiled by C++, and the
+# exported names are checked.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need gcc g++ clang pkg-config nm
@@ -39,7 +40,7 @@ run() { # NAME COMPILER FLAGS...
 	"$1" -std=gnu11 "${warn[@]}" -o "$work/library" "$root/tests/map/library.c" "${@:2}" || fail "$name: does not compile"
 	LD_LIBRARY_PATH=$there/lib timeout 120 "$work/library" "$pool" "$work" || fail "$name"
 	start_server
-	# It is the program that kills it.
+	# The program kills the server.
 	disown "$server"
 	LD_LIBRARY_PATH=$there/lib timeout 120 "$work/library" "$pool" "$work" "$server" || fail "$name, served"
 	server=''

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: LMDB's commits are there.  Linked to Debian's unmodified liblmdb.
+ * Goal: committed data of LMDB is there.  The program is linked to Debian's unmodified liblmdb.
  *
  *	lmdb run FILE writemap|pwrite          commits, says "N" after each, for ever
  *	lmdb share FILE writemap|pwrite        the same, while others do so too
  *	lmdb watch FILE                        reads all again and again meanwhile, says N
  *	lmdb check FILE                        reads all, says the last N
- *	lmdb bench FILE writemap|pwrite COUNT  commits so many, says how many a second, and the
+ *	lmdb bench FILE writemap|pwrite COUNT  commits COUNT, says how many a second, and the
  *	                                       microseconds of CPU time that each took
  */
 #include <lmdb.h>
@@ -57,7 +57,8 @@ static uint64_t last_of(MDB_txn *txn)
 	return n;
 }
 
-/* Number n, or 0: the next one. Its key has a value full of it, and "count" has it. */
+/* Commits number n, or with 0 the next one.  Its key has a value full of the number, and "count"
+ * has it. */
 static uint64_t commit(uint64_t n)
 {
 	uint64_t k, filled[VALUE / 8];

@@ -169,8 +169,8 @@ static void after(const struct way *way, const char *path)
 	open_and_store(path, &fd);
 	remember(path);
 	past = way->go(path, way->flags);
-	/* The library may need a moment to notice.  What is read or written until then is not
-	 * reported. */
+	/* The library may need a moment to notice.  Reads and writes until then are not reported.
+	 */
 	usleep(300000);
 	printf("went past: %d\n", past);
 }
@@ -187,7 +187,7 @@ static void before(const struct way *way, const char *path)
 	puts(fd < 0 ? "refused" : "mapped");
 }
 
-/* An older mapping whose descriptor is closed. */
+/* An older mapping has no descriptor any more. */
 static void older_mapping(const char *path)
 {
 	int past = by_open(path, O_RDWR), fd;
@@ -207,7 +207,7 @@ static void reader(const char *path)
 	puts("stored");
 	fflush(stdout);
 	CHECK(read(0, &c, 1) == 0);
-	/* It has its lease again, and is as it was. */
+	/* The library has its lease again, and is unchanged. */
 	for (round = 0; round < 100; round++) {
 		p[PAGE] = (char)round;
 		CHECK(msync(p, 4 * PAGE, MS_SYNC) == 0 && pread(fd, &c, 1, PAGE) == 1 && c == (char)round);
@@ -238,7 +238,7 @@ static void grows(const char *path)
 
 	CHECK(fd >= 0 && pwrite(fd, "stored", 6, 2 * PAGE) == 6);
 	puts("stored");
-	/* While somebody reads the file. */
+	/* Somebody reads the file meanwhile. */
 	CHECK(read(0, &c, 1) == 1);
 	for (more = 20; more <= 60; more += 4)
 		CHECK(ftruncate(fd, more << 20) == 0);
@@ -278,7 +278,7 @@ static void busy(const char *path, int longer)
 
 static volatile int in_handler;
 
-/* A handler may have interrupted the C library where it makes a thread. */
+/* A handler may have interrupted the C library while it makes a thread. */
 int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*f)(void *), void *p)
 {
 	int (*make)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
@@ -341,7 +341,7 @@ static void between(const char *path, const char *second)
 	raise(SIGKILL);
 }
 
-/* clone is refused. */
+/* The kernel refuses clone here. */
 static void alone(const char *path)
 {
 	struct sock_filter refuse[] = {

@@ -4,9 +4,9 @@
 # message, and everything that it has stored is in the file.  An earlier user of the file
 # keeps it from being mapped.  Another program that reads waits until everything is in the
 # file.
-# Method: the table of past.c, each way after and before the library's open; older mappings;
-# concurrent readers and writers, a child of the program, a file that grows, and a program
-# that is stopped; another root directory.
+# Method: the table of past.c, each way after and before the library's open.  There are older
+# mappings, concurrent readers and writers, a child of the program, a file that grows, a program
+# that is stopped, and another root directory.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/../serve/lease-time.sh"
@@ -46,7 +46,7 @@ run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "an older mappi
 grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
 say "$ways ways past it: passed"
 
-# Concurrent programs: a reader sees everything and the program goes on; a writer ends it.
+# Concurrent programs: a reader sees everything and the program continues; a writer ends it.
 says() { # WORD: waits until the program has said it
 	for _ in $(seq 400); do grep -q "$1" "$work/said" && return; sleep 0.02; done
 	fail "the program does not say '$1': $(cat "$work/said" "$work/says")"
@@ -68,7 +68,7 @@ beside() { # WHAT COMMAND...: while past.c's WHAT has the file
 	code=0
 	wait "$pid" || code=$?
 }
-# The kernel takes a lease by itself after 45 s.
+# The kernel revokes a lease after 45 s.
 reads() {
 	local began=$SECONDS
 	stored_there || fail "a reader beside the program does not see what was stored"
@@ -85,13 +85,15 @@ reads_twice() { # and the program gets more room for the file before it takes it
 	sleep 0.2
 	exec 8<&-
 	says grown
-	# It has its lease again a tenth of a second after the last reader has closed the file.
+	# The library has its lease again a tenth of a second after the last reader has closed
+	# the file.
 	sleep 0.5
 	reads
 }
 beside grows reads_twice
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader after the file has grown: $code $(cat "$work/says")"
-# While it gets more room its locks stay: a reader that waits for one does not get it.
+# The locks stay while the file gets more room, so a reader that waits for a lock does not
+# get it.
 locks() {
 	local locker
 	rm -f "$work/taken"
@@ -113,7 +115,8 @@ beside reader writes
 [ "$code" = 6 ] && stored_there || fail "a writer beside the program: $code $(cat "$work/says")"
 grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
 tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
-# The program does not answer in time: the kernel lets the writer go on, and the program ends.
+# The program does not answer in time.  The kernel lets the writer continue, and the program
+# ends.
 by_force() { # COMMAND...
 	kill -STOP "$pid"
 	lease_time_is 1
@@ -139,8 +142,7 @@ if lease_time_is 1 && lease_time_back; then
 		pid=$!
 		says stored
 	}
-	# A writer by force beside syncs and writes: no recovery overwrites others' data unless told
-	# to.
+	# A writer by force meets syncs and writes.  No recovery overwrites its data unless told to.
 	for ((try = 0; try < 8; try++)); do
 		how=stays
 		[ $((try % 2)) = 0 ] || how=grows
@@ -159,7 +161,7 @@ if lease_time_is 1 && lease_time_back; then
 		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: what a writer by force has written is written over: $(cat "$work/says" "$work/recovered")"
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
-	# A program that is killed before it goes on.
+	# The program is killed before it continues.
 	for how in stays grows; do
 		lease_time_is 2
 		busies $how
@@ -172,7 +174,8 @@ if lease_time_is 1 && lease_time_back; then
 		[ "$(dd if="$file" bs=1 skip=20580 count=5 status=none)" = other ] || fail "$how: after a kill what a writer by force has written is written over: $(cat "$work/recovered")"
 		"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 	done
-	# Who has opened the file by force, and has not written to it yet, is not disturbed unasked.
+	# Another program has opened the file by force and has not written to it yet.  A recovery
+	# leaves the file alone unless told to.
 	opens() { exec 7>>"$file"; }
 	beside reader by_force opens
 	[ "$code" = 6 ] || fail "an open by force: $code $(cat "$work/said" "$work/says")"
@@ -187,8 +190,8 @@ else
 fi
 say "programs beside it: passed"
 
-# A program that changes its user.  It ends before that if the new user could not keep the file.
-# HOW and whether it can go back to the user that the file belongs to.
+# A program changes its user.  It ends before that if the new user could not keep the file.
+# Each line has HOW, and whether the program can return to the owner of the file.
 while read -r how back; do
 	for owner in root nobody; do
 		fresh
@@ -207,7 +210,7 @@ while read -r how back; do
 			grep -aq stored "$file" || fail "$how: what was stored before is not in the file"
 		else
 			says stored
-			# An open that does not wait is refused, and the program goes on.
+			# An open that does not wait is refused, and the program continues.
 			if [ $back.$owner != yes.nobody ] && dd if=/dev/zero of="$file" oflag=nonblock conv=notrunc count=1 status=none 2>/dev/null; then
 				fail "$how, a file of $owner: it is opened to write next to the program"
 			fi
@@ -227,7 +230,7 @@ handler no
 other-user yes
 seteuid yes
 END
-# Three users, each of which keeps some of the files.
+# The program has three users, each of which can keep some of the files.
 second=$work/second.map
 for owner in 1 root; do
 	fresh
@@ -245,7 +248,7 @@ for owner in 1 root; do
 	fi
 	stored_there || fail "three users: what was stored is lost"
 done
-# Where it cannot be tried the program ends as well.
+# The program ends as well if the lease cannot be tried.
 fresh
 code=0
 run "$past" alone "$file" >"$work/said" 2>"$work/says" || code=$?

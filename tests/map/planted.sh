@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: run.sh's checks find a preload library that is wrong.
-# Method: a build of it with deliberate mistakes (crates/forebay-map-preload/src/planted.rs),
-# one at a time; program.c by it has to fail, and without a mistake has not to.
+# Method: a build of it with deliberate mistakes (crates/forebay-map-preload/src/planted.rs), one at
+# a time. program.c has to fail with each mistake, and has to pass without one.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -27,6 +27,9 @@ answers() { # WHAT: as of a plain file
 	"$work/answers" "$1" "$work/plain.dat" >"$work/answers.plain" &&
 		mapped timeout 60 "$work/answers" "$1" "$work/answers.map" >"$work/answers.mapped" &&
 		diff "$work/answers.plain" "$work/answers.mapped"
+}
+limit() { # as of a plain file, and the program was started with a limit
+	(ulimit -f 3072 && answers limit)
 }
 ends() {
 	rm -f "$work/end.map"
@@ -115,4 +118,5 @@ finds 26 SecondNameFree calls
 finds 27 PathAsOpener answers users
 finds 28 LimitByNumber answers all
 finds 29 RestIgnored past
-say "29 of 29 mistakes found"
+finds 30 LimitNotRead limit
+say "30 of 30 mistakes found"

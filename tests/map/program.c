@@ -92,7 +92,7 @@ static void reads_and_writes(const char *path)
 	CHECK(pread(fd, a, 1, -1) == -1 && errno == EINVAL);
 	CHECK(fsync(fd) == 0 && fdatasync(fd) == 0 && sync_file_range(fd, 0, 0, 7) == 0 && syncfs(fd) == 0);
 
-	/* Another description has a position of its own, a duplicate has not. */
+	/* Another description has its own position, and a duplicate has not. */
 	other = dup(fd);
 	CHECK(other >= 0 && lseek(fd, 100, SEEK_SET) == 100 && read(other, a, 3) == 3);
 	CHECK(memcmp(a, "abc", 3) == 0 && lseek(fd, 0, SEEK_CUR) == 103);
@@ -137,7 +137,7 @@ static void sizes(const char *path)
 	CHECK(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0);
 	CHECK(pread(fd, &byte, 1, 100) == 1 && byte == 0);
 	CHECK(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0);
-	/* Larger than it was opened for: it gets room. */
+	/* The file grows beyond its size at the open, and gets room. */
 	CHECK(pwrite(fd, "large", 5, 40 * MIB) == 5 && size_of(fd, path) == 40 * MIB + 5);
 	has(fd, 40 * MIB, "large");
 	CHECK(ftruncate(fd, 4 * MIB) == 0);
@@ -165,7 +165,7 @@ static void mappings(const char *path)
 	CHECK(more != MAP_FAILED && memcmp(more, "stored", 6) == 0);
 	memcpy(shared + PAGE, "STORED", 6);
 	CHECK(memcmp(more, "STORED", 6) == 0 && munmap(more, PAGE) == 0);
-	/* A private one has what is there, and its stores are its own. */
+	/* A private mapping has the present content, and its stores are its own. */
 	memcpy(shared + 3 * PAGE, "for all", 7);
 	private = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	CHECK(private != MAP_FAILED && memcmp(private + 3 * PAGE, "for all", 7) == 0);
@@ -177,7 +177,7 @@ static void mappings(const char *path)
 	CHECK(posix_madvise(shared, 4 * MIB, POSIX_MADV_WILLNEED) == 0);
 	CHECK(memcmp(shared + PAGE, "STORED", 6) == 0);
 	CHECK(mprotect(shared, PAGE, PROT_READ | PROT_WRITE) == 0);
-	/* Read into it, and written from it. */
+	/* The kernel reads into the mapping, and writes from it. */
 	reads = open("/dev/zero", O_RDONLY);
 	CHECK(reads >= 0 && read(reads, shared + PAGE, 6) == 6 && close(reads) == 0);
 	CHECK(pread(fd, &byte, 1, PAGE) == 1 && byte == 0);
@@ -251,7 +251,7 @@ static void refused(const char *path)
 		CHECK(fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 0, PAGE) == -1 && errno == EOPNOTSUPP);
 		CHECK(mmap(shared, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED);
 		CHECK(mmap(shared, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED);
-		/* A private mapping of the same file there would take the place of the pool's memory. */
+		/* A private mapping of the same file there would replace the pool's memory. */
 		for (i = 0; i < 2; i++) {
 			const int both = PROT_READ | PROT_WRITE, fixed = MAP_PRIVATE | MAP_FIXED;
 
@@ -259,7 +259,7 @@ static void refused(const char *path)
 			CHECK(syscall(SYS_mmap, shared, PAGE, both, fixed, fd, 0) == -1 && errno == EINVAL);
 		}
 		CHECK(pwrite(fd, "stays", 5, 0) == 5 && fsync(fd) == 0 && memcmp(shared, "stays", 5) == 0);
-		/* As a direct system call it would be acknowledged and not be durable. */
+		/* A direct system call acknowledges it without making it durable. */
 		shared[0] = 'S';
 		CHECK(syscall(SYS_msync, shared, PAGE, MS_SYNC) == 0);
 	}
@@ -267,14 +267,14 @@ static void refused(const char *path)
 	CHECK(rename(path, other) == 0 && rename(other, path) == 0);
 }
 
-/* Somebody's memory ends where the file's mapping begins; MAP_FAILED: it cannot be had. */
+/* Maps other memory that ends where the file's mapping begins.  MAP_FAILED: that is impossible. */
 static char *below(char *shared)
 {
 	return mmap(shared - PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
 		    -1, 0);
 }
 
-/* Reaches into a mapping from elsewhere. */
+/* Tests calls that reach into a mapping from outside. */
 static void from_outside(const char *path)
 {
 	int fd = open(path, O_RDWR), plain;
@@ -295,7 +295,7 @@ static void from_outside(const char *path)
 		CHECK(msync(other, 2 * PAGE, MS_SYNC) == 0 && strcmp(shared + 64, "inside") == 0);
 		CHECK(munmap(other, PAGE) == 0);
 	}
-	/* By a direct system call it is the same file. */
+	/* A direct system call opens the same file. */
 	plain = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR);
 	CHECK(plain >= 0 && pwrite(plain, "INSIDE", 6, 64) == 6 && strcmp(shared + 64, "INSIDE") == 0);
 	CHECK(close(plain) == 0 && munmap(shared, PAGE) == 0 && close(fd) == 0);
@@ -351,7 +351,7 @@ static void across(const char *path)
 	kill(getpid(), SIGKILL);
 }
 
-/* The file that has the name now is another one. */
+/* The file that now has the name is another one. */
 static void replaced(const char *path)
 {
 	static char many[5 * MIB];
@@ -376,7 +376,7 @@ static void *stores(void *shared)
 	return NULL;
 }
 
-/* Number n goes to slot n % SLOTS, and then it is made durable in one way. */
+/* Stores number n in slot n % SLOTS, and then makes it durable in one way. */
 static void count(const char *way, const char *path)
 {
 	int dsync = strcmp(way, "dsync") == 0, writes = strcmp(way, "write") == 0;
@@ -412,7 +412,7 @@ static void count(const char *way, const char *path)
 	}
 }
 
-/* The numbers that must be there: each slot has the last one that went to it. */
+/* Prints the numbers that must be there: each slot has the last number that went to it. */
 static void last(const char *path)
 {
 	uint64_t all[SLOTS], most = 0;
@@ -440,7 +440,7 @@ struct record {
 	uint32_t bytes, check_bytes;
 };
 
-/* How far the records of a log are whole; *n is the last one. */
+/* Returns how far the records of a log are whole; *n is the last one. */
 static size_t log_end(const char *memory, size_t size, uint64_t *n)
 {
 	struct record r;
@@ -457,7 +457,7 @@ static size_t log_end(const char *memory, size_t size, uint64_t *n)
 	return at;
 }
 
-/* Its file grows under the mapping, which was made for all that it will be. */
+/* The file grows under the mapping, which was made for its final size. */
 static void append(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CREAT, 0600), i;
@@ -515,9 +515,8 @@ static void line_of(char *line, uint64_t n)
 	line[LINE - 1] = '\n';
 }
 
-/* The number of bytes of line n that are there, if the rest is zero from the begin of a page on:
- * the new size of an unfinished sync may be durable before its last page.  -1: the line is
- * damaged. */
+/* Returns how many bytes of line n are there, if the rest is zero from the start of a page on: the
+ * new size of an unfinished sync may be durable before its last page.  -1: the line is damaged. */
 static int begun(const char *is, uint64_t n)
 {
 	off_t at = (off_t)(n - 1) * LINE;
@@ -607,7 +606,7 @@ static void closes(const char *path)
 	CHECK(fd >= 0 && write(fd, "closed", 6) == 6 && close(fd) == 0);
 }
 
-/* A child has another program with all of its arguments, some of them on the stack. */
+/* A child executes another program with all of its arguments, some of them on the stack. */
 static void lists(void)
 {
 	static const char says[] = "[ $# = 8 ] && [ $0$1$5$8 = 0158 ]";
@@ -653,7 +652,7 @@ static void forks(const char *path)
 		_exit(*(volatile char *)shared == 'p');
 	}
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-	/* Another program in the child, with the descriptor inherited: by vfork, too. */
+	/* The child executes another program, with the descriptor inherited, also by vfork. */
 	CHECK(system("true") == 0);
 	child = vfork();
 	if (child == 0) {
@@ -687,7 +686,7 @@ static void child_first(const char *path)
 	has(fd, 0, "not synced");
 }
 
-/* What would replace the program is refused, in each form, and so is a new name. */
+/* A call that would replace the program is refused, in each form, and so is a new name. */
 static void keeps(const char *path, char *program)
 {
 	char *argv[] = { program, NULL }, *env[] = { NULL };

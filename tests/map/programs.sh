@@ -3,9 +3,10 @@
 # Goal: real programs do by `forebay map-run` what they do without, and lose nothing that they have
 # acknowledged when they are killed.
 # Method: programs/ has a writer of each, which says a number when its library has made it durable.
-# It writes 40 numbers plainly and by map-run, and both are read plainly; then it is killed KILLS
-# times (10) within a second of its first word, recovered, and read plainly: all that it has said
-# has to be there.  A program that is not on the machine is named; one that map-run refuses, too.
+# The writer writes 40 numbers plainly and by map-run, and both are read plainly.  Then it is killed
+# KILLS times (10) within a second of its first word, recovered, and read plainly: all that it has
+# said has to be there.  A program that is not on the machine is named; one that map-run refuses,
+# too.
 #
 #	programs.sh [KILLS [NAME...]]
 #
@@ -21,7 +22,7 @@ results=${RESULTS:-$work/results}
 : >"$results"
 tried=0 passed=0 itself=0 refused=0 wrong=0 absent=0
 
-# How a writer is run, by its kind.
+# Runs a writer by its kind.
 of_kind() {
 	case $1 in
 	python) run=("${PYTHON:-python3}" "$here/stores.py") ;;
@@ -30,8 +31,8 @@ of_kind() {
 	commands) run=("$here/commands.sh") ;;
 	esac
 }
-# All files of a store are mapped, except for stores whose files stdio or system calls of
-# their own reach: there only some are.
+# All files of a store are mapped.  Of a store whose files stdio or its own system calls
+# reach, only some are.
 declare -A some=([rocksdb]=rocks/*.sst [speedb]=rocks/*.sst [tantivy]='*.store' [redis]='appendonlydir/*.incr.aof')
 by_map_run() { "$FOREBAY" map-run --pool "$pool" --files "${globs[@]}" --room 64M -- "$@"; }
 new_place() {
@@ -52,8 +53,9 @@ why_refused() {
 	} | head -n 1 | sed "s,$dir/,,g; s,$work/,,g" | cut -c 1-160
 }
 
-# killed_plainly NAME: which kill without map-run loses what was acknowledged, or nothing.  A store
-# that may lose it in a moment alone (dbm.dumb, while it renames its index) does so once in 40 kills.
+# killed_plainly NAME: prints which kill without map-run loses acknowledged data, or nothing.  A
+# store that may lose it at one moment only (dbm.dumb, while it renames its index) does so in one of
+# 40 kills.
 killed_plainly() {
 	local i said last
 	for ((i = 1; i <= 20 * kills; i++)); do
@@ -70,7 +72,7 @@ killed_plainly() {
 		[[ $last =~ ^[0-9]+$ ]] && [ "$last" -ge "${said:-0}" ] || { echo $i; return; }
 	done
 }
-# not_here NAME WHY: it is not tried.
+# not_here NAME WHY: notes that it is not tried.
 not_here() {
 	absent=$((absent + 1))
 	told "$1" 'not here' "$2"
@@ -129,7 +131,7 @@ one() { # KIND NAME
 	[ "$plain" = 40 ] && [ "$mapped" = 40 ] || { wrong=$((wrong + 1)); told "$name" WRONG "plainly '$plain', by map-run '$mapped': $(tail -n 1 "$work/dump.says")"; return; }
 	for ((kill = 1; kill <= kills; kill++)); do
 		: >"$work/said"
-		# A process group of its own: all of it is killed.
+		# The program has a process group of its own, so that all of it is killed.
 		setsid "$FOREBAY" map-run --pool "$pool" --files "${globs[@]}" --room 64M -- \
 			"${run[@]}" write "$name" "$dir" >"$work/said" 2>"$work/says" &
 		pid=$!

@@ -68,7 +68,7 @@ static void own_handler(int signal)
 
 static char *_Atomic thread_at;
 
-/* It was there before the file was opened. */
+/* This thread was there before the file was opened. */
 static void *early_thread(void *unused)
 {
 	(void)unused;
@@ -103,7 +103,7 @@ static void refused(int fd, char *p)
 	self = raw(SYS_PIDFD_OPEN, getpid(), 0, 0, 0, 0, 0);
 	CHECK(self < 0 || raw(SYS_PROCESS_MADVISE, self, P(&all), 1, MADV_REMOVE, 0, 0) == -EINVAL);
 	CHECK(raw(SYS_fsync, fd, 0, 0, 0, 0, 0) == -EBADF);
-	/* The same calls by number. */
+	/* The same calls are made by number. */
 	CHECK(syscall(SYS_madvise, p, BYTES, MADV_REMOVE) == -1 && errno == EINVAL);
 	CHECK(syscall(SYS_mmap, p, PAGE, PROT_READ, fixed, -1, 0) == -1 && errno == EINVAL);
 	CHECK(syscall(SYS_mremap, elsewhere, PAGE, PAGE, move, p) == -1 && errno == EINVAL);
@@ -132,10 +132,10 @@ static void calls(const char *path)
 	has(fd, 0, "kept");
 	thread_at = p;
 	CHECK(pthread_join(early, NULL) == 0);
-	/* Signals of the program's own are its own, before and after. */
+	/* The program's own signals reach it, before and after. */
 	CHECK(own_signals == 0 && raise(SIGSYS) == 0 && own_signals == 1);
 	CHECK(signal(SIGSYS, SIG_IGN) == own_handler && raw(SYS_msync, P(p), PAGE, MS_SYNC, 0, 0, 0) == 0);
-	/* Earlier stores are there, though the memory is not. */
+	/* Earlier stores are in the file, though the memory is gone. */
 	strcpy(p + PAGE, "before munmap");
 	CHECK(raw(SYS_munmap, P(p), BYTES, 0, 0, 0, 0) == 0 && fsync(fd) == 0);
 	has(fd, PAGE, "before munmap");
@@ -174,7 +174,7 @@ static void child(const char *path)
 	CHECK(close(fd) == 0);
 }
 
-/* Descriptors of this process but those of the program: no more than 64. */
+/* Lists descriptors of this process without those of the program: no more than 64. */
 static int not_its_own(const int *own, int *found)
 {
 	int fd, n = 0, i;
@@ -188,7 +188,7 @@ static int not_its_own(const int *own, int *found)
 	return n;
 }
 
-/* As a daemon does that trusts nobody. */
+/* The program closes all descriptors, as a cautious daemon does. */
 static void closes(const char *path)
 {
 	int fd, found[64], n, i, plain;
@@ -232,7 +232,7 @@ static void closes(const char *path)
 	CHECK(close(fd) == 0 && close(plain) == 0 && unlink(beside) == 0);
 }
 
-/* Then nothing more is acknowledged, and the other files are as they were. */
+/* Afterwards nothing more is acknowledged, and the other files are unchanged. */
 static void closed(const char *path)
 {
 	int fd, found[64], n, i, plain;
@@ -259,7 +259,7 @@ static void closed(const char *path)
 		CHECK(raw(SYS_msync, P(p), BYTES, MS_SYNC, 0, 0, 0) == -EIO);
 		CHECK(fsync(fd) == -1 && errno == EIO);
 		CHECK(pwrite(fd, "x", 1, 20 * PAGE) == -1 || fsync(fd) == -1);
-		/* One more file of the library's gets none of these numbers. */
+		/* Another file of the library gets none of these numbers. */
 		snprintf(another, sizeof(another), "%s.another.map", path);
 		more = open(another, O_RDWR | O_CREAT | O_TRUNC, 0600);
 		CHECK(more == -1 || pwrite(more, "more", 4, 0) == -1 || fsync(more) <= 0);

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a program sees the same under `forebay map-run` as without.  A program that cannot
 # be followed is refused by name.  Acknowledged data is there after a kill.
-# Method: program.c both ways; programs that are static, of another user or of another C
-# library; children; a second process; raw.c with system calls of its own, and children with
-# and without its library; kills in each of five ways to make data durable.  Then on a pool
-# that is served: the calls, two programs, the end of one, and of the server.
+# Method: program.c both ways.  Programs that are static, of another user or of another C library,
+# children, and a second process are tried. raw.c makes system calls of its own, with children with
+# and without its library.  The program is killed in each of five ways to make data durable.  Then
+# on a pool that is served: the calls, two programs, the end of one, and of the server.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
@@ -25,7 +25,7 @@ for word in 'syscall(' sendfile fopen rename daemon mprotect fallocate; do
 done
 say "calls: passed"
 
-# Several mappings of a file, and sizes that cannot be had.
+# Tests several mappings of a file, and sizes that are not possible.
 for what in mappings random sizes appends child past; do
 	"$work/twice" $what "$work/plain.dat" || fail "twice $what of a plain file"
 	mapped "$work/twice" $what "$work/twice.map" 2>"$work/says" || { cat "$work/says" >&2; fail "twice $what"; }
@@ -37,10 +37,23 @@ done
 rm "$work/twice.map"
 say "mappings and sizes: passed"
 
-# Answers of calls that are made seldom, and a file as stdout.
+# A file whose content the kernel makes when it is read is a plain one.
+"$FOREBAY" map-run --pool "$pool" --files '*' -- cat /proc/sys/vm/swappiness /proc/self/cgroup /sys/kernel/uevent_seqnum \
+	>"$work/said" 2>"$work/says" || fail "files of the kernel: $(cat "$work/says")"
+[ -s "$work/said" ] && ! [ -s "$work/says" ] || fail "files of the kernel: $(cat "$work/says")"
+say "files of the kernel: passed"
+
+# Tests the answers of rare calls, and a file as stdout.
 "$work/answers" all "$work/plain.dat" >"$work/answers.plain" || fail "answers of a plain file"
 mapped "$work/answers" all "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers"; }
 diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers than of a plain file"
+# The program is started with a limit for the size of files, in KiB, below a frame and above one.
+for limit in 10 3072; do
+	(ulimit -f $limit && exec "$work/answers" limit "$work/plain.dat") >"$work/answers.plain" || fail "answers of a plain file below a limit"
+	rm -f "$work/answers.map"
+	(ulimit -f $limit && mapped "$work/answers" limit "$work/answers.map") >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers below a limit of $limit KiB"; }
+	diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers below a limit of $limit KiB than of a plain file"
+done
 if [ "$(id -u)" = 0 ]; then
 	chmod 711 "$work" # another user finds the file
 	"$work/answers" users "$work/plain.dat" >"$work/answers.plain" || fail "answers to another user"
@@ -53,7 +66,7 @@ fi
 mapped "$work/answers" stdio "$work/answers.map" >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "a file as stdout"; }
 grep -q 'as it was' "$work/said" || fail "what was printed is lost"
 grep -q 'stdio would read and write past' "$work/says" || fail "no message about stdout"
-# A pool whose name is not UTF-8: it is not run plainly.
+# The name of the pool is not UTF-8.  The program must not run without mappings.
 (
 	bad=$shm/$(printf 'p\377l')
 	"$FOREBAY" create "$bad" --size 64M --maps 32M >/dev/null && "$FOREBAY" map add "$bad" db >/dev/null
@@ -63,7 +76,7 @@ grep -q 'syscall(' "$work/says" || fail "a pool whose name is not UTF-8: the fil
 rm "$work"/answers.* "$work/utf.map"
 say "answers: passed"
 
-# Selects files by name and by place, and no others.
+# map-run selects files by name and by place, and no others.
 "$FOREBAY" map-run --pool "$pool" --files '*.none' "$work/other/*.dat" -- "$program" exit "$work/free.dat" 2>"$work/says"
 mkdir "$work/other"
 ln -s other "$work/link"
@@ -104,12 +117,12 @@ mapped "$program" daemon "$work/daemon.map" 2>"$work/says" || { cat "$work/says"
 mapped "$program" exec "$work/exec.map" /bin/true >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "exec with a file open"; }
 grep -q refused "$work/said" || fail "a form of exec is not refused"
 grep -q 'exec' "$work/says" || fail "no message about exec"
-# One after the other, also by a shell, which has none open.
+# Programs run one after the other, also from a shell, which has no file open.
 mapped sh -c "'$program' exit '$work/a.map' && '$program' exit '$work/b.map' && '$program' last-log '$work/plain.dat'" >/dev/null ||
 	fail "programs one after the other"
 say "processes: passed"
 
-# System calls of the program's own.
+# The program makes system calls of its own.
 raw=$work/raw
 gcc -static -pthread -std=gnu11 -O2 -o "$raw.static" "$root/tests/map/raw.c" || skip "no static C library"
 for what in calls others; do "$raw" $what "$work/plain.dat" || fail "raw $what of a plain file"; done
@@ -117,7 +130,7 @@ for what in calls child; do
 	mapped "$raw" $what "$work/$what.map" 2>"$work/says" || { cat "$work/says" >&2; fail "raw $what"; }
 	grep -q 'instruction of its own' "$work/says" || fail "no message about an instruction"
 done
-# Descriptors that it has not opened, by the C library and past it.
+# The program closes descriptors that it has not opened, by the C library and without it.
 for what in closes closed stale; do
 	"$raw" $what "$work/plain.dat" || fail "raw $what of a plain file"
 	mapped "$raw" $what "$work/$what.map" 2>"$work/says" || { cat "$work/says" >&2; fail "raw $what"; }
@@ -128,7 +141,7 @@ grep -q 'closed a descriptor of the library' "$work/says" || fail "no message ab
 recover || fail "what was synced before descriptors were closed"
 grep -q 'synced before' "$work/closed.map" || fail "what was synced is lost"
 "$FOREBAY" check "$pool" >/dev/null || fail "the pool is damaged"
-# Children inherit the filter: a program there has memory of its own, with the library or
+# Children inherit the filter.  A program there has memory of its own, with the library or
 # without.
 for program_there in "$raw" "$raw.static"; do
 	mapped "$raw" run "$work/run.map" "$program_there" others "$work/plain.dat" 2>"$work/says" ||
@@ -152,7 +165,7 @@ mapped "$program" last "$work/busy.map" >/dev/null 2>"$work/says" || fail "after
 grep -q 'written back to .* files first' "$work/says" || fail "nobody said what was written back"
 say "two processes: passed"
 
-# Programs whose calls would not be seen.
+# The calls of these programs would not be seen.
 printf 'int main(void) { return 0; }\n' >"$work/static.c"
 gcc -static -o "$work/static" "$work/static.c" || skip "no static C library"
 cp "$program" "$work/setuid" && chown nobody "$work/setuid" && chmod u+s "$work/setuid"
@@ -179,7 +192,7 @@ for way in msync fsync write dsync raw; do
 	say "$way: killed after $acknowledged"
 done
 
-# On a pool that is served.
+# The pool is served.
 start_server
 rm -f "$work"/*.map
 mapped "$program" calls "$work/calls.map" 2>"$work/says" || { cat "$work/says" >&2; fail "served: the calls"; }
@@ -192,7 +205,7 @@ for what in mappings random sizes child; do
 done
 say "served, calls: passed"
 
-# Two at once; a third one has not the file of another.
+# Two programs run at once.  A third one does not get a file of theirs.
 begin one "$program" msync "$work/one.map"
 one=$pid
 begin two "$program" fsync "$work/two.map"
@@ -204,13 +217,34 @@ for pid in $one $two; do grep -q "mapped by process $pid" "$work/listed" || fail
 "$FOREBAY" map status "$pool" >"$work/listed"
 for pid in $one $two; do grep -Eq "^$pid +0 +1 +1 .* db +program$" "$work/listed" || fail "whose frames: $(cat "$work/listed")"; done
 killed $one
-# The next one waits for what that has left.
+# The next program waits for the recovery of the file.
 mapped "$program" last "$work/one.map" >"$work/last" || fail "one.map after the end of its program"
 [ "$(cat "$work/last")" -ge "$(last_said one)" ] || fail "one.map: $(last_said one) was acknowledged, $(cat "$work/last") is there"
 say "served, two programs: passed"
 
-# Without the server, a program that does not need it goes on, and no other process gets the
-# pool.
+# The look needs neither the pool nor an open that the program would have to answer.  A program that
+# is stopped keeps what it has: for a moment that may be nothing that its file lacks.
+origin_asked() { # ARGUMENTS...
+	code=0
+	"$FOREBAY" origin "$@" >"$work/listed" 2>&1 || code=$?
+}
+for _ in {1..100}; do
+	kill -STOP "$two"
+	origin_asked status "$work/two.map"
+	[ $code = 0 ] || break
+	kill -CONT "$two"
+	sleep 0.05
+done
+[ $code = 14 ] && grep -q "process $two has it mapped onto that pool" "$work/listed" || fail "origin status of a mapped file: $code $(cat "$work/listed")"
+origin_asked accept-loss "$work/two.map"
+[ $code = 4 ] && grep -q "in use by process $two" "$work/listed" || fail "accept-loss of a mapped file: $code $(cat "$work/listed")"
+kill -CONT "$two"
+# The next program has written back what the killed one left, and nothing is mapped any more.
+origin_asked status "$work/one.map"
+[ $code = 0 ] && grep -q 'has no mark' "$work/listed" || fail "origin status of a file that was mapped: $code $(cat "$work/listed")"
+
+# Without the server, a program that does not need it continues, and no other process gets
+# the pool.
 kill_server
 before=$(last_said two)
 for _ in $(seq 400); do [ "$(last_said two)" -gt $((before + 100)) ] && break; sleep 0.05; done

@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shared.sh [N] - programs that know of nothing, and share files: N kills (6).
-# Goal: processes that have the same file by `forebay map-run --shared` have one file: LMDB's
-# readers and writers in several processes, writes to its end by several, locks between them;
-# and what any of them has committed is there after kill -9 of one, of the server, of all.
-# Method: LMDB of Debian, two processes that commit and one that reads all again and again;
-# one, the server, or all are killed; then all is read without Forebay.
+# Goal: processes that have the same file by `forebay map-run --shared` have one file.  LMDB's
+# readers and writers run in several processes, several processes write to its end, and there are
+# locks between them.  What any of them has committed is there after kill -9 of one, of the server,
+# of all.
+# Method: LMDB of Debian, two processes that commit and one that reads all again and again.  One
+# process, the server, or all are killed.  Then all is read without Forebay.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need mdb_stat mdb_copy jq
@@ -25,20 +26,21 @@ refused() { # WORDS PROGRAM...: it ends, and says so
 refused 'forebay serve' mapped "$work/together" append "$work/a.map" 1 1
 start_server
 
-# Records of two processes at the end of one file: all are there, whole, none over another.
+# Two processes append records to one file.  All records are there, whole, and none
+# overwrites another.
 mapped "$work/together" append "$work/a.map" 1 4000 & one=$!
 mapped "$work/together" append "$work/a.map" 2 4000 & two=$!
 wait $one || fail "append: the first one"
 wait $two || fail "append: the second one"
 "$work/together" appended "$work/a.map" 1 4000 2 4000 || fail "append: a record is missing, or torn"
-# A counter in the mapping, under a lock of fcntl.
+# Processes share a counter in the mapping, under a lock of fcntl.
 mapped "$work/together" count "$work/b.map" 3000 & one=$!
 mapped "$work/together" count "$work/b.map" 3000 & two=$!
 wait $one || fail "count: the first one"
 wait $two || fail "count: the second one"
 [ "$("$work/together" counted "$work/b.map")" = 6000 ] || fail "count: locks are not kept: $("$work/together" counted "$work/b.map")"
-# Others see a lock where it is; it ends with its process, though a child of that lives, and when
-# that closes any descriptor of the file.
+# Other processes see a lock.  It ends with its process, though a child of that process lives,
+# and when the process closes any descriptor of the file.
 begin holder "$work/together" holds "$work/b.map"
 child=$(last_said holder)
 mapped "$work/together" tests "$work/b.map" locked || fail "locks: not seen by another process"
@@ -48,7 +50,7 @@ kill -KILL "$child"
 begin holder "$work/together" closes "$work/b.map"
 mapped "$work/together" tests "$work/b.map" free || fail "locks: one is there still whose file was closed"
 killed $pid
-# Who does not share is refused, and the other way round, by name.
+# A program that does not share the file is refused by name, and the other way round.
 begin holder "$work/program" log "$work/c.map"
 share='' refused 'has it mapped' mapped "$work/program" last-log "$work/c.map"
 killed $pid
@@ -59,7 +61,7 @@ killed $pid
 recover || fail "holder: not recovered"
 say "appends, locks and refusals of processes that share files"
 
-# A file that the server keeps in memory, for whoever shares it.
+# The server keeps a file in memory, for programs that share it.
 head -c 10M /dev/urandom >"$work/kept.map"
 cp "$work/kept.map" "$work/as-it-was"
 "$FOREBAY" map pin "$pool" "$work/kept.map" --from 2M --to 8M | grep -q '6 MiB' || fail "pin: it does not say how much"

@@ -11,12 +11,13 @@
 
 static int slow_says[2];
 
-/* Whether the library is in a file's close before the sync: it has removed the file from its
- * tables by then, has made the duplicate of the file's descriptor, and holds no lock of all files. */
+/* Whether the library is in a file's close before the sync.  It has removed the file from its
+ * tables by then, has made the duplicate of the file's descriptor, and holds no lock of all files.
+ */
 static int is_closing(pid_t thread)
 {
 	static int has_duplicate;
-	/* The library makes the duplicate one of its own by these. */
+	/* The library makes the duplicate one of its own by these calls. */
 	static const long keeps[] = { SYS_fcntl, SYS_futex, SYS_prlimit64 };
 	size_t i;
 	struct __ptrace_syscall_info info;
@@ -53,7 +54,7 @@ static void stop_in_close(pid_t thread, unsigned seconds)
 	_exit(0);
 }
 
-/* A child stops the thread within its next close for so many seconds; with zero it kills the
+/* A child stops the thread within its next close for that many seconds.  With zero it kills the
  * program then. */
 static void slow_down(pid_t thread, unsigned seconds)
 {
@@ -89,7 +90,7 @@ static pthread_t slow_close(void *(*closes)(void *), unsigned seconds)
 	return thread;
 }
 
-/* A file of this length, and its mapping. */
+/* Makes a file of this length, and maps it. */
 static char *mapped(int *fd, const char *name, long len)
 {
 	char *p;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: a program in several processes that have one file, and know of nothing.
+ * Goal: a program runs correctly in several processes that have one file and do not know of
+ * Forebay.
  *
  *	together append FILE WHO COUNT      appends records (O_APPEND), each synced
  *	together appended FILE WHO COUNT..  sees that all are there, whole and in order

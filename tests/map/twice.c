@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * Goal: several mappings of one file live and end by themselves under `forebay map-run`, and a
- * size that is not possible leaves the file as it was.
+ * Goal: several mappings of one file live and end by themselves under `forebay map-run`.  A size
+ * that is not possible leaves the file as it was.
  * Method: this program checks what each call gives, and is run both ways by run.sh.
  *
  *	twice mappings FILE    mmap twice, munmap once, in each order; parts; mremap; another file
@@ -70,7 +70,8 @@ static void mappings(const char *path)
 	char *a, *b, *c;
 
 	for (first = 0; first < 2; first++) {
-		/* Two of the same; the descriptor goes; one is unmapped; another file comes. */
+		/* The two mappings are of the same file.  The descriptor is closed, one mapping is
+		 * unmapped, and another file is opened. */
 		fd = make(path, "", 'a');
 		a = get(fd, 0, PAGES);
 		b = get(fd, 0, PAGES);
@@ -86,7 +87,8 @@ static void mappings(const char *path)
 		is_in(path, "", 0, 'B');
 		is_in(path, ".other.map", 0, 'o');
 	}
-	/* One within the other; parts of one go, and all of the other stays. */
+	/* One mapping lies within the other.  Parts of one are unmapped, and all of the other
+	 * stays. */
 	fd = make(path, "", 'a');
 	a = get(fd, 0, PAGES);
 	b = get(fd, 4, 8);
@@ -98,7 +100,7 @@ static void mappings(const char *path)
 	is(b + 3 * PAGE, 'c');
 	CHECK(msync(b, 8 * PAGE, MS_SYNC) == 0 && munmap(b, 8 * PAGE) == 0);
 	is_in(path, "", 7, 'c');
-	/* A range in which there is nothing any more. */
+	/* Nothing is mapped in the range any more. */
 	CHECK(munmap(b, 8 * PAGE) == 0);
 
 	/* A part of a mapping gets longer and shorter, next to another one. */
@@ -117,7 +119,7 @@ static void mappings(const char *path)
 	is(c + PAGE, 'a');
 	is(a + 8 * PAGE, 'a' == a[8 * PAGE] ? 'a' : 'L');
 	CHECK(a[32 * PAGE] == 'L');
-	/* A second one of it, without its descriptor. */
+	/* A second mapping of the file is made without its descriptor. */
 	b = mremap(a, 0, 4 * PAGE, MREMAP_MAYMOVE);
 	CHECK(b != MAP_FAILED && munmap(a, PAGES * PAGE) == 0);
 	is(b + 3 * PAGE, 'a');
@@ -179,7 +181,7 @@ static void at_random(const char *path)
 			page = r / 512 % v->pages;
 			v->p[page * PAGE] = model[v->file][v->page + page] = (char)(r / 131072);
 		}
-		/* The descriptors come and go: the mappings hold the files. */
+		/* Descriptors are opened and closed.  The mappings keep the files. */
 		if (round % 97 == 0) {
 			i = round / 97 % 2;
 			CHECK(close(fd[i]) == 0);
@@ -206,7 +208,7 @@ static off_t size(int fd)
 	return st.st_size;
 }
 
-/* The file is as it was before the last call. */
+/* The file is unchanged since before the last call. */
 static void is_whole(int fd, off_t was, const char *bytes)
 {
 	char found[8] = "";
@@ -235,7 +237,7 @@ static void sizes(const char *path)
 	if (p != MAP_FAILED)
 		CHECK(!is_mapped_run() && munmap(p, 300l << 30) == 0);
 	is_whole(fd, was, "here");
-	/* A file that is mapped keeps its mapping. */
+	/* A mapped file keeps its mapping. */
 	p = get(fd, 0, PAGES);
 	if (ftruncate(fd, 1l << 40) == 0)
 		CHECK(!is_mapped_run() && ftruncate(fd, was) == 0);
@@ -245,7 +247,7 @@ static void sizes(const char *path)
 	CHECK(close(fd) == 0);
 }
 
-/* A child that lives has the descriptors, and is not in the way of more room. */
+/* A living child has the descriptors, and does not keep the file from getting more room. */
 static void child(const char *path)
 {
 	int fd = make(path, "", 'a'), ends[2], status;
@@ -270,7 +272,7 @@ static void child(const char *path)
 	CHECK(close(fd) == 0);
 }
 
-/* Without memory for a copy an append fails, and the file is as it was. */
+/* Without memory for a copy an append fails, and the file is unchanged. */
 static void appends(const char *path)
 {
 	const long len = 24 * MIB;
@@ -307,7 +309,7 @@ static void appends(const char *path)
 	CHECK(close(fd) == 0 && munmap(p, (size_t)len) == 0);
 }
 
-/* Where the addresses end that a mapping and what belongs to it have. */
+/* Returns the end of a mapping's addresses, with those that belong to it. */
 static char *end_of(const char *p)
 {
 	unsigned long from, to, end = (unsigned long)p;
@@ -339,7 +341,7 @@ static void past(const char *path)
 	if (is_mapped_run()) {
 		end = end_of(p);
 	} else {
-		/* Where nothing follows it. */
+		/* Nothing follows this one. */
 		char *q = mmap(NULL, 2 * PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		CHECK(q != MAP_FAILED && munmap(p, PAGES * PAGE) == 0);

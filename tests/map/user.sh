@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: an ordinary user, who may not have userfaultfd, runs programs by `forebay map-run`
-# with the defaults on a map that is smaller than the room for a file to grow.  A file that
-# does not fit is refused with the way out.  The program ends with its own exit code, even
-# if a thread that blocks all signals touches the mapping while access to it is withdrawn.
+# Goal: an ordinary user, who may not have userfaultfd, runs programs by `forebay map-run` with the
+# defaults.  The map is smaller than the room for a file to grow.  A file that does not fit is
+# refused with the way out.  The program ends with its own exit code, even if a thread that blocks
+# all signals touches the mapping while access to it is withdrawn.
 # Method: program.c and ends.c as nobody, with a file that is new, one that grows, and one that is too large.
 . "$(dirname "$0")/../serve/lib.sh"
 needs_userfaultfd=no

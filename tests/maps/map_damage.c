@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_damage.c - flips each bit of a share outside the frames, and zeroes each line of it and
- * pairs of copies: synced data is there all the same, or the damage is reported.
+ * map_damage.c - flips each bit of a share outside the frames, and zeroes each line of it and pairs
+ * of copies.  Synced data is there nevertheless, or the damage is reported.
  */
 #include "map_test.h"
 
@@ -9,7 +9,8 @@ static u8 *image;
 static u64 flipped;
 static u32 told_words, told_in_all;
 
-/* Two files; a frame with dirty pages of each, one clean, one that was used twice. */
+/* Makes two files.  Each has a frame with dirty pages; there is also a clean frame, and one that
+ * was used twice. */
 static void make_image(void)
 {
 	struct medium *m = &now.medium;

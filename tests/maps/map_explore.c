@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_explore.c - what a power cut may leave, recovered and judged: images of the medium and
- * of the disks; and of a second cut, inside that recovery.
+ * map_explore.c - recovers and judges what a power cut may leave: images of the medium and of the
+ * disks.  Also after a second cut, inside that recovery.
  */
 #include "map_test.h"
 
@@ -70,7 +70,7 @@ static void settle(struct world *w)
 
 enum style { ALL_OLD, ALL_NEW, BY_LINE, BY_WORD, STYLES };
 
-/* One of what the line may be. */
+/* Chooses one of the possible contents of a line. */
 static void choose(const struct pending *p, const u8 *durable, enum style style, u64 words[LINE_WORDS])
 {
 	u32 n;
@@ -115,7 +115,7 @@ static void restore(void)
 	m->ntouched = 0;
 }
 
-/* Before it is recovered somebody else appends to a file: zeroes too, where it is longer then
+/* Before the recovery another program appends to a file, also zeroes, if the file is then longer
  * than the map was told. */
 static void append(u32 file, u64 pick)
 {
@@ -181,7 +181,7 @@ static void at_recovery_event(struct medium *m)
 		longjmp(out_of_recovery, 1);
 }
 
-/* The medium as it is in the middle of a recovery, after a cut. */
+/* Cuts the power in the middle of a recovery. */
 static void cut_other(void)
 {
 	struct medium *m = &other.medium;
@@ -251,7 +251,7 @@ static u64 base_hash(void)
 	return hash;
 }
 
-/* A map is added, or removed with all it has: whole, or not at all. */
+/* Adds a map, or removes one with all its content: as a whole or not at all. */
 void explore_table(void)
 {
 	const struct fby_map_spec s = { .name = "m", .uuid = { 6 }, .bytes = FBY_MAP_UNIT,

@@ -4,10 +4,10 @@
  *
  * Goal: every synced page is there after any cut.  No older data returns, no page of another file
  * appears, and damage is reported.
- * Method: the real engine on media and disks that know what is durable; programs and a server
- * as coroutines; at its events a cut leaves any of what it may, which is recovered and judged.
+ * Method: the real engine on media and disks that know what is durable.  Programs and a server are
+ * coroutines.  At their events a cut leaves any possible state, which is recovered and judged.
  *
- *	map_test explore IMAGES [SEED]	so many distinct images
+ *	map_test explore IMAGES [SEED]	IMAGES distinct images
  *	map_test damage			each bit of a share's metadata
  *	map_test threads SECONDS	real threads: syncs during write-backs
  *	map_test planted [NAME]		each planted bug of maps, and of a host, must be
@@ -93,7 +93,7 @@ static int run_damage(void)
 }
 
 #ifdef FBY_PLANTED_BUGS
-/* In a process of its own: a mistake may show as a failed assertion, or as a loop. */
+/* Runs in a process of its own: a mistake may cause a failed assertion, or a loop. */
 static bool caught(u32 id, int (*test)(void))
 {
 	int status;

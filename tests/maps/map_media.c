@@ -35,7 +35,7 @@ static void touch(struct medium *m, u32 line)
 	m->touched[m->ntouched++] = line;
 }
 
-/* The line has changed? */
+/* Records a change of the line, if there is one. */
 static struct version *settle_line(struct medium *m, u32 line)
 {
 	u8 *seen = m->media.base + (u64)line * FBY_LINE, *latest = m->latest + (u64)line * FBY_LINE;

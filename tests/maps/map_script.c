@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_script.c - two programs that store and sync, and the server that brings in, writes
- * back, reclaims, lets files grow, truncates them and writes past the frames: coroutines that
- * take turns at each flush, fence and write of the engine's, and in between.
+ * map_script.c - two programs that store and sync, and the server.  The server brings in, writes
+ * back, reclaims, lets files grow, truncates them and writes past the frames.  All are coroutines
+ * that take turns at each flush, fence and write of the engine, and in between.
  */
 #include <ucontext.h>
 
@@ -21,7 +21,8 @@ static ucontext_t scheduler, turn[ACTORS];
 static u8 *stack[ACTORS];
 static u32 steps_left;
 
-/* The frame, the users and the record of each segment, and what programs may not do now. */
+/* The frame, the users and the record of each segment, and the operations that programs may not do
+ * now. */
 static u32 frame_of[NFILES][SEGMENTS], users[NFILES][SEGMENTS], record_of[NFILES];
 static bool closing[NFILES][SEGMENTS], wanted[NFILES][SEGMENTS], cutting[NFILES];
 static u64 grow_to[NFILES];
@@ -134,7 +135,7 @@ static void behind_the_end(u32 file, u32 segment, u32 page)
 	script_did[REFUSED]++;
 }
 
-/* Few pages, so that programs and server meet. */
+/* The pages are few, so that programs and the server meet. */
 static u32 some_page(u32 file, u32 segment)
 {
 	u64 end = fby_round_up(now.file[file].size, FBY_PAGE) / FBY_PAGE;
@@ -366,7 +367,7 @@ static void promise(u32 file, u64 size)
 	script_did[PROMISED]++;
 }
 
-/* The size that was promised is made. */
+/* Gives the file its promised size. */
 static void settle_size(u32 file)
 {
 	struct model_file *f = &now.file[file];
@@ -461,7 +462,7 @@ static void cut(u32 file)
 	script_did[CUT]++;
 }
 
-/* write(2) and fsync of a segment that no frame has. */
+/* Does write(2) and fsync of a segment that no frame has. */
 static void write_past(u32 file, u32 segment)
 {
 	u32 page = segment * FRAME_PAGES + below(3);
@@ -480,8 +481,8 @@ static void write_past(u32 file, u32 segment)
 	script_did[PAST]++;
 }
 
-/* write(2) and fsync of pages that a frame has, and that are clean: to the file, and to memory
- * without a sync. */
+/* Does write(2) and fsync of clean pages in a frame: writes to the file, and to memory without a
+ * sync. */
 static void write_through(u32 file, u32 segment)
 {
 	struct fby_frame f = view[file][segment];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * map_test.h - a small world for maps: media that knows what is durable, file systems whose
- * writes may be lost until an fsync, programs and a server as coroutines, and what each page
- * may hold.
+ * map_test.h - a small world for maps.  It has media that knows what is durable, file systems whose
+ * writes may be lost until an fsync, programs and a server as coroutines, and the expected content
+ * of each page.
  */
 #ifndef MAP_TEST_H
 #define MAP_TEST_H
@@ -31,7 +31,7 @@ struct pending {
 	struct version *version;
 };
 
-/* Persistent memory with caches in front of it: a word that was not flushed and fenced since it
+/* Persistent memory with caches in front of it.  A word that was not flushed and fenced since it
  * changed may be durable with any of the values that it has had. */
 struct medium {
 	struct fby_media media; /* base: what loads see */
@@ -50,9 +50,9 @@ struct medium {
 extern const struct fby_frame_port medium_port; /* host: the medium */
 
 void medium_make(struct medium *m, u64 bytes);
-/* A change of [at, at + n) that the medium was not told of, since it is memory. */
+/* Records a change of [at, at + n), which the medium cannot see, since it is memory. */
 void medium_settle(struct medium *m, u64 at, u64 n);
-/* All of it is durable. */
+/* Makes everything durable. */
 void medium_power_off(struct medium *m);
 void medium_set_line(struct medium *m, u32 line, const u64 words[LINE_WORDS]);
 
@@ -138,12 +138,12 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 void disk_write(struct disk_file *d, u32 page, const u64 word[HALVES]);
 void disk_resize(struct disk_file *d, u64 size);
-/* Blocks of the first pages. */
+/* Allocates blocks for the first pages. */
 void disk_allot(struct disk_file *d, u64 pages);
 void disk_fsync(struct disk_file *d);
-/* A power cut: any part of unfsynced data is there; pick chooses. */
+/* Cuts the power: any part of the data that was not fsynced is there; pick chooses. */
 void disk_crash(struct disk_file *d, u64 pick);
-/* An image of the medium: opened, recovered as a host does it, judged. */
+/* An image of the medium is opened, recovered as a host does it, and judged. */
 void world_make(struct world *w);
 int world_open(struct world *w);
 bool world_opens(struct world *w); /* the pool alone */
@@ -161,7 +161,7 @@ static inline u64 half_in_page(u32 half)
 	return half ? FBY_PAGE - FBY_LINE : 0;
 }
 
-/* Mistakes of a host, which the engine cannot see: the explorer has to. */
+/* Mistakes of a host.  The engine cannot see them, so the explorer has to. */
 #define HOST_BUGS(X) \
 	X(END_BEFORE_FSYNC, "pages are clean before their file is fsynced") \
 	X(COPIED_BEFORE_BEGIN, "pages are copied out before the write back has begun") \
@@ -189,7 +189,7 @@ extern u32 host_bug;
 #define HOST_BUG(name) (host_bug == HOST_##name)
 
 /* --- scripts (map_script.c) ---------------------------------------------------------------- */
-/* Runs programs and a server for so many steps, by the seed. */
+/* Runs programs and a server for that many steps, by the seed. */
 void script_run(u64 seed, u32 steps);
 extern u32 script_did[16]; /* how often what was done */
 

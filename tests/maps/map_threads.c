@@ -73,7 +73,7 @@ static void *writer(void *argument)
 				no++;
 				break;
 			}
-			/* Often clean, where it is to be given up. */
+			/* Pauses let the frame become clean, so that it can be given up. */
 			if (++n % 32 == 0 || giving_up())
 				sched_yield();
 		}
@@ -110,7 +110,7 @@ static void words_begin(void)
 		fby_store(&words[i], fby_frame_word(frame.seed, i, 0));
 }
 
-/* Nobody else closes words, nor opens any. */
+/* No other thread closes or opens words. */
 static bool give_up(void)
 {
 	static const struct fby_pages none;

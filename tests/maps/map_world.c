@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * map_world.c - file systems with a cache that a power cut loses parts of; opening and
- * recovering a pool as a host does; and what may be read afterwards.
+ * map_world.c - file systems with a cache of which a power cut loses parts.  It also opens and
+ * recovers a pool as a host does, and knows the data that may be read afterwards.
  */
 #include <stdarg.h>
 
@@ -25,7 +25,7 @@ void fail(const char *format, ...)
 
 /* --- disks ------------------------------------------------------------------------------ */
 
-/* As a file of this size ends within the page. */
+/* Returns a word as the end of a file of this size leaves it. */
 static u64 kept(u64 size, u32 page, u32 half, u64 word)
 {
 	return (u64)page * FBY_PAGE + half_in_page(half) < size ? word : 0;
@@ -182,7 +182,7 @@ static bool is_zero(const struct content *c, u64 from)
 	return true;
 }
 
-/* The file gets its promised size; data past it stays, unless it is the host's own: zeroes, no
+/* Gives the file its promised size.  Data after that stays, unless it is the host's own: zeroes, no
  * further than announced. */
 static void keep_promise(struct world *w, u32 record, struct disk_file *d, const struct fby_map_file *f)
 {
@@ -251,7 +251,7 @@ static void bring_home(struct world *w, u32 frame, const struct fby_frame_info *
 		}
 		for (u32 half = 0; half < HALVES; half++)
 			memcpy(&word[half], page + half_in_page(half), 8);
-		/* As far as the file goes by its record. */
+		/* The record's size of the file limits the data. */
 		word[0] = kept(file.size, in_file, 0, word[0]);
 		word[1] = kept(file.size, in_file, 1, word[1]);
 		if (in_file >= w->disk[of].visible.blocks)
@@ -266,7 +266,7 @@ static void bring_home(struct world *w, u32 frame, const struct fby_frame_info *
 		fail("frame %u cannot be dropped after its pages were written", frame);
 }
 
-/* 1: damage was told, as it may be where the media was spoilt. */
+/* Returns 1 if damage was reported, which is allowed if the media was spoilt. */
 int world_recover(struct world *w, bool damaged)
 {
 	struct fby_map_report r;

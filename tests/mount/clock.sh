@@ -1,9 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a clock that is set back is nobody's change.  Files that were synced before it have later
-# times than the last entry of the log, and are replayed, with all that was synced after it.
-# Method: a server that is an hour ahead at first, by a library that answers for its clock; its
-# clock is set back, or both clocks differ; then the server is killed, and the next one replays.
+# times than the last entry of the log.  They are replayed, with all that was synced after it.  A
+# tree may have another clock than the server, as on NFS: what the mount changed is no change after
+# the crash, and what comes then is one.
+# Method: a server that is an hour ahead at first, by a library that answers for its clock.  Its
+# clock is set back, or both clocks differ.  Then the server is killed, and the next one replays.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -48,8 +50,8 @@ make_disk ext4 64M
 tree=$work/disk/tree
 mkdir "$tree"
 rounds=0
-# How far the server's clock is ahead of the file system's for the first file, for the
-# second file, and for the replay.
+# Each line has how far the server's clock is ahead of the file system's for the first file,
+# for the second file, and for the replay.
 while read -r first second replay; do
 	rounds=$((rounds + 1))
 	clock "$first"
@@ -74,3 +76,25 @@ done <<'ROUNDS'
 -86400 0 -86400
 ROUNDS
 say "$rounds clocks that were set: all that was synced is there"
+
+# A program writes once more and does not sync, or another program writes after the crash.
+for ahead in -3600 3600; do
+	for other in no yes; do
+		clock "$ahead"
+		start_mount "$tree" --sync-interval 600s
+		synced file
+		echo unsynced >>"$tree/file"
+		kill_mount
+		if [ "$other" = yes ]; then
+			sleep 7
+			echo later >"$tree/file"
+		fi
+		"$FOREBAY" replay "$pool" "$tree" >>"$work/replay.log" 2>&1 || [ $? = 11 ] || fail "replay: $(tail -n 3 "$work/replay.log")"
+		case $other in
+		no) [ ! -e "$tree/.forebay-found" ] || fail "$ahead s ahead: the mount's own write is in dispute" ;;
+		yes) [ "$(cat "$tree/file")" = later ] || fail "$ahead s ahead: a write after the crash was overwritten" ;;
+		esac
+		rm -rf "$tree/.forebay-found" "$tree/file"
+	done
+done
+say "a tree with another clock: only what came after the crash is in dispute"

@@ -38,7 +38,8 @@ refused() { # CODE COMMAND...
 	[ $got = "$code" ] || { cat "$work/refused.log" >&2; fail "exit code $got, not $code: $*"; }
 }
 
-# In the background: it returns when programs can use it, and holds no terminal.
+# The command runs in the background: it returns when programs can use the mount, and holds
+# no terminal.
 "$FOREBAY" mount "$pool" "$tree" >"$work/out" || fail "mount"
 grep -q "^mounted $tree" "$work/out" || fail "mount says: $(cat "$work/out")"
 server=$("$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)
@@ -49,8 +50,8 @@ synced "$tree/new" one
 "$FOREBAY" status "$pool" --json | grep -q '"kind": "mount"' || fail "status does not show the mount"
 "$FOREBAY" exporter "$pool" --once >"$work/metrics" 2>/dev/null || true
 refused 4 "$FOREBAY" mount "$pool" "$tree"
-# A file handle never opens another file: there is none to be had, or an older kernel's fails
-# when its file is gone and another has the number.
+# A file handle never opens another file.  Either there are no handles, or an older kernel's
+# handle fails when its file is gone and another file has the number.
 python3 - "$tree/handle" <<'P' || fail "a file handle opens another file"
 import ctypes, errno, itertools, os, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +76,8 @@ top = os.open(os.path.dirname(path), os.O_RDONLY)
 found = libc.open_by_handle_at(top, handle, os.O_RDONLY)
 sys.exit(found >= 0 or ctypes.get_errno() != errno.ESTALE)
 P
-# A second one by the same server, with a log of its own; without that it is refused.
+# The same server makes a second mount with a log of its own.  Without its own log it is
+# refused.
 mkdir "$work/disk/second" "$work/second"
 refused 4 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second"
 "$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --sync-interval 3s >/dev/null ||
@@ -86,7 +88,8 @@ shows "$work/disk/second/x" two
 exec 8>"$work/second/held"
 refused 4 "$FOREBAY" umount "$work/second"
 exec 8>&-
-# A use that is about to end is waited for: the kernel closes files a moment after a process's end.
+# The unmount waits for a use that is about to end, because the kernel closes files a moment after
+# the end of a process.
 mkdir "$work/disk/soon"
 "$FOREBAY" mount "$pool" "$work/disk/soon" --log soon >/dev/null || fail "a mount"
 echo x >"$work/disk/soon/x"
@@ -102,8 +105,9 @@ grep -q "something else is mounted over it" "$work/refused.log" || fail "$(cat "
 shows "$work/second/other" precious
 umount "$work/second"
 shows "$work/second/x" two
-# A replay that is refused can be tried again in the server that stays.  What somebody has
-# removed goes where things are found, and what he has changed stays.
+# A refused replay can be tried again in the server, which stays.  Data of a file that
+# somebody has removed goes to the directory of found files, and a file that somebody has
+# changed stays.
 synced "$work/second/y" kept
 synced "$work/second/z" kept
 sleep 3.5 # their creation is in the tree: they cannot be made from the log
@@ -126,7 +130,8 @@ for logged in KEPT LOGGED; do
 	grep -qx "$logged" "$work/second/.forebay-found/"* || fail "$logged is not found: $(ls "$work/second/.forebay-found")"
 done
 [ "$(stat -c %a "$work/second/.forebay-found")" = 700 ] || fail "others may look at what was found"
-# Another mount namespace that holds it is named, and not waited for without end.
+# An unmount names another mount namespace that holds the mount, and does not wait for it
+# without end.
 "$root/tests/apart" "$work" --propagation=private sleep 600 &
 holds=$!
 at_end 'kill "$holds" 2>/dev/null || true'
@@ -147,7 +152,7 @@ done
 refused 3 "$FOREBAY" umount "$work/second"
 refused 3 "$FOREBAY" mount "$pool" "$work/nowhere"
 
-# If the server is stopped, the unmount says so and does not wait forever.
+# If the server is stopped, the unmount says so and does not wait for ever.
 kill -STOP "$server"
 got=0
 timeout 60 "$FOREBAY" umount "$tree" >"$work/refused.log" 2>&1 || got=$?
@@ -155,7 +160,7 @@ kill -CONT "$server"
 [ $got = 7 ] || fail "exit code $got of umount, with its server stopped: $(cat "$work/refused.log")"
 grep -q "kill -CONT" "$work/refused.log" || fail "the way out is not named: $(cat "$work/refused.log")"
 
-# Killed: errors and no hang, and the next mount has it all.
+# After a kill there are errors and no hang, and the next mount has everything.
 synced "$tree/new" ONE
 kill_server
 timeout 10 cat "$tree/new" 2>/dev/null && fail "a mount without its server was read"
@@ -171,7 +176,7 @@ shows "$tree/new" ONE
 shows "$tree/before" before
 "$FOREBAY" log show "$pool" mount --json | grep -q '"entries": 0' || fail "the log still holds entries"
 
-# Kept, and replayed alone.
+# An unmount with --keep leaves the log, which is replayed by itself.
 start_mount "$tree"
 synced "$tree/kept" kept
 "$FOREBAY" umount "$tree" --keep >/dev/null || fail "umount --keep"
@@ -182,8 +187,9 @@ says '"empty": false' "$FOREBAY" replay "$pool" "$tree" --json
 says '"empty": true' "$FOREBAY" replay "$pool" "$tree" --json
 shows "$tree/kept" kept
 
-# Ended by a signal while a program has a file open: all is in the tree, the log is empty, and
-# the program gets errors.  With --write-back, too, where the kernel held what was written.
+# A signal ends the server while a program has a file open.  All data is in the tree, the log
+# is empty, and the program gets errors.  The same holds with --write-back, where the kernel
+# held written data.
 for how in '' --write-back; do
 	# shellcheck disable=SC2086
 	start_mount "$tree" $how
@@ -192,14 +198,14 @@ for how in '' --write-back; do
 	kill -TERM "$server"
 	wait "$server" || fail "it was ended by a signal with a file open${how:+, $how}: code $?, $(tail -n 3 "$work/mount.log")"
 	server='' mounted=''
-	# With --write-back the kernel tells it at the sync.
+	# With --write-back the kernel reports it at the sync.
 	{ echo more >&8 && sync -d /dev/fd/8; } 2>/dev/null && fail "a program could write when the server had ended"
 	exec 8>&-
 	shows "$tree/open" "open $how"
 	[ -z "$(find "$tree" -name '.forebay*')" ] || fail "a mark is left${how:+, $how}"
 done
 
-# By the server of the volumes.
+# The server of the volumes mounts the tree.
 start_server --mount "$tree"
 mounted=$tree
 synced "$tree/served" served
@@ -207,13 +213,13 @@ stop_server
 mounted=''
 shows "$tree/served" served
 
-# The helper that mount(8) calls.
+# This is the helper that mount(8) calls.
 helper() { FOREBAY=echo "$root/packaging/mount.forebay" "$@"; }
 [ "$(helper /dev/pmem0 /srv/x -o rw,nofail,x-systemd.automount,tree=/t,log=l,ro)" = \
 	"mount --log l --read-only -- /dev/pmem0 /t /srv/x" ] || fail "mount.forebay"
 [ "$(helper /dev/pmem0 '/srv/a b')" = "mount -- /dev/pmem0 /srv/a b /srv/a b" ] || fail "mount.forebay"
 refused 1 helper /dev/pmem0 /srv/x -o odd
-# Options of any file system, each alone and with those that change it again.
+# The table has options of any file system, each alone and with those that change it again.
 while read -r options wanted; do
 	[ "$(helper /p /t -o "$options")" = "mount${wanted:+ $wanted} -- /p /t /t" ] || fail "mount.forebay -o $options: $(helper /p /t -o "$options")"
 done <<'O'
@@ -235,8 +241,8 @@ sync --log-writes
 sync,async
 dirsync,nouser,silent,uhelper=forebay,comment=x
 O
-# A tree whose log holds what it lacks is marked: no other pool or log may have it, nor an
-# older copy of the pool, and nobody sees the mark through the mount.
+# A tree that lacks changes in its log is marked.  No other pool or log may have it, nor an
+# older copy of the pool, and the mark is not visible through the mount.
 other=$shm/other
 "$FOREBAY" create "$other" --size 64M >/dev/null
 cp "$pool" "$shm/older"
@@ -273,7 +279,8 @@ start_mount "$tree"
 shows "$tree/marked" acknowledged
 stop_mount
 ls -A "$tree" | grep -q '^\.forebay' && fail "a mark is left in a tree that has everything"
-# One that has no mark may be mounted in part, and a mark is refused and not seen at any depth.
+# A tree without a mark may be mounted in part.  A file with the mark's name is refused, and is
+# not visible, at any depth.
 mount --bind "$tree/below" "$work/part"
 mkdir -p "$tree/deep/er/in" "$tree/deep/er/done"
 start_mount "$tree"
@@ -292,7 +299,7 @@ rmdir "$tree/deep/er/done" || fail "a directory that shows nothing is not empty"
 stop_mount
 rm -r "$tree/deep"
 
-# One who is not root replays onto what is his, whatever the modes of it say.
+# A user who is not root replays onto files of his own, whatever their modes are.
 if ! command -v setpriv >/dev/null; then
 	skip_part "one who is not root" "setpriv is not installed"
 else
@@ -328,14 +335,15 @@ os.rename("d/kept", "d/moved")
 os.chmod("d", 0o500)
 P
 	kill_mount
-	# As a crash may leave it: names and bytes of before, and the modes.
+	# A crash may leave the tree like this: with earlier names and bytes, and with the
+	# modes.
 	(cd "$tree/own" && mv d/moved d/kept && chmod 644 read-only && echo -n first >read-only && chmod 400 read-only)
 	chown 1000:1000 "$pool" "$tree/own"
 	as_user "$FOREBAY" replay "$pool" "$tree/own" >"$work/replay.log" 2>&1 || fail "the user's replay: $(cat "$work/replay.log")"
 	[ "$(stat -c %a "$tree/own/read-only" "$tree/own/d" | tr '\n' ' ')" = "400 500 " ] || fail "the modes are others: $(ls -la "$tree/own")"
 	[ "$(cat "$tree/own/read-only")" = SECOND ] || fail "what was synced is lost"
 	[ -e "$tree/own/d/moved" ] && [ ! -e "$tree/own/d/kept" ] || fail "a rename is lost"
-	# He mounts, and unmounts what a server of his left.
+	# The user mounts, and unmounts the dead mount of his own server.
 	if as_user sh -c 'exec 3<>/dev/fuse' 2>/dev/null && command -v fusermount3 >/dev/null; then
 		chmod 711 "$work/disk" "$tree"
 		mkdir -m 700 "$work/user-run" && chown 1000:1000 "$work/user-run"
@@ -372,7 +380,7 @@ stop_mount
 shows "$tree/drained" DRAINED
 says "nothing left to drain" "$FOREBAY" drain "$pool"
 
-# The loss accepted: in so many words, and the first log is not replayed onto what came after.
+# The loss has to be accepted by name, and the first log is not replayed onto later changes.
 start_mount "$tree"
 synced "$tree/lost" "to be lost"
 kill_mount
@@ -391,8 +399,8 @@ refused 11 "$FOREBAY" replay "$pool" "$tree"
 shows "$tree/lost" "by another"
 "$FOREBAY" log destroy "$pool" mount --discard >/dev/null || fail "log destroy"
 
-# A server that cannot be asked, since others may enter its directory, says so; without its
-# mount it ends.
+# A server whose directory others may enter cannot be asked, and says so.  Without its mount
+# it ends.
 mkdir -m 755 "$work/open"
 says "umount cannot reach this server: .*chmod 700" env FOREBAY_RUNTIME_DIR="$work/open" "$FOREBAY" mount "$pool" "$tree"
 umount "$tree"
@@ -401,7 +409,8 @@ for ((tries = 0; tries < 200; tries++)); do
 	sleep 0.05
 done
 ((tries < 200)) || fail "the server of a mount that was taken away does not end"
-# After an unmount the log can be mounted again at once: its server has closed the pool.
+# After an unmount the log can be mounted again at once, because its server has closed the
+# pool.
 own=$pool pool=$shm/large
 "$FOREBAY" create "$pool" --size 256M >/dev/null
 for again in 1 2 3 4 5 6 7 8; do
@@ -418,12 +427,12 @@ mkdir -p "$tree/a/b" && touch "$tree/a/b/c" && ln -s c "$tree/a/b/s"
 start_mount "$tree"
 kinds() { find "$tree" -mindepth 1 -printf '%y %P\n' | sort | tr '\n' ' '; }
 [ "$(kinds)" = "d a d a/b f a/b/c l a/b/s " ] || fail "kinds are told as $(kinds)"
-# A replay onto a tree that is full says so, keeps the log, and is done when there is room.
+# A replay onto a full tree says so and keeps the log.  It succeeds when there is room.
 synced "$tree/a/b/c" kept
 kill_mount
 dd if=/dev/zero of="$work/disk/fill" bs=64k 2>/dev/null || true
 dd if=/dev/zero of="$work/disk/fill2" bs=1k 2>/dev/null || true
-refused 7 "$FOREBAY" mount "$pool" "$tree"
+refused 8 "$FOREBAY" mount "$pool" "$tree"
 grep -q "No space left.*make room" "$work/refused.log" || fail "$(cat "$work/refused.log")"
 rm "$work"/disk/fill*
 start_mount "$tree"

@@ -59,7 +59,7 @@ class Maildir:
         self.new = os.open(os.path.join(directory, "new"), os.O_RDONLY | os.O_DIRECTORY)
 
     def commit(self, number):
-        # Each is a file, which all later cuts look at.
+        # Each message is a file that all later rounds read.
         time.sleep(0.002)
         name = os.path.join(self.directory, "tmp", str(number))
         with open(name, "wb") as mail:
@@ -99,8 +99,7 @@ class Postgres:
                 os.fsync(made.fileno())
             directory = os.open(data, os.O_RDONLY)
             os.fsync(directory)
-        # The file is left from a server that was killed, and another process may have its
-        # number.
+        # A killed server has left the file, and another process may have its number.
         left = os.path.join(data, "postmaster.pid")
         if os.path.exists(left):
             lines = open(left).read().splitlines()
@@ -108,7 +107,7 @@ class Postgres:
                 subprocess.run(["ipcrm", "-m", lines[6].split()[1]], stderr=subprocess.DEVNULL, check=False)
             os.unlink(left)
         options = ["-k", self.sockets, "-c", "listen_addresses=", "-c", "shared_buffers=16MB", "-c", "max_connections=5", "-c", "max_wal_size=64MB"]
-        # None that outlives a server which is killed.
+        # No shared memory may outlive a killed server.
         options += ["-c", "dynamic_shared_memory_type=mmap"]
         self.server = subprocess.Popen(["postgres", "-D", data, *options], stderr=subprocess.DEVNULL, **own)
         for _ in range(1200):
@@ -183,7 +182,7 @@ class Etcd:
             options += [f"--listen-{kind}-urls", url]
         options += ["--advertise-client-urls", urls["client"], "--initial-advertise-peer-urls", urls["peer"]]
         options += ["--initial-cluster", f"one={urls['peer']}"]
-        # It is to write snapshots and shorten its log too, and to be there soon.
+        # etcd has to write snapshots and shorten its log too, and to start soon.
         options += ["--snapshot-count", "300", "--heartbeat-interval", "50", "--election-timeout", "500"]
         log = open(os.path.join(outside, "etcd.log"), "wb")
         self.server = subprocess.Popen(["etcd", *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -249,7 +248,8 @@ def main():
     acknowledged = [int(line) for line in open(path).read().split("\n")[:-1]] if os.path.exists(path) else []
     if what == "run":
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        # A number that was tried before the cut may be there or not: it is not used again.
+        # A number that was tried before the cut may be there or not, so it is not used
+        # again.
         number = max(acknowledged, default=0) + 1000
         while True:
             number += 1

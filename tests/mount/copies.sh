@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a copy of a file has what programs see in it, also while they have it open, mapped and not
-# synced, whichever way the copier looks for holes.
+# Goal: a copy of a file has what programs see in it, whichever way the copier looks for holes.
+# This holds also while programs have the file open, mapped and not synced.
 # Method: copies.py on a mount in each mode, and on the plain directory, which it has to pass.
 #
 #	copies.sh [FILE SYSTEM...]	(ext4)

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: what a caller makes has the mode and the ACLs that its directory and its umask give it, also
-# after a replay, whatever umask the server and the replay have; and what a replay salvages is its
-# caller's alone, and goes to no file that was there.
+# Goal: what a caller makes has the mode and the ACLs that its directory and its umask give it.
+# This holds also after a replay, whatever umask the server and the replay have.  What a replay
+# salvages is its caller's alone, and goes to no file that was there.
 # Method: callers with several umasks make files below a directory with a default ACL and below one
 # without; the same on the plain directory.  The mount's tree is put back to its state before that,
 # and replayed.  The umask of the server and of the replay is 077.  Then a synced file is removed
-# from the tree of a killed mount, and the names at which a replay would salvage it are a link to a
+# from the tree of a killed mount.  The names at which a replay would salvage it are a link to a
 # file of root, a file that others may read, and a dangling link.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
@@ -14,7 +14,7 @@
 need python3 fsfreeze
 
 tree=$work/disk/tree
-# look DIRECTORY make|show: makes all there, and prints what it is.
+# look DIRECTORY make|show: makes everything there, and prints its attributes.
 look() {
 	python3 -B - "$root/tests/mount" "$@" <<'P'
 import os, stat, sys
@@ -88,7 +88,8 @@ rm "$tree/secret"
 cp "$pool" "$work/pool.kept"
 umount_disk
 cp --sparse=always "$work/image" "$work/before"
-# salvage DIRECTORY: of the same pool and tree each time, by a process without a umask.
+# salvage DIRECTORY: salvages the same pool and tree each time, as a process without a
+# umask.
 salvage() {
 	umount_disk
 	cp "$work/before" "$work/image"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: every commit that SQLite, PostgreSQL, etcd and a mail server reported is there after
-# everything was killed and the disk lost what was not flushed.
+# Goal: after everything was killed and the disk lost what was not flushed, every commit is there
+# that SQLite, PostgreSQL, etcd and a mail server reported.
 # Method: a disk with a volatile cache (tests/serve/volatile_disk.c), a file system on it, a
 # mount of that, programs that note each commit elsewhere (commits.py).  At a random moment
 # the power of the disk is cut and all is killed.  Then file system and mount return, and
@@ -40,7 +40,7 @@ run_programs() {
 		programs+=($!)
 	done
 }
-# Each is the leader of its processes; the mount's server too is killed.
+# Each program leads its own process group.  The mount's server is killed too.
 cut_power() {
 	local program
 	cut_disk
@@ -76,13 +76,14 @@ prepare() { # SYSTEM
 	verify || { cat "$work/verify.log" >&2; fail "$1: the programs do not start"; }
 }
 
-# From a mount to the disk that is back, and not mounted yet.
+# Runs programs on a mount, cuts the power, and lets the disk return, without mounting it.
 cut_under_load() {
 	run_programs
 	sleep "$((1 + RANDOM % 3)).$((RANDOM % 10))"
 	cut_power
 	lost=$((lost + $(sectors_lost)))
-	# A machine is off for a while: what ext4 does at its next mount has a time of its own.
+	# Sometimes the machine is off for a while, because changes by ext4 at its next mount
+	# have a time of their own.
 	((round % 3)) || sleep 6
 	start_disk
 }
@@ -93,12 +94,14 @@ for system in "${systems[@]}"; do
 	need "mkfs.$system"
 	lost=0 before=0
 	prepare "$system"
-	# Where the disk keeps any version of a sector, a cut may take nothing: some more then.
+	# If the disk keeps some version of each sector, a cut may take nothing.  Then there are
+	# more rounds.
 	for ((round = 1; round <= cuts || (lost == 0 && round <= cuts + 8); round++)); do
 		cut_under_load
 		start_mount "$work/disk/tree"
 		verify || { cat "$work/verify.log" >&2; fail "$system, cut $round: a commit that was acknowledged is lost (seed $seed)"; }
-		# Every check reads everything, and the disk is small, so begin again.
+		# Every check reads everything, and the disk is small, so the test begins
+		# again.
 		if ((round % 5 == 0 && round < cuts)); then
 			before=$((before + $(acknowledged)))
 			stop_mount
@@ -112,7 +115,8 @@ for system in "${systems[@]}"; do
 	stop_disk
 done
 
-# Without the log the tree has only what the file system has: less than was promised.
+# Without the log the tree has only the data of the file system, which is less than was
+# promised.
 kinds=(maildir)
 prepare "${systems[0]}"
 for ((round = 1; round <= 5; round++)); do

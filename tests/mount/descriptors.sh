@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a server that may open few files serves, syncs and replays a tree of many; a file
-# that is open and has no name any more stays what it is.
+# Goal: a server that may open few files serves, syncs and replays a tree of many.  A file that is
+# open and has no name any more stays what it is.
 # Method: 256 descriptors and 5,000 files on ext4: walked, read, written, renamed, removed,
 # synced; then killed with SIGKILL and replayed.
 # shellcheck source-path=SCRIPTDIR
@@ -24,7 +24,7 @@ cat >"$work/use.py" <<'P'
 import os, subprocess, sys
 root, disk = sys.argv[1:]
 def of(d, f): return f"{root}/{d}/{f}"
-# Held open, and without a name from then on.
+# These files are held open without a name.
 held = []
 for f in range(40):
     held.append(os.open(of(0, f), os.O_RDWR))
@@ -58,7 +58,7 @@ for f, fd in enumerate(held):
 for f in range(40, 100):
     os.unlink(of(0, f))
 os.rmdir(f"{root}/0")
-# Not all of the machine's file systems: others may have much to write.
+# Only this file system is synced, because others of the machine may have much to write.
 subprocess.run(["sync", "-f", disk], check=True)
 for f, fd in enumerate(held):
     assert os.pread(fd, 100, 0) == b"without a name", f
@@ -82,7 +82,7 @@ for d in range(1, 50):
             assert file.read() == f"{d} {f}\nmore\n{last}", (d, name)
 P
 
-# Entries of names and of data, as many as the log takes, wait for the replay.
+# As many entries of names and of data as the log takes wait for the replay.
 FOREBAY_FULL=$FOREBAY
 printf '#!/bin/sh\nulimit -n 256\nexec "%s" "$@"\n' "$FOREBAY_FULL" >"$work/forebay"
 chmod +x "$work/forebay"

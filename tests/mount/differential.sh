@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a mount is to programs what its tree is: results, errors, bytes, attributes.
-# Method: same.c, random operations by several processes on a mount and on a plain
-# directory of the same file system, compared; on ext4, xfs and btrfs.  Two plain
-# directories must pass, and each of six deliberately wrong ones must be found.
+# Method: same.c makes random operations by several processes on a mount and on a plain directory of
+# the same file system.  Both are compared, on ext4, xfs and btrfs.  Two plain directories must
+# pass, and each of six deliberately wrong ones must be found.
 #
 #	differential.sh [OPERATIONS [FILE SYSTEM...]]	of each process (5000; ext4 xfs btrfs)
 #

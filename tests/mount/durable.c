@@ -10,11 +10,11 @@
  *	durable map-run list DIRECTORY		the numbers of the cells
  *	durable map-run cell DIRECTORY RECORD NUMBERS [forget]	one, after which it kills itself
  *
- * A cell is a way to write and a way to ask.  It is durable if every step that was
- * acknowledged is in its file, refused if a call gave an error, and lost otherwise.
- * With `forget` nobody asks and everything is noted: a mistake that `check forgot`
- * has to see in each cell whose way to write is not durable by itself.
- * Exit code 1: a cell is lost (forgot: one is not); 2: anything else.
+ * A cell is a way to write and a way to ask.  It is durable if every step that was acknowledged is
+ * in its file, refused if a call gave an error, and lost otherwise.  With `forget` nobody asks and
+ * everything is noted.  That is a mistake that `check forgot` has to see in each cell whose way to
+ * write is not durable by itself.  Exit code 1: a cell is lost (forgot: one is not); 2: anything
+ * else.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -91,7 +91,7 @@ static int ask_msync(struct step *s)
 	return done;
 }
 
-/* Of another page. */
+/* Syncs another page. */
 static int ask_msync_elsewhere(struct step *s)
 {
 	uint8_t *map = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, OLD - PAGE);
@@ -208,7 +208,7 @@ static int write_plain(struct step *s)
 	return result(pwritev2(s->fd, &v, 1, s->at, s->rw_flags));
 }
 
-/* Functions of the C library which are one to the kernel, and for map-run each its own. */
+/* These functions of the C library are one call to the kernel, and different calls for map-run. */
 static int write_write(struct step *s)
 {
 	return lseek(s->fd, s->at, SEEK_SET) < 0 ? -errno : result(write(s->fd, data, s->n));
@@ -297,7 +297,7 @@ static int write_sendfile(struct step *s)
 	return done;
 }
 
-/* From a file of the same mount, which nobody syncs. */
+/* Copies from a file of the same mount, which nobody syncs. */
 static int write_copy(struct step *s)
 {
 	loff_t from = 0, at = s->at;
@@ -359,7 +359,8 @@ static const struct way {
 	unsigned int n;
 	bool map_run; /* only there */
 } ways[] = {
-	/* The long ones first: their syncs are the file system's own, and carry what is dirty with them. */
+	/* The long writes come first: the file system itself syncs them, and such a sync includes
+	 * other dirty data. */
 	{ "write-long", write_plain, NULL, 0, true, IN_PLACE, DATA, MUCH, false },
 	{ "direct-long", write_plain, NULL, O_DIRECT, true, IN_PLACE, DATA, MUCH, false },
 	{ "direct-aio-long", write_aio, NULL, O_DIRECT, true, IN_PLACE, DATA, MUCH, false },
@@ -404,7 +405,7 @@ static const struct way {
 };
 #define WAYS (sizeof(ways) / sizeof(ways[0]))
 
-/* A file opened to be written synchronously says nothing of what is stored through a mapping. */
+/* O_DSYNC at the open says nothing about stores through a mapping. */
 static bool is_cell(const struct way *w, const struct ask *a)
 {
 	if (a->how == ELSEWHERE)
@@ -516,7 +517,7 @@ static void run_cell(unsigned int w, unsigned int a, FILE *record, bool forget)
 		s.n = way->n;
 		fill(w, a, step, s.n);
 		done = write_and_ask(&s, ask, forget);
-		/* In the record when the call has returned, and not before. */
+		/* The record is written after the call has returned, and not before. */
 		fprintf(record, "%u %u %u %d\n", w, a, step, done < 0 ? done : 0);
 		fflush(record);
 		if (done < 0)
@@ -564,7 +565,7 @@ static bool is_there(unsigned int w, unsigned int a, unsigned int step)
 	if (fd < 0 || fstat(fd, &st))
 		die("%s", path_of(way, &asks[a]));
 	if (way->effect == SIZE) {
-		/* The last step's is the size, and it goes one way. */
+		/* The size is that of the last step, and it moves in one direction. */
 		all = way->place == CUT ? st.st_size <= at : st.st_size >= at;
 	} else if (way->effect == GROWS) {
 		all = st.st_size >= at + (off_t)way->n;
@@ -632,7 +633,7 @@ static int check(const char *record_path, bool forgot)
 		for (a = 0; a < ASKS; a++) {
 			enum state c = cells[w][a];
 
-			/* By map-run some may be left out. */
+			/* By map-run some cells may be left out. */
 			if (c == NO_CELL ? is_cell(&ways[w], &asks[a]) && !by_map_run : !is_cell(&ways[w], &asks[a]))
 				die("%s %s: not in the record", ways[w].name, asks[a].name);
 			if (c == NO_CELL)

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: whichever way a program writes, and whichever way it asks that this be durable, what
-# was acknowledged is there after a power cut; or the call gives an error.
+# Goal: a program may write in any way, and ask in any way that this be durable.  Then what was
+# acknowledged is there after a power cut, or the call gives an error.
 # Method: durable.c makes each way to write x each way to ask, and notes elsewhere what was
-# acknowledged; then the disk below loses what was not flushed (volatile_disk.c), the server is
-# killed, and file system and mount come back, in each mode of the mount.  Before that nobody
-# asks and all is noted: each cell whose way to write is not durable by itself must be found lost.
+# acknowledged.  Then the disk below loses what was not flushed (volatile_disk.c), and the server is
+# killed.  File system and mount come back, in each mode of the mount.  Before that nobody asks and
+# all is noted: each cell whose way to write is not durable by itself must be found lost.
 #
 #	durable.sh [FILE SYSTEM...]	(ext4)
 # shellcheck source-path=SCRIPTDIR

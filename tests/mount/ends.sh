@@ -1,11 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a server tells an unmount from the end of its session, whichever way either comes: an unmount
-# is exit code 0, a session that ended under its users is 7 and names the cause.  It never ends the
-# connection of a mount that is not its own, whatever numbers the kernel gives that one.
-# Method: a table of ways to unmount and to abort, with root's mounts and with an ordinary user's, with
-# and without fusectl mounted where the server looks for it;
-# for one of them another FUSE mount gets the device number before the server looks.
+# Goal: a server tells an unmount from the end of its session, whichever way either comes.  An
+# unmount is exit code 0; a session that ended under its users is 7 and names the cause.  The server
+# never ends the connection of a mount that is not its own, whatever numbers the kernel gives that
+# one.
+# Method: a table of ways to unmount and to abort.  The mounts are root's and an ordinary user's,
+# with and without fusectl mounted where the server looks for it.  For one of them another FUSE
+# mount gets the device number before the server looks.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -13,7 +14,8 @@ need python3 setpriv flock
 
 tree=$work/tree top=$work/top at=$work/top/at control=/sys/fs/fuse/connections
 mkdir "$tree" "$top"
-# "without-fusectl", in a mount namespace of its own: only this script has fusectl, at another place.
+# With "without-fusectl", the script runs in a mount namespace of its own.  Only this script has
+# fusectl, at another place.
 alone=${1:-}
 "$FOREBAY" create "$pool" --size "$pool_size" >/dev/null
 at_end 'umount -l "$at" "$top" 2>/dev/null || true'
@@ -74,7 +76,7 @@ apart() { # a process of another mount namespace holds it
 holder=''
 at_end '[ -z "${holder:-}" ] || kill "$holder" 2>/dev/null || true'
 
-# A server that is stopped, and that another directory of sockets does not show, is waited for once.
+# A stopped server that another directory of sockets does not show is waited for once.
 stopped() {
 	local second=$shm/stopped begun
 	mkdir "$work/stopped" "$work/stopped-at"
@@ -126,8 +128,8 @@ done <<'T'
 7 abort-elsewhere
 T
 
-# The server is stopped while its mount goes, and the kernel gives the device number to a mount of
-# another FUSE server, which is to be there when the first one has ended.
+# The server is stopped while its mount goes.  The kernel gives the device number to a mount of
+# another FUSE server, which must still exist when the first server has ended.
 reused=''
 other_number() {
 	local second=$shm/second number first
@@ -194,8 +196,8 @@ if command -v fusermount3 >/dev/null && setpriv --reuid=1000 --regid=1000 --clea
 else
 	skip_part "a mount by fusermount3" "an ordinary user has no fusermount3, or may not open /dev/fuse"
 fi
-# The signal comes before there is anything to end: while the pool is opened, which another process
-# has, with a server of its own and without one.
+# The signal comes before anything has to be ended: while the pool is opened.  Another process has
+# the pool, with a server or without one.
 interrupted() { # NAME CODE: it is what mount.log says, too
 	[ "$2" = 13 ] || fail "$1: exit code $2: $(cat "$work/mount.log")"
 	grep -q "forebay: interrupted: " "$work/mount.log" || fail "$1: $(cat "$work/mount.log")"
@@ -218,7 +220,8 @@ early() {
 		exec 7<&-
 		interrupted "a signal while the pool is opened${how:+, $how}" "$code"
 	done
-	# The server is stopped as soon as it is seen, wherever that is, and gets the signal then.
+	# The server is stopped as soon as it can be seen, at any point of its start, and then
+	# gets the signal.
 	"$FOREBAY" mount "$pool" "$tree" "$work/early" >"$work/mount.log" 2>&1 &
 	starting=$!
 	child=''
@@ -235,7 +238,7 @@ early() {
 	interrupted "a signal for a server that begins" "$code"
 	say "a signal before there is a mount is 13"
 }
-# As in containers whose system calls are filtered.
+# Containers whose system calls are filtered lack pidfd_open.
 without_pidfd() {
 	python3 - "$@" <<'P'
 import ctypes, os, struct, sys
@@ -258,8 +261,8 @@ filtered() {
 	without_pidfd "$FOREBAY" umount "$work/filtered" >"$work/mount.log" 2>&1 || fail "umount without pidfd_open: $(cat "$work/mount.log")"
 	say "a mount starts and ends without pidfd_open"
 }
-# The signal comes when the mount is there, and the command cannot print that yet, since nobody reads
-# its output: what it then says is true.
+# The signal comes when the mount is there, and the command cannot print that yet, since nobody
+# reads its output.  Its later report must be true.
 late() {
 	mkdir "$work/late"
 	python3 - "$FOREBAY" "$pool" "$tree" "$work/late" <<'P' || fail "a signal while the command reports its mount"
@@ -297,7 +300,8 @@ P
 	! mountpoint -q "$work/late" || "$FOREBAY" umount "$work/late" >/dev/null || fail "umount of a mount that was reported late"
 	say "a mount that is reported is left alone"
 }
-# A server that ends when it is asked, as one of another mount may, is nobody's server.
+# A server that ends when it is asked, perhaps that of another mount, does not serve this
+# mount.
 gone() {
 	mkdir -m 700 "$work/run-4"
 	mkdir "$work/gone"
@@ -321,8 +325,8 @@ assert asked and said.returncode == 3 and "no server of a pool has a mount there
 P
 	say "a server that ends is not that of another mount"
 }
-# A second signal ends a server in the middle of its end, which the disk of its tree holds up: that is no
-# success, and the next mount has everything that was synced.
+# A second signal ends a server in the middle of its end, which the disk of its tree delays.  That
+# is no success, and the next mount has everything that was synced.
 cut_off() {
 	local disk=$work/slow tries
 	{ command -v fsfreeze && command -v mkfs.ext4; } >/dev/null || { skip_part "an end that is cut off" "fsfreeze or mkfs.ext4 is not installed"; return; }
@@ -367,8 +371,8 @@ if [ -z "$alone" ]; then
 	gone
 fi
 
-# Who starts a mount is asked to end while the server waits for the tree, which somebody keeps locked:
-# it ends at once, and nothing is mounted, then or later.
+# The command that starts a mount gets a signal while the server waits for the tree, which somebody
+# keeps locked.  The command ends at once, and nothing is mounted, then or later.
 if [ -z "$alone" ]; then
 	place=$work/interrupted
 	mkdir "$place"

@@ -4,8 +4,8 @@
 # and no lost data is reported durable.  An fsync whose bytes are gone from the page cache
 # fails.  If one of two concurrent syncs gets the error, the other one does not empty the
 # log.
-# Method: ext4 without a journal, on a sparse file in a tmpfs that is then full; bytes that
-# were allocated before, so that only their write-back fails.
+# Method: ext4 without a journal, on a sparse file in a tmpfs that is then full.  The bytes were
+# allocated before, so that only their write-back fails.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -41,8 +41,8 @@ end() { # killed, room made, replayed
 }
 failure() { "$FOREBAY" status "$pool" --json | sed -n 's/^ *"failure": "\(.*\)",*$/\1/p'; }
 
-# On a loaded machine the kernel may write the bytes back before the disk is full.  Then they
-# are there, and a success is true: such a try says nothing, and another one is made.
+# On a loaded machine the kernel may write the bytes back before the disk is full.  Then the
+# bytes are there, and a success is true.  Such a try says nothing, and another one is made.
 for try in 1 2 3 4 5; do
 	begin 4
 	sleep 1.5 # nothing is on its way any more

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a mount that lacks descriptors or memory fails with an exit code other than 0, says
-# why, and leaves neither a mount nor a mark; one that succeeds serves.
+# Goal: a mount that lacks descriptors or memory fails with an exit code other than 0, says why, and
+# leaves neither a mount nor a mark.  A mount that succeeds serves.
 # Method: a table of limits: every small number of descriptors, and a range of address spaces.  The
-# exit code is what the command claims; the mount table, and a file that is written and synced through
-# the mount, say what is true.
+# exit code is what the command claims.  The mount table says what is true, and so does a file that
+# is written and synced through the mount.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -16,7 +16,7 @@ mkdir "$tree"
 at_end 'umount -l "$tree" 2>/dev/null || true'
 
 served=0 refused=0 least='' wrong=()
-# row LIMIT VALUE: in a subshell, so that the limit is that of the command alone.
+# row LIMIT VALUE: runs in a subshell, so that the limit applies to the command alone.
 row() {
 	local code=0 what="ulimit $1 $2"
 	(ulimit "$1" "$2" && exec timeout 10 "$FOREBAY" mount "$pool" "$tree") >"$work/out" 2>&1 || code=$?
@@ -32,10 +32,11 @@ row() {
 		refused=$((refused + 1))
 		[ $code != 124 ] || {
 			wrong+=("$what: the command hangs")
-			# Its server, or each later row finds that one.
+			# The command's server is killed, or each later row would find it.
 			pgrep -f -- "foreground.* $pool " | xargs -r kill -KILL
 		}
 		[ -s "$work/out" ] || wrong+=("$what: exit code $code, and nothing is said")
+		grep -q "ulimit $1" "$work/out" || wrong+=("$what: the way out is not named: $(cat "$work/out")")
 	fi
 	# A server that fails may take a moment to end.
 	for ((tries = 0; tries < 100; tries++)); do
@@ -67,8 +68,32 @@ table() { # WHAT LIMIT VALUES...
 }
 [ ${#wrong[@]} = 0 ] || fail "$(printf '%s\n' "${#wrong[@]} rows are wrong" "${wrong[@]}")"
 
-# A session that the kernel ends while it is mounted is told; an unmount by force that succeeds is an
-# unmount.  Either way the tree has what was written.
+# The command raises the limit on the size of files, or names it.  No program under the mount meets
+# the server's limit.
+limited() { # COMMAND...
+	local code=0
+	(ulimit -f 100 && exec timeout 60 "$FOREBAY" "$@") >"$work/out" 2>&1 || code=$?
+	[ $code != 8 ] || grep -q "ulimit -f" "$work/out" || fail "ulimit -f 100: $*: $(cat "$work/out")"
+	[ $code = 0 ] || [ $code = 8 ] || fail "ulimit -f 100: $*: exit code $code: $(cat "$work/out")"
+	return $code
+}
+named=0
+"$FOREBAY" create "$work/ssd" --medium ssd --size 64M >/dev/null
+limited create "$shm/limited" --size 64M || named=$((named + 1))
+limited create "$work/limited" --medium ssd --size 64M || named=$((named + 1))
+for medium in "$pool" "$work/ssd"; do
+	if limited mount "$medium" "$tree" --slow-log; then
+		head -c 300000 /dev/zero >"$tree/large" || fail "ulimit -f 100: $medium: a program meets the server's limit"
+		"$FOREBAY" umount "$tree" >/dev/null
+	else
+		named=$((named + 1))
+	fi
+	"$FOREBAY" check "$medium" >"$work/out" || fail "ulimit -f 100: $medium: $(cat "$work/out")"
+done
+say "ulimit -f: of 4 commands $named named it, the others raised it"
+
+# If the kernel ends the session of a mount, that is reported.  An unmount by force that succeeds is
+# an unmount.  Either way the tree has the written data.
 for use in busy idle; do
 	start_mount "$tree"
 	echo "$use" >"$tree/$use"

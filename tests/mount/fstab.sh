@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: the installed files mount a tree by a line of fstab and by a unit.
-# Method: `make install` into a directory; its mount.forebay where mount(8) looks, in a
-# mount namespace of its own, and lines of an fstab of its own; systemd-analyze on the unit.
+# Method: `make install` into a directory.  Its mount.forebay is put where mount(8) looks, in a
+# mount namespace of its own, with lines of an fstab of its own. systemd-analyze checks the unit.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -21,7 +21,8 @@ for file in usr/bin/forebay usr/sbin/mount.forebay usr/sbin/umount.forebay usr/s
 done
 grep -q "PREFIX=/usr DESTDIR" "$root/packaging/debian/rules" || fail "the package is installed in another way"
 
-# The unit as installed, its command where it is here.  One with a mistake is found.
+# The unit is the installed one, with the command at its present place.  A unit with a
+# mistake is found.
 verify_unit() { MANPATH=$to/usr/share/man systemd-analyze verify "$1" >"$work/verify.log" 2>&1; }
 if command -v systemd-analyze >/dev/null; then
 	unit=$work/forebay-mount@srv-data.service
@@ -41,7 +42,7 @@ else
 	skip_part "the unit" "systemd-analyze is not installed"
 fi
 
-# In a namespace where mount(8) finds the helper.
+# mount(8) finds the helper in this namespace.
 make_disk ext4 64M
 mkdir "$work/disk/tree" "$work/disk/other" "$work/at"
 "$FOREBAY" create "$pool" --size 64M >/dev/null
@@ -71,7 +72,7 @@ code() { # WANTED COMMAND...
 }
 is_mounted() { grep -q " $1 fuse.forebay " /proc/mounts; }
 has() { [[ ,$(findmnt -fnro VFS-OPTIONS --mountpoint "$1"), == *,"$2",* ]]; }
-# Nothing holds the tree's disk when umount(8) returns.
+# Checks that nothing holds the tree's disk when umount(8) returns.
 free() {
 	umount "$work/disk" || fail "the disk is busy after umount $1"
 	mount_image "$work/image" "$work/disk"
@@ -92,7 +93,7 @@ sync_to "$work/at/b"
 code 32 mount -T "$work/fstab" "$work/wrong"
 code 1 mount -T "$work/fstab" "$work/odd"
 grep -q "option odd=1 is not known" "$work/code.log" || fail "the unknown option is not named"
-# Options of any file system.
+# The options are those of any file system.
 code 0 mount -T "$work/fstab" "$work/flags"
 for flag in nosuid nodev noexec noatime; do has "$work/flags" $flag || fail "$flag was not heeded"; done
 "$FOREBAY" status "$pool" --json | grep -q '"log": "flags"' || fail "log= was not heeded"
@@ -104,14 +105,14 @@ code 0 mount -o remount,rw "$work/flags"
 echo z >"$work/flags/f"
 code 0 mount -o remount,exec "$work/flags"
 has "$work/flags" noexec || fail "a remount took noexec away"
-# A busy one stays, and who holds it is named by what is to be done.
+# A busy mount stays, and the message names its users and the way out.
 exec 5>"$work/flags/open"
 code 32 umount "$work/flags"
 grep -q "is in use" "$work/code.log" || fail "a busy mount is not named"
 is_mounted "$work/flags" || fail "a busy mount is gone"
 exec 5>&-
-# umount(8) returns when the tree has everything, and its disk can be unmounted.  It knows that
-# only by its own table, which has the mount for as long as there is one.
+# umount(8) returns when the tree has everything, and its disk can be unmounted.  The helper
+# knows that only from its own table, which lists the mount for as long as it exists.
 for at in flags at disk/tree; do
 	grep -q " TARGET=$work/$at " /run/mount/utab || fail "umount(8) does not know of $at"
 done
@@ -123,7 +124,8 @@ code 0 umount "$work/disk/tree"
 ! is_mounted "$work/disk/tree" || fail "it is mounted after umount"
 [ "$(find "$work/disk" -name '.forebay*')" = "" ] || fail "a mark is left after umount"
 free "$work/disk/tree"
-# umount(8)'s notes about the tree's own mount stay, whatever becomes of the mount over it.
+# The notes of umount(8) about the tree's own mount stay, whatever happens to the mount over
+# it.
 mount -i -f --no-canonicalize -t ext4 -o uhelper=ours,x-ours -- /dev/ours "$work/disk/tree"
 code 0 "$FOREBAY" mount "$pool" "$work/disk/tree"
 exec 5>"$work/disk/tree/open"
@@ -132,14 +134,15 @@ exec 5>&-
 code 0 "$FOREBAY" umount "$work/disk/tree"
 grep -q "^SRC=/dev/ours TARGET=$work/disk/tree " /run/mount/utab || fail "a line of the tree's own mount is gone"
 sed -i "\\,^SRC=/dev/ours ,d" /run/mount/utab
-# And so does who mounts it again at once.
+# The same holds for a user who mounts the tree again at once.
 for i in 1 2 3; do
 	code 0 mount -T "$work/fstab" "$work/disk/tree"
 	sync_to "$work/disk/tree/again$i"
 	code 0 umount "$work/disk/tree"
 done
 free "the last"
-# As a user with other means does: the helper is not asked, and a mount waits for the end.
+# Here other tools unmount it: they do not call the helper, and the next mount waits for the
+# end.
 for i in 1 2 3; do
 	code 0 mount -T "$work/fstab" "$work/disk/tree"
 	sync_to "$work/disk/tree/plain$i"
@@ -147,7 +150,7 @@ for i in 1 2 3; do
 done
 code 0 mount -T "$work/fstab" "$work/disk/tree"
 code 0 umount "$work/disk/tree"
-# A mount that ends with an error is gone.  What forebay says of it is shown, and the tree's own mount
+# If a mount ends with an error, it is gone, forebay's message is shown, and the tree's own mount
 # stays.
 mount --bind "$work/disk/tree" "$work/disk/tree"
 code 0 mount -T "$work/fstab" "$work/disk/tree"
@@ -163,7 +166,7 @@ FOREBAY=$work/failed code 32 umount "$work/disk/tree"
 ! is_mounted "$work/disk/tree" || fail "a mount that has failed is still there"
 findmnt -n --mountpoint "$work/disk/tree" >"$work/code.log" || fail "the tree's own mount was unmounted"
 umount "$work/disk/tree"
-# A server that was killed is waited for by nobody, and is named.
+# Nobody waits for a server that was killed, and the message names it.
 code 0 mount -T "$work/fstab" "$work/disk/tree"
 kill -KILL "$("$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)"
 code 0 umount "$work/disk/tree"

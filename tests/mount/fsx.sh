@@ -1,10 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a file in a mount is what was written to it, whichever way: through the page cache,
-# past it, through mappings, by copies of ranges, with holes, truncated, allocated.
-# Method: fsx.c, a file against a copy in memory, by several processes at once; then the
-# server is killed with SIGKILL, and what the replay makes is compared.  Four planted
-# mistakes must be found.
+# Goal: a file in a mount is what was written to it, whichever way.  The ways are through the page
+# cache, past it, through mappings, by copies of ranges, with holes, truncated, allocated.
+# Method: fsx.c, a file against a copy in memory, by several processes at once.  Then the server is
+# killed with SIGKILL, and what the replay makes is compared.  Four planted mistakes must be found.
 #
 #	fsx.sh [SECONDS [FILE SYSTEM...]]	of each (10; ext4 xfs btrfs)
 # shellcheck source-path=SCRIPTDIR
@@ -22,7 +21,7 @@ compile fsx "$root/tests/vm/fsx.c"
 
 at_end '[ ${#jobs[@]} -eq 0 ] || kill "${jobs[@]}" 2>/dev/null'
 jobs=()
-# All at once; each has a file of its own and its own seed.
+# The processes run at the same time, each with its own file and its own seed.
 round() {
 	local i job ok=1
 	jobs=()

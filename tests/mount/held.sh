@@ -1,11 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: with --write-back, data that the kernel still holds is not lost where the mount
-# promises it: when a rename replaces a file, whose old content is gone then, and when the
-# server is told to end.  Blocks after the end of a file are freed as in the plain
-# directory.
-# Method: programs that write, keep the file open and sync nothing; then the server is
-# killed and the log replayed, or it gets SIGTERM while the tree's file system is frozen.
+# Goal: with --write-back, data that the kernel still holds is not lost where the mount promises
+# it.  The mount promises it when a rename replaces a file, whose old content is gone then, and when
+# the server is told to end.  Blocks after the end of a file are freed as in the plain directory.
+# Method: programs that write, keep the file open and sync nothing.  Then the server is killed and
+# the log replayed, or the server gets SIGTERM while the tree's file system is frozen.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -82,7 +81,7 @@ def one(name):
         errors.append(f"{name}: {e}")
 
 
-# All at once: more than the server has threads.
+# The threads run at the same time, and are more than the server has.
 threads = [threading.Thread(target=one, args=(name,)) for name in ways]
 for thread in threads:
     thread.start()
@@ -132,7 +131,7 @@ stop_mount
 say "--write-back, no room: the old file stays"
 rm -rf "${tree:?}"/*
 
-# Blocks beyond the end: as many as in the plain directory.
+# Both directories must have the same number of blocks after the end of a file.
 preallocated() { # DIRECTORY
 	python3 - "$1" <<'P'
 import os, subprocess, sys, time
@@ -162,8 +161,8 @@ cmp -s "$work/plain" "$work/mounted" ||
 say "--write-back, preallocated: blocks as in the plain directory"
 rm -rf "${tree:?}"/* "$work/disk/plain"
 
-# A server that is told to end while the tree's disk takes nothing waits for it, and longer than the
-# 10 s for which a server waits that only asks what is at a path.
+# A server is told to end while the tree's disk takes nothing.  It waits for the disk, and longer
+# than the 10 s that a server waits for a mere look at a path.
 cat >"$work/write.py" <<'P'
 import mmap, os, sys, time
 tree, size = sys.argv[1], int(sys.argv[2])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# What the scripts of this directory share, on top of tests/serve/lib.sh: a file system
+# The part that the scripts of this directory share, on top of tests/serve/lib.sh: a file system
 # on a file, a pool, and a mount.
 
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root"
@@ -68,7 +68,7 @@ stop_mount() {
 	server='' mounted=''
 }
 
-# No notice given.
+# Kills the server without notice.
 kill_mount() {
 	kill_server
 	[ -z "$mounted" ] || umount -l "$mounted" 2>/dev/null || true

@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a replay writes to nothing but what the log is of.  A file system gives the number
-# and the generation of a file that a crash took to one that is made after the crash, and the
-# file's handle with them.
-# Method: files are made and synced through a mount; the disk is cut, the server killed; then
-# root makes private files outside the tree, and one in it.  After the next mount these have
-# the owner, mode, links and bytes that root gave them, and the tree has all that was synced.
-# And names that are changed by a directory that was open before the mount, or by another
-# mount of the file system, cost what they touch.
+# Goal: a replay writes to nothing but what the log is of.  A crash may take a file.  Then a file
+# system gives the file's number, generation and handle to a file that is made after the crash.
+# Method: files are made and synced through a mount; the disk is cut, the server killed.  Then root
+# makes private files outside the tree, and one in it.  After the next mount these have the owner,
+# mode, links and bytes that root gave them, and the tree has all that was synced.  Names may also
+# be changed by a directory that was open before the mount, or by another mount of the file system.
+# Such changes cost what they touch.
 #
 #	others.sh [FILE SYSTEM...]	(btrfs ext4)
 # shellcheck source-path=SCRIPTDIR
@@ -28,7 +27,7 @@ synced() { # FILE TEXT
 has() { # FILE TEXT
 	[ "$(cat "$1" 2>/dev/null)" = "$2" ] || fail "$system: $1 is '$(cat "$1" 2>/dev/null)', and not '$2'"
 }
-# A new file system with a tree, and nothing in a log.
+# Makes a new file system with a tree, and an empty log.
 begin() {
 	truncate -s 0 "$work/platter"
 	truncate -s $bytes "$work/platter"
@@ -67,7 +66,8 @@ for system in "${systems[@]}"; do
 	stop_mount
 	say "$system: 41 files that were made after the cut are as they were made, 20 that were synced are there"
 
-	# Who had a directory open before the mount reaches the tree past it.
+	# A program that had a directory open before the mount reaches the tree without the
+	# mount.
 	exec 9<"$work/disk/tree/d"
 	start_mount "$work/disk/tree" --sync-interval 600s
 	synced "$work/disk/tree/root" "synced by root"
@@ -89,7 +89,8 @@ for system in "${systems[@]}"; do
 	stop_disk
 	say "$system: names that were changed beside the mount cost nothing else"
 
-	# A user runs a file of his, holds a lease of another, and changes a third after the crash.
+	# A user runs a file of his own, holds a lease of another one, and changes a third one
+	# after the crash.
 	begin
 	start_mount "$work/disk/tree"
 	for name in run lease touched other; do cp "$(command -v sleep)" "$work/disk/tree/$name"; done
@@ -119,10 +120,10 @@ P
 	at_end 'kill "$holder" 2>/dev/null || true'
 	sleep 2
 	kill -0 $holder || fail "$system: nobody holds the files"
-	# The kernel takes the lease after this time.
+	# The kernel revokes the lease after this time.
 	lease_time_is 3 || true
 	began=$SECONDS
-	# A replay writes what was written by those who may write larger files than its caller.
+	# A replay writes files that are larger than its caller may write.
 	ulimit -Sf 32
 	start_mount "$work/disk/tree"
 	ulimit -Sf unlimited
@@ -143,7 +144,7 @@ P
 	stop_disk
 	say "$system: files that a user runs, holds or has changed cost nothing else"
 
-	# An older copy of the disk, of the same period.
+	# The disk is an older copy, from the same period.
 	begin
 	start_mount "$work/disk/tree" --sync-interval 0.2s
 	synced "$work/disk/tree/older" older
@@ -160,7 +161,7 @@ P
 	"$FOREBAY" replay "$pool" "$work/disk/tree" >"$work/refused.log" 2>&1 || got=$?
 	[ $got = 11 ] || fail "$system: exit code $got for an older copy of the tree: $(cat "$work/refused.log")"
 	grep -q "an older copy of the tree" "$work/refused.log" || fail "$system: $(cat "$work/refused.log")"
-	# Another kind of consent is none to this.
+	# Another kind of consent does not allow it.
 	for other in "" =moved,no-group,unmarked,under-way,lost-entries; do
 		got=0
 		"$FOREBAY" replay "$pool" "$work/disk/tree" "--accept$other" >"$work/refused.log" 2>&1 || got=$?
@@ -174,7 +175,7 @@ P
 	say "$system: an older copy of the tree is refused"
 done
 
-# Names that differ in case.
+# Names differ only in case.
 truncate -s 64M "$work/folding"
 if mkfs.ext4 -qF -O casefold "$work/folding" 2>/dev/null && mkdir -p "$work/fold" &&
 	mount_image "$work/folding" "$work/fold" 2>/dev/null; then

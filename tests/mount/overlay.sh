@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a mount can be the upper layer of an overlay, as storage of containers needs it, and a
-# killed server loses none of it: each removal and rename of the lower layer stays covered.
-# Method: the same changes through an overlay on a mount and on a plain directory; what the
-# overlay shows, and the whiteouts below it, are the same, also after a kill at once.
+# Goal: a mount can be the upper layer of an overlay, as storage of containers needs it.  A killed
+# server loses none of it: each removal and rename of the lower layer stays covered.
+# Method: the same changes are made through an overlay on a mount and on a plain directory.  What
+# the overlay shows, and the whiteouts below it, are the same, also after a kill at once.
 # Usage: overlay.sh [KILLS]
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a replay on a real file system after a power cut restores what programs had made:
+# Goal: a replay on a real file system after a power cut restores what programs had made.  That is
 # every name, link, attribute, ACL, extended attribute and synced byte.
-# Method: same.c, random operations by several processes on a mount and on a plain
-# directory; every file is synced; the disk under the mount is cut (volatile_disk.c), the
-# server killed; file system and mount come back, and both directories are compared as
-# during the run.  The log holds all of it, or the last moments of it.  With the log thrown
-# away there has to be a difference.
+# Method: same.c makes random operations by several processes on a mount and on a plain directory,
+# and every file is synced.  The disk under the mount is cut (volatile_disk.c), and the server
+# killed.  File system and mount come back, and both directories are compared as during the run.
+# The log holds all of it, or the last moments of it.  With the log thrown away there has to be a
+# difference.
 #
 #	replayed.sh [ROUNDS [OPERATIONS [FILE SYSTEM...]]]	(2; 2000 of each process; ext4)
 # shellcheck source-path=SCRIPTDIR
@@ -25,7 +25,7 @@ bytes=$((512 << 20))
 pool_size=1G
 compile same -I"$root/tests/mount" "$root/tests/mount/same.c"
 
-# The plain directory lies on a file system of the same kind, which nothing happens to.
+# The plain directory lies on a file system of the same kind, which is not disturbed.
 make_plain() { # SYSTEM
 	rm -f "$work/plain.image"
 	truncate -s $bytes "$work/plain.image"
@@ -53,7 +53,8 @@ P
 }
 compare() { "$work/same" "$work/stable/plain" "$work/disk/tree" ops=0 compare=1 >"$work/compare.log" 2>&1; }
 
-# From a new file system to one that is back after the cut, and not mounted yet.
+# Makes a new file system, runs the programs and cuts the power.  The disk is there again,
+# and not mounted yet.
 cut_behind() { # SYSTEM SYNC-INTERVAL
 	truncate -s 0 "$work/platter"
 	truncate -s $bytes "$work/platter"

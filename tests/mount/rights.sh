@@ -1,15 +1,16 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: the mount makes the same checks for a caller as the tree's file system.
-# Method: tests/mount/rights.py has a table of operations, callers and rules; its lines, of a
-# directory and of a mount of one on a new file system of the same kind, have to be the same.
-# Quotas, and fs.protected_* where this kernel has them off, are in a guest: tests/vm/part-rights.sh.
+# Method: tests/mount/rights.py has a table of operations, callers and rules.  Its lines of a
+# directory, and of a mount of one on a new file system of the same kind, have to be the same.
+# Quotas, and fs.protected_* where this kernel has them off, are in a guest:
+# tests/vm/part-rights.sh.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 need python3 tune2fs
 
-# Blocks for root, group 3333 and whoever has CAP_SYS_RESOURCE.
+# Reserves blocks for root, group 3333 and processes with CAP_SYS_RESOURCE.
 new_disk() { # MOUNT OPTIONS
 	umount_disk
 	make_disk ext4 32M

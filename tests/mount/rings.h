@@ -52,7 +52,8 @@ static bool ring_open(void)
 	return true;
 }
 
-/* Submits n requests and waits for all; the result of the first that failed, or of the first one. */
+/* Submits n requests and waits for all.  Returns the result of the first that failed, or of the
+ * first one. */
 static int ring_run(const struct io_uring_sqe *requests, unsigned int n)
 {
 	unsigned int tail = *ring.tail, head = *ring.cq_head;

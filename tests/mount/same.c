@@ -5,10 +5,10 @@
  *
  *	same DIRECTORY DIRECTORY [KEY=NUMBER]...
  *
- * Each process has a part of each directory that only it changes, so that what an
- * operation comes to is known; in another part all make names and write their ranges of
- * one file.  Each `every` operations the whole of a process's part is compared: names,
- * attributes, which names are one inode, bytes, extended attributes, ACLs.
+ * Each process has a part of each directory that only it changes, so that the result of an
+ * operation is known.  In another part all make names and write their ranges of one file.  Each
+ * `every` operations the whole of a process's part is compared: names, attributes, which names are
+ * one inode, bytes, extended attributes, ACLs.
  *
  * Keys: ops (of each process), processes, seed, every; user (1: some operations are an
  * ordinary user's; root only); tmpfile (1: O_TMPFILE too); old (1: times before 1970 too);
@@ -68,7 +68,7 @@ static const char *shown_other(int side)
 
 /* ---- operations on names ---------------------------------------------- */
 
-/* The second directory is wrong in this way, now and then. */
+/* Whether the second directory is to be wrong in this way; it is so now and then. */
 static bool wrong(uint64_t way, int side)
 {
 	return want.wrong == way && side == 1 && op_number % 4 == 0;
@@ -90,7 +90,7 @@ static struct timespec random_time(void)
 	/* File systems take the nearest time that they can keep. */
 	if (want.old && one_in(20))
 		return (struct timespec){ .tv_sec = one_in(2) ? INT64_MIN : INT64_MAX, .tv_nsec = below(1000000000) };
-	/* From 1930 on with old; ext4 takes 1901 to 2446. */
+	/* The times begin in 1930 with `old`; ext4 supports 1901 to 2446. */
 	return (struct timespec){ .tv_sec = (int64_t)below(2600000000u) - (want.old ? 1200000000 : 0), .tv_nsec = below(1000000000) };
 }
 
@@ -101,7 +101,7 @@ static const char *xattr_name(void)
 	return names[below(sizeof(names) / sizeof(names[0]))];
 }
 
-/* An ACL as the kernel takes it; one in some is not one. */
+/* Makes an ACL as the kernel takes it; some are not valid. */
 static size_t random_acl(uint8_t *into)
 {
 	uint16_t tags[] = { 1, 2, 4, 0x10, 0x20 };
@@ -157,7 +157,7 @@ static void change_attributes(void)
 		BOTH(chmod(path[side], wrong(2, side) ? mode & 01777 : mode));
 		break;
 	case 1:
-		/* A user's of nothing to nobody, which FUSE servers cannot tell from a write. */
+		/* FUSE servers cannot tell a chown of nothing by a user from a write. */
 		if (user == -1u && group == -1u && setfsuid(-1) != 0)
 			group = 1002;
 		note("lchown %s %u %u", shown(0), user, group);
@@ -240,7 +240,8 @@ static void names(void)
 		BOTH(link(path[side], other[side]));
 		break;
 	case 5:
-		/* Relative, so that it leads to the same on both sides; some to nowhere. */
+		/* The target is relative, so that it leads to the same on both sides; some lead
+		 * nowhere. */
 		note("symlink %c %s", "abcdef"[mode % 6], shown(0));
 		BOTH(symlink((char[2]){ "abcdef"[mode % 6], 0 }, path[side]));
 		break;
@@ -272,7 +273,7 @@ static void open_file(unsigned slot)
 		flags &= ~O_TMPFILE | O_DIRECTORY;
 	if (flags & O_PATH || (flags & O_TMPFILE) == O_TMPFILE)
 		flags &= ~(O_CREAT | O_EXCL | O_TRUNC | O_DIRECT | O_NONBLOCK);
-	/* Both are refused in their own way by file systems without it. */
+	/* File systems without O_DIRECT refuse these two in their own ways. */
 	if (flags & O_DIRECT && flags & O_APPEND)
 		flags &= ~O_APPEND;
 	for (int side = 0; side < SIDES; side++) {
@@ -337,7 +338,7 @@ static int64_t link_open(int side, void *arg)
 	return linkat(AT_FDCWD, name, AT_FDCWD, path[side], AT_SYMLINK_FOLLOW);
 }
 
-/* Whether [at, end), or the first of it, is all zeroes. */
+/* Whether [at, end), or its first part, is all zeroes. */
 static bool all_zero(int fd, off_t at, off_t end)
 {
 	char name[32];
@@ -357,7 +358,7 @@ static bool all_zero(int fd, off_t at, off_t end)
 	return true;
 }
 
-/* Holes depend on what is in memory; a hole has only zeroes in it. */
+/* The place of holes depends on cached data.  A hole has only zeroes. */
 static int64_t seek_side(int side, void *arg)
 {
 	const off_t *at = arg;
@@ -422,7 +423,7 @@ static void use_file(unsigned slot)
 				      pwrite(fd[side], data, n, at));
 		break;
 	case 3:
-		/* A FIFO keeps its time, since no FUSE server learns of a write. */
+		/* A write to a FIFO changes no time here, since no FUSE server learns of it. */
 		if (file_direct[slot] || is_fifo(slot))
 			break;
 		note("write %u: %zu bytes", slot, n);
@@ -438,7 +439,7 @@ static void use_file(unsigned slot)
 		BOTH(ftruncate(fd[side], at));
 		break;
 	case 7:
-		/* In a hole btrfs punches none, and leaves set-ID bits. */
+		/* In a hole btrfs punches nothing, and leaves set-ID bits. */
 		if (mode & FALLOC_FL_PUNCH_HOLE && setfsuid(-1) != 0)
 			mode = 0;
 		note("fallocate %u: mode %d, %zu bytes at %lld", slot, mode, n, (long long)at);

@@ -144,7 +144,7 @@ static void both(int64_t (*call)(int side, void *arg), void *arg)
 	compare(r);
 }
 
-/* The call is an expression in `side`; `also` looks at what came of it, r_[side]. */
+/* The call is an expression in `side`; `also` checks its effect, r_[side]. */
 #define BOTH_AND(expression, also) \
 	do { \
 		struct result r_[SIDES] = { 0 }; \
@@ -270,7 +270,7 @@ static void same_bytes(char *const *name, off_t size)
 		fd[side] = open(name[side], O_RDONLY | O_NOFOLLOW);
 		need(fd[side] >= 0, name[side]);
 	}
-	/* Of a large sparse file, compares both ends. */
+	/* Only both ends of a large sparse file are compared. */
 	same_range(fd, 0, size < 4 * (off_t)BYTES_MAX ? size : 2 * (off_t)BYTES_MAX, name[0]);
 	if (size >= 4 * (off_t)BYTES_MAX)
 		same_range(fd, size - 2 * (off_t)BYTES_MAX, size, name[0]);

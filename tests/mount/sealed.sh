@@ -1,15 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: if someone has made files immutable or append-only outside the mount, or has mounted
-# something over a part of the tree, a replay loses only the changes that touch them.  A
-# read-only file system refuses the replay, and then the log keeps everything.  The same
-# holds for a right that the replay lacks: EPERM alone does not mean that something is
-# sealed.
-# Method: a table: chattr +i and +a on directories, on files, a tmpfs over a directory, each with a
-# change of content, of a mode, a rename, a link, a removal and a new file in the log; the tree as it
-# was before them.  A directory that nobody touched has to be as the log says, each old file is still
-# there or is explained, and the report names what stays.  Then a replay by root without CAP_FOWNER
-# of changes in a sticky directory of another user.
+# something over a part of the tree, a replay loses only the changes that touch them.  A read-only
+# file system refuses the replay, and then the log keeps everything.  The same holds for a right
+# that the replay lacks: EPERM alone does not mean that something is sealed.
+# Method: a table of chattr +i and +a on directories and on files, and of a tmpfs over a directory.
+# Each has a change of content, of a mode, a rename, a link, a removal and a new file in the log,
+# and the tree as it was before them.  A directory that nobody touched has to be as the log says.
+# Each old file is still there or is explained, and the report names what stays.  Then root without
+# CAP_FOWNER replays changes in a sticky directory of another user.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -101,7 +100,7 @@ told = 0
 for kind in ["dir-i", "dir-a", "file-i", "file-a", "over"]:
     is_there = {name: text(f"{tree}/{kind}/{name}") for name in os.listdir(f"{tree}/{kind}")}
     for name, wanted in after.items():
-        # At the old name, where the new one could not be.
+        # The content is at the old name if the new name was not possible.
         if is_there.get(name) == wanted:
             continue
         told += 1
@@ -121,7 +120,8 @@ if wrong:
 P
 umount_disk
 
-# In a sticky directory of another user only he and CAP_FOWNER may rename or remove his files.
+# In a sticky directory of another user only the owner and CAP_FOWNER may rename or remove the
+# files.
 make_disk ext4 64M
 mkdir -m 1777 "$tree"
 mkdir -m 1777 "$tree/theirs"
@@ -131,7 +131,7 @@ start_mount "$tree" --sync-interval 600s
 fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
 mv "$tree/theirs/rename" "$tree/theirs/renamed"
 rm "$tree/theirs/remove"
-# A later change of the directory: nothing above was under way.
+# This later change of the directory shows that no earlier one was under way.
 python3 -c 'import os, sys; os.fsync(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY))' "$tree/theirs/later"
 kill_mount
 umount_disk
@@ -147,9 +147,9 @@ done
 [ "$(ls "$tree/theirs")" = $'later\nrenamed' ] || fail "after the replay: $(ls -R "$tree"): $(cat "$work/whole")"
 umount_disk
 
-# A directory with a project of its own (a quota) takes no file of another project, and a replay makes
-# what the tree lacks elsewhere first: it is put there all the same, and is of the project.
-# Xfs keeps projects on any kernel.
+# A directory with a project of its own (a quota) takes no file of another project, and a replay
+# makes what the tree lacks elsewhere first.  The file is put into the directory all the same, and
+# is of the project.  Xfs keeps projects on any kernel.
 projects='projects were left out'
 if ! command -v mkfs.xfs >/dev/null; then
 	skip_part projects "mkfs.xfs is not installed"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: while the disk of a mount's pool hangs, everything that an operator asks is answered at
-# once, and says since when it hangs; errors of its flushes and of records of the pool cost nothing
+# once, and says since when it hangs.  Errors of its flushes and of records of the pool cost nothing
 # that was acknowledged, and are told.
 # Method: the pool lies in a file system on a loop device.  Frozen, that takes no write, and refuses
 # none: the disk hangs.  Errors are injected into the system calls of the server by strace.
@@ -14,7 +14,7 @@ need python3 fsfreeze mkfs.ext4 losetup
 tree=$work/tree
 mkdir "$tree" "$work/disk"
 truncate -s 128M "$work/image"
-# Of blocks that the pool's are made of.
+# The file system has blocks of the pool's size.
 mkfs.ext4 -qF -b 4096 "$work/image"
 mount_image "$work/image" "$work/disk" || skip "ext4 cannot be mounted from a file here"
 at_end 'fsfreeze --unfreeze "$work/disk" 2>/dev/null || true'
@@ -23,24 +23,24 @@ make_pool
 
 # --- questions -----------------------------------------------------------------------
 
-# answered COMMAND...: at once, to $work/out and $work/told.
+# answered COMMAND...: must answer at once; its output goes to $work/out and $work/told.
 answered() {
 	local code=0
 	timeout -k 1 5 "$@" >"$work/out" 2>"$work/told" || code=$?
 	[ $code = 0 ] || fail "${*:2:2}: no answer while the disk hangs: code $code: $(cat "$work/told")"
 }
-# medium FIELD: of the pool's disk, by status.
+# medium FIELD: prints a field of the pool's disk, from status.
 medium() {
 	answered "$FOREBAY" status "$pool" --json
 	python3 -c 'import json, sys; print(json.load(sys.stdin)["medium"][sys.argv[1]])' "$1" <"$work/out"
 }
-# changed FILE: written and synced by a program in the background.
+# changed FILE: a program in the background writes and syncs it.
 writers=()
 changed() {
 	dd if=/dev/zero of="$tree/$1" bs=4k count=1 conv=fsync 2>"$work/$1.log" &
 	writers+=($!)
 }
-# waits SECONDS WHAT COMMAND...: until it succeeds.
+# waits SECONDS WHAT COMMAND...: waits until the command succeeds.
 waits() {
 	local tries
 	for ((tries = 0; tries < $1 * 20; tries++)); do
@@ -57,7 +57,7 @@ changed before
 wait "${writers[@]}" || fail "a write before the disk hangs: $(cat "$work/before.log")"
 writers=()
 fsfreeze --freeze "$work/disk"
-# The sync of the tree is done by now, and that of the log hangs.
+# The sync of the tree has ended by now, and that of the log hangs.
 hangs() { [ "$(awk '/^forebay_medium_unanswered_seconds/ { print int($2) }' "$work/figures" 2>/dev/null)" -ge 1 ] 2>/dev/null; }
 asks() {
 	answered "$FOREBAY" exporter "$pool" --textfile "$work/figures"
@@ -106,14 +106,14 @@ command -v strace >/dev/null || {
 	skip_part "errors of flushes and of records" "strace is not installed"
 	exit 0
 }
-# injects CALL WHAT: into calls of the server on the pool.
+# injects CALL WHAT: injects into calls of the server on the pool.
 injects() {
 	strace -f -qq -o "$work/injected" -P "$pool" -e "trace=$1" -e "inject=$1:$2" -p "$server" 2>>"$work/mount.log" &
 	tracer=$!
 	waits 20 "strace" traced
 }
 traced() { ! grep -q '^TracerPid:[[:space:]]*0$' "/proc/$server/task/"*/status; }
-# Was anything injected?
+# Whether anything was injected.
 injected() { grep -q INJECTED "$work/injected"; }
 ends_injecting() {
 	kill -INT "$tracer" 2>/dev/null || true
@@ -123,7 +123,7 @@ at_end ends_injecting
 
 start_mount "$tree" --sync-interval 600s
 if [ "$(medium durable_by)" = flush ]; then
-	# The first of each thread.
+	# The first flush of each thread fails.
 	injects fdatasync error=EIO:when=1
 	changed flushed
 	wait "${writers[@]}" || fail "a flush that fails is told to a program: $(cat "$work/flushed.log")"
@@ -158,7 +158,7 @@ dd if=/dev/zero of="$tree/refused" bs=4k count=1 conv=fsync 2>"$work/refused.log
 code=0
 timeout 60 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || code=$?
 [ $code = 7 ] || fail "records that fail: umount ends with $code: $(cat "$work/out")"
-grep -q "$tree has everything" "$work/out" || fail "records that fail: the tree is not said to be complete: $(cat "$work/out")"
+grep -q "$tree is complete, with everything that was acknowledged" "$work/out" || fail "records that fail: the tree is not said to be complete: $(cat "$work/out")"
 wait "$server" || true
 server='' mounted=''
 [ "$(stat -c %s "$tree/recorded")" = 4096 ] || fail "the tree lacks what was acknowledged"

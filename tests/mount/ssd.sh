@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a mount whose log is in a pool on a disk keeps what it acknowledged, says what the disk
+# Goal: a mount whose log is in a pool on a disk keeps what it acknowledged.  It says what the disk
 # costs, and says it when the disk fails.
 # Method: the pool lies in a file on this disk.  Programs note what was acknowledged (commits.py,
 # and a writer of large files).  Flushes are delayed by strace, where it is installed.  A pool in a
@@ -20,7 +20,7 @@ make_pool
 
 # --- a disk that is slow for names -------------------------------------------------
 
-# slowly COMMAND...: each flush takes 3 ms more.
+# slowly COMMAND...: runs it while each flush takes 3 ms more.
 slowly() { strace -f -qq -o /dev/null -e trace=fdatasync -e inject=fdatasync:delay_enter=3000 "$@"; }
 if command -v strace >/dev/null; then
 	code=0
@@ -100,7 +100,7 @@ say "killed in three modes: $(acknowledged) commits are there"
 
 # --- more than the pool holds ------------------------------------------------------
 
-# Nothing is synced by itself, so space has to be made.
+# Nothing is synced by itself, so the server has to make space.
 start_mount "$tree" --sync-interval 600s --sync-bytes 1G
 python3 - "$tree" <<'P' || fail "a full pool"
 import os, sys
@@ -123,7 +123,7 @@ back=$work/back
 mkdir "$back"
 at_end 'umount -l "$back" 2>/dev/null || true'
 mount -t tmpfs -o size=96M none "$back"
-# A new one takes its chunks in order.
+# A new pool takes its chunks in order.
 rm "$pool"
 make_pool
 cp "$pool" "$back/ssd.pool"
@@ -131,7 +131,7 @@ pool=$back/ssd.pool
 start_mount "$tree" --sync-interval 600s --sync-bytes 1G
 run_programs
 sleep 0.5
-# What is there stays; the rest becomes holes, for which there is no room.
+# Existing blocks stay.  The others become holes, for which there is no room.
 kill -STOP "$server"
 python3 - "$pool" <<'P'
 import ctypes, os, sys
@@ -165,7 +165,7 @@ code=0
 timeout 60 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || code=$?
 [ $code = 7 ] || fail "a disk that fails: umount ends with $code: $(cat "$work/out")"
 grep -q 'ssd.pool' "$work/out" || fail "a disk that fails: the pool is not named: $(cat "$work/out")"
-grep -q "$tree has everything" "$work/out" || fail "a disk that fails: the tree is not said to be complete: $(cat "$work/out")"
+grep -q "$tree is complete, with everything that was acknowledged" "$work/out" || fail "a disk that fails: the tree is not said to be complete: $(cat "$work/out")"
 for ((tries = 0; tries < 200; tries++)); do
 	kill -0 "$server" 2>/dev/null || break
 	sleep 0.1
@@ -175,14 +175,14 @@ code=0
 wait "$server" || code=$?
 [ $code != 0 ] || fail "a disk that fails: the server ends with 0"
 server='' mounted=''
-# Without its log the tree has everything, and says so.
+# The tree has everything without its log, and says so.
 verify "after the disk has failed, without it"
 [ -L "$tree/.forebay-done" ] && [ ! -L "$tree/.forebay-mount" ] || fail "a disk that fails: the tree does not say that it is complete: $(ls -lA "$tree")"
 rm "$back/fill"
 cp --sparse=never "$pool" "$work/came-back.pool"
 umount "$back"
 
-# The disk comes back to a copy of the tree: its log is dropped, and does not undo what came after.
+# The disk returns to a copy of the tree.  Its log is dropped, and does not undo later changes.
 copy=$work/copy
 cp -a "$tree" "$copy"
 cp --sparse=never "$work/came-back.pool" "$work/first.pool"
@@ -193,7 +193,7 @@ rm "$copy/maildir/later"
 tree=$copy verify "after the disk came back"
 [ -z "$(ls -A "$copy" | grep '^[.]forebay')" ] || fail "the copy still bears marks: $(ls -A "$copy")"
 
-# Another pool takes the tree, and the disk comes back only then: it is refused.
+# Another pool takes the tree, and the disk returns only then.  It is refused.
 pool=$work/ssd.pool
 rm -f "$pool"
 make_pool
@@ -245,7 +245,7 @@ def run():
             os.close(dir)
             file.write(f"{n}\n")
             file.flush()
-        # The log may have the first name of it, and lack this.
+        # The log may have the first name of this directory, and lack this one.
         rename(n - 3)
         if n > LEFT:
             os.unlink(f"{tree}/dir.{n - LEFT}/renamed")
@@ -258,7 +258,7 @@ def verify():
     assert dirs == list(range(dirs[0], dirs[-1] + 1)) and dirs[0] in (1, *range(dirs[-1] - LEFT - 1, dirs[-1] - LEFT + 2)), dirs
     for n in dirs:
         there = os.listdir(f"{tree}/dir.{n}")
-        # What was under way may be the first and the last, and the one that is renamed.
+        # The operations under way may be the first and the last, and the rename.
         allowed = [["renamed"]] * (n <= dirs[-1] - 3) + [["name"]] * (n >= dirs[-1] - 3)
         assert there in allowed or (there == [] and n in (dirs[0], dirs[-1])), f"dir.{n} of {dirs[-1]}: {there}"
         if there and n != dirs[-1]:
@@ -269,7 +269,7 @@ def verify():
     others = [name for name in names if not name.startswith("dir.")]
     under_way = {f"{kind}.{n}" for kind in ("new", "link") for n in (dirs[-1], dirs[-1] + 1)}
     assert set(others) <= under_way, f"{others}, and the last is {dirs[-1]}"
-    # The next run goes on after it.
+    # The next run continues after this name.
     for name in others:
         os.unlink(f"{tree}/{name}")
     if os.listdir(f"{tree}/dir.{dirs[-1]}") == []:
@@ -296,15 +296,15 @@ for round in 1 2 3 4 5 6; do
 	sleep "0.$((round * 15 % 90 + 10))"
 	kill_mount
 	end_programs
-	# What has no number has a date.
+	# A mark without a number has a date.
 	[ "$(stat -c %Y "$tree/.forebay-mount")" -lt 1000000000 ] || fail "names at sync: the tree was never ahead"
 	"$FOREBAY" replay "$pool" "$tree" >"$work/replay.log" 2>&1 || fail "names at sync: replay: $(cat "$work/replay.log")"
 	[ ! -e "$tree/.forebay-found" ] || fail "names at sync: in dispute, round $round: $(cat "$work/replay.log" "$tree"/.forebay-found/*-report)"
 	python3 "$work/names.py" verify "$tree/names" "$shm/names.acknowledged" >"$work/verify.log" 2>&1 || fail "names at sync, round $round: $(cat "$work/verify.log")"
 	start_mount "$tree" --names-at-sync
 done
-# A replay of a tree that is ahead writes content and leaves attributes as they are, also if it is cut
-# after the content.  A write takes a capability away.
+# The tree is ahead of the log.  A replay writes content and leaves attributes as they are, also if
+# it is interrupted after the content.  A write removes a capability.
 if command -v strace >/dev/null; then
 	stop_mount
 	dd if=/dev/zero of="$tree/able" bs=4k count=4 status=none

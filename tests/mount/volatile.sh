@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# A file system on a disk that loses what was not flushed when its power is cut: set seed
-# and bytes, make the file $work/platter of so many bytes, then start_disk.  A cut waits for a
-# write that is not synced, at most cut_waits_ms.
+# Makes a file system on a disk that loses what was not flushed when its power is cut.  Set seed and
+# bytes, make the file $work/platter of so many bytes, then start_disk.  A cut waits for a write
+# that is not synced, at most cut_waits_ms.
 need gcc losetup
 compile volatile_disk "$root/tests/serve/volatile_disk.c"
 
@@ -15,8 +15,8 @@ start_disk() { # SYSTEM, or nothing: as it is
 	# ext4 does not mount where one of its superblock's two sectors is torn off.
 	"$work/volatile_disk" "$work/drive" "$work/platter" $bytes seed=$seed keep=$((seed % 2)) unit=8 wait_ms="${cut_waits_ms:-0}" >"$work/disk.log" 2>>"$work/disk.err" &
 	disk=$!
-	# It clears twice its bytes of memory, which takes a virtual machine that has given its free
-	# memory to the host 3 s a GiB.
+	# The disk clears twice its bytes of memory.  On a virtual machine that has given its free
+	# memory to the host, that takes 3 s a GiB.
 	for ((tries = 0; ; tries++)); do
 		[ -s "$work/drive/disk" ] && break
 		[ $tries -lt 3000 ] || fail "volatile_disk is not there after 60 s: $(cat "$work/disk.err")"

@@ -90,7 +90,7 @@ def reads(root):
     files = [os.open(f"{root}/read/{i}", os.O_RDONLY) for i in range(COLD)]
     synced = [os.open(f"{root}/sync/{i}", os.O_RDWR) for i in range(COLD)]
     for i, fd in enumerate(synced):
-        # More than a log takes of a sync, or of a part of them less.
+        # The write is more than a log takes of one sync, or less than a part of that.
         os.pwrite(fd, b"S" * (1200 << 10 if i % 2 else 100), 0)
     lists = [os.open(f"{root}/list/{i}", os.O_RDONLY) for i in range(COLD)]
     for i in range(COLD):
@@ -196,7 +196,7 @@ def main():
     subprocess.run(stall.split(), check=True)
     bad, waiting = False, []
     try:
-        # One of each after the other, so that the first ones are of many kinds.
+        # The kinds take turns, so that the first operations are of many kinds.
         for i in range(each):
             for kind, do in kinds.items():
                 waits = Try(lambda do=do, i=i: do(i))

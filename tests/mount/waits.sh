@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: whatever waits for the tree's disk, and however many do, keeps nobody who asks for what is
-# there without it: names, attributes, bytes in the page cache, lists, `forebay status`, and the
-# unmount of another tree of the same server.
-# Method: waits.py has more than 200 operations wait, of each kind that may: those that change the
-# tree on a file system that is frozen; those that read, and the syncs, on a disk that is stopped.
-# Meanwhile each kind that need not wait is to answer within a second.  Then the disk goes on, and
-# all that waited end without an error.
+# there without it.  That is names, attributes, bytes in the page cache, lists, `forebay status`,
+# and the unmount of another tree of the same server.
+# Method: waits.py has more than 200 operations wait, of each kind that may.  Those that change the
+# tree wait on a file system that is frozen.  Those that read, and the syncs, wait on a disk that is
+# stopped.  Meanwhile each kind that need not wait is to answer within a second.  Then the disk goes
+# on, and all that waited end without an error.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
@@ -20,7 +20,7 @@ start_disk ext4
 tree=$work/disk/tree other=$work/other
 mkdir "$tree" "$other"
 python3 "$root/tests/mount/waits.py" prepare "$tree"
-# So that the page cache has nothing of it.
+# After this the page cache has nothing of the disk.
 umount "$work/disk"
 mount "$loop" "$work/disk"
 at_end 'fsfreeze -u "$work/disk" 2>/dev/null; [ -z "$disk" ] || kill -CONT "$disk"'
@@ -38,7 +38,8 @@ for how in freeze stop; do
 	stop_mount
 done
 
-# Asynchronous writes of one program, as many as fill what the server holds, keep no reader.
+# Asynchronous writes of one program fill all that the server can hold.  They delay no
+# reader.
 start_mount "$tree" --sync-interval 600s
 python3 - "$tree" "$work/disk" <<'P' || fail "asynchronous writes that wait keep readers"
 import ctypes, mmap, os, struct, subprocess, sys, threading
@@ -106,8 +107,8 @@ P
 stop_mount
 rm "$tree/asynchronous"
 
-# Large writes that wait are held in the server, each as a whole: a short count is lost on the kernel's
-# loop driver.  Whoever needs no disk is answered all the same.
+# The server holds large writes that wait, each as a whole, because the kernel's loop driver loses a
+# short count.  Requests that need no disk are answered nevertheless.
 start_mount "$tree" --sync-interval 600s
 python3 - "$tree" "$server" "$work/disk" "$FOREBAY" "$pool" <<'P' || fail "writes that wait take the server's memory, or keep readers"
 import os, subprocess, sys, threading, time
@@ -116,7 +117,7 @@ COUNT, SIZE, MOST, SOON = 300, 1 << 20, 332 << 20, 20  # these, and what else a 
 def anonymous():
     lines = open(f"/proc/{server}/status").read().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
-# Bytes of the file before, which the kernel has in its cache; a write begins within a page.
+# The file's earlier bytes are in the kernel's cache, and a write begins within a page.
 AT, OLD = 100, b"O" * 4096
 content = lambda i: bytes([65 + i % 26]) * SIZE
 files = [os.open(f"{tree}/large-{i}", os.O_RDWR | os.O_CREAT) for i in range(COUNT)]
@@ -151,7 +152,7 @@ try:
     for thread in threads:
         thread.start()
     most, last = 0, time.monotonic()
-    # Until it takes no more.
+    # Waits until the server takes no more.
     while time.monotonic() - last < 2:
         if anonymous() > most + (1 << 20):
             most, last = anonymous(), time.monotonic()

@@ -17,7 +17,7 @@ import keys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), '../..'))
 WORK = os.path.join(ROOT, 'target/mutants')
 SOURCES = os.path.join(WORK, 'kernel')
-# By tier, the cheap ones first: scripts of the guest and their arguments.
+# Scripts of the guest and their arguments by tier, the cheap ones first.
 STEPS = {0: ['requests:native'],
          1: ['requests:target'],
          2: [f'waits:{kind}:{item}' for kind in ('native', 'target')

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * mutant.c - in user space: FBY_MUTANT=n puts one mutant on, and 0 or none leaves
- * the engine as it is.  FBY_MUTANT_REACHED=FILE notes in the file, a byte each,
- * which mutants a run came past; it adds to what is there, since a process may
- * start others and may be killed.
+ * mutant.c - in user space: FBY_MUTANT=n puts one mutant on, and 0 or none leaves the engine as it
+ * is.  FBY_MUTANT_REACHED=FILE notes in the file, a byte each, which mutants a run came past.  It
+ * adds to what is there, since a process may start others and may be killed.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +27,7 @@ __attribute__((no_sanitize("thread"))) int fby_mutant_hit(unsigned int n)
 	return 0;
 }
 
-/* Before the port's own, which holds mutants too. */
+/* This runs before the port's own constructor, which has mutants too. */
 __attribute__((constructor(101))) static void mutant_setup(void)
 {
 	const char *chosen = getenv("FBY_MUTANT"), *file = getenv("FBY_MUTANT_REACHED");

@@ -6,7 +6,7 @@
 #ifndef FBY_MUTANT_H
 #define FBY_MUTANT_H
 
-/* By number: is it on, or to be noted that it was reached? */
+/* For each mutant by number: whether it is on, or whether reaching it is noted. */
 extern unsigned char fby_mutant_on[];
 int fby_mutant_hit(unsigned int n);
 #define FBY_M(n) (__builtin_expect(fby_mutant_on[n], 0) && fby_mutant_hit(n))

@@ -229,7 +229,7 @@ def build(tier):
     return mutants, steps_of(run)
 
 
-# The steps of `make check`, in portions, the cheap ones first.  Tier 0 tests single
+# Returns the steps of `make check` in portions, the cheap ones first.  Tier 0 tests single
 # functions and is enough for the port.  Tier 1 takes seconds, 2 is the rest of the
 # simulator, 3 has the engine's hosts, sanitizers and long runs.  A shaky step has threads
 # and a clock of its own, and counts only if it fails twice.

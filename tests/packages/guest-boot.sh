@@ -55,7 +55,7 @@ first_boot() {
 	cp -r /etc /srv/etc
 	step "what is mounted is not stopped" bash -c '! forebay detach data'
 	grep -q "mounted on /srv" <(forebay detach data 2>&1) || fail "detach: $(forebay detach data 2>&1)"
-	# Stop and start by the unit: the mount goes first.
+	# The unit stops and starts it, and the mount goes first.
 	step "stop" systemctl stop forebay@data.service
 	mountpoint -q /srv && fail "/srv is still mounted"
 	[ ! -e /dev/forebay/by-name/data ] || fail "the link is still there"
@@ -80,7 +80,7 @@ later_boot() {
 	echo "ok: the last shutdown closed the pool"
 	[ "$(since forebay@data.service ActiveEnterTimestampMonotonic)" -le "$(since srv.mount ActiveEnterTimestampMonotonic)" ] ||
 		fail "mounted before it was attached"
-	# The order at the last shutdown.
+	# The journal shows the order at the last shutdown.
 	journalctl -b -1 --no-pager -o short-monotonic -u forebay@data.service -u srv.mount | tail -n 6 >/tmp/last
 	awk '/Unmounted.*srv/ { u = NR } /[Ss]topped.*Forebay/ { s = NR } END { exit !(u && s && u < s) }' /tmp/last ||
 		fail "order at shutdown: $(cat /tmp/last)"
@@ -89,7 +89,7 @@ later_boot() {
 	systemctl --failed --no-legend | grep -E 'forebay|srv' && fail "failed units"
 	grep -aE 'WARNING|BUG|Oops|Call Trace' <(dmesg) && fail "the kernel complained"
 	[ "$boot" = 2 ] || return 0
-	# The rest of the last boot: flushed at each stop, the origin alone is complete.
+	# The last boot tests the rest: each stop flushes, and the origin alone is complete.
 	echo 'flush_on_detach = true' >>/etc/forebay.d/fast.toml
 	step "units" systemctl daemon-reload
 	step "stop" systemctl stop forebay@data.service
@@ -97,7 +97,7 @@ later_boot() {
 	step "its files" diff -r /mnt/etc/pam.d /etc/pam.d
 	step "unmount it" umount /mnt
 	step "start" systemctl start srv.mount
-	# A mistake in another file is told, and concerns nobody else.
+	# A mistake in another file is reported, and affects no other volume.
 	echo 'pool = 3' >/etc/forebay.d/wrong.toml
 	step "units" systemctl daemon-reload
 	journalctl -b --no-pager | grep -q 'wrong.toml:1: ' || fail "the generator said nothing of a mistake"

@@ -2,12 +2,12 @@
 /*
  * port_fault_test.c - faults in mapped media (port/posix_fault.c).
  *
- * Goal: a fault is an error of a read, and for anything else the end with the message and
- * the exit code that docs promise; faults that are not the media's reach whoever had the
- * signal before.
- * Method: a mapping of a file that is cut short faults for certain; each case in a process
- * of its own.  What only a machine check brings (an address found bad before anybody touched
- * it) is given to the handler by hand.
+ * Goal: a fault is an error of a read.  For anything else it is the end with the message and the
+ * exit code that docs promise.  Faults that are not the media's reach whoever had the signal
+ * before.
+ * Method: a mapping of a file that is cut short faults for certain.  Each case runs in a process of
+ * its own.  What only a machine check brings (an address found bad before anybody touched it) is
+ * given to the handler by hand.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #define PAGES 4u
 #define SIZE (PAGES * 4096u)
 
-/* Pages from the second on fault. */
+/* Maps a file whose pages fault from the second one on. */
 static u8 *cut_short(void)
 {
 	int file = memfd_create("media", MFD_CLOEXEC);
@@ -44,7 +44,7 @@ static void touch(u8 *p)
 
 /* --- a read ------------------------------------------------------------------------ */
 
-/* The error of each kernel's read, again and again, and the reads around it are right. */
+/* Each kernel's read returns the error each time, and the reads around it are right. */
 static void read_what_is_gone(void)
 {
 	u8 *p = cut_short(), to[8192];
@@ -70,7 +70,7 @@ static void read_what_is_gone(void)
 			}
 }
 
-/* After a read that ended well nothing catches a store. */
+/* After a read that succeeded nothing catches a store. */
 static void store_after_a_read(void)
 {
 	u8 *p = cut_short(), to[4096];
@@ -229,7 +229,8 @@ static void info_before(void)
 	touch(fault_place);
 }
 
-/* Sent by kill, and not a fault: not ours, whatever address it says. */
+/* This signal was sent by kill and is no fault.  It does not belong to the port, whatever its
+ * address is. */
 static void sent_before(void)
 {
 	take_signal(true, cut_short());
@@ -248,11 +249,12 @@ static void default_before(void)
 {
 	fby_posix_watch(cut_short(), SIZE, "a");
 	raise(SIGBUS);
-	/* The handler that was there before is so again. */
+	/* The earlier handler is installed again. */
 	raise(SIGBUS);
 }
 
-/* The handler runs where the thread has set a stack aside, and with the signal open: it is left by a jump. */
+/* The handler runs on the alternate stack of the thread, and with the signal unblocked, because a
+ * jump leaves it. */
 static void how_installed(void)
 {
 	struct sigaction now;
@@ -266,7 +268,7 @@ static void how_installed(void)
 		_exit(2);
 }
 
-/* Found bad by the machine, touched by nobody yet: nothing is to be done. */
+/* The machine found the address bad, and nobody has touched it yet.  The handler does nothing. */
 static void found_by_the_machine(void)
 {
 	siginfo_t info = { .si_signo = SIGBUS, .si_code = BUS_MCEERR_AO };

@@ -2,14 +2,14 @@
 /*
  * port_test.c - the port for user space, function by function.
  *
- * Goal: each promise of port/posix.h is seen to be kept where the engine's own tests
- * cannot tell: that a fence is one, that every line is written back, that a checksum alone
- * stores nothing, that a CPU without an instruction is not given a kernel that uses it.
- * Method: posix.c is included, so that its statics can be looked at and the calls of
- * the system can be replaced.  What instructions ran is seen by single steps: the CPU's
- * trap flag, and a handler that looks at each instruction.  A CPU with fewer features is
- * this program started again, with bits cleared of what libgcc knows of the CPU
- * (port_features.c).  The copies themselves: crates/forebay-sys/tests/kernels.rs.
+ * Goal: each promise of port/posix.h is seen to be kept where the engine's own tests cannot tell.
+ * The promises are that a fence is one, that every line is written back, that a checksum alone
+ * stores nothing, and that a CPU without an instruction is not given a kernel that uses it.
+ * Method: posix.c is included, so that its statics can be looked at and the calls of the system can
+ * be replaced.  Single steps show which instructions ran: the CPU's trap flag, and a handler that
+ * looks at each instruction.  A CPU with fewer features is this program started again, with bits
+ * cleared of what libgcc knows of the CPU (port_features.c).  The copies themselves:
+ * crates/forebay-sys/tests/kernels.rs.
  */
 #define _GNU_SOURCE
 #include <cpuid.h>
@@ -282,7 +282,7 @@ static void on_step(int signal, siginfo_t *info, void *context)
 		TRAP_FLAG("andq $~0x100"); \
 	} while (0)
 
-/* Each line of the range once and in order, and before the last fence. */
+/* Whether each line of the range was written back once, in order, and before the last fence. */
 static bool wrote_back(const u8 *start, unsigned int lines)
 {
 	unsigned int i;

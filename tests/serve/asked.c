@@ -12,13 +12,13 @@
  * A cell is a way to write, a way to ask, and simple or structured replies.  It has a range of the
  * volume of its own, which holds old bytes at first, and connections of its own.  As soon as the
  * last answer has come, the cell's range of DISK (volatile_disk.c, the volume's origin) is cut, and
- * the answer is noted in RECORD: what a later cell flushes does not count for it.
+ * the answer is noted in RECORD. So what a later cell flushes does not count for it.
  *
  * After the server was killed, a cell is durable if its range has what was acknowledged, through a
- * new server or in FILE, the origin alone; refused if a command gave an error; and lost otherwise.
- * MAY_BE_LOST names the ways, with commas, that this server acknowledges before they are durable:
- * where nobody asks, each of these has to be lost, or the cut takes nothing away and the table
- * means nothing.  BLOCK is the volume's; ways that are no multiple of it are left out.
+ * new server or in FILE, the origin alone.  It is refused if a command gave an error, and lost
+ * otherwise.  MAY_BE_LOST names the ways, with commas, that this server acknowledges before they
+ * are durable.  Where nobody asks, each of these has to be lost, or the cut takes nothing away and
+ * the table means nothing.  BLOCK is the volume's; ways that are no multiple of it are left out.
  *
  * A pool's disk cannot be cut in ranges.  So a cell is also run alone, with its range at the start of
  * the volume, and the script cuts all disks when its answer has come.  Each way to write and to ask is
@@ -103,7 +103,7 @@ static int ask_after_close(struct cell *c)
 	hang_up(c, false);
 	return flush(c->fd);
 }
-/* A flush that is sent behind another command, which nobody has waited for. */
+/* Sends a flush while another command has not been answered. */
 static int ask_behind(struct cell *c)
 {
 	int first, second;
@@ -114,7 +114,7 @@ static int ask_behind(struct cell *c)
 	second = get_reply(c->fd, 0, NULL);
 	return first ? first : second;
 }
-/* Two flushes at a time, and the one that was sent later counts. */
+/* Sends two flushes at a time; the one that was sent later counts. */
 static int ask_two(struct cell *c)
 {
 	int first, second;
@@ -157,15 +157,15 @@ static const struct ask {
 
 /* --- ways to write --------------------------------------------------------- */
 
-/* What is there afterwards: DATA; ZEROES; KEPT, zeroes or what was there before, of each sector. */
+/* The content afterwards: DATA; ZEROES; KEPT, zeroes or what was there before, of each sector. */
 enum effect { DATA, ZEROES, KEPT };
 static const struct way {
 	const char *name;
 	uint32_t at, n; /* sectors, after PLACE */
 	unsigned int command, flags;
 	enum effect effect;
-	/* Before it: the range is written, with FUA, so that the cache has it where it may; or it is
-	 * trimmed. */
+	/* Before the write, the range is written with FUA, so that the cache has it if it may, or
+	 * it is trimmed. */
 	enum { PLAIN, CACHED, TRIMMED } before;
 } ways[] = {
 	{ "write-sector", 3, 1, NBD_WRITE, 0, DATA, PLAIN },
@@ -198,7 +198,7 @@ static bool is_cell(const struct way *w)
 	return w->at % block == 0 && w->n % block == 0;
 }
 
-/* 0, or the error of the first command that has one. */
+/* Returns 0, or the error of the first command that failed. */
 static int run_cell(struct cell *c, const struct way *w, const struct ask *a, bool early)
 {
 	int error = 0;
@@ -210,7 +210,7 @@ static int run_cell(struct cell *c, const struct way *w, const struct ask *a, bo
 	} else if (w->before == TRIMMED) {
 		error = request(c->fd, NBD_TRIM, 0, place(c, PLACE), w->n, NULL);
 	}
-	/* The first flush is owed to what a dead server may have left. */
+	/* A dead server may have left writes that need this first flush. */
 	if (error || (error = flush(c->fd)))
 		return error;
 	fill(data, c->number, NEW);

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: whichever command changes a volume, and whichever way a client asks that this be durable,
+# Goal: any command may change a volume, and a client may ask in any way that this be durable.  Then
 # what was acknowledged is there after the server is killed and the origin loses what it was not
-# told to keep; or the command gives an error.
+# told to keep, or the command gives an error.
 # Method: asked.c makes each command x each way to ask x simple and structured replies.  As soon as
 # a cell is acknowledged, the disk (volatile_disk.c) cuts its range.  Then the server is killed,
 # all ranges are read through a new one, and after a drain and another cut from the disk alone.
@@ -10,8 +10,9 @@
 # are durable must be found lost.  A server that answers and does nothing must be found, and a flush
 # that does nothing.
 #
-# MEDIUM=ssd has the table of a pool on an SSD.  Each cell then has a pool of its own; when it is
-# acknowledged, the server is stopped, and the pool's disk and the origin lose what was not flushed.
+# MEDIUM=ssd has the table of a pool on an SSD. Each cell then has a pool of its own.  When the cell
+# is acknowledged, the server is stopped, and the pool's disk and the origin lose what was not
+# flushed.
 # EACH=N takes each Nth cell alone (3: ways to write and to ask meet in turns; 1: all).
 #
 #	asked.sh [MODE...]	(all)
@@ -27,21 +28,21 @@ asked() { "$work/asked" "$@"; }
 bytes=$(asked bytes)
 platter=$shm/platter
 
-# The ways that a server acknowledges before they are durable.
+# These ways are acknowledged before they are durable.
 long=write-long,write-long-trimmed
 writes=write-sector,write-part,write,write-cached,write-long-cached,write-trimmed,$long
 
 # --- a pool on an SSD ----------------------------------------------------------------------
 
-# The pool's disk is slow, so that some of what nobody waits for is not there yet when it is cut.  With
-# --durable flush it is sent after a millisecond, so it may be there as well.
+# The pool's disk is slow.  So some data that nobody waits for is not there yet at the cut.  With
+# --durable flush the server sends it after a millisecond, so it may be there as well.
 ssd_table() { # MODE DURABLE BLOCK MAY_BE_LOST [lie=1]
 	local name=$1 durable=$2 block=$3 may=$4 lie=${5:-} number said before=0 wrong=0 each=${EACH:-3}
 	local lost # cut_all sets it
 	local -A sums=([durable]=0 [refused]=0 [lost]=0 [unasked]=0)
 	make_template --block-size "$block"
 	for number in $(asked cells "$block"); do
-		# A few are enough where each is to be found.
+		# A few cells are enough if each must be found lost.
 		[ $((before++ % (${lie:+20 + }each))) -eq 0 ] || continue
 		fresh
 		# shellcheck disable=SC2086 # a word or none
@@ -52,7 +53,7 @@ ssd_table() { # MODE DURABLE BLOCK MAY_BE_LOST [lie=1]
 		stop_disks
 		start_disks
 		if [ -n "$lie" ]; then
-			# A pool that does not even open is found, too.
+			# A pool that cannot be opened counts as found too.
 			(
 				trap 'kill -KILL "$server" 2>/dev/null || true' EXIT
 				start_server
@@ -81,7 +82,8 @@ ssd_table() { # MODE DURABLE BLOCK MAY_BE_LOST [lie=1]
 		say "a flush that does nothing is found, $name: ${sums[lost]} cells lost"
 		return
 	fi
-	# The server sends by itself after a millisecond, so the cut may find all of it on the disk.
+	# The server sends by itself after a millisecond, so the cut may find everything on the
+	# disk.
 	say "$name: ${sums[durable]} cells durable, ${sums[refused]} refused, ${sums[lost]} lost; ${sums[unasked]} lost where nobody asked"
 }
 if [ "${MEDIUM:-}" = ssd ]; then
@@ -112,7 +114,7 @@ start_disk() { # KEY=NUMBER...
 	done
 	fail "the disk does not come up in 60 s: $(cat "$work/disk.err")"
 }
-# Loses what was not synced.
+# Ends the disk, which loses data that was not synced.
 stop_disk() {
 	[ -n "$disk" ] || return 0
 	kill -TERM "$disk" && wait "$disk" || true

@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: writes past the cache, by size and because the pool is full, lose nothing that was
-# acknowledged when the server is killed, with small writes to the same blocks meanwhile.
-# Method: tests/vm/ackload.c over nbdfuse writes 512 B to 64 KiB on 16 MiB through a pool of
-# 4 MiB and logs what was acknowledged; SIGKILL in the middle, start, verify; each way
-# several times, then drained and verified on the origin alone.  Also once with a pool that
-# nothing leaves and an origin that forgets the last moments, so that only writes past the
-# cache are lost: the test must find that.
+# acknowledged when the server is killed.  Small writes go to the same blocks meanwhile.
+# Method: tests/vm/ackload.c over nbdfuse writes 512 B to 64 KiB on 16 MiB through a pool of 4 MiB
+# and logs what was acknowledged.  Then SIGKILL in the middle, start, verify; each way several
+# times, then drained and verified on the origin alone.  It also runs once with a pool that nothing
+# leaves and an origin that forgets the last moments, so that only writes past the cache are lost.
+# The test must find that.
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -93,7 +93,7 @@ for way in large full; do
 	say "$way: killed three times, $past writes past the cache and $through commits through it; $(sed -n 's/^ackload: //p' "$work/verify.log")"
 done
 
-# All goes past it, or a fast machine soon has every block in the cache.
+# All writes bypass the cache.  Otherwise a fast machine soon has every block in the cache.
 fresh 64M
 past=0
 remember() {

@@ -31,7 +31,7 @@ nbdcopy "$(uri two)" "$work/back"
 cmp "$work/data" "$work/back" || fail "what was copied in does not come out"
 say "32 MiB in over 4 connections, and out, through a pool of 16 MiB"
 
-# Zeroes over what is cached: nbdcopy sends them for the holes of a file.
+# nbdcopy writes zeroes over cached data, for the holes of a file.
 truncate -s 0 "$work/holes"
 truncate -s 32M "$work/holes"
 for ((mib = 0; mib < 32; mib += 5)); do
@@ -84,7 +84,7 @@ cmp -n 1048576 "$work/data" "$work/one.img" || fail "an idle volume was not writ
 stop_server
 say "options arrive; an idle volume drains by itself"
 
-# Killed: the socket stays, and is no obstacle.
+# A killed server leaves its socket, which does not obstruct the next one.
 start_server
 head -c 4M /dev/urandom >"$work/data"
 nbdcopy "$work/data" "$(uri two)"
@@ -96,7 +96,7 @@ cmp -n 4194304 "$work/data" "$work/back" || fail "what was acknowledged before t
 stop_server
 say "killed and started again on the same socket, all there"
 
-# A file in the way that is not the server's own is left alone.
+# A file that is not the server's own, in the place of its socket, is left alone.
 mkdir -p "$work/run" # private, and a file in the socket's place
 echo precious >"$work/run/nbd"
 echo precious >"$work/ready-file"

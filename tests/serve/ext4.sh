@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a file system on a volume survives a SIGKILL of the server: synced data is there,
-# and e2fsck finds nothing wrong.  Method: nbdfuse and a loop device, so no module is
-# needed; ext4 is made, filled, the server killed in the middle, all started again, the
-# journal replayed, more written, unmounted, checked, and in the end the drained origin is
-# checked by itself.
+# Goal: a file system on a volume survives a SIGKILL of the server: synced data is there, and e2fsck
+# finds nothing wrong.
+# Method: nbdfuse and a loop device, so no module is needed. ext4 is made and filled, and the server
+# is killed in the middle.  All are started again, the journal is replayed, more is written, and
+# ext4 is unmounted and checked.  In the end the drained origin is checked by itself.
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"

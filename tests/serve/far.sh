@@ -1,15 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: volumes on exports of NBD servers lose nothing that was acknowledged when these are
-# killed, with a cache of their own that forgets, and when they stand still for ten seconds;
-# everything ends; and a volume on a file in the same pool goes on.
-# Method: one pool with a volume on nbdkit (its cache filter loses what was not flushed),
-# one on qemu-nbd, one on a file.  nbdload.c writes to the first two, fio to the third,
-# whose rate in each phase is printed beside that before.  In the end the pool is drained,
-# nbdkit is killed once more, and the files alone have what was acknowledged.
-# fio writes to the first two and verifies.  It must also find a server that forgets what it
-# was told to flush.  Where no nameserver answers, a host that is named is refused in bounded
-# time, and a drain before a server that does not answer ends in time and says why.
+# Goal: volumes on exports of NBD servers lose nothing that was acknowledged when these are killed,
+# or stand still for ten seconds.  The servers have a cache of their own that forgets.  Everything
+# ends, and a volume on a file in the same pool goes on.
+# Method: one pool with a volume on nbdkit (its cache filter loses what was not flushed), one on
+# qemu-nbd, one on a file. nbdload.c writes to the first two, fio to the third, whose rate in each
+# phase is printed beside that before.  In the end the pool is drained, nbdkit is killed once more,
+# and the files alone have what was acknowledged.
+# fio writes to the first two and verifies.  It must also find a server that forgets what it was
+# told to flush.  Where no nameserver answers, a host that is named is refused in bounded time.  A
+# drain before a server that does not answer ends in time and says why.
 #
 #	far.sh [SECONDS [SIZE]]	that the servers stand still (10); of the pool (24M, which is
 #				full; with room, as 1G, the volume beside them is to go on as before)
@@ -28,7 +28,7 @@ if [ "${1:-}" = rates ]; then
 fi
 still=${1:-10}
 size=${2:-24M}
-# A pool with room has something for the servers to do as well.
+# A pool with room must give the servers something to do as well.
 marks=(--low-watermark 20 --high-watermark 40)
 [ "$size" = 24M ] || marks=(--low-watermark 1 --high-watermark 2)
 bytes=$((16 << 20))
@@ -58,8 +58,8 @@ kill_far() {
 
 fresh() {
 	rm -f "$pool" "$work"/*.disk "$work"/*.load
-	# In small chunks: a pool of few chunks keeps no space for one volume while others
-	# fill it.
+	# The chunks are small, because a pool of few chunks keeps no space for one volume
+	# while others fill it.
 	"$FOREBAY" create "$pool" --size "$size" --chunk-size 256K >/dev/null
 	truncate -s 64M "$work/near.img"
 	"$FOREBAY" volume add "$pool" near "$work/near.img" >/dev/null
@@ -96,7 +96,8 @@ rate() {
 		awk -F';' '{ print $49 }' | grep . || fail "the volume beside them does not go on"
 }
 
-# As root, in a mount namespace of its own: its nameserver takes questions and says nothing.
+# Runs as root in a mount namespace of its own, whose nameserver takes questions and answers
+# none.
 unanswered() {
 	local asked said tries
 	unshare --mount true 2>/dev/null || { skip_part "nameservers that do not answer" "no mount namespace can be made"; return; }
@@ -121,7 +122,8 @@ time.sleep(120)' >"$work/nameserver" &
 	say "nameservers that do not answer: refused by name"
 }
 
-# rates ROUNDS: each round has every state; "well" twice, by which the others are to be judged.
+# rates ROUNDS: each round has every state, and "well" twice, so that the two show the
+# variation.
 rates() {
 	local round state
 	load $((rounds * 20 + 30))
@@ -157,7 +159,7 @@ if [ -n "$rounds" ]; then
 	exit
 fi
 
-# in_time SECONDS REGEX COMMAND...: fails with a text like that, no later than that.
+# in_time SECONDS REGEX COMMAND...: must fail with such a text within this time.
 in_time() {
 	local limit=$1 text=$2 began=$SECONDS said
 	shift 2
@@ -166,7 +168,7 @@ in_time() {
 	[[ $said =~ $text ]] || fail "$*: not \"$text\" but $said"
 }
 
-# A server that takes a minute for a write.
+# The server takes a minute for a write.
 slowly() {
 	truncate -s 16M "$work/slow.disk"
 	nbdkit -f -P "$work/slow.pid" -U "$work/slow.far" --filter=delay file "$work/slow.disk" wdelay=60 2>>"$work/slow.log" &
@@ -187,7 +189,7 @@ slowly() {
 	say "a drain before a server that does not answer: ends in time, says what it waits for"
 }
 
-# fio's own check, in addition to that of nbdload.
+# fio checks the data itself, in addition to nbdload.
 verified() {
 	local name
 	for name in kit qemu; do
@@ -229,7 +231,8 @@ for name in kit qemu; do
 		{ cat "$work/$name.out" >&2; fail "$name: acknowledged writes are lost"; }
 	say "$name: $(tail -n 1 "$work/$name.out")"
 done
-# Drained, and then the exports alone: nbdkit goes with what it has not flushed.
+# Drains, and then checks the exports alone: nbdkit ends and loses data that it has not
+# flushed.
 alone() {
 	stop_server
 	"$FOREBAY" drain "$pool" >"$work/drain.out" 2>&1 || { cat "$work/drain.out" >&2; fail "drain"; }

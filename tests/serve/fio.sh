@@ -13,7 +13,7 @@ fio --enghelp=nbd >/dev/null 2>&1 || skip "this fio has no nbd engine"
 make_pool 32M data=256M
 start_server
 
-# fio_job NAME OPTIONS: on the volume, failing on the first wrong byte.
+# fio_job NAME OPTIONS: runs on the volume, and fails on the first wrong byte.
 fio_job() {
 	local name=$1
 	shift
@@ -22,9 +22,9 @@ fio_job() {
 		{ cat "$work/fio.out" >&2; fail "fio $name"; }
 }
 
-# mixed BS MIB: one job verifies what it writes and reads back, and flushes; meanwhile two
-# others read, write and trim another part of the volume.  Then each block is trimmed,
-# written and verified, twice, so that the second time it is cached: one after the other,
+# mixed BS MIB: one job writes, reads back and verifies, and flushes.  Meanwhile two others
+# read, write and trim another part of the volume.  Then each block is trimmed, written and
+# verified, twice, so that the second time it is cached.  These steps follow each other,
 # since fio does not wait for the trim before it writes.
 mixed() {
 	local bs=$1 mib=$2 beside
@@ -46,7 +46,7 @@ fio_job mixed-range --bsrange=512-1m --bs_unaligned=0 --iodepth=16 --rw=randwrit
 	--io_size=128m --norandommap=0 --verify_backlog=64
 say "blocks of 512 B to 1 MiB in one run verified"
 
-# counter NAME: from the server's status, the sum if there are several.
+# counter NAME: prints a counter of the server's status, or the sum if there are several.
 counter() {
 	"$FOREBAY" status "$pool" --json | sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" |
 		awk '{ sum += $1 } END { print sum + 0 }'
@@ -56,8 +56,9 @@ for what in origin_writes discards flushes read_hit_bytes read_miss_bytes merges
 done
 say "beside it: $(counter origin_writes) origin writes, $(counter discards) discards, $(counter flushes) flushes"
 
-# Acknowledged is there after a stop, after a kill, and on the origin alone.
-# Twice: randseed and block size differ, so the second does not verify the first.
+# Acknowledged data is there after a stop, after a kill, and on the origin alone.  This runs
+# twice: randseed and block size differ, so the second run does not verify the first one's
+# data.
 for way in stop kill; do
 	case $way in stop) seed=11 ;; kill) seed=12 ;; esac
 	opts=(--rw=randwrite --bs=4k --size=256m --io_size=96m --iodepth=16 --randseed="$seed")

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a sparse pool in a file system in memory that is full, where even reading a
-# hole needs a page, is told as such and kills nobody.  Method: such a pool; each
-# command that looks at one; then room is made, and all is as before.
+# Goal: a sparse pool in a file system in memory that is full is told as such and kills nobody.
+# Even reading a hole needs a page there.
+# Method: such a pool; each command that looks at one; then room is made, and all is as before.
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: zeroes that are drained onto a full file system lose nothing and hold nothing up; data for
+# Goal: zeroes that are drained onto a full file system lose nothing and hold nothing up.  Data for
 # which it has no blocks is told, kept, and there when it has.
 # Method: a sparse origin on a small ext4 that a filler fills.  Zeroes are written over data and over
 # holes, with blocks asked for (NO_HOLE) and without; then a drain has to end.  Then data over a hole.
@@ -21,7 +21,7 @@ truncate -s 64M "$origin"
 start_server
 io() { qemu-io -f raw -c "$*" "$(uri v)" >"$work/io.log" 2>&1 && ! grep -qi 'failed\|error' "$work/io.log" || fail "$*: $(cat "$work/io.log")"; }
 reads() { io "read -P $1 $2 $3"; ! grep -q 'verification failed' "$work/io.log" || fail "at $2 there is no $1"; }
-# drain CODES: it ends within a minute, with one of these.
+# drain CODES: must end within a minute, with one of these codes.
 drain() {
 	local code=0
 	timeout 60 "$FOREBAY" drain "$pool" >"$work/drain.log" 2>&1 || code=$?
@@ -33,11 +33,12 @@ drain 0
 dd if=/dev/zero of="$work/small/filler" bs=64K status=none 2>/dev/null && fail "the file system does not run full"
 [ "$(df --output=avail -B1K "$work/small" | tail -n 1)" -le 64 ] || fail "the file system is not full: $(df "$work/small")"
 
-# Over data, and over holes; the server gives blocks back for the second of each.
+# Zeroes are written over data, and over holes.  The server frees blocks for the second
+# request of each.
 io "write -q -z 1M 1M"
 for ((at = 16384; at < 20480; at += 64)); do io "write -q -z ${at}k 16k"; done
 drain 0
-# So many that they pass the pool: the client is told, or has them.
+# So many zeroes exceed the pool.  The client gets an error, or they are written.
 if qemu-io -f raw -c "write -q -z 16M 4M" "$(uri v)" >"$work/io.log" 2>&1 && ! grep -q . "$work/io.log"; then
 	large='are zeroes'
 else
@@ -52,7 +53,7 @@ for at in 1 3 16 24; do cmp -s <(dd if="$origin" bs=1M skip=$at count=1 status=n
 for at in 0 2 4 7; do cmp -s <(dd if="$origin" bs=1M skip=$at count=1 status=none) <(head -c 1M /dev/zero | tr '\0' '\252') || fail "the data beside the zeroes is lost at $at MiB of the origin"; done
 say "zeroes over data and holes of a full file system are drained; 4 MiB at once for which blocks are asked $large"
 
-# Data over holes takes more than the zeroes have given back.
+# Data over holes needs more blocks than the zeroes have freed.
 io "write -q -P 0xbb 32M 8M"
 io "write -q -z 5M 1M"
 code=0

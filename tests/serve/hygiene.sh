@@ -1,13 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file; no
-# test takes the python3 that comes first in the PATH; a test waits for a loop device that others
-# have, and says who has them; and the mount namespace of one test holds no mount of another.
+# Goal: a test that fails, or is stopped, leaves no process, mount, loop device or file.  No test
+# takes the python3 that comes first in the PATH. A test waits for a loop device that others have,
+# and says who has them.  The mount namespace of one test holds no mount of another.
 # Method: a planted test starts a server, a process that has left its session, a shell in the
-# background, mounts, a loop device and a tree mounted by Forebay, and then fails or is stopped.
-# A python3 that can do nothing comes first in the PATH of one that uses it, and so does a losetup
-# that finds no free device until it was asked some times.
-# A copy of another test's mount is looked for in a namespace by tests/apart, and in a plain one.
+# background, mounts, a loop device and a tree mounted by Forebay.  Then it fails or is stopped.  A
+# python3 that can do nothing comes first in the PATH of one that uses it, and so does a losetup
+# that finds no free device until it was asked some times.  A copy of another test's mount is looked
+# for in a namespace by tests/apart, and in a plain one.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need setsid
@@ -54,7 +54,7 @@ for kind in mounts loop fuse; do
 done
 for how in exit fails stopped; do
 	told=$work/told.$how
-	# As scripts/check runs a step; a signal goes to its process group.
+	# The step is run as scripts/check runs it; a signal goes to its process group.
 	timeout -k 30 600 bash "$work/planted.sh" "$root" "$told" "$how" "$with" >"$work/says.$how" 2>&1 &
 	planted=$!
 	for ((tries = 0; tries < 1200; tries++)); do
@@ -103,8 +103,8 @@ esac
 S
 chmod +x "$work/few/sleep" "$work/few/losetup"
 export FEW=$work/few
-# ask GRANTED HELD FREE: a loop device, which is granted when it is asked for so many times, while
-# others hold some and a free one is shown; sets got and asked.
+# ask GRANTED HELD FREE: asks for a loop device.  It is granted at the GRANTED-th attempt, while
+# others hold HELD and FREE is shown as free.  Sets got and asked.
 ask() {
 	rm -f "$FEW/asked"
 	echo "$1" >"$FEW/granted"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
 # The kernel's patience with a lease (fs.lease-break-time) is one setting of the whole machine.
-# Tests of several runs use it at the same time, so who changes it has a lock alone, and who needs
+# Tests of several runs use it at the same time.  So who changes it has a lock alone, and who needs
 # it as it is shares that lock.  The lock's file has the value to restore while it is changed: the
 # next test restores it after one that was killed.  Source it after lib.sh.
 lease_time=/proc/sys/fs/lease-break-time
@@ -16,7 +16,7 @@ lease_time_opened() {
 	at_end lease_time_ends
 }
 
-# lease_time_locks HOW: a process that was started by a killed test may have the lock for good.
+# lease_time_locks HOW: a process that a killed test started may have the lock for good.
 lease_time_locks() {
 	local fd pid
 	flock -w "${LEASE_TIME_WAITS:-600}" "$1" "$lease_fd" && return
@@ -30,7 +30,7 @@ lease_time_locks() {
 	fail "$lease_lock is locked by others: end those that no test has"
 }
 
-# From now on no other test changes it.
+# From now on no other test changes the time.
 lease_time_stays() {
 	lease_time_opened || return 0
 	lease_stays=-s
@@ -39,7 +39,7 @@ lease_time_stays() {
 	lease_time_locks -s
 }
 
-# lease_time_is SECONDS: until lease_time_back; false where it cannot be changed.
+# lease_time_is SECONDS: sets it until lease_time_back; false if it cannot be changed.
 lease_time_is() {
 	lease_time_opened || return 1
 	if [ -z "$lease_was" ]; then

@@ -14,7 +14,7 @@ me=$(basename "$0" .sh)
 say() { echo "$me: $*"; }
 fail() { echo "$me: FAILED: $*" >&2; exit 1; }
 
-# Says loudly what was not tested.
+# Says visibly what was not tested.
 skip() {
 	echo "$me: SKIPPED, NOTHING WAS TESTED: $*" >&2
 	exit "${FOREBAY_SKIP_CODE:-0}"
@@ -35,7 +35,7 @@ need() {
 }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/forebay-$me.XXXXXX")
-# In memory where it has room for a pool: a container has 64 MiB of /dev/shm.
+# Uses a directory in memory if it has room for a pool: a container has 64 MiB of /dev/shm.
 in_memory() {
 	local free
 	free=$(df --output=avail -B1M /dev/shm 2>/dev/null | tail -n 1) && [ "$free" -ge 512 ] &&
@@ -49,8 +49,9 @@ undo=() # commands to run at the end, last one first
 
 at_end() { undo+=("$1"); }
 
-# The processes that this script started and that still run, a line each with their command: those
-# whose FOREBAY_RUNTIME_DIR is below its directory, whoever their parent is now, and its descendants.
+# Prints the processes that this script started and that still run, a line each with their command.
+# These are the processes whose FOREBAY_RUNTIME_DIR is below its directory, whoever their parent is
+# now, and the script's descendants.
 still_running() {
 	local self=$BASHPID
 	{
@@ -71,7 +72,7 @@ still_running() {
 		} }'
 }
 
-# Ends them and waits until they have ended.
+# Ends these processes and waits until they have ended.
 end_all() {
 	local tries left
 	for ((tries = 0; tries < 600; tries++)); do
@@ -123,8 +124,8 @@ trap 'exit 130' INT TERM
 . "$root/scripts/debian-python"
 . "$root/tests/loops.sh"
 
-# listens NAME: the NBD server of another, which writes $work/NAME.pid when it listens (its socket
-# is there a moment before) and says what is wrong in $work/NAME.log.
+# listens NAME: waits for another NBD server, which writes $work/NAME.pid when it listens (its
+# socket is there a moment before) and its errors to $work/NAME.log.
 listens() {
 	local tries
 	for ((tries = 0; tries < 400; tries++)); do
@@ -163,7 +164,7 @@ start_server() {
 	fail "the server was not ready after 30 s"
 }
 
-# In order: exit code 0, no socket left, the pool marked clean.
+# Stops the server in order: exit code 0, no socket left, the pool marked clean.
 stop_server() {
 	kill -TERM "$server"
 	wait "$server" || fail "the server ended with code $?"
@@ -173,7 +174,7 @@ stop_server() {
 		fail "the pool was not closed cleanly"
 }
 
-# No notice given.
+# Kills the server without notice.
 kill_server() {
 	kill -KILL "$server"
 	wait "$server" 2>/dev/null || true

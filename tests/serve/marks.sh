@@ -1,12 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: where an origin's mark cannot be set, nothing is acknowledged, by a message that
-# names the place, and it goes on when there is room again; and an origin that says it is
-# complete has what was acknowledged, wherever the server or a drain was killed.
-# Method: origins on ext4 that is full and whose inodes have no room for an attribute, and
-# on ramfs, which has no attributes, with the directory of marks on ext4 that is full or
-# read-only; one write of 4 KiB at a time, by fio.  Then rounds in which the server is
-# killed during a write, and a drain after a random time, on this machine's disk.
+# Goal: where an origin's mark cannot be set, nothing is acknowledged, by a message that names the
+# place, and it goes on when there is room again.  An origin that says it is complete has what was
+# acknowledged, wherever the server or a drain was killed.
+# Method: the origins are on ext4 that is full and whose inodes have no room for an attribute, and
+# on ramfs, which has no attributes.  The directory of marks is on ext4 that is full or read-only.
+# fio makes one write of 4 KiB at a time.  Then rounds in which the server is killed during a write,
+# and a drain after a random time, on this machine's disk.
 #
 #	marks.sh [ROUNDS]	of kills (12)
 # shellcheck disable=SC2016,SC2119 # expanded at the end; no arguments on purpose
@@ -41,7 +41,8 @@ marked() {
 	"$FOREBAY" origin status "$2" >"$work/status" 2>&1 || code=$?
 	[ $code = "$1" ] || fail "$3: origin status ends with $code, not $1: $(cat "$work/status")"
 }
-# begin ORIGIN: a pool for it, served, idle until it is told to drain.
+# begin ORIGIN: makes a pool for it and serves the pool, which is idle until it is told to
+# drain.
 begin() {
 	rm -f "$pool"
 	"$FOREBAY" create "$pool" --size 16M --chunk-size 256K >/dev/null
@@ -53,7 +54,7 @@ finish() {
 	"$FOREBAY" drain "$pool" >/dev/null
 	marked 0 "$1" "drained"
 }
-# refused TEXT ORIGIN WHEN: a write, and the log has the text.
+# refused TEXT ORIGIN WHEN: a write fails, and the log has the text.
 refused() {
 	! write 0x11 || fail "$3: a write is acknowledged without a mark"
 	grep -q "$1" "$work/server.log" || fail "$3: not \"$1\" but $(cat "$work/server.log")"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: `forebay media-test` tells a disk that keeps its word from one that does not, and what it
-# or `forebay media-info` writes to is nothing that anybody needs.
-# Method: a disk with a volatile cache (volatile_disk.c), written through FUSE and as a block
-# device; its power is cut in the middle of a run, and what is left is verified.  Disks that keep
-# their word in every way that a cut may leave them; disks whose flush, or whose FUA, does nothing;
-# disks that a cut damages elsewhere.  Then devices that are empty, full, and in use.
+# Goal: `forebay media-test` tells a disk that keeps its word from one that does not.  What it or
+# `forebay media-info` writes to is nothing that anybody needs.
+# Method: a disk with a volatile cache (volatile_disk.c) is written through FUSE and as a block
+# device.  Its power is cut in the middle of a run, and what is left is verified.  There are disks
+# that keep their word in every way that a cut may leave them, disks whose flush, or whose FUA, does
+# nothing, and disks that a cut damages elsewhere.  Then devices that are empty, full, and in use.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need gcc losetup mkfs.ext4 od
@@ -71,7 +71,7 @@ runs=$work/runs
 newest() { find "$runs" -name '*.run' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2; }
 steps() { od -An -v -tu8 -w16 -j512 "$1" 2>/dev/null | awk 'NR == 1 || NR == 33 { if ($1 > n) n = $1 } END { print n + 0 }'; }
 
-# said WORD: a string or number of the last JSON.
+# said WORD: prints a string or number of the last JSON.
 said() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$work/json" | head -n 1; }
 expect() { # CODE COMMAND...
 	local wanted=$1 got=0
@@ -95,7 +95,8 @@ start_writer() {
 	fail "the receiver does not get 40 steps of the writer"
 }
 
-# pull KIND MODE KEY=NUMBER...: a run on a new disk, whose power is cut after some steps.
+# pull KIND MODE KEY=NUMBER...: runs the test on a new disk, whose power is cut after some
+# steps.
 pull() {
 	local kind=$1 mode=$2 code=0
 	shift 2
@@ -106,13 +107,13 @@ pull() {
 	cut_disk
 	wait $writer || code=$?
 	[ $code = 7 ] || { cat "$work/written" >&2; fail "the writer on a disk without power ended with code $code"; }
-	# A disk that is gone is no disk with damaged blocks.
+	# A disk that is gone does not count as one with damaged blocks.
 	expect 7 media-test "$device" --verify --journal "$(newest)"
 	stop_disk
 	start_disk "$kind" "$@"
 }
 
-# A disk whose flushes take longer than a step may, beside the others: it may have been away.
+# One disk has flushes that take longer than a step may; it may have been away.
 mkdir "$work/slow"
 "$work/volatile_disk" "$work/slow" "$work/slow.platter" $((1 << 20)) flush_us=3200000 >"$work/slow.log" 2>&1 &
 slow=$!
@@ -136,7 +137,7 @@ for honest in "file both keep=0" "file fua keep=1" "file flush keep=1" "block bo
 done
 say "5 disks that keep their word: none is accused, $tried steps"
 
-# What the run has filled is there: that says whose disk it is.
+# The blocks that the run has filled are there, and they identify the disk.
 for lying in "file fua keep=0 lie=1 lie_after=2" "file flush keep=0 lie=1 lie_after=2" \
 	"block both keep=0 lie=1 lie_after=2" "file fua keep=0 lie=2"; do
 	# shellcheck disable=SC2086 # words
@@ -148,13 +149,13 @@ for lying in "file fua keep=0 lie=1 lie_after=2" "file flush keep=0 lie=1 lie_af
 done
 say "4 disks that lie: each is found, by the receiver and by its file"
 
-# A disk that has nothing of the run, and no serial number, may be another one.
+# A disk that has nothing of the run and no serial number may be another disk.
 pull file both keep=0 lie=1
 expect 17 media-test "$device" --server "$server" --verify --run "$(basename "$(newest)" .run)"
 grep -q 'another one, or has lost everything' "$work/json" || { cat "$work/json" >&2; fail "a disk without a run is accused"; }
 stop_disk
 
-# The disk has power all the time, and its machine is not started again: nothing is known.
+# The disk has power all the time, and its machine does not restart.  So nothing is known.
 pull_nothing() { # SIGNAL
 	rm -f "$work/platter"
 	truncate -s $bytes "$work/platter"
@@ -171,8 +172,8 @@ for signal in KILL HUP; do
 done
 say "a writer that is killed, or whose terminal goes, has tested nothing"
 
-# FUA on a block device is not followed by a flush.  A loop device has no FUA: the kernel makes a
-# write and a flush of it, so there is a flush for each step, and not two.
+# FUA on a block device is not followed by a flush.  A loop device has no FUA, so the kernel
+# makes a write and a flush of it.  There is one flush for each step, and not two.
 flushes() { awk '{ print $16 }' "/sys/block/${1#/dev/}/stat"; }
 rm -f "$work/platter"
 truncate -s $bytes "$work/platter"
@@ -210,7 +211,7 @@ expect 17 media-test "$work/slow/disk" --verify --journal "$work/slow.runs"/*.ru
 grep -q '"end": "stalled"' "$work/json" || { cat "$work/json" >&2; fail "a step that took too long is not told"; }
 say "a step that took too long is not told to the receiver"
 
-# More blocks than a step has are damaged: some of them nothing was writing to.
+# More blocks are damaged than a step has, so nothing was writing to some of them.
 pull file both keep=0
 stop_disk
 dd if=/dev/urandom of="$work/platter" bs=4096 seek=300 count=160 conv=notrunc status=none
@@ -219,7 +220,7 @@ expect 16 media-test "$device" --server "$server" --verify
 [ "$(said verdict)" = collateral ] || fail "damaged blocks are not found"
 say "damage elsewhere is found"
 
-# What is there stays there: a run, a file system, a partition table.
+# Everything on the disk stays: a run, a file system, a partition table.
 before=$(sha256sum <"$work/platter")
 expect 12 media-test "$device" --server "$server"
 grep -q 'media-test' "$work/error" || fail "what is there is not named: $(cat "$work/error")"
@@ -227,7 +228,7 @@ expect 2 media-test "$device" --server "$server" --over # an option is typed in 
 stop_disk
 [ "$(sha256sum <"$work/platter")" = "$before" ] || fail "a refused run has written"
 
-# In memory: a loop device is refused for what its file lies on.
+# The image is in memory, because a loop device is refused for the disk below its file.
 image=$shm/image
 mv "$work/platter" "$image"
 attach "$image"
@@ -256,7 +257,7 @@ loop=''
 cmp -n $((32 << 20)) "$image" /dev/zero || fail "a device that was measured is not empty again"
 say "devices that hold something or are in use are refused; an empty one is measured, and empty again"
 
-# A receiver that is not there costs nothing.
+# A receiver that does not answer does no damage.
 truncate -s $bytes "$work/platter"
 kill -TERM $receiver
 wait $receiver || fail "the receiver ended with code $?"

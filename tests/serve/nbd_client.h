@@ -2,7 +2,7 @@
 /*
  * nbd_client.h - an NBD client: the fixed newstyle handshake, with structured replies or without,
  * and one request after the other, in sectors.  A request that is not answered within LIMIT_S ends
- * the program: everything must end.
+ * the program, because everything must end.
  */
 #include <endian.h>
 #include <errno.h>
@@ -65,7 +65,7 @@ static bool get(int fd, void *p, size_t n)
 	return all(read, fd, p, n);
 }
 
-/* An option of the handshake with LENGTH bytes of data. */
+/* Sends an option of the handshake with LENGTH bytes of data. */
 static bool put_option(int fd, uint32_t number, const void *data, uint32_t length)
 {
 	struct __attribute__((packed)) {
@@ -111,8 +111,8 @@ static bool put_request(int fd, unsigned int type, unsigned int flags, uint64_t 
 	return put(fd, &out, sizeof(out)) && (type != NBD_WRITE || put(fd, data, n * SECTOR));
 }
 
-/* The next reply: 0, the server's error, or NO_ANSWER; DATA has room for n sectors where it is of a
- * read, which is answered by one chunk where structured replies were agreed on. */
+/* Gets the next reply.  Returns 0, the server's error, or NO_ANSWER.  For a read DATA has room for
+ * n sectors.  With structured replies the server answers a read by one chunk. */
 static int get_reply(int fd, uint32_t n, void *data)
 {
 	struct __attribute__((packed)) {
@@ -132,13 +132,13 @@ static int get_reply(int fd, uint32_t n, void *data)
 		fprintf(stderr, "%s: what comes is no reply\n", program_invocation_short_name);
 		exit(1);
 	}
-	/* Its type: data of a read, or an error with a text of no bytes. */
+	/* A chunk has data of a read, or an error with an empty text. */
 	if ((be32toh(in.error) & 0xffff) != 1)
 		return get(fd, rest, 10) ? (int)be32toh(*(uint32_t *)(void *)(rest + 4)) : NO_ANSWER;
 	return get(fd, rest, 12) && get(fd, data, n * SECTOR) ? 0 : NO_ANSWER;
 }
 
-/* 0, the server's error, or NO_ANSWER. */
+/* Returns 0, the server's error, or NO_ANSWER. */
 static int request(int fd, unsigned int type, unsigned int flags, uint64_t sector, uint32_t n, void *data)
 {
 	if (!put_request(fd, type, flags, sector, n, data) || type == NBD_DISC)

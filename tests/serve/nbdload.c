@@ -6,11 +6,11 @@
  *	nbdload verify SOCKET EXPORT LOG
  *	nbdload verify-file FILE LOG
  *
- * Each sector holds its number, a generation and a pattern made from both, or zeroes:
- * these are every eighth generation.  Each thread has a connection and sectors of its
- * own, and one request in flight: a write of 1 to 128 sectors, one in eight with FUA,
- * now and then zeroes, up to 256 sectors, or a flush, or a read, which must give what
- * was acknowledged.  LOG is mapped, so it outlives the client and the server.
+ * Each sector holds its number, a generation and a pattern made from both, or zeroes: these are
+ * every eighth generation.  Each thread has a connection and sectors of its own, and one request in
+ * flight.  The request is a write of 1 to 128 sectors, one in eight with FUA, now and then zeroes,
+ * up to 256 sectors, or a flush, or a read.  A read must give what was acknowledged.  LOG is
+ * mapped, so it outlives the client and the server.
  *
  * A cut must keep what LOG calls kept: each acknowledged write.  With `past`, for servers that
  * write past the cache, it must keep zeroes, and writes that were acknowledged with FUA or before
@@ -18,7 +18,7 @@
  * end may be lost, and no later flush vouches for them.  `losing` is `past` on a disk that loses
  * writes when a flush fails.
  *
- * A request that is not answered within LIMIT_S fails the load: everything must end.
+ * A request that is not answered within LIMIT_S fails the load, because everything must end.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -63,8 +63,8 @@ static void fill(uint64_t *words, uint32_t sector, uint32_t gen)
 		words[i] = x = mix(x);
 }
 
-/* Does the sector hold a generation from low to high, whole?  Which; for zeroes the
- * highest that it may be. */
+/* Whether the sector holds a whole generation from low to high.  Returns it in *gen; for zeroes
+ * that is the highest possible one. */
 static bool holds(const uint64_t *words, uint32_t sector, uint32_t low, uint32_t high, uint32_t *gen)
 {
 	static const uint64_t zero[SECTOR / 8];
@@ -100,7 +100,7 @@ static void issue(uint32_t sector, bool zero)
 	sectors[sector].issued = gen;
 }
 
-/* A write, or zeroes where buf is NULL. */
+/* Does a write, or writes zeroes if buf is NULL. */
 static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
 {
 	uint32_t before = flush_failures;
@@ -117,7 +117,7 @@ static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
 	for (uint32_t i = 0; i < n; i++) {
 		struct sector *s = &sectors[first + i];
 
-		/* In the order in which do_flush sees it doubted rather than not. */
+		/* The order of these stores lets do_flush see it as doubted rather than not. */
 		if (before != flush_failures)
 			s->doubted = 1;
 		s->acked = s->issued;
@@ -129,10 +129,11 @@ static int do_write(int fd, uint64_t *buf, uint32_t first, uint32_t n, bool fua)
 	return 0;
 }
 
-/* Odd while the thread's flush is on its way, and until all that it doubts is marked. */
+/* The number is odd while the thread's flush is on its way, and until everything that it doubts is
+ * marked. */
 static _Atomic uint32_t flushing[THREADS];
 
-/* Until each flush of another thread that is on its way now has its result. */
+/* Waits until each flush of another thread that is on its way now has its result. */
 static void others_end(uint32_t self)
 {
 	for (uint32_t i = 0; i < THREADS; i++)
@@ -141,8 +142,8 @@ static void others_end(uint32_t self)
 }
 
 /*
- * Two that overlap: the one that fails may have been first, and have told of what was
- * lost; then the other's success does not vouch for that.
+ * Two flushes may overlap.  The one that fails may have been first and have reported the loss.
+ * Then the success of the other one does not vouch for the lost data.
  */
 static int do_flush(int fd, uint32_t self)
 {
@@ -185,7 +186,7 @@ static int do_read(int fd, uint64_t *buf, uint32_t first, uint32_t n)
 		const struct sector *s = &sectors[first + i];
 		uint32_t gen;
 
-		/* A disk that loses what was not flushed may show it before it says so. */
+		/* A disk that loses unflushed data may show the loss before it reports an error. */
 		if (!holds(buf + i * SECTOR / 8, first + i, losing ? s->kept : s->acked, s->issued, &gen)) {
 			say_bad(stderr, "read", first + i, gen);
 			exit(4);
@@ -273,7 +274,8 @@ static int verify(int fd, bool file)
 				continue;
 			}
 			older += gen < s->acked;
-			/* The power came back: the data that is there is on media or origin. */
+			/* The power is back, so the data that is there is on the media or the
+			 * origin. */
 			s->issued = s->acked = s->kept = gen;
 			s->doubted = 0;
 		}

@@ -22,7 +22,7 @@ start_server --high-watermark 50 --low-watermark 40
 head -c 64M /dev/urandom >"$work/data"
 nbdcopy --connections=1 "$work/data" "$(uri bad)" 2>"$work/writer.log" &
 writer=$!
-# Full: some write waited for space, and for a second nothing more fitted.
+# The origin is full when some write waited for space and nothing more fitted for a second.
 number() { sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" "$work/status" | head -n 1; }
 before=0 still=0
 for ((tries = 0; tries < 400 && still < 10; tries++)); do
@@ -40,12 +40,12 @@ kill -0 "$writer" 2>/dev/null || fail "the writer did not wait for space"
 grep -q '"last_error": ".*[Nn]o space' "$work/status" || fail "status does not name the origin's error: $(cat "$work/status")"
 say "origin full: the writer waits, status says why"
 
-# The other volume reads at once.
+# The other volume can be read at once.
 timeout 10 nbdcopy "$(uri good)" "$work/back" || fail "the other volume does not answer"
 cmp -s -n 67108864 "$work/back" /dev/zero || fail "the other volume's content"
 say "the other volume answers"
 
-# A stop must not wait for space for ever.
+# A stop must not wait for space without end.
 start=$SECONDS
 stop_server
 kill "$writer" 2>/dev/null || true
@@ -53,11 +53,11 @@ wait "$writer" 2>/dev/null || true
 grep -q "stayed full" "$work/server.log" || fail "no write was waiting: the test tested less than it says"
 say "stopped, clean, after $((SECONDS - start)) s although a write waited"
 
-# Before the repair: it says so, and keeps all.
+# Before the repair the server says so, and keeps everything.
 start_server
 "$FOREBAY" volume list "$pool" --json | grep -q '"name": "bad"' || fail "the volume is gone"
 nbdcopy "$(uri bad)" "$work/before" || fail "reading the volume whose origin fails"
-# With room, everything goes to the origin by itself.
+# When there is room, everything goes to the origin by itself.
 mount -o remount,size=128M "$work/small"
 timeout 60 "$FOREBAY" drain "$pool" >/dev/null 2>&1 || fail "drain after the repair"
 stop_server
@@ -70,7 +70,8 @@ acknowledged=$({ cmp "$work/data" "$work/small/bad.img" || true; } | sed "s/.* b
 [ "${acknowledged:-0}" -gt 16777216 ] || fail "only ${acknowledged:-0} bytes arrived"
 say "$((acknowledged >> 20)) MiB had been taken, through a pool of 32 MiB and a disk of 4 MiB"
 
-# An origin that is another one: its volume is not served, the other is.
+# The origin has been replaced by another one.  Its volume is not served, and the other
+# volume is.
 mv "$work/small/bad.img" "$work/small/moved.img"
 truncate -s 64M "$work/small/bad.img"
 start_server

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: volatile.sh, and ssd.sh for pools on an SSD, find each way in which the host could drop what
-# the engine asked for.  Method: a copy of the tree, one mistake at a time, built, and the script has
-# to fail on it, and not on the copy without a mistake.  The first build takes minutes.
+# the engine asked for.
+# Method: a copy of the tree is built with one mistake at a time.  The script has to fail on it, and
+# not on the copy without a mistake.  The first build takes minutes.
 #	planted.sh [SCRIPT...]	volatile, ssd (both)
 set -euo pipefail
 scripts=("${@:-volatile ssd}")
 cd "$(dirname "$0")/../.."
 export CARGO_TARGET_DIR=$PWD/target/planted-host
-# At the same place each time, and only what is other: so little is built anew.
+# The copy is at the same place each time and gets only changed files, so little is rebuilt.
 copy=$CARGO_TARGET_DIR/tree
 mkdir -p "$copy"
 find Cargo.* core port host crates tests -type f | while read -r file; do

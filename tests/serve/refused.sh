@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: an origin that refuses some writes, always the same ones or now and then, gets all
-# others; a drain says what it lacks; and nothing of that is lost.
+# Goal: an origin that refuses some writes, always the same ones or now and then, gets all others.
+# A drain says what it lacks, and nothing of that is lost.
 # Method: an export of nbdkit with a part of it that takes no write, and that fails three other
-# writes of a hundred; write, drain for a while, compare; kill server and origin; mend it.
+# writes of a hundred.  Write, drain for a while, compare; kill server and origin; mend it.
 # shellcheck disable=SC2016 # expanded at the end
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -23,7 +23,7 @@ start_far() {
 }
 
 truncate -s $size "$work/disk"
-# A part of two blocks, and one within a block.
+# One bad range covers parts of two blocks, and the other lies within a block.
 bad=(protect=1048576-1056767 protect=20000256-20000511)
 start_far --filter=protect --filter=error file "$work/disk" "${bad[@]}" \
 	error=EIO error-pwrite-rate=3%
@@ -32,7 +32,8 @@ start_far --filter=protect --filter=error file "$work/disk" "${bad[@]}" \
 start_server
 nbdcopy --connections=1 "$work/data" "$(uri v)"
 
-# Until only the bad blocks are left: pauses grow while nothing is taken.
+# This repeats until only the bad blocks are left.  Pauses grow while the origin takes
+# nothing.
 for ((tries = 0; tries < 40; tries++)); do
 	"$FOREBAY" drain "$pool" --timeout 2s >"$work/drain.out" 2>&1 && fail "a drain says that it is complete"
 	grep -q "3 pages that it refused are not written back, the first at offset 1048576" "$work/drain.out" && break
@@ -45,7 +46,7 @@ left=$({ cmp -l "$work/data" "$work/disk" || true; } | awk '{print int(($1 - 1) 
 [ "$left" = "256 257 4882 " ] || fail "the origin lacks the blocks $left"
 say "all else is on the origin"
 
-# Both end; the refused blocks are in the pool.
+# Server and origin end.  The refused blocks are in the pool.
 kill_server
 kill -KILL "$far"
 wait "$far" 2>/dev/null || true

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: sparse data stays sparse.  Clients learn which ranges have data and read nothing
 # else, and zeroes that they write take no blocks, unless they want them.
-# Method: nbdinfo, nbdcopy and qemu-img on a sparse volume of 8 GiB, with data in the pool
-# and on the origin; the server counts the bytes read, the file system the blocks.
+# Method: nbdinfo, nbdcopy and qemu-img on a sparse volume of 8 GiB, with data in the pool and on
+# the origin.  The server counts the bytes read, the file system the blocks.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
 need nbdinfo nbdcopy qemu-img qemu-io jq
@@ -28,7 +28,7 @@ write_at 3G
 qemu-img map --output=json -f raw "$uri" | jq -e '[.[] | select(.data) | .length] | add == 8388608' >/dev/null ||
 	fail "qemu-img map: $(qemu-img map --output=json -f raw "$uri")"
 
-# A copy reads the data and nothing else, and is as the volume is.
+# A copy reads only the data, and equals the volume.
 read_before=$(counter '.counters.read_hit_bytes + .counters.read_miss_bytes')
 qemu-img convert -f raw -O raw "$uri" "$work/copy"
 nbdcopy "$uri" "$work/copy2"
@@ -41,7 +41,7 @@ for copy in copy copy2; do
 	[ "$(stat -c %b "$work/$copy")" -le $((9 << 11)) ] || fail "$copy is not sparse"
 done
 
-# An empty image onto the volume: it is zeroes then, and has no blocks.
+# An empty image is copied onto the volume.  The volume is then zeroes, and has no blocks.
 truncate -s 8G "$work/empty"
 before=$(blocks)
 nbdcopy "$work/empty" "$uri" || fail "nbdcopy of an empty image"

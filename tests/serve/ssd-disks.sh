@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # shellcheck shell=bash
-# Two disks that forget what was not flushed (volatile_disk.c): a pool's, as a block device, and an
-# origin's; and a pool with a volume, of which each case gets a copy.  Set bytes, of the volume, and
-# seed before; then make_template, fresh, start_disks.
+# Makes two disks that forget what was not flushed (volatile_disk.c): a pool's, as a block device,
+# and an origin's. It also makes a pool with a volume, of which each case gets a copy.  Set bytes,
+# of the volume, and seed before; then make_template, fresh, start_disks.
 need gcc losetup
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the disk with a volatile cache is a FUSE file system"
 loops_work || skip "no loop devices"
@@ -24,9 +24,11 @@ start_drive() {
 	done
 	fail "the disk $name does not come up in 60 s: $(cat "$work/$name.err")"
 }
-# KEY=NUMBER... is the pool's disk.
+# KEY=NUMBER... sets options of the pool's disk.  of_origin: those of the origin's.
+of_origin=''
 start_disks() {
-	start_drive origin keep=$((seed % 2))
+	# shellcheck disable=SC2086 # words
+	start_drive origin keep=$((seed % 2)) $of_origin
 	origin=$!
 	start_drive ssd unit=8 "$@"
 	ssd=$!
@@ -42,7 +44,7 @@ cut_drive() { # NAME PROCESS; sets lost
 	until grep -q '^cut:' "$work/$1.log"; do sleep 0.01; done
 	lost=$(sed -n 's/^cut:.* \([0-9]*\) sectors lost/\1/p' "$work/$1.log")
 }
-# The power of both and of the server fails; sets lost, of the pool's disk.
+# Cuts the power of both disks and of the server.  Sets lost, for the pool's disk.
 cut_all() {
 	local of_pool
 	kill -STOP "$server" # or memory would save what the disk has lost
@@ -52,7 +54,7 @@ cut_all() {
 	lost=$of_pool
 	kill_server 2>/dev/null
 }
-# Both lose what was not flushed.
+# Ends both disks, which lose data that was not flushed.
 stop_disks() {
 	[ -n "$ssd$origin" ] || return 0
 	umount "$work/ssd" 2>/dev/null || true
@@ -78,7 +80,7 @@ make_template() {
 	"$FOREBAY" volume add "$work/template" data "$work/origin/disk" "$@" >"$work/add.log" 2>&1 || fail "volume add: $(cat "$work/add.log")"
 	stop_disks
 }
-# A copy of it, and an origin full of zeroes or of old_byte.
+# Makes a copy of the template, and an origin full of zeroes or of old_byte.
 fresh() {
 	rm -rf "$FOREBAY_STATE_DIR" # the next origin has the same id
 	cp "$work/template" "$shm/ssd.platter"

@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: a volume whose pool lies on an SSD keeps what its clients were promised, with the whole
-# program over NBD: each acknowledged write with --durable always, and with --durable flush what had
-# FUA or a later flush.  So after the server is killed, after a power cut that takes from the pool's
-# disk and from the origin's what was not flushed, and where flushes fail.  When the pool's disk is
-# lost, the origin gets everything from memory, and the server says so with an exit code of its own.
-# Method: two disks that forget what was not flushed (volatile_disk.c), the pool's as a block device;
-# nbdload.c writes, flushes and reads concurrently and knows what is promised.  The pool is smaller
-# than what is written, so destage and waits for space take part.  A disk whose flush does nothing must
-# be found in each mode.
+# program over NBD. With --durable always that is each acknowledged write, and with --durable flush
+# what had FUA or a later flush.  This holds after the server is killed, where flushes fail, and
+# after a power cut that takes from the pool's disk and from the origin's what was not flushed.
+# When the pool's disk is lost, the origin gets everything from memory, and the server says so with
+# an exit code of its own.
+# Method: two disks that forget what was not flushed (volatile_disk.c), the pool's as a block
+# device. nbdload.c writes, flushes and reads concurrently and knows what is promised.  The pool is
+# smaller than what is written, so destage and waits for space take part.  A disk whose flush does
+# nothing must be found in each mode.
 #	ssd.sh [ROUNDS]	cuts and kills of each kind (2)
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -36,7 +37,7 @@ end_load() { # WHAT
 	wait "$loader" || { show "$work/load.log"; fail "$1: the load found what must not be (seed $seed)"; }
 	grep -q 'the server is gone' "$work/load.log" || { show "$work/load.log"; fail "$1: the load ended before the cut"; }
 }
-# Of the volume.
+# Reads a field of the volume's status.
 field() { "$FOREBAY" status "$pool" --json | grep "\"$1\":" | tail -n 1 | sed 's/.*: //; s/,$//'; }
 # cut_load DURABLE SECONDS KEY=NUMBER...: the power fails under it.
 total=0
@@ -60,7 +61,7 @@ verified() {
 	stop_disks
 	return $rc
 }
-# The origin alone, after a drain, with the power cut after it.
+# Drains, cuts the power, and checks the origin alone.
 drained() { # WHAT
 	start_disks
 	"$FOREBAY" drain "$pool" >"$work/drain.log" 2>&1 || { show "$work/drain.log"; fail "$1: drain"; }
@@ -70,7 +71,7 @@ drained() { # WHAT
 }
 
 for durable in always flush; do
-	# Killed, on disks that keep their power.
+	# The server is killed, on disks that keep their power.
 	new_case
 	start_disks
 	for ((round = 0; round < 2 * rounds; round++)); do
@@ -87,7 +88,7 @@ for durable in always flush; do
 	drained "killed, $durable"
 	say "killed $round times, $durable: $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 
-	# The power fails; then again on what is left.
+	# The power fails, and then again with the remaining data.
 	for trouble in flush_us=0 flush_us=3000 "flush_us=500 fail=9"; do
 		new_case
 		before=$total
@@ -101,6 +102,42 @@ for durable in always flush; do
 	done
 done
 [ $total -gt 0 ] || fail "the cuts took nothing away: the test tested less than it says"
+
+# --- one error of the pool's disk ------------------------------------------------------------
+
+# The error of one request is noticed and loses nothing.  Reads go wrong while the pool is opened.
+all_again=0
+for durable in always flush; do
+	for trouble in fail_write=60 fail_flush=20 fail_read=40; do
+		new_case
+		start_disks
+		begin_load $durable
+		sleep 0.4
+		cut_all
+		end_load "$durable, before $trouble"
+		stop_disks
+		verified || { show "$work/verify.log"; fail "$durable, before $trouble: promised and not there (seed $seed)"; }
+		start_disks $trouble
+		begin_load $durable
+		# One that is not that of a group, but of a record, is sent once more and counted nowhere.
+		for ((tries = 0; tries < 20; tries++)); do
+			sleep 0.1
+			again=$(field again)
+			[ "$again" = 0 ] || break
+		done
+		cut_all
+		end_load "$durable, $trouble"
+		errors=$(sed -n 's/^cut:.* \([0-9]*\) failed,.*/\1/p' "$work/ssd.log" | head -n 1)
+		stop_disks
+		[ "$errors" = 1 ] || fail "$durable, $trouble: $errors requests failed, and not one"
+		verified || { show "$work/verify.log"; fail "$durable, $trouble: promised and not there (seed $seed)"; }
+		drained "$durable, $trouble"
+		all_again=$((all_again + again))
+		say "one error, $durable, $trouble: $again groups again; $(sed -n 's/^nbdload: //p' "$work/verify.log")"
+	done
+done
+
+[ $all_again -gt 0 ] || fail "no group was written again: the test tested less than it says"
 
 # --- how the server decides --------------------------------------------------------------
 
@@ -143,10 +180,11 @@ for durable in always flush; do
 	wait "$loader" || end_lost=$?
 	[ $end_lost = 0 ] || { show "$work/load.log"; fail "a lost disk, $durable: the load found what must not be"; }
 	"$FOREBAY" origin status "$work/origin/disk" >"$work/origin.log" 2>&1 || fail "a lost disk, $durable: the origin is not said to be complete: $(cat "$work/origin.log")"
-	# What nobody was promised may be there too, and what the origin's own cut may take was flushed.
+	# Writes that were not promised may be there too.  The cut of the origin removes nothing
+	# that was flushed.
 	stop_disks
 	load verify-file "$shm/origin.platter" "$work/log" >"$work/verify.log" || { show "$work/verify.log"; fail "a lost disk, $durable: the origin lacks what was acknowledged (seed $seed)"; }
-	# The disk comes back: its pool does not get at an origin that may have been written since.
+	# The disk returns.  Its pool must not reach an origin that may have been written since.
 	start_disks
 	code=0
 	"$FOREBAY" drain "$pool" >"$work/drain.log" 2>&1 || code=$?
@@ -156,9 +194,50 @@ for durable in always flush; do
 	say "a lost disk, $durable: exit code 20, all is on the origin, and the disk that comes back is refused; $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 done
 
+# --- the server ends in the middle of a rescue -----------------------------------------------
+
+# The disk comes back, and nothing that was acknowledged is lost.  Until then the origin says that it
+# may lack writes.
+for ends in KILL TERM; do
+	for durable in always flush; do
+		new_case
+		of_origin="write_us=1500000 flush_us=500000"
+		start_disks
+		of_origin=''
+		begin_load $durable
+		sleep 0.7
+		cut_drive ssd "$ssd"
+		for ((tries = 0; tries < 600; tries++)); do
+			! grep -q 'is being written to their origins' "$work/server.log" || break
+			sleep 0.05
+		done
+		[ $tries -lt 600 ] || fail "a rescue, $durable: the server does not say that its disk has failed: $(cat "$work/server.log")"
+		sleep 0.3
+		if [ $ends = KILL ]; then
+			kill_server 2>/dev/null
+		else # the second signal gives it up
+			kill -TERM "$server"
+			sleep 0.8
+			kill -TERM "$server" 2>/dev/null || true
+			code=0
+			wait "$server" || code=$?
+			server=''
+			[ $code = 19 ] || fail "a rescue that was given up, $durable: the server ends with $code: $(tail -n 2 "$work/server.log")"
+		fi
+		end_load "a rescue, $durable"
+		code=0
+		"$FOREBAY" origin status "$work/origin/disk" >"$work/origin.log" 2>&1 || code=$?
+		[ $code = 14 ] || fail "a rescue that did not end, $durable: origin status ends with $code: $(cat "$work/origin.log")"
+		stop_disks
+		verified || { show "$work/verify.log"; fail "a rescue and SIG$ends, $durable: promised and not there when the disk is back (seed $seed)"; }
+		drained "a rescue and SIG$ends, $durable"
+		say "SIG$ends in a rescue, $durable: the origin says that it may lack writes, and nothing is lost when the disk is back; $(sed -n 's/^nbdload: //p' "$work/verify.log")"
+	done
+done
+
 # --- a disk that lies must be found ----------------------------------------------------------
 
-# A pool that does not even open is found, too.
+# A pool that cannot be opened counts as found too.
 search() {
 	(
 		trap 'kill -KILL "$server" 2>/dev/null || true; stop_disks' EXIT

@@ -54,7 +54,7 @@ ln -sfn "$(readlink "$work/first")" "$at"
 "$FOREBAY" volume add "$pool" data "$at" >/dev/null || fail "volume add"
 written
 
-# Both are there; first the second stands where the first was.
+# Both disks are there.  At first the second one is in the place of the first.
 refused() { # MESSAGE
 	local code=0
 	"$FOREBAY" drain "$pool" >"$work/refused.log" 2>&1 || code=$?
@@ -68,7 +68,7 @@ grep -q "${devices[0]}" "$work/refused.log" || { cat "$work/refused.log" >&2; fa
 ln -sfn "$(readlink "$work/first")" "$at"
 refused "both are there, each in its own place"
 
-# With a number of its own the second is nobody's twin.
+# With its own serial number the second disk is nobody's twin.
 shown second OTHER
 "$FOREBAY" drain "$pool" >"$work/drain.log" 2>&1 || { cat "$work/drain.log" >&2; fail "the first alone is refused"; }
 [ "$(tail -c +4097 "$work/first.image" | head -c 3)" = BBB ] || fail "the first lacks what was written"

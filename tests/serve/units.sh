@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: each feature that the documents name works under the units as shipped, which start
-# when what they need is there, however late that is, and stop in order.
-# Method: systemd itself as the first process of a container made by unshare(1), over the
-# files of this machine, with nothing of it but the units of the packages; inside, pools on
-# files with origins of each kind that is to be had, one of them late, and a mount.
+# Goal: each feature that the documents name works under the units as shipped.  The units start when
+# what they need is there, however late that is, and stop in order.
+# Method: systemd itself is the first process of a container made by unshare(1), over the files of
+# this machine, with nothing of it but the units of the packages.  Inside are pools on files, with
+# origins of each kind that is to be had, one of them late, and a mount.
 # UNITS=DIR: others than those of packaging/systemd.
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -92,7 +92,7 @@ uri() { echo "nbd+unix:///$1?socket=/run/forebay/$(forebay status /tmp/pool --js
 ip link set lo up
 [ "$(cat /proc/1/comm)" = systemd ] || fail "systemd is not the first process"
 
-# A pool that comes after its unit was started, on file systems and exports of all kinds.
+# The pool appears after its unit was started, on file systems and exports of all kinds.
 systemctl start --no-block forebay-serve@tmp-pool
 sleep 3
 active forebay-serve@tmp-pool && fail "it is active without a pool"
@@ -113,18 +113,18 @@ mv /tmp/late /tmp/later
 mv /tmp/new /tmp/pool
 within 20 active forebay-serve@tmp-pool
 within 10 served /tmp/pool "2 of 3 volumes"
-# The mount is everybody's.
+# All users may use the mount.
 within 10 mountpoint -q /tmp/disk/tree
 echo hello >/tmp/disk/tree/hello && sync /tmp/disk/tree/hello || fail "the mount cannot be written"
 chmod 4755 /tmp/disk/tree/hello && chown 7:7 /tmp/disk/tree/hello && mknod /tmp/disk/tree/null c 1 3 || fail "what root does in the tree is refused"
 head -c 8M /dev/urandom >/tmp/data
 for volume in file far; do nbdcopy /tmp/data "$(uri $volume)" || fail "volume $volume cannot be written"; done
-# An origin that comes late.
+# An origin appears late.
 mv /tmp/later /tmp/late
 within 20 served /tmp/pool "3 of 3 volumes"
 nbdcopy /tmp/data "$(uri late)" || fail "the late volume cannot be written"
 
-# Killed, it is started again, and nothing is lost.
+# A killed server is started again, and nothing is lost.
 systemctl kill -s KILL forebay-serve@tmp-pool
 within 20 restarted forebay-serve@tmp-pool 1
 within 20 served /tmp/pool "3 of 3 volumes"
@@ -134,7 +134,7 @@ for volume in file far late; do
 	nbdcopy "$(uri $volume)" - | cmp - /tmp/data || fail "volume $volume is not as it was written"
 done
 
-# It stops in order: the mount has gone, its tree and the pool are whole.
+# The server stops in order: the mount has gone, and its tree and the pool are whole.
 systemctl stop forebay-serve@tmp-pool || fail "stop"
 [ "$(systemctl show -P Result forebay-serve@tmp-pool)" = success ] || fail "it did not end well"
 mountpoint -q /tmp/disk/tree && fail "the mount is still there"
@@ -154,7 +154,7 @@ systemctl start forebay-serve@tmp-wrong 2>/dev/null && fail "an option that ther
 sleep 3
 [ "$(systemctl is-active forebay-serve@tmp-wrong)" = failed ] || fail "it is tried again: $(systemctl is-active forebay-serve@tmp-wrong)"
 
-# forebay mount by its own unit.
+# The unit forebay-mount@ runs forebay mount.
 forebay create /tmp/logs --size 64M >/dev/null
 mkdir -p /tmp/disk/data /etc/systemd/system/forebay-mount@tmp-disk-data.service.d
 cat >/etc/systemd/system/forebay-mount@tmp-disk-data.service.d/options.conf <<U
@@ -170,7 +170,8 @@ within 10 mountpoint -q /tmp/disk/data
 [ "$(cat /tmp/disk/data/kept)" = kept ] || fail "the mount lost a file"
 systemctl stop forebay-mount@tmp-disk-data || fail "stop of forebay-mount@"
 [ "$(cat /tmp/disk/data/kept)" = kept ] || fail "the tree lacks a file"
-# A stop while it starts, since another process has the tree: that is at once, and no failure.
+# The unit is stopped while it starts and waits for the tree, which another process has.  It
+# ends at once, and that is no failure.
 for unit in forebay-mount@tmp-disk-data:data forebay-serve@tmp-pool:tree; do
 	tree=/tmp/disk/${unit#*:} unit=${unit%:*}
 	flock "$tree" sleep 60 &

@@ -1,13 +1,12 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# Goal: a disk that forgets unsynced data in a power cut loses nothing that a client was
-# promised, with the whole program (server, library, with and without io_uring) in front of
-# it.  After a drain the disk alone has everything.  On a slow disk, and on one whose
-# flushes fail, every request ends.
-# Method: volatile_disk.c, a file that sees each write and each fsync that reaches it;
-# nbdload.c writes, flushes and reads concurrently, with FUA too, and knows what is
-# promised.  The power of disk and server is cut in the middle; then start, verify, and
-# again.  Each search must also find a disk whose flush does nothing.
+# Goal: a disk that forgets unsynced data in a power cut loses nothing that a client was promised.
+# The whole program (server, library, with and without io_uring) is in front of it.  After a drain
+# the disk alone has everything.  On a slow disk, and on one whose flushes fail, every request ends.
+# Method: volatile_disk.c, a file that sees each write and each fsync that reaches it. nbdload.c
+# writes, flushes and reads concurrently, with FUA too, and knows what is promised.  The power of
+# disk and server is cut in the middle; then start, verify, and again.  Each search must also find a
+# disk whose flush does nothing.
 #	volatile.sh [ROUNDS]	power cuts of each kind (2)
 # shellcheck disable=SC2119,SC2016 # no arguments on purpose; expanded at the end
 # shellcheck source-path=SCRIPTDIR
@@ -38,7 +37,7 @@ start_disk() { # KEY=NUMBER...
 	done
 	fail "the disk does not come up in 60 s: $(cat "$work/disk.err")"
 }
-# Sets lost: sectors that were written and are not there.
+# Cuts the power.  Sets lost: the number of written sectors that are not there.
 cut_disk() {
 	kill -USR1 "$disk"
 	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
@@ -65,7 +64,7 @@ fresh() {
 past=0 total=0
 counter() { "$FOREBAY" status "$pool" --json | sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" | awk '{ sum += $1 } END { print sum + 0 }'; }
 
-# How each way of writing is served, and what its clients are promised.
+# For each way of writing, the options of the server; its clients have that promise.
 declare -A served=(
 	[cached]=""
 	[large]="--bypass-limit 16K"
@@ -80,7 +79,7 @@ promise() { # WAY KEY=NUMBER...
 	esac
 }
 
-# A load that the power cut ends; KEY=NUMBER... is the disk.
+# Runs a load that a power cut ends.  KEY=NUMBER... sets options of the disk.
 cut_load() { # WAY SECONDS KEY=NUMBER...
 	local way=$1 seconds=$2 loader
 	shift 2
@@ -99,7 +98,7 @@ cut_load() { # WAY SECONDS KEY=NUMBER...
 	stop_disk
 	cp "$work/disk.log" "$work/cut.log"
 }
-# Through the cache, after the cut; the server is killed again.
+# Verifies through the cache after the cut, and kills the server again.
 verified() { # WAY
 	local rc
 	start_disk
@@ -120,7 +119,8 @@ for way in cached large full; do
 		verified $way || { show "$work/verify.log"; fail "$way: promised and not there (seed $seed)"; }
 	done
 	[ $way = cached ] || [ $past -gt 20 ] || fail "$way: $past writes past the cache: the test tested less than it says"
-	# By the server, and by the command alone; the cut leaves nothing that was not synced.
+	# Either the server drains or the command does.  The cut leaves nothing that was not
+	# synced.
 	cut_load $way 0.5 keep=0 flush_us=5000
 	start_disk keep=0
 	start_server
@@ -135,8 +135,8 @@ done
 [ $total -gt 0 ] || fail "the cuts took nothing away: the test tested less than it says"
 say "the cuts took $total sectors away"
 
-# Written through: the pool is lost with the power, and the disk alone has all that was
-# acknowledged, also where flushes fail.
+# With write-through the pool is lost with the power, and the disk alone has everything that
+# was acknowledged, even if flushes fail.
 past=0
 for ((round = 0; round < rounds; round++)); do
 	for trouble in keep=0 keep=1 fail=5; do
@@ -150,7 +150,7 @@ done
 [ $past -gt 20 ] || fail "$past writes past the cache: the test tested less than it says"
 say "through: $((3 * rounds)) cuts of pool and disk, $past writes; the last: $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 
-# A flush that fails, and takes with it what it should have kept.
+# A failed flush loses the data that it should have kept.
 for way in cached large full; do
 	fresh
 	for ((round = 0; round < rounds; round++)); do
@@ -160,7 +160,7 @@ for way in cached large full; do
 	say "flushes that fail, $way: $(sed -n 's/^cut: //p' "$work/cut.log"); $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 done
 
-# A slow disk, with concurrent flushes, writes past the cache and writes through it: each
+# On a slow disk, with concurrent flushes, writes past the cache and write-through, each
 # request ends.
 for way in large full; do
 	fresh
@@ -174,7 +174,7 @@ for way in large full; do
 	say "slow, $way: $(sed -n 's/^nbdload: //p' "$work/load.log"); all ended"
 done
 
-# A disk that lies must be found, through the cache and after a drain.
+# A disk that ignores flushes must be found, through the cache and after a drain.
 for way in cached large; do
 	fresh
 	cut_load $way 1.2 lie=1 keep=0

@@ -21,7 +21,8 @@
  * Keys: seed; keep (what the cut leaves of unsynced sectors: 0 nothing, 1 any
  * version of each); wait_ms (0); unit (so many sectors of a write are kept or lost together: 1);
  * write_us, flush_us (how long each takes, side by side); fail (each so many fsyncs fail
- * once, and what was not synced is lost as by a cut); lie (which a test must find: 1, an fsync
+ * once, and what was not synced is lost as by a cut); fail_write, fail_flush, fail_read (the
+ * request of this number fails once, a flush as above); lie (which a test must find: 1, an fsync
  * does nothing, 2, the one of a durable write does nothing); lie_after (so many fsyncs are
  * honest before that: 0).
  */
@@ -48,7 +49,7 @@
 #define WRITE_MOST (128u << 10)
 #define THREADS 16
 
-/* A write that was not synced; n sectors, of zeroes where data is NULL. */
+/* A write that was not synced, of n sectors; data is NULL for zeroes. */
 struct unsynced {
 	struct unsynced *next;
 	uint64_t number;
@@ -67,6 +68,7 @@ static struct {
 	bool cut;
 	int fuse;
 	uint64_t seed, keep, unit, write_us, flush_us, fail, lie, lie_after, wait_ms;
+	uint64_t fail_write, fail_flush, fail_read, reads, asked; /* asked: writes, those that failed too */
 } disk = { .last = &disk.first, .keep = 1, .unit = 1 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -128,7 +130,7 @@ static void forget_first(void)
 	free(w);
 }
 
-/* The state after a cut.  Each version of a sector is as likely as the others. */
+/* Chooses the state after a cut.  Each version of a sector is as likely as the others. */
 static uint64_t lose_unsynced(void)
 {
 	uint8_t *versions = memory(disk.bytes / SECTOR);
@@ -189,7 +191,10 @@ static int disk_write(uint64_t offset, const uint8_t *data, uint64_t n)
 	}
 	pass_us(disk.write_us);
 	pthread_mutex_lock(&lock);
-	if (disk.cut || memchr(disk.gone + w->sector, 1, w->n)) {
+	if (++disk.asked == disk.fail_write)
+		error = -EIO;
+	disk.failed += error != 0;
+	if (error || disk.cut || memchr(disk.gone + w->sector, 1, w->n)) {
 		error = -EIO;
 		free(w->data);
 		free(w);
@@ -217,7 +222,7 @@ static int disk_flush(void)
 	disk.flushes++;
 	if (disk.cut) {
 		error = -EIO;
-	} else if (disk.fail && disk.flushes % disk.fail == 0) {
+	} else if ((disk.fail && disk.flushes % disk.fail == 0) || disk.flushes == disk.fail_flush) {
 		disk.failed++;
 		lose_unsynced();
 		error = -EIO;
@@ -239,7 +244,9 @@ static int disk_read(uint64_t offset, uint8_t *to, uint32_t *n)
 	else if (*n > disk.bytes - offset)
 		*n = (uint32_t)(disk.bytes - offset);
 	pthread_mutex_lock(&lock);
-	if (disk.cut)
+	if (++disk.reads == disk.fail_read)
+		disk.failed++;
+	if (disk.cut || disk.reads == disk.fail_read)
 		error = -EIO;
 	else
 		memcpy(to, disk.seen + offset, *n);
@@ -396,7 +403,7 @@ static void mount_it(void)
 		die("mounting");
 }
 
-/* A cut just after a flush takes nothing away. */
+/* A cut just after a flush would remove nothing. */
 static void wait_for_unsynced(void)
 {
 	const struct timespec ms = { .tv_nsec = 1000000 };
@@ -450,7 +457,8 @@ static void option(const char *text)
 	} keys[] = {
 		{ "seed=", &disk.seed }, { "keep=", &disk.keep }, { "unit=", &disk.unit }, { "write_us=", &disk.write_us },
 		{ "flush_us=", &disk.flush_us }, { "fail=", &disk.fail }, { "lie=", &disk.lie },
-		{ "lie_after=", &disk.lie_after }, { "wait_ms=", &disk.wait_ms },
+		{ "lie_after=", &disk.lie_after }, { "wait_ms=", &disk.wait_ms }, { "fail_write=", &disk.fail_write },
+		{ "fail_flush=", &disk.fail_flush }, { "fail_read=", &disk.fail_read },
 	};
 
 	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {

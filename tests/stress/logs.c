@@ -3,13 +3,13 @@
  * logs.c - many threads append to the logs of one pool, for ThreadSanitizer and
  * AddressSanitizer, and for what they cannot see.
  *
- * Method: each entry says who appended it and as the how-manieth.  All media operations go
- * through this file, which gives each header a number when it is stored and another when
- * its fence is done: no header of a generation may be stored before the last of the
- * generations before it is durable.  One thread syncs.  After each phase all stop:
- * fby_check; the pool is closed or simply left, opened again, recovered by two threads, each
- * log claimed and replayed: all entries that were acknowledged and are unsynced, in
- * order, each once, and no other.  Then the log begins anew.
+ * Method: each entry has its appender and its number among the entries of that appender.  All media
+ * operations go through this file, which gives each header a number when it is stored and another
+ * when its fence is done.  No header of a generation may be stored before the last of the
+ * generations before it is durable.  One thread syncs.  After each phase all stop, and fby_check
+ * runs.  The pool is closed or simply left, opened again, and recovered by two threads.  Each log
+ * is claimed and replayed: all entries that were acknowledged and are unsynced, in order, each
+ * once, and no other.  Then the log begins anew.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -100,7 +100,7 @@ static u64 random_next(u64 *state)
 	return *state;
 }
 
-/* Thread, number and length say all of it. */
+/* Thread, number and length determine the body. */
 static void body_of(u32 thread, u32 n, u32 length, u8 *out)
 {
 	u32 head[2] = { thread, n };
@@ -184,7 +184,7 @@ static int by_place(const void *x, const void *y)
 	return a->name.id < b->name.id ? -1 : a->name.id > b->name.id;
 }
 
-/* Names are unique; a generation is stored when those before it are durable. */
+/* Names are unique, and a generation is stored after those before it are durable. */
 static void check_generations(void)
 {
 	u32 n = 0, at = 0;

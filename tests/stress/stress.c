@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * stress.c - many threads against one pool on the posix port, for
- * ThreadSanitizer, AddressSanitizer and UBSan, and for what they cannot see: a
- * read that returns older data than was acknowledged before it began.
+ * stress.c - many threads against one pool on the posix port, for ThreadSanitizer, AddressSanitizer
+ * and UBSan.  It also finds what they cannot see: a read that returns older data than was
+ * acknowledged before it began.
  *
  * Method: each sector of a volume has one writing thread, its owner, and a number that its owner
- * counts up: started[] before a write, acked[] after it.  A reader of the sector loads acked
- * before and started after, and the number that it read must lie between the two.  In volume 0
- * the owners share each block, so partial pages merge under contention; in volume 1 they own runs
- * of 64 KiB and discard and zero too; volume 2 comes and goes.  One write in four goes past the
- * cache, as far as it may, and lingers on its way to the origin.  The pool is far smaller than
- * the volumes, so destage, reuse of chunks and waits for space never end.  Origin requests
- * complete on threads of their own, now and then with an error.
+ * counts up: started[] before a write, acked[] after it.  A reader of the sector loads acked before
+ * and started after, and the number that it read must lie between the two.  In volume 0 the owners
+ * share each block, so partial pages merge under contention.  In volume 1 they own runs of 64 KiB
+ * and discard and zero too.  Volume 2 comes and goes.  One write in four goes past the cache, as
+ * far as it may, and lingers on its way to the origin.  The pool is far smaller than the volumes,
+ * so destage, reuse of chunks and waits for space never end.  Origin requests complete on threads
+ * of their own, now and then with an error.
  *
  * With `statics`, volumes 0 and 1 are static, with shares smaller than the volumes, so that
  * blocks meet in a slot.
  *
- * After each phase all threads stop: fby_check, every sector compared; then the
- * pool is closed or simply left, opened again, recovered by two threads, and
- * compared again.  At last it is drained and the origins are compared alone.
+ * After each phase all threads stop, fby_check runs, and every sector is compared.  Then the pool
+ * is closed or simply left, opened again, recovered by two threads, and compared again.  At last it
+ * is drained and the origins are compared alone.
  *
  * Nothing here takes a lock around a call of the engine but the one that the
  * contract asks for, lest it hide a race.  The tables and the origins are
@@ -107,7 +107,7 @@ static void sector_fill(u64 *words, u32 volume, u64 sector, u32 version)
 		words[i] = version_zeroes(volume, version) ? 0 : word_of(volume, sector, version, i);
 }
 
-/* All words of one version, or zero. */
+/* Whether all words are of one version, or zero. */
 static bool sector_whole(const u64 *words, u32 volume, u64 sector)
 {
 	u32 version = (u32)((words[0] ^ 0x5a5a000000000000ull) >> 32);
@@ -138,7 +138,7 @@ static void sector_verify(const u64 *words, u32 volume, u64 sector, u32 low, u32
 
 /* --- the origins: memory, as relaxed words -------------------------------- */
 
-/* A disk's sector is never torn by a concurrent write: read again if it is. */
+/* A disk's sector is never torn by a concurrent write, so a torn one is read again. */
 static void origin_copy_out(u32 volume, u64 sector, u64 *dst)
 {
 	const u64 *src = &origin[volume].word[sector * (FBY_SECTOR / 8)];
@@ -157,9 +157,8 @@ static void origin_store(u32 volume, u64 sector, u64 n, const u64 *src)
 		fby_store(&dst[i], src ? src[i] : 0ull);
 }
 
-/* Origin writes in flight, by block: one past the cache alone, or any number of
- * destage's, since of a page that holds sectors here and there each run is a
- * request. */
+/* Origin writes in flight, by block: one past the cache alone, or any number of destage's. Destage
+ * may write a page that holds sectors here and there, and then each run is a request. */
 #define OF_DESTAGE 1u
 #define PAST_CACHE 0x10000u
 static u32 in_flight[NVOLUMES][VOLUME_SECTORS / FBY_PAGE_SECTORS];
@@ -181,7 +180,7 @@ static void in_flight_end(u32 volume, u64 sector, u64 n, u32 kind)
 		__atomic_fetch_sub(&in_flight[volume][b], kind, __ATOMIC_RELAXED);
 }
 
-/* One at a time, whoever sends it. */
+/* Only one flush of an origin runs at a time, whoever sends it. */
 static void flush_one(u32 volume)
 {
 	if (fby_fetch_add(&flushing[volume], 1u))
@@ -288,7 +287,7 @@ static void wait_a_little(struct worker *w, int decision)
 	fail("unexpected decision", 0, 0, w->id, (u64)(decision < 0 ? -decision : decision), 0);
 }
 
-/* Some of them fail. */
+/* Flushes through the gate; some of the flushes fail. */
 static void pass_gate(struct worker *w, u32 volume, struct fby_flush *t)
 {
 	bool broken = random_next(&w->seed) % 50 == 0;
@@ -317,7 +316,7 @@ static void write_through(struct worker *w, u32 volume, u64 sector, u32 n, const
 		wait_a_little(w, decision);
 }
 
-/* Now and then the origin fails, and the part goes through the cache. */
+/* The origin fails now and then, and then the part goes through the cache. */
 static void write_past(struct worker *w, u32 volume, u64 sector, u32 n, const u64 *data)
 {
 	while (n > 0) {
@@ -508,8 +507,8 @@ static void *recover_half(void *arg)
 	return NULL;
 }
 
-/* Another copy kernel and persist method each phase; under ThreadSanitizer the
- * one that accesses the media by atomic words, which it understands. */
+/* Each phase has another copy kernel and persist method.  Under ThreadSanitizer it is the one that
+ * accesses the media by atomic words, which the sanitizer understands. */
 static void choose_media_ops(u32 phase)
 {
 #if defined(__has_feature)
@@ -587,7 +586,7 @@ static void attach_all(void)
 	}
 }
 
-/* No thread runs: every sector is exactly what was acknowledged last. */
+/* No thread runs, so every sector equals its last acknowledged version. */
 static void verify_all(void)
 {
 	struct worker *w = &worker[0];
@@ -605,8 +604,7 @@ static void verify_origins(void)
 				      origin[v].acked[s]);
 }
 
-/* Beside the others' I/O a third volume comes, is looked at and goes, and what may change
- * changes. */
+/* During the others' I/O a third volume is added, read and removed, and options change. */
 static void administer(void)
 {
 	struct fby_volume_info info;

@@ -5,12 +5,12 @@
  *	ackload verify DEVICE LOG	checks the writes that LOG says were acknowledged
  *	ackload load DEVICE LOG SECONDS SEED [zero]
  *
- * Each sector holds its number, a generation and a pattern made from both.  A thread has one
- * write in flight, of 1 to 128 sectors in its own part of the device; when it is acknowledged the
- * generations go to LOG, another device, which the power cut must not affect.  After a cut a
- * sector may have the generation in LOG or the one after it, never an older one or a mixture.
- * With `zero` one request in eight zeroes 1 to 1024 sectors, which is a generation too; LOG says
- * before it which sectors it may reach.
+ * Each sector holds its number, a generation and a pattern made from both.  A thread has one write
+ * in flight, of 1 to 128 sectors in its own part of the device.  When it is acknowledged the
+ * generations go to LOG, another device, which the power cut must not affect.  After a cut a sector
+ * may have the generation in LOG or the one after it, never an older one or a mixture.  With `zero`
+ * one request in eight zeroes 1 to 1024 sectors, which is a generation too; LOG says before it
+ * which sectors it may reach.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -77,7 +77,7 @@ static void fill(uint64_t *words, uint32_t sector, uint32_t gen)
 		words[i] = x = mix(x);
 }
 
-/* The generation that the sector holds, whole; -1 if it is none. */
+/* Returns the generation that the sector holds as a whole; -1 if it holds none. */
 static int64_t holds(const uint64_t *words, uint32_t sector)
 {
 	uint64_t want[SECTOR / 8];
@@ -203,7 +203,7 @@ static int load(void)
 	return 0;
 }
 
-/* A copy of a device may be a file where there is no O_DIRECT. */
+/* A copy of a device may be a file on a file system without O_DIRECT. */
 static int open_direct(const char *path)
 {
 	int fd = open(path, O_RDWR | O_DIRECT);

@@ -126,7 +126,7 @@ class Writecache:
         must("dd", "if=/dev/zero", f"of={self.media.path}", "bs=64k", "count=1", "oflag=direct", "status=none")
 
     def attach(self, device, consent=False):
-        # Nothing is written back before it is asked for.
+        # Nothing is written back unless it is requested.
         table = f"0 {self.sectors} writecache p {self.origin} {self.media.path} {BLOCK} 4 high_watermark 95 low_watermark 90"
         return None if consent else create(device, table)
 
@@ -379,7 +379,7 @@ def attempt(target, disk, image, damage):
     why = target.attach(DEVICE)
     if why:
         result["refused"] = why
-        # The data that can be had with a forced attach.
+        # A forced attach shows the data that is still available.
         if not hasattr(target, "forebay") or target.attach(DEVICE, consent=True):
             judge_origin(disk, result, drained=False)
             return result
@@ -442,7 +442,7 @@ def main():
             rows.append(row)
             print(f"{state}, {text}: {row}", file=sys.stderr, flush=True)
     print("corruption-json: " + json.dumps({"blocks": len(MINE), "rows": rows}), flush=True)
-    # A judge that finds nothing wrong with dm-writecache judges nothing.
+    # A judge that finds nothing wrong with dm-writecache proves nothing.
     caught = sum(r.get("dm-writecache", {}).get("verdict") == "WRONG" for r in rows)
     if not caught:
         print("FAIL: corruption: nothing was found wrong with dm-writecache, where it is known to be")

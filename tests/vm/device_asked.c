@@ -8,12 +8,12 @@
  *	device_asked sectors, cell	sectors of the device, and of a cell
  *
  * A cell is a way to write and a way to ask, with a range of its own.  When its last call has
- * returned, MAPPED, the mapping of dm-log-writes below the volume, gets the mark "cNUMBER":
- * replay.c gives each range its disk of that time.  VIEW is a second device over DEVICE, whose
+ * returned, MAPPED, the mapping of dm-log-writes below the volume, gets the mark "cNUMBER".
+ * replay.c gives each range its disk of that time.  VIEW is a second device over DEVICE. VIEW's
  * page cache knows nothing of DEVICE's, so a direct read there gives what the volume has.  What is
  * acknowledged must be in both; a cell that only the page cache has is lost.
  *
- * Where nobody asks, what went through the page cache must be found lost.
+ * If nobody asks, writes through the page cache must be found lost.
  * Exit code 1: a cell is not as it has to be; 2: anything else.
  */
 #define _GNU_SOURCE
@@ -240,7 +240,7 @@ static int by_ioctl(struct step *s, unsigned long command)
 static int write_zeroout(struct step *s) { return by_ioctl(s, BLKZEROOUT); }
 static int write_discard(struct step *s) { return by_ioctl(s, BLKDISCARD); }
 
-/* What is there afterwards: DATA, ZEROES, or KEPT: each sector is zeroes or as before. */
+/* The content afterwards: DATA, ZEROES, or KEPT: each sector is zeroes or as before. */
 enum effect { DATA, ZEROES, KEPT };
 static const struct way {
 	const char *name;
@@ -286,7 +286,7 @@ static const struct way {
 
 static bool is_cell(const struct way *w, const struct ask *a)
 {
-	/* A store into memory is asked about afterwards. */
+	/* A store into memory cannot be linked to a request. */
 	if (a->linked)
 		return w->fill != NULL;
 	if (a->rw_flags)
@@ -398,7 +398,7 @@ static void run(const char *device, const char *view_path, const char *mapped, c
 		close(s.fd);
 		fprintf(record, "%u %d %d\n", cell, done < 0 ? done : 0, seen);
 	}
-	/* The last close of a device writes back everything, so it comes here. */
+	/* The last close of a device writes back everything, so it comes last. */
 	close(kept);
 	fclose(record);
 }

@@ -6,18 +6,17 @@
  *	fsx --device DEVICE OPS SEED [BYTES]	its first BYTES
  *	    --plant KIND AT			make mistakes from operation AT on
  *
- * After the program of the same name that file systems have been tried with
- * since 1991: random reads and writes - through the page cache, past it and
- * through a mapping -, truncates, holes, zeroes, allocation, copies of ranges
- * (copy_file_range), syncs, closing and opening again, one after the other; each is done to the copy too, and whatever is read
- * must be what the copy says.  A device has no length to change: zeroes take the
- * place of truncates, and a discard is followed by a write, since it promises
- * nothing about what is read.  What was written depends on the operation, so
- * that older data is told from newer.
+ * After the program of the same name that file systems have been tried with since 1991.  It makes
+ * random reads and writes - through the page cache, past it and through a mapping -, truncates,
+ * holes, zeroes, allocation, copies of ranges (copy_file_range), syncs, closing and opening again,
+ * one after the other.  Each is done to the copy too, and whatever is read must be what the copy
+ * says.  A device has no length to change: zeroes take the place of truncates, and a discard is
+ * followed by a write, since it promises nothing about what is read.  What was written depends on
+ * the operation, so that older data is told from newer.
  *
- * The mistakes of --plant, in a few writes, are those that fsx must find: "lost", a write that is
- * not done; "stale", one that puts back what was there; "byte", a changed byte;
- * "moved", a write one sector off.  Exit code 1: a difference; 2: anything else.
+ * The mistakes of --plant, in a few writes, are those that fsx must find. "lost": a write that is
+ * not done; "stale": one that puts back what was there; "byte": a changed byte; "moved": a write
+ * one sector off.  Exit code 1: a difference; 2: anything else.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -116,7 +115,8 @@ static void tell_steps(void)
 	}
 }
 
-/* A mapping has no bytes beyond the file's end, which then is not where it should be, or none to read. */
+/* A mapping has no bytes after the end of the file.  Either the end is in the wrong place, or the
+ * bytes cannot be read. */
 static void bus_error(int signal)
 {
 	static char text[256];
@@ -177,7 +177,7 @@ static void fill(uint8_t *to, uint32_t bytes)
 		memcpy(to + i, &x, bytes - i < 8 ? bytes - i : 8);
 }
 
-/* 1 if the write was done, in the wrong way. */
+/* Returns 1 if the write was done, in the wrong way. */
 static int planted_write(int fd, uint32_t first, uint32_t bytes)
 {
 	if (!*plant || now < plant_at || !plant_times)
@@ -288,7 +288,7 @@ static void do_hole(uint32_t first, uint32_t bytes)
 		memset(model + first, 0, first + bytes < length ? bytes : length - first);
 }
 
-/* A device has all that it can have. */
+/* A device has all of its blocks already. */
 static void do_allocate(uint32_t first, uint32_t bytes)
 {
 	int keep = below(2);
@@ -348,7 +348,7 @@ static void do_reopen(void)
 	}
 }
 
-/* All of it, from below the page cache. */
+/* Checks everything, read from below the page cache. */
 static void check_all(void)
 {
 	if (fsync(file))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: measure what programs that wait for their disk at every commit gain from the native
-# device, compared with dm-writecache and the disk alone.  Method: ext4 on each, on a disk
-# of its own; the programs are those of bench/programs.sh, the sides in turn; the databases
-# were made on the host (part-apps.sh), since all is slow here.
+# Goal: measure what programs that wait for their disk at every commit gain from the native device,
+# compared with dm-writecache and the disk alone.
+# Method: ext4 on each, on a disk of its own.  The programs are those of bench/programs.sh, the
+# sides in turn.  The databases were made on the host (part-apps.sh), since all is slow here.
 #	$1 rounds   $2 seconds of one   $3 disks, as sata:disk   $4 programs, as redis:varmail
 #	$5 sides, of which each but the disk alone has a /dev/pmemN, in order   $6 of FIO-12, MiB for a GB
 # Prints lines "apps DISK PROGRAM SIDE ROUND FIGURE" and "apps command DISK PROGRAM SIDE ...".
@@ -17,7 +17,7 @@ mkdir -m 711 $work
 mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 shm /dev/shm # PostgreSQL asks for it
 
 [ -z "${6:-}" ] || gb=$6
-# Settings of programs.sh.  Everything is slow here, and a new process slowest.
+# These are settings of programs.sh.  Everything is slow here, and a new process slowest.
 mounts=$work/m- sockets=$work/ patience=90
 least=([redis]=100 [postgresql]=4)
 fio_options=(--thread)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: whichever way a program writes to a device of the module, and whichever way it asks that
-# this be durable, what was acknowledged is there after a power cut of the pool and of the disk,
-# which loses what was not flushed; or the call gives an error.  Method: device_asked.c makes
-# each way to write x each way to ask.  As soon as a cell is acknowledged, its range of the disk
-# is cut (a mark of dm-log-writes), and a second device over the first says what the volume has:
-# the page cache's is lost.  The pool's power is cut as in guest-volatile.sh.
+# Goal: a program may write in any way to a device of the module, and ask in any way that this be
+# durable.  Then what was acknowledged is there after a power cut of the pool and of the disk, which
+# loses what was not flushed, or the call gives an error.
+# Method: device_asked.c makes each way to write x each way to ask.  As soon as a cell is
+# acknowledged, its range of the disk is cut (a mark of dm-log-writes).  A second device over the
+# first says what the volume has: the page cache's is lost.  The pool's power is cut as in
+# guest-volatile.sh.
 #	$1...	MODE-KIND: cached, large, static, through; target or native; planted: a module that
 #		tells writes past the cache that they were flushed must be found
 . "$(dirname "$0")/guest-lib.sh"
@@ -74,7 +75,7 @@ for item in "$@"; do
 		kind=${item#*-} mode=${item%-*}
 		load_module
 		table "$mode" || { grep -v refused /tmp/checked; fail "$item: the table does not hold"; }
-		# What a block device does not take, whoever asks.
+		# A block device always refuses these calls.
 		grep 'refused: ' /tmp/checked | grep -vE 'copy_file_range|punch' && fail "$item: refused"
 		grep 'refused: ' /tmp/checked | sed 's/^asked: refused: \([^ ]*\) [^:]*: /asked: \1: refused, /' | sort | uniq -c | sed 's/^ *\([0-9]*\) asked: /asked: \1 of /'
 		echo "ok: $item: $(tail -n 1 /tmp/checked | sed 's/^asked: //')"

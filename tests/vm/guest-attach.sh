@@ -2,8 +2,8 @@
 #
 # Goal: the commands attach, detach and list do with the module what their help says, and
 # each refusal names a way out.
-# Method: without the module; with it, by hand and by a configuration; a busy device, a busy
-# pool, a wrong origin; a pool after a start_sector.
+# Method: without the module; with it, by hand and by a configuration.  There are a busy device, a
+# busy pool, a wrong origin, and a pool after a start_sector.
 # shellcheck shell=bash
 . "$(dirname "$0")/guest-lib.sh"
 : >/tmp/dmesg.before
@@ -68,7 +68,7 @@ says_state 14 "forebay drain"
 said "a pool that is waited for" 14 "drain the pool first" forebay create $pool --force
 forebay volume list $pool --json | jq -e '.[0].pages > 0' >/tmp/step.log || fail "nothing is cached"
 
-# The origin is known by its id: another of the same size is refused.
+# The origin is recognized by its id, so another disk of the same size is refused.
 insmod_null() {
 	/run/busybox modprobe null_blk 2>/dev/null
 	mkdir -p /sys/kernel/config
@@ -104,13 +104,13 @@ step "mount" mount /dev/forebay0 /tmp/mnt
 step "its files" diff -r "$root/core" /tmp/mnt/core
 step "unmount" umount /tmp/mnt
 
-# A flush that takes long keeps nobody else waiting, and the device where it is.
+# A long flush keeps nobody else waiting, and the device stays.
 sectors=$(blockdev --getsz $origin)
 step "detach" forebay detach --all
 step "a slow disk" dmsetup create --noudevsync --noudevrules slow --table "0 $sectors delay $origin 0 0 $origin 0 700"
 dmsetup mknodes slow
 step "attach, moved" forebay attach $pool data /dev/mapper/slow --accept-changed-origin --accept-mark --origin-by-name --jobs 1
-# The file system has nothing there, and the blocks are apart, so that the drain takes a
+# The file system has no data there, and the blocks are far apart, so that the drain takes a
 # while.
 for i in $(seq 24); do
 	dd if=/dev/urandom of=/dev/forebay0 bs=4k count=1 seek=$((200000 + 100 * i)) oflag=direct status=none || fail "write"
@@ -171,7 +171,7 @@ step "attach it there" forebay attach /dev/mapper/tail tail $origin
 step "detach with a flush" forebay detach /dev/forebay0 --flush
 [ "$(dd if=$origin bs=64k count=16 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data on the origin"
 
-# Served and attached exclude each other.
+# A pool that is served cannot be attached, and the reverse.
 step "remove the mapping" dmsetup remove --noudevsync tail
 step "a new pool" forebay create $pool --force --static 16M
 step "add a volume" forebay volume add $pool data $origin --origin-by-name
@@ -190,7 +190,7 @@ said "a pool of the module, served" 4 "in use" forebay serve $pool
 said "a pool of the module, checked" 4 "in use" forebay check $pool
 step "detach all" forebay detach --all
 
-# A static volume, as others.
+# A static volume behaves like others.
 step "add a static volume" forebay volume add $pool placed "$other" --static 16M --origin-by-name
 step "attach it" forebay attach $pool placed "$other"
 step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=32 oflag=direct status=none
@@ -204,7 +204,7 @@ said "what its requests carried" 0 "^/dev/forebay0: 0\.[0-9]* pages written for 
 step "detach with a flush" forebay detach placed --flush
 [ "$(dd if="$other" bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data on the origin"
 
-# The mark, from clean to clean; and an older record of the pool.
+# The mark is set and removed again; then the pool's records are older than the mark.
 step "attach" forebay attach $pool data $origin
 step "detach with a flush" forebay detach data --flush
 says_state 0 "as far as this host knows"

@@ -5,16 +5,16 @@
 # is emulated: times mean nothing, ratios a little, and only on an idle machine.
 #	$1 rounds   $2 seconds for each figure   $3 short: only 4 KiB writes, 1 and 2 jobs; one: 4 KiB, 1 job; large: 64 KiB and 1 MiB on pmem and native; all: as without
 #	$4 MiB of data
-# Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S", CPU time in
-# microseconds a request and in seconds a GiB; SUM: checksums off or on.  The others
-# than Forebay's have none, so they are measured once a round.
+# Prints lines "bench ROUND ROW SUM DEVICE IOPS CPU_US CPU_S". CPU time is in microseconds a request
+# and in seconds a GiB; SUM: checksums off or on.  The others than Forebay's have none, so they are
+# measured once a round.
 . "$(dirname "$0")/guest-lib.sh"
 . "$(dirname "$0")/guest-caches.sh"
 rounds=$1
 seconds=$2
 form=${3:-all}
 devices=(pmem linear writecache target native)
-# If the kernel has it and pcache.sh built it.
+# dm-pcache takes part if the kernel has it and pcache.sh built it.
 [ -e "$root/out/vm/dm-pcache-$release.ko" ] && devices+=(pcache)
 size=${4:-96} # MiB of 1000, in each cache: nothing is ever full; vm-load has the full cache
 
@@ -29,9 +29,9 @@ dmsetup create --noudevsync --noudevrules wc --table "0 $origin_sectors writecac
 	fail "dm-writecache"
 dmsetup mknodes wc
 case " ${devices[*]} " in *" pcache "*) pcache_up /dev/mapper/o3 /dev/pmem5 ;; esac
-# The cost of the mapper over the same kind of memory.
+# This device shows the cost of the mapper over the same kind of memory.
 linear linear /dev/pmem4 0 $origin_sectors
-# A pool for each: dm-writecache's cache is its own too.
+# Each device has its own pool, as dm-writecache has its own cache.
 for i in 2 3; do
 	forebay create /dev/pmem$i >/tmp/step.log 2>&1 || fail "$(cat /tmp/step.log)"
 done
@@ -66,7 +66,7 @@ figure() {
 		'{ n = $8 + $49; print head, n, int(busy / (n * seconds + 1)), busy / ($6 + $47 + 1) * 1.048576 }'
 }
 
-# Both: on each device of $these.
+# Measures both checksum settings on each device of $these.
 row() { # NAME FIO-ARGUMENTS
 	local name=$1 d dev
 	shift
@@ -103,7 +103,7 @@ large_rows() {
 
 rows() {
 	local d jobs mix numbers
-	# All is cached, with checksums or without, before anything is read.
+	# Everything is cached, with checksums or without, before anything is read.
 	for d in "${these[@]}"; do
 		run_fio --filename="$(device "$d")" --size=${size}m --direct=1 --rw=write --bs=1m >/tmp/step.log || fail "$(cat /tmp/step.log)"
 	done

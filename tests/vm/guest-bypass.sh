@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: data that bypasses the cache is there, on both devices, next to data that goes
 # through it.
-# Method: fio with overlapping writes of 512 bytes to 256 KiB while it destages, verified
-# through the device; then a pool that is full; then all of it again on the origin alone.
+# Method: fio with overlapping writes of 512 bytes to 256 KiB while it destages, verified through
+# the device.  Then a pool that is full; then all of it again on the origin alone.
 . "$(dirname "$0")/guest-lib.sh"
 origin=/dev/ram0
 
@@ -34,7 +34,7 @@ before=$(value bypasses)
 step "the same writes again" job /dev/forebay0 mixed 3 "${mixed[@]}"
 [ "$(value bypasses)" = "$before" ] || fail "large writes still go past the cache"
 
-# More at once than the pool holds, and destage begins when no chunk is free.
+# The writes are more than the pool holds, and destage begins when no chunk is free.
 step "past a full pool" control command forebay0 set when_full bypass
 step "late destage" control command forebay0 set high_watermark 99
 step "late destage" control command forebay0 set low_watermark 98
@@ -51,7 +51,7 @@ step "small and large writes, verified" job /dev/mapper/past mixed 7 "${mixed[@]
 [ "$(dm_value bypasses)" -gt 0 ] || fail "nothing went past the cache"
 step "live" dmsetup message past 0 set bypass_limit 0
 
-# Blocks that the file system marks as metadata are cached; fio's data is not.
+# The cache takes blocks that the file system marks as metadata, and not fio's data.
 step "metadata alone" dmsetup message past 0 set metadata_only on
 dmsetup table past | grep -q " metadata_only" || fail "the table does not show the option"
 before=$(dm_value writes)

@@ -4,10 +4,10 @@
 # guest-apps.sh: several caches, each on persistent memory of its own in front of a disk of
 # its own.
 
-# A pool is looked for at many places before a device counts as blank: zero it all.
+# A device counts as blank only if many places of it show no pool, so all of it is zeroed.
 blank() { dd if=/dev/zero of="$1" bs=1M oflag=direct status=none 2>/dev/null || :; }
 
-# Small pools stand for large ones here: small chunks, so that they have as many.
+# Small pools stand for large ones.  Their chunks are small, so that they have as many.
 chunk_size=256K
 make_pool() { # PMEM DISK
 	pool=$1
@@ -16,7 +16,7 @@ make_pool() { # PMEM DISK
 		fail "a pool on $1: $(cat /tmp/step.log)"
 }
 
-# All of it but 16 MiB is the share of a static volume, that flushes every 10 ms.
+# All but 16 MiB of the pool is the share of a static volume, which is flushed every 10 ms.
 make_static_pool() { # PMEM DISK
 	local mib=$(($(blockdev --getsize64 "$1") / 1048576 - 16))
 	pool=$1
@@ -83,7 +83,7 @@ bcache_up() {
 	echo "$1" >/sys/fs/bcache/register || fail "bcache does not take $1"
 	until_true 20 test -d /sys/block/bcache0/bcache/cache || fail "bcache does not attach"
 	dir=/sys/block/bcache0/bcache
-	# Random writes are what it is for; no short cuts around it.
+	# bcache is made for random writes, so the ways around it are switched off.
 	echo 0 >$dir/sequential_cutoff
 	echo 0 >$dir/cache/congested_write_threshold_us
 	echo 0 >$dir/cache/congested_read_threshold_us

@@ -14,7 +14,7 @@ fs=$3
 ackload=$root/out/vm/ackload
 mkdir -p /tmp/mnt
 
-# The copies of a tree that were synced are counted in the log, at 1 MiB.
+# The log counts the synced copies of a tree, at 1 MiB.
 synced() { dd if=/dev/vdc bs=4096 skip=256 count=1 iflag=direct status=none | tr -d '\0'; }
 log_synced() { echo "$1" | dd of=/dev/vdc bs=4096 seek=256 count=1 conv=sync,notrunc oflag=direct status=none; }
 check_synced() {
@@ -24,7 +24,7 @@ check_synced() {
 }
 
 if [ "$round" = 1 ]; then
-	# One of them is static: a share in which blocks meet, and one for a file system.
+	# One volume is static: a share in which blocks meet, or one for a file system.
 	raw_share=() fs_share=()
 	case $fs in ext4) raw_share=(--static 8M) ;; *) fs_share=(--static 24M --flush-every 50ms) ;; esac
 	step "make the pool" forebay create $pool --static 24M

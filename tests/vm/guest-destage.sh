@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: measure how many writes a disk's request carries when more is written than the disk
-# takes, with a full cache in front of it, compared with the other caches.  Method: one
-# cache after the other on the same persistent memory in front of the same disk; random
-# writes over some times as much data as the cache holds.
+# Goal: measure how many writes a disk's request carries, compared with the other caches.  More is
+# written than the disk takes, with a full cache in front of it.
+# Method: one cache after the other on the same persistent memory in front of the same disk.  Random
+# writes go over some times as much data as the cache holds.
 #	$1 seconds of each load   $2 MiB of the cache
 #	$3 how many times as much data, as 2:3:6   $4 the disks' requests/s, as 400:2000
 #	$5 which caches, as native:writecache
@@ -34,7 +34,7 @@ for rate in $rates; do
 		mib=$((cache * n))
 		for kind in $kinds; do
 			name=$kind@$rate@$n
-			# bcache's mark.
+			# This removes bcache's superblock.
 			dd if=/dev/zero of="$disk" bs=1M count=1 oflag=direct status=none || fail "$disk cannot be written"
 			cache_up "${kind%+crc}" "$disk" "$pool"
 			[ "$kind" != native ] || control command "$(basename "$device")" set checksums off >/dev/null ||

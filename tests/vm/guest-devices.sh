@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: whatever lies below a pool or a volume, the module serves it or refuses it by name, and
-# the kernel has nothing to say of it.
+# Goal: whatever lies below a pool or a volume, the module serves it or refuses it by name.  The
+# kernel has nothing to say of it.
 # Method, an item each:
 #	unbind	a pool on a mapped device over pmem, and on two pmem devices in stripes; pmem is
 #		unbound below it
@@ -28,11 +28,11 @@ null_blk() { # NAME SETTING=VALUE...: sets $disk
 	test -b "$disk"
 }
 
-# Until the device fails.
+# Writes until the device fails.
 write_on() { while dd if=/dev/zero of=/dev/forebay0 bs=4k count=8192 oflag=direct status=none 2>/dev/null; do :; done; }
 has_written() { control status forebay0 | grep -q " writes=[1-9]"; }
 
-# A pool on /dev/mapper/below; the pmem DEVICE goes while it writes.
+# Makes a pool on /dev/mapper/below.  The pmem DEVICE is unbound while the pool writes.
 unbind_below() { # WHAT DEVICE
 	local namespace writer
 	dmsetup mknodes below
@@ -95,7 +95,7 @@ item_limits() {
 	done
 }
 
-# A disk that unmaps by writing zeroes: newer kernels have limits for that.
+# The disk unmaps by writing zeroes, for which newer kernels have limits.
 item_unmap() {
 	local at kmod=("$FOREBAY_VM/bin/kmod")
 	load_scsi() {

@@ -63,7 +63,7 @@ flushed() { # STATE
 	row "$1" flush
 }
 
-# The pool has the volume for as long as that origin is used, and is empty after it.
+# The pool has the volume while the origin is used, and is empty after it.
 add_volume() {
 	local share=
 	[ $volume = static ] && share="--static 8M"
@@ -77,7 +77,7 @@ attach_again() {
 	dev_attach d "$origin" "$volume" >/tmp/said || fail "$kind, $volume: attach: $(cat /tmp/said)"
 }
 
-# Each way in which a device ends with a drain.
+# Tests each way in which a device ends with a drain.
 ends() {
 	put || fail "$kind: write"
 	if [ "$kind" = target ]; then
@@ -146,8 +146,8 @@ says_lost() {
 	grep -q "newest data of some blocks is lost" /tmp/said
 }
 
-# A page of the pool is damaged before it is drained.  The module reads the whole share then, in
-# many parts, and releases the pool's lock between them.
+# A page of the pool is damaged before the drain.  The module then reads the whole share in many
+# parts, and releases the pool's lock between them.
 loses() {
 	local at statics=$(($(blockdev --getsz $pool) / 2048 - 16)) word="lost$RANDOM$RANDOM" trace=/sys/kernel/tracing
 	yes $word | head -c 4096 >/tmp/page
@@ -172,7 +172,7 @@ loses() {
 	flushed "the lost page was overwritten"
 }
 
-# An origin that goes while it is attached.
+# The origin is removed while it is attached.
 gone() {
 	local index disk
 	disk=/sys/kernel/config/nullb/$kind$volume

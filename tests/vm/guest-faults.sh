@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: a failing or slow origin, a full cache and damaged media are contained,
-# reported and recovered from.  Method: a small pool (48 MiB) in front of an
-# origin whose table dm-error, dm-flakey or dm-delay takes the place of, and back;
-# the hung-task watchdog set to ten seconds, and writers that wait for longer; a data page overwritten on the media while nothing is attached.
+# Goal: a failing or slow origin, a full cache and damaged media are contained, reported and
+# recovered from.
+# Method: a small pool (48 MiB) in front of an origin whose table dm-error, dm-flakey or dm-delay
+# takes the place of, and back.  The hung-task watchdog is set to ten seconds, and writers wait for
+# longer.  A data page is overwritten on the media while nothing is attached.
 #	$1 target or native
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -43,7 +44,7 @@ step "the origin fails" origin_table error
 write_all --do_verify=0 >/tmp/w.log 2>&1 &
 writer=$!
 step "the cache runs full, and the writer waits" until_true 500 counted waits_space
-# One that waits in the kernel, where the watchdog looks, unlike fio in its event loop.
+# This writer waits in the kernel, where the watchdog looks, unlike fio in its event loop.
 dd if=/dev/zero of="$device" bs=1M count=2 seek=200 oflag=direct status=none &
 second=$!
 step "the failure is reported" until_true 150 is_state origin_failed
@@ -91,7 +92,7 @@ step "verify" write_all --verify_only=1
 step "a fast one" origin_table linear
 step "drain" dev_command fast flush
 
-# Damage: two blocks that we can find on the media.
+# Two blocks are damaged that the script can find on the media.
 for i in 1 2; do step "write block $i" put /tmp/block$i $i; done
 step "detach" dev_detach fast
 at=$(grep -abo -m 1 "block 1 of the damaged pair" $pool | head -n 1 | cut -d: -f1)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: existing file systems work on Forebay, and without it again.  Method: for ext4 and
-# xfs, on one kind of device: a file system made and filled on the bare disk; the disk
-# attached in place; fio with verification while it destages, fsx, files; after drain and
-# detach mounted straight from the disk, everything compared and checked.  One file system
-# is on a static volume, and fsx is on the device itself of both kinds.
+# Goal: existing file systems work on Forebay, and without it again.
+# Method: for ext4 and xfs, on one kind of device.  A file system is made and filled on the bare
+# disk, and the disk is attached in place.  Then fio with verification while it destages, fsx,
+# files.  After drain and detach it is mounted straight from the disk, and everything is compared
+# and checked.  One file system is on a static volume, and fsx is on the device itself of both
+# kinds.
 #	$1 target or native   $2 operations of fsx on each file system   $3 its seed
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -58,7 +59,7 @@ one_fs() { # FS DISK, and more for the volume
 	step "unmount" umount /tmp/mnt
 }
 
-# The device itself under fsx, then compared with the disk.
+# Runs fsx on the device itself, and then compares it with the disk.
 bare_device() { # DISK, and more for the volume
 	local disk=$1
 	step "add a volume" forebay volume add $pool bare "$disk" "${@:2}"

@@ -2,12 +2,11 @@
 #
 # Goal: an origin in the page cache reports lost writes to one flush only.  Destage counts
 # no write as done that may be lost, whichever flush got the error.
-# Method: a loop device over a disk whose writes fail (dm-flakey), so that writes succeed
-# and the flush after them fails, once; a mapping over that which knows no zeroing, as that
-# would fail by itself, and holds flushes back.  The flush of a zeroing past the cache is on
-# its way when a drain begins: it also covers what the drain has written by the time that it
-# arrives.  No drain may succeed.  Then the disk is well again, and has to have all that was
-# acknowledged.
+# Method: a loop device over a disk whose writes fail (dm-flakey), so that writes succeed and the
+# flush after them fails, once.  Over that is a mapping that holds flushes back.  The mapping knows
+# no zeroing, as that would fail by itself.  The flush of a zeroing past the cache is on its way
+# when a drain begins.  It also covers what the drain has written by the time that it arrives.  No
+# drain may succeed.  Then the disk is well again, and has to have all that was acknowledged.
 #	$1 target or native   $2 how many rounds   $3 what is planted, if anything
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1

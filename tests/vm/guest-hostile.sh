@@ -8,9 +8,9 @@ command=$root/out/vm/forebay
 tool=$1 pools=$2 seed=$3 planted=${4:-}
 
 load_module $planted
-# Its programs in a root of their own, in memory.  Those of the host come over 9p: the
-# guest is idle until the host has answered, and its clock, which then goes from
-# timer to timer at once, would be minutes ahead by then.  That looks like a hang.
+# The tool's programs are in a root of their own, in memory.  Programs of the host come over
+# 9p.  The guest would be idle until the host has answered.  Its clock then goes from timer
+# to timer at once, and would be minutes ahead, which looks like a hang.
 own_root() {
 	local file name
 	mkdir -p "$1"/{bin,dev,proc,sys,tmp}
@@ -25,7 +25,8 @@ own_root() {
 	done
 }
 step "programs in memory" own_root /tmp/root
-# A pool's attach and detach would wait for ten grace periods, most of its time.
+# Otherwise the attach and the detach of a pool would wait for ten grace periods, most of
+# its time.
 echo 1 >/sys/kernel/rcu_expedited
 chroot /tmp/root "${tool##*/}" /dev/pmem0 /dev/pmem1 /dev/ram0 "${command##*/}" "$pools" "$seed" || exit 1
 step "unload" /run/busybox rmmod forebay

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: measure what a bad origin costs the other volumes of its pool.  Method: volume a is
-# written all the time, first with a healthy origin and then with a bad one, and again;
-# volume b of the same pool is measured: requests a second, and the slowest in a thousand.
+# Goal: measure what a bad origin costs the other volumes of its pool.
+# Method: volume a is written all the time, first with a healthy origin and then with a bad one, and
+# again.  Volume b of the same pool is measured: requests a second, and the slowest in a thousand.
 # Prints a table.  The only assertion is that all goes on: b writes without an error, and
 # once the origin is well again everything ends, and is drained.
 #	$1 seconds of a measurement   $2 rounds   $3... ways, instead of all; "none" leaves a as
@@ -37,8 +37,9 @@ reload() { # TABLE
 go_bad() { if [ "$1" = hung ]; then dmsetup suspend --noflush --nolockfs oa; else reload "${bad[$1]}"; fi; }
 go_well() { if [ "$1" = hung ]; then dmsetup resume --noudevsync oa; else reload "$good"; fi; }
 
-# The writers of a, until they are killed.  As much in health as in illness, and less than a CPU:
-# who is refused at once would try more often, and take from b the time of the CPU, which is shared.
+# Starts the writers of a, which run until they are killed.  Their rate is the same with a good and
+# with a bad origin, and takes less than a CPU.  Otherwise a writer that is refused at once would
+# try more often, and take CPU time from b.
 load_a() {
 	local fio=(fio --filename="$a" --direct=1 --ioengine=psync --time_based --runtime=3600 --continue_on_error=all
 		--max_latency=0 --size=100M)
@@ -65,7 +66,7 @@ measure() {
 
 median() { tr ' ' '\n' <<<"$*" | sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# Measures b while a's origin is well and bad by turns.
+# Measures b while a's origin is good and bad by turns.
 compare() { # WAY WEIGHT
 	local way=$1 weight=$2 round well ill w=() i=() wl=() il=()
 	load_a "$way"

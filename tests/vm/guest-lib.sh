@@ -10,8 +10,7 @@ passed=0
 
 : >/tmp/dmesg.before # what the kernel said before the buffer was emptied
 
-# fail TEXT: the cause is the last text on the console, of which perhaps only the end is
-# kept.
+# fail TEXT: prints the cause last, because perhaps only the end of the console is kept.
 fail() {
 	dmesg | tail -n 40
 	echo "FAIL: $*"
@@ -56,7 +55,7 @@ load_module() { # [MISTAKE]: the module, or the one of that name by build_plante
 	dmesg -n 1
 }
 
-# The disks of these tests keep their names, so those will do as ids.
+# The disks of these tests keep their names, so the names will do as ids.
 by_name=origin_by_name
 
 # attach NAME ORIGIN VOLUME [OPTIONS...]
@@ -109,8 +108,8 @@ control() {
 	[[ $answer == ok* ]]
 }
 
-# quick_tools: from now on these are a static program in memory.  One of the host's comes
-# over 9p and is linked when it starts, which is ten times as dear.
+# quick_tools: replaces these programs by a static one in memory.  A program of the host
+# comes over 9p and is linked when it starts, which costs ten times as much.
 quick_tools() {
 	local name
 	mkdir -p /run/quick
@@ -183,8 +182,8 @@ until_true() {
 xfs_tool() {
 	LD_LIBRARY_PATH="$FOREBAY_VM/usr/lib/x86_64-linux-gnu:$FOREBAY_VM/lib/x86_64-linux-gnu" "$FOREBAY_VM/sbin/$1" "${@:2}"
 }
-# Options of ext4: all of it now, or a thread of the mounted file system makes the rest
-# while something is measured.
+# Makes all of ext4 at once.  Otherwise a thread of the mounted file system makes the rest
+# during a measurement.
 ext4_whole=(-N 16384 -E lazy_itable_init=0,lazy_journal_init=0)
 make_fs() { # FS DEVICE [OPTIONS of ext4's]
 	case $1 in

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: measure what a full cache makes of a disk with a steady rate, and mixed reads and
-# writes, compared with dm-writecache, bcache and dm-pcache.  Method: each cache in front of
-# a disk of its own; fio writes from 16 threads, and what is complete is counted every half
-# second; then short rounds of mixes, the devices in turn.
+# Goal: measure what a full cache makes of a disk with a steady rate, and mixed reads and writes,
+# compared with dm-writecache, bcache and dm-pcache.
+# Method: each cache in front of a disk of its own. fio writes from 16 threads, and what is complete
+# is counted every half second.  Then short rounds of mixes, the devices in turn.
 #	$1 seconds of the sustained load   $2 MiB of a cache, six times as much is written to
 #	$3 rounds of each mix   $4 seconds of one   $5 jobs, as 1:4:16
 #	$6 MiB of dm-pcache's cache, which has twice the seconds to get full; 0: it is left out
@@ -21,8 +21,8 @@ declare -A disk=([origin]=/dev/vda [writecache]=/dev/vdb [bcache]=/dev/vdc [targ
 declare -A pmem=([origin]='' [writecache]=/dev/pmem0 [bcache]=/dev/pmem1 [target]=/dev/pmem2 [native]=/dev/pmem3 [pcache]=/dev/pmem4)
 cache_mib() { [ "$1" = pcache ] && echo "$pcache" || echo "$cache"; } # KIND
 
-# mixes WRITES: all jobs, rounds and devices in one run of fio, one after the other.
-# While others have their turn a cache makes room; six seconds fill that first, and let it settle.
+# mixes WRITES: runs all jobs, rounds and devices in one run of fio, one after the other.  While
+# others have their turn a cache makes room.  Six seconds fill that first, and let it settle.
 mixes() {
 	local round n kind groups=()
 	for n in $jobs; do
@@ -55,14 +55,14 @@ mib=$((cache * 6))
 cache_up origin "${disk[origin]}" ''
 sustained origin-after 10
 
-# New caches, all at once.
+# All caches are new.
 declare -A up
 mixed=${kinds/bcache /}
 for kind in $mixed; do
 	cache_up "$kind" "${disk[$kind]}" "${pmem[$kind]}"
 	up[$kind]=$device
 	[ "$kind" = pcache ] || continue
-	# Six seconds do not fill this one.
+	# Six seconds do not fill this cache.
 	fio --name=fill --filename="$device" --size=$((pcache * 6))m --io_size=$((pcache / 16))m --numjobs=16 --rw=randwrite --bs=4k \
 		--direct=1 --ioengine=psync --thread --norandommap --randrepeat=0 >/tmp/fio.err 2>&1 || fail "$(cat /tmp/fio.err)"
 done

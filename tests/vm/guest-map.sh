@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: after a power cut what a program has synced of a file that is mapped onto a pool is in
-# the file, also if the power went while that was recovered.  Method: recover, verify what was
-# said to be synced, load until killed.
+# Goal: after a power cut what a program has synced of a file that is mapped onto a pool is in the
+# file.  This holds also if the power went while that was recovered.
+# Method: recover, verify what was said to be synced, load until killed.
 # Disks: vda has the file, vdb what was said by the boots before, as the host has read it.
 #	$1 dax: the pool is a file on ext4 with DAX; device: it is /dev/pmem0
 #	$2 round, from 1; 0: verify only

@@ -21,7 +21,7 @@ blank() {
 	dmesg -c >/dev/null
 }
 
-# Nothing of a step is left, not even in the kernel.
+# Removes everything that a step left, even in the kernel.
 tidy() {
 	local name
 	echo 0 >$parameters/on
@@ -41,8 +41,8 @@ works() {
 		dev_command a flush && dev_detach a && /run/busybox rmmod forebay && clean_dmesg) && blank && blkdiscard -z -l 4096 $pool
 }
 
-# listen PID SECONDS: reads what a step says; 124 when it has ended a silence as long as this.
-# Sets $longest, the longest silence.
+# listen PID SECONDS: reads the output of a step.  Returns 124 after ending a step that was
+# silent for this long.  Sets $longest, the longest silence.
 listen() {
 	local last=$SECONDS silent
 	longest=0
@@ -61,7 +61,8 @@ listen() {
 	wait "$1"
 }
 
-# try NUMBER SECONDS STEP...: 1 if a step failed, or was silent so long, and left something.
+# try NUMBER SECONDS STEP...: returns 1 if a step failed or was silent for so long, and left
+# something.
 try() {
 	local number=$1 seconds=$2 name began rc
 	shift 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: the native device does what the target does, on the same pools.
-# Method: attached over the control device; xfs, fio with reads, writes, trims
-# and verification while it destages; then the same volume through the device
-# mapper and back; refusals.
+# Method: the device is attached over the control device, with xfs, and fio with reads, writes,
+# trims and verification while it destages.  Then the same volume goes through the device mapper and
+# back; refusals.
 . "$(dirname "$0")/guest-lib.sh"
 origin=/dev/ram0
 

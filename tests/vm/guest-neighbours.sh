@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: an origin that hangs holds up its own volume and no other, and what is asked
-# of a volume that is in use has an end.  Method: volumes a and b of one pool, each
-# over a linear mapping, so that an origin hangs when that is suspended and fails when
-# it is replaced.  Nothing here depends on how long something takes but by limits far
-# beyond it.
+# Goal: an origin that hangs holds up its own volume and no other, and what is asked of a volume
+# that is in use has an end.
+# Method: volumes a and b of one pool, each over a linear mapping.  So an origin hangs when the
+# mapping is suspended and fails when it is replaced.  Nothing here depends on how long something
+# takes but by limits far beyond it.
 #	$1...	the items, all by default
 . "$(dirname "$0")/guest-lib.sh"
 kind=native
@@ -25,8 +25,8 @@ expect() {
 }
 
 ended() { ! kill -0 "$1" 2>/dev/null; }
-# ends TEXT COMMAND...: the command succeeds within the limit.  Not by timeout, which waits
-# for a program that hangs in the kernel.
+# ends TEXT COMMAND...: the command succeeds within the limit.  This is not timeout(1),
+# which waits for a program that hangs in the kernel.
 ends() {
 	local what=$1 pid
 	shift
@@ -65,7 +65,7 @@ finish() {
 }
 
 all_stuck() { [ "$(grep -ls blkdiscard /proc/[0-9]*/comm | sed 's/comm/stat/' | xargs cat 2>/dev/null | grep -c ') D ')" = 20 ]; }
-# 20 zeroings of a hang; b's go on.
+# 20 zeroings of a hang, and those of b continue.
 item_ranges() {
 	local i
 	begin
@@ -97,7 +97,8 @@ item_waiting() {
 	finish
 }
 
-# a's disk takes one request at a time, each for half a second: whoever has one to send sleeps for it.
+# The disk of a takes one request at a time, each for half a second.  A thread that has a request to
+# send sleeps for it.
 one_at_a_time() {
 	local disk=/sys/kernel/config/nullb/slow word
 	mkdir $disk || return 1
@@ -139,7 +140,7 @@ item_tags() {
 	rmdir /sys/kernel/config/nullb/slow
 }
 
-# Somebody writes all the time, and destage ends all the same.
+# Somebody writes all the time, and destage ends nevertheless.
 item_flush() {
 	local writer
 	begin
@@ -155,8 +156,8 @@ item_flush() {
 	finish
 }
 
-# A thread that has a slot has a CPU, and there are as many slots: none finds all of them
-# taken, except one that looks while others change places.
+# A thread that has a slot has a CPU, and there are as many slots as CPUs.  So no thread
+# finds all slots taken, except one that looks while others change places.
 item_slots() {
 	local waits writes
 	begin
@@ -168,7 +169,7 @@ item_slots() {
 	finish
 }
 
-# The disk reports its origin's limits; a request that may not wait does not.
+# The disk reports its origin's limits, and a request that may not wait does not wait.
 nowait() {
 	python3 - "$1" <<-'END'
 		import mmap, os, sys
@@ -199,7 +200,7 @@ item_limits() {
 	dmsetup remove --noudevsync slow
 }
 
-# A name is no id, unless somebody says so.
+# A name counts as an id only if the user says so.
 turned_down() { ! control attach $pool "$@" && grep -q origin_by_name /tmp/answer; }
 item_names() {
 	forebay create $pool --force >/tmp/step.log 2>&1 || fail "create"
@@ -261,7 +262,8 @@ item_control() {
 	finish
 }
 
-# The cache device is unbound under load: errors, and what was acknowledged is on it.
+# The cache device is unbound under load.  There are errors, and the device has everything
+# that was acknowledged.
 item_unbind() {
 	local namespace writer
 	begin
@@ -300,7 +302,7 @@ load_instead() { # [MISTAKE]
 }
 is() { [ "$(dev_counter a "$1")" = "$2" ]; }
 
-# Destage has asked for a request of a, and a is detached before it is sent.
+# Destage has asked for a request of a, and a is detached before the request is sent.
 item_pause() {
 	local drain
 	load_instead neighbours-pause
@@ -319,7 +321,7 @@ wait_for_end() { until_true $limit ended "$1"; }
 
 half() { echo "0 $(($(blockdev --getsz /dev/pmem0) / 2)) linear /dev/pmem0 $(($1 * $(blockdev --getsz /dev/pmem0) / 2))"; }
 
-# An assertion of the engine's fails, about one of two pools.
+# An assertion of the engine fails, about one of two pools.
 item_broken() {
 	local c n
 	load_instead neighbours-broken

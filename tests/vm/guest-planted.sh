@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: the checks of the lab can fail.  Method: planted bugs, each of which must be found:
-# in writes under fsx, in what ackload finds after a cut, in the kernel's messages; then
-# this guest hangs, and the host has to end it.
+# Goal: the checks of the lab can fail.
+# Method: planted bugs, each of which must be found: in writes under fsx, in what ackload finds
+# after a cut, in the kernel's messages.  Then this guest hangs, and the host has to end it.
 . "$(dirname "$0")/guest-lib.sh"
 fsx=$root/out/vm/fsx
 ackload=$root/out/vm/ackload
@@ -26,7 +26,7 @@ found() {
 clean_in_a_shell() (clean_dmesg)
 hung() { dmesg >/tmp/line && complaints /tmp/line | grep 'blocked for more than'; }
 
-# The emulated hardware clock is the host's.
+# The emulated hardware clock shows the host's time.
 hardware() { cat /sys/class/rtc/rtc0/since_epoch; }
 clock_is_right() {
 	local began=$EPOCHSECONDS theirs passed
@@ -54,7 +54,8 @@ done
 step "fsx on a file without a mistake" "$fsx" /tmp/mnt/f 2000 4
 umount /tmp/mnt
 
-# The acknowledged data, then the same device as it was before; then a torn sector.
+# The acknowledged data is replaced by the earlier data of the device, and then a sector is
+# torn.
 dd if=/dev/zero of="$device" bs=1M count=16 oflag=direct status=none
 step "ackload" "$ackload" load "$device" "$log" 1 1
 dd if="$device" of=/tmp/older bs=1M count=16 iflag=direct status=none
@@ -70,7 +71,8 @@ dd if=/tmp/older of=/tmp/newer bs=256 skip=$((at * 2 + 1)) seek=$((at * 2 + 1)) 
 dd if=/tmp/newer of="$device" bs=1M oflag=direct status=none
 found "ackload: a torn sector" "$ackload" verify "$device" "$log"
 
-# One line of each kind that the kernel says, and what it says every time.
+# The list has a line of each kind of message of the kernel, and a line that is always
+# there.
 while read -r line; do
 	echo "$line" >/tmp/line
 	step "seen in the kernel's messages: ${line:0:40}" complaints /tmp/line
@@ -90,7 +92,8 @@ found "nothing in the messages of this boot" complaints /tmp/line
 echo "WARNING: planted" >/dev/kmsg
 found "a warning of the kernel" clean_in_a_shell
 
-# A writer whose disk does not answer, so the watchdog that guest-faults.sh relies on is awake.
+# A writer has a disk that does not answer.  This shows that the watchdog works, on which
+# guest-faults.sh relies.
 echo 2 >/proc/sys/kernel/hung_task_timeout_secs
 dmesg -c >/dev/null
 dmsetup suspend load

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: memory that fails is contained, reported and healed by overwriting.
-# Method: lines of the media whose loads fail (poison/poison.c): of a page of
-# data in use, of a header, of the superblock and a volume's record before a
-# start.  Then the kernel's own ways: a bad block of the device, and
-# memory_failure() on its page.
+# Method: lines of the media whose loads fail (poison/poison.c).  They are of a page of data in use,
+# of a header, and of the superblock and a volume's record before a start.  Then the kernel's own
+# ways: a bad block of the device, and memory_failure() on its page.
 . "$(dirname "$0")/guest-lib.sh"
 module=$1
 count=20
@@ -48,7 +47,7 @@ step "load the failing memory" /run/busybox insmod "$module"
 step "attach" attach fast /dev/ram0 disk create high_watermark 90 low_watermark 80
 step "write $count blocks" fill first
 
-# A page of data, in use.
+# The poison is in a page of data in use.
 at=$(place 5 first)
 [ -n "$at" ] || fail "block 5 is not on the media"
 poison $((at + 1024))
@@ -66,14 +65,15 @@ step "overwrite it" put 5 second
 step "healed" get 5 second
 [ "$(state)" = ok ] || fail "state is $(state)"
 
-# The chunk is used again: writes over the poison heal the memory.
+# The chunk is used again, and writes over the poison heal the memory.
 [ "$(cat $params/lines)" = 1 ] || fail "$(cat $params/lines) lines are poisoned, not 1"
 step "use all the pool" fio --name=w --filename=/dev/mapper/fast --offset=1m --size=160m --rw=write --bs=64k \
 	--ioengine=psync --direct=1 --verify=crc32c --verify_fatal=1 --randseed=5
 [ "$(cat $params/lines)" = 0 ] || fail "the poisoned line was not written again"
 step "drain" dmsetup message fast 0 flush
 
-# Before a start: a header, a page of data, one copy of superblock and record.
+# Before a start, a header, a page of data, and one copy of superblock and record are
+# poisoned.
 step "write $count blocks" fill third
 step "detach" dmsetup remove --noudevsync fast
 data=$(place 7 third)
@@ -101,7 +101,7 @@ step "all is there" others third 7 12
 step "write $count blocks" fill fifth
 step "detach" dmsetup remove --noudevsync fast
 
-# The kernel's own ways.  In this machine the loads do not fail.
+# The kernel reports bad memory in its own ways.  In this machine the loads do not fail.
 at=$(place 9 fifth)
 step "a bad block of the device" bash -c "echo $((at / 512)) 8 >/sys/block/${pool#/dev/}/badblocks"
 refused "reading the device there" "input/output error" dd if="$pool" bs=4096 skip=$((at / 4096)) count=1 \

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: each call of the module does what it says, and says what it did: requests of
-# every shape, counters, options, commands, refusals.  Method: small steps, one after
-# the other, whose outcome is known to the last sector (requests.c has a copy of the
-# device); no file system and no fio, so it takes seconds.  The guest has one CPU: with two
-# a writer takes the other slot where it meets the one that seals its own, and which
-# chunk a write ends, and so is counted twice, is chance.
+# Goal: each call of the module does what it says, and says what it did: requests of every shape,
+# counters, options, commands, refusals.
+# Method: small steps, one after the other, whose outcome is known to the last sector (requests.c
+# has a copy of the device).  There is no file system and no fio, so it takes seconds.  The guest
+# has one CPU. With two a writer takes the other slot where it meets the one that seals its own.
+# Then it is chance which chunk a write ends, and so which is counted twice.
 #	$1 target or native
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -54,19 +54,19 @@ options_of() { # prints the device's options without its location
 		control list | sed -n 's/^forebay[0-9]* [^ ]* [^ ]* //p'
 	fi
 }
-# wrong TEXT PATTERN ORIGIN VOLUME OPTIONS...: refused, and why.
+# wrong TEXT PATTERN ORIGIN VOLUME OPTIONS...: the attach is refused, with the reason.
 wrong() {
 	local device
 	refused "$1" "$2" dev_attach x "${@:3}"
 }
 # not_now TEXT WORDS...: a command that is refused.
 not_now() { refused "$1" "" dev_command v "${@:2}"; }
-# As dev_attach, but nobody says that the origin's name will do.
+# unnamed ...: like dev_attach, without the word that the origin's name will do.
 unnamed() { by_name='' dev_attach "$@"; }
 
 quick_tools
 load_module
-# The mapper gives the device what its origin can; a RAM disk cannot zero.
+# The mapper gives the device the abilities of its origin, and a RAM disk cannot zero.
 disk=/dev/ram0
 if [ "$kind" = target ]; then
 	disk=/dev/loop0
@@ -213,8 +213,8 @@ rm -f $copy && dd if="$device" of=$copy bs=1M count=4 iflag=direct status=none
 if [ "$kind" = target ]; then # a zeroing may give up what the disk has there, or may not
 	allocated() { stat -c %b /run/disk; }
 	some_data() { dd if=/dev/urandom of="$device" bs=1M count=1 seek=24 oflag=direct status=none && dev_command v drain; }
-	# The file cannot zero in place.  A loop device that was told so does not zero any more:
-	# so a new one, and in this order.
+	# The file cannot zero in place.  A loop device that has learnt that does not zero any
+	# more.  So a new loop device is needed, and this order.
 	disk=/dev/loop1
 	step "the same disk, as new" losetup $disk /run/disk
 	echo "0 65536 linear $disk 0" | dmsetup load o && dmsetup suspend --noflush --nolockfs o && dmsetup resume --noudevsync o

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: a mount makes the same checks for a caller as its file system.  Method:
-# tests/mount/rights.py on a directory and on a mount of one, on new file systems with
-# quotas of users, groups and projects, with fs.protected_* on, and by a root with all
+# Goal: a mount makes the same checks for a caller as its file system.
+# Method: tests/mount/rights.py on a directory and on a mount of one.  They are on new file systems
+# with quotas of users, groups and projects, with fs.protected_* on, and by a root with all
 # capabilities.
 . "$(dirname "$0")/guest-lib.sh"
 disk=/tmp/disk tree=/tmp/disk/tree

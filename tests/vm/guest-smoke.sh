@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
 # Goal: the module works at all, and its pool is the same for user space.
-# Method: a pool made by the command; ext4 and fio with verification on the
-# target while it destages; table reload, suspend, messages; drained, the origin
-# alone has everything; then the command checks the pool.
+# Method: a pool made by the command. ext4 and fio with verification run on the target while it
+# destages; table reload, suspend, messages.  After a drain the origin alone has everything; then
+# the command checks the pool.
 . "$(dirname "$0")/guest-lib.sh"
 origin=/dev/ram0
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# guest-sustained.sh - sourced by guest-load.sh and guest-destage.sh: random writes
-# by $load_threads threads over the first $mib MiB of $device, and what is complete
-# counted every half second.
+# guest-sustained.sh - sourced by guest-load.sh and guest-destage.sh. $load_threads threads make
+# random writes over the first $mib MiB of $device, and what is complete is counted every half
+# second.
 #
 # Prints lines "load window NAME US BLOCKS", "load latency NAME P50 P99 P999 MAX" in
 # us, "load cpu NAME PERCENT" and "load command NAME COMMAND".

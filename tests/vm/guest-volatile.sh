@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: acknowledged data is there after a power cut of the pool and of its disks, which
-# lose everything that was not flushed.  Method: writes and zeroings of known generation
-# (ackload.c) to a target and a native device of one pool, during destage and drains.  The
-# cut: the cache device is unbound, after which nothing is stored to it; then each disk's
-# log (dm-log-writes) gets a mark, and the disk is made anew from what had been flushed
-# before it (replay.c).  Then all is verified by the same devices, drained, and verified on
-# the disks alone.
+# Goal: acknowledged data is there after a power cut of the pool and of its disks, which lose
+# everything that was not flushed.
+# Method: writes and zeroings of known generation (ackload.c) to a target and a native device of one
+# pool, during destage and drains.  The cut: the cache device is unbound, after which nothing is
+# stored to it.  Then each disk's log (dm-log-writes) gets a mark, and the disk is made anew from
+# what had been flushed before it (replay.c).  Then all is verified by the same devices, drained,
+# and verified on the disks alone.
 #	$1...	cached, large: how writes go; planted (destage, past, range): bugs
 #		that must be found
 . "$(dirname "$0")/guest-lib.sh"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# Goal: a request that has to wait ends when it may and not before, and leaves nothing
-# behind: writes that wait for one past the cache, killed drains, writers of a full pool,
-# writes held back by the throttle; also if the cache is removed while they wait.
-# Method: an origin that is suspended stands still for as long as a step wants it to, so
-# every state is met for certain; nothing here depends on how long anything takes.
+# Goal: a request that has to wait ends when it may and not before, and leaves nothing behind.
+# These are writes that wait for one past the cache, killed drains, writers of a full pool, and
+# writes held back by the throttle.  It holds also if the cache is removed while they wait.
+# Method: an origin that is suspended stands still for as long as a step wants it to, so every state
+# is met for certain.  Nothing here depends on how long anything takes.
 #	$1 target or native   $2... the items, all by default
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
@@ -47,8 +47,8 @@ ends_badly() { # TEXT PID
 	passed=$((passed + 1))
 }
 
-# A pool and a volume of its own for each item, on an origin whose upper half can stand
-# still by itself.
+# Makes a pool and a volume for each item.  The upper half of the origin can be suspended by
+# itself.
 begin() {
 	load_module
 	step "half of an origin" dmsetup create --noudevsync --noudevrules upper --table "0 32768 linear /dev/ram0 32768"
@@ -64,7 +64,7 @@ finish() {
 	step "forebay check" forebay check $pool
 	end
 }
-# Nothing is left, in memory either.
+# Checks that nothing is left, in memory either.
 end() {
 	step "the origin ends" dmsetup remove --noudevsync --retry o
 	step "both halves" dmsetup remove --noudevsync --retry upper
@@ -74,10 +74,10 @@ end() {
 	dd if=/dev/zero of=$pool bs=1M count=24 oflag=direct status=none 2>/dev/null
 }
 
-# By the throttle.
+# The throttle delays writes.
 item_late() {
 	begin
-	# Nothing was destaged yet, so the engine goes by the rate that it begins with.
+	# Nothing was destaged yet, so the engine uses its initial rate.
 	step "set" dev_command v set low_watermark 2
 	step "set" dev_command v set high_watermark 5
 	hang
@@ -103,7 +103,7 @@ item_late() {
 	finish
 }
 
-# Behind a write past the cache.
+# A write waits for one past the cache.
 item_past() {
 	begin
 	step "past the cache from 64 KiB" dev_command v set bypass_limit 65536
@@ -138,7 +138,8 @@ item_past() {
 	finish
 }
 
-# A part of a write is past the cache; its rest waits for a block that another holds.
+# A part of a write is past the cache, and its rest waits for a block that another request
+# holds.
 item_rest() {
 	local half=$((16 << 20))
 	begin
@@ -161,7 +162,7 @@ item_rest() {
 	finish
 }
 
-# Drains that are killed.
+# Drains are killed.
 item_drains() {
 	begin
 	step "write" put /tmp/b 64K 4
@@ -184,7 +185,7 @@ item_drains() {
 	finish
 }
 
-# For space, or past the full pool.
+# Writers wait for space, or write past the full pool.
 item_full() {
 	begin
 	hang
@@ -213,7 +214,8 @@ item_full() {
 	finish
 }
 
-# A writer that waits for space is woken, and otherwise looks every 20 ms: not all the time.
+# A writer that waits for space is woken.  Otherwise it looks every 20 ms, and not all the
+# time.
 tries_seldom() {
 	local began=$EPOCHREALTIME before tries most
 	before=$(dev_counter v waits_space)
@@ -223,8 +225,8 @@ tries_seldom() {
 	[ $tries -le $most ] || fail "who waits for space tried $tries times, wanted $most at most"
 }
 
-# A write whose memory is one piece, so that the module writes it by one call, and which
-# finds no space in its middle: its rest waits, or goes past the cache.
+# The memory of a write is one piece, so the module writes it by one call.  The write finds
+# no space in its middle, and its rest waits, or goes past the cache.
 item_middle() {
 	local sectors=$((2 << 11)) way
 	begin
@@ -294,7 +296,7 @@ item_gone() {
 	end
 }
 
-# No wait: a cache that lies in two pieces.
+# Nothing waits here: the cache lies in two pieces.
 item_pieces() {
 	begin
 	step "detach" dev_detach v

@@ -247,7 +247,7 @@ static void read_marks(struct device *d, const struct mark *m, const char *when)
 	}
 }
 
-/* Chunks may be held by volumes that nobody attached; writers would wait for them. */
+/* Chunks may be held by volumes that nobody attached, and writers would wait for them. */
 static bool has_room(struct device *d)
 {
 	return device_counter(d, "chunks_free") >= 4 || device_counter(d, "chunks_free") * 4 >= device_counter(d, "chunks");
@@ -288,7 +288,7 @@ static void use(struct device *d, struct mark *m, struct rng *r)
 
 static const char *const holes[] = { "", "holes isolate", "holes accept" };
 
-/* With ever more consent to losses. */
+/* Attaches with more and more consent to losses. */
 static bool attach(struct device *d, u32 volume, bool mapper, const char *options)
 {
 	char text[300];
@@ -375,7 +375,7 @@ static void use_pool(const struct image *from, struct rng *r)
 static void one_pool(u64 seed)
 {
 	struct rng r = { seed };
-	/* The large ones come first, and seldom. */
+	/* Large media come first, and seldom. */
 	const struct image *from = &base[rng_one_in(&r, 8) ? rng_below(&r, nbases) : nbases / 2 + rng_below(&r, nbases / 2)];
 	u32 changes = rng_one_in(&r, 8) ? 40 : 1 + (u32)rng_below(&r, 5);
 	u64 began = host_ms();

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * hostile.h - mutated pools into the module, in the guest.
+ * hostile.h - feeds mutated pools to the module, in the guest.
  *
- * Goal: whatever a pool holds, the module refuses it or answers with errors for
- * what is lost: the kernel reports nothing (the run is for one with KASAN and
- * lockdep), nobody hangs, nothing of the origin but the volume's own range is
- * ever written, what was written after is read back, and what the module left
- * opens again.
- * Method: pools made by the module in several states are changed field by field,
- * most with the checksum put right, written to the media and used: attached on
- * the native device or by the mapper, read whole, written, drained, detached and
- * attached again.  The volumes are windows of a larger disk whose other parts
- * are compared each time, and the kernel's log is read after each pool.  A seed
- * tells all of a run.
+ * Goal: whatever a pool holds, the module refuses it or answers with errors for what is lost.  The
+ * kernel reports nothing (the run is for one with KASAN and lockdep), and nobody hangs.  Nothing of
+ * the origin but the volume's own range is ever written, what was written after is read back, and
+ * what the module left opens again.
+ * Method: pools made by the module in several states are changed field by field, most with the
+ * checksum put right, written to the media and used.  They are attached on the native device or by
+ * the mapper, read whole, written, drained, detached and attached again.  The volumes are windows
+ * of a larger disk whose other parts are compared each time, and the kernel's log is read after
+ * each pool.  A seed tells all of a run.
  */
 #ifndef HOSTILE_H
 #define HOSTILE_H

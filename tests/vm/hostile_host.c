@@ -65,7 +65,7 @@ u64 host_ms(void)
 	return (u64)t.tv_sec * 1000 + (u64)t.tv_nsec / 1000000;
 }
 
-/* A task that hangs cannot end itself. */
+/* A task that hangs cannot end itself, so this thread does. */
 static void *watchdog(void *unused)
 {
 	(void)unused;
@@ -213,7 +213,7 @@ void host_print_refusals(void)
 
 /* --- devices ----------------------------------------------------------------------------------- */
 
-/* One command to the control device. */
+/* Sends one command to the control device. */
 static bool tell(struct device *d, const char *format, ...)
 {
 	char command[1024];
@@ -231,7 +231,7 @@ static bool tell(struct device *d, const char *format, ...)
 	return !strncmp(d->answer, "ok", 2);
 }
 
-/* One command line; the answer is its first line. */
+/* Runs one command line; the answer is its first line. */
 static bool shell(struct device *d, const char *format, ...)
 {
 	char command[1024];

@@ -25,7 +25,7 @@ _Noreturn __attribute__((format(printf, 1, 2))) void finding(const char *format,
 void host_init(void);
 __attribute__((format(printf, 1, 2))) void host_run(const char *format, ...);
 u64 host_ms(void);
-/* From now on findings are this pool's, and it must be done within so long. */
+/* Findings after this call belong to this pool, which must be done within so long. */
 void host_begin(u64 seed, const char *text, u32 seconds);
 void host_guards_check(void);
 void host_log_check(const char *text);
@@ -44,7 +44,7 @@ struct device {
 	bool mapper;
 };
 
-/* False: refused, and answer says why. */
+/* False: refused; answer has the reason. */
 bool device_attach(struct device *d, u32 volume, bool mapper, const char *options);
 bool device_open(struct device *d);
 bool device_command(struct device *d, const char *command);

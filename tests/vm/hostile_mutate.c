@@ -2,8 +2,7 @@
 /*
  * hostile_mutate.c - changes to the image of a pool.  See hostile.h.
  *
- * The checksum is a bit-by-bit one of its own, so that a mistake in the engine's
- * would show.
+ * The checksum is computed bit by bit here, so that a mistake in the engine's would show.
  */
 #include <stdio.h>
 #include <string.h>
@@ -86,7 +85,7 @@ static u32 line_seed(const struct image *m)
 	return sb->salt ? crc_of(seed, (const u8 *)&sb->salt, sizeof(sb->salt)) : seed;
 }
 
-/* The last four of n bytes become the checksum of those before. */
+/* Sets the last four of n bytes to the checksum of those before. */
 static void put_right(u8 *at, u32 n, u32 seed)
 {
 	u32 crc = crc_of(seed, at, n - 4);
@@ -113,7 +112,7 @@ static u8 *chunk_at(const struct image *m, u64 chunk)
 	return m->bytes + sb->data_offset + chunk * sb->chunk_size;
 }
 
-/* A page line, one in use if a few tries find one. */
+/* Chooses a page line, one in use if a few tries find one. */
 static u8 *some_page_line(const struct image *m, struct rng *r, u32 *chunk, u32 *page)
 {
 	const struct fby_superblock *sb = (const struct fby_superblock *)m->bytes;
@@ -132,7 +131,7 @@ static u8 *some_page_line(const struct image *m, struct rng *r, u32 *chunk, u32 
 
 /* --- values --------------------------------------------------------------------------------- */
 
-/* A number that a field may not like: around what it was, at the ends, anything. */
+/* Makes a number that a field may not accept: near the old one, at the ends, or any. */
 static u64 bad_number(u64 was, u32 bytes, struct rng *r)
 {
 	u64 top = bytes >= 8 ? ~0ull : (1ull << (8 * bytes)) - 1;
@@ -179,7 +178,7 @@ static void change_field(struct image *m, u8 *at, const struct field *f, struct 
 	image_note(m, " %s %llx to %llx", f->name, (unsigned long long)was, (unsigned long long)now);
 }
 
-/* One to three fields of a structure; its checksum is put right seven times of eight. */
+/* Changes one to three fields of a structure.  Its checksum is put right seven times of eight. */
 static void change_fields(struct image *m, const char *what, u8 *at, u32 bytes, u32 seed, const struct field *f, u32 n,
 			  struct rng *r)
 {
@@ -250,7 +249,7 @@ static void change_page_line(struct image *m, struct rng *r)
 	change_fields(m, "line", at, FBY_LINE, line_seed(m), page_line, COUNT(page_line), r);
 }
 
-/* A line of one place in another, as if it belonged there. */
+/* Copies a line to another place, as if it belonged there. */
 static void copy_page_line(struct image *m, struct rng *r)
 {
 	u32 from_chunk, from_page, chunk, page;
@@ -288,7 +287,7 @@ static void flip_bits(struct image *m, struct rng *r)
 	image_note(m, "; bits in %llx + %llx", (unsigned long long)from, (unsigned long long)n);
 }
 
-/* Zeroes, ones, or noise over a few lines or pages. */
+/* Writes zeroes, ones, or noise over a few lines or pages. */
 static void wipe(struct image *m, struct rng *r)
 {
 	u64 unit = rng_one_in(r, 2) ? FBY_LINE : FBY_PAGE, n = unit * (1 + rng_below(r, 8));
@@ -302,7 +301,7 @@ static void wipe(struct image *m, struct rng *r)
 		m->bytes[i] = how == 0 ? 0 : how == 1 ? 0xff : (u8)rng_next(r);
 }
 
-/* A part of another pool: its superblock, table, or a chunk. */
+/* Copies a part of another pool: its superblock, table, or a chunk. */
 static void transplant(struct image *m, const struct image *other, struct rng *r)
 {
 	u64 size = m->size < other->size ? m->size : other->size;

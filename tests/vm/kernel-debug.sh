@@ -6,11 +6,11 @@
 debug_source=$cache/debug-source
 
 # KASAN and lockdep spend their time in walks up the stack and in lockdep's graph.  These
-# are not watched for memory errors, which halves the guest's time.
+# are not checked for memory errors, which halves the guest's time.
 unwatched=(KASAN_SANITIZE_unwind_orc.o=n KASAN_SANITIZE_stacktrace.o=n KASAN_SANITIZE_extable.o=n KASAN_SANITIZE_lockdep.o=n)
 
-# Unpacks Debian's source of the kernel, once.  No upstream tree: what differs
-# between the stock kernel of the other tests and this is the configuration alone.
+# Unpacks Debian's source of the kernel, once.  It is not an upstream tree, so that this
+# kernel differs from the stock kernel of the other tests only in its configuration.
 get_debug_source() {
 	local deb
 	[ -e "$debug_source/.complete" ] && return
@@ -28,7 +28,7 @@ get_debug_source() {
 	touch "$debug_source/.complete"
 }
 
-# want_for_kernel: the tools that building a kernel takes, named where missing.
+# want_for_kernel: names the missing tools for building a kernel.
 want_for_kernel() {
 	local missing=() tool
 	for tool in gcc make flex bison bc; do
@@ -40,8 +40,8 @@ want_for_kernel() {
 	return 1
 }
 
-# Every setting asked for must have been taken: a dependency that is missing
-# turns one off without a word.
+# Every requested setting must have been taken: a missing dependency turns a setting off
+# silently.
 config_as_asked() { # CONFIG FRAGMENT...
 	local config=$1 line lost=0
 	shift
@@ -59,7 +59,8 @@ config_as_asked() { # CONFIG FRAGMENT...
 	return $lost
 }
 
-# make_debug_kernel kasan|kcsan: unless another is at it, or it is there.
+# make_debug_kernel kasan|kcsan: makes the kernel, unless it exists or another process makes
+# it.
 make_debug_kernel() {
 	mkdir -p "$cache/debug-$1" && (
 		flock 7 && build_debug_kernel "$1" 7>&-
@@ -92,13 +93,13 @@ build_debug_kernel() {
 		say "the kernel does not build; log: $log"
 		return 1
 	fi
-	# modpost wants the exports of modules too; there are none.
+	# modpost wants the exports of modules too, and there are none.
 	cp "$build/build/vmlinux.symvers" "$build/build/Module.symvers" || return 1
 	debug_kernel_is "${fragments[@]}" >"$build/.complete"
 }
 
-# use_debug_kernel kasan|kcsan: does the job of get_kernel for such a kernel.  Tools are
-# those of Debian's kernel; there are no modules to load.
+# use_debug_kernel kasan|kcsan: does the job of get_kernel for such a kernel.  The tools are
+# those of Debian's kernel, and there are no modules to load.
 use_debug_kernel() {
 	local tools made=$cache/debug-$1 name
 	series=6.12 get_kernel && make_debug_kernel "$1" || return 1
@@ -108,7 +109,7 @@ use_debug_kernel() {
 	release=$(cat "$made/build/include/config/kernel.release") || return 1
 	modules=()
 	append="brd.rd_nr=1 brd.rd_size=1048576 null_blk.nr_devices=0 kasan_multi_shot ${append:-}"
-	# ACPI's way of routing interrupts runs into the interpreter's timeout here.
+	# ACPI's routing of interrupts runs into the interpreter's timeout here.
 	append+=" pci=noacpi"
 	mkdir -p "$kernel/boot" "$kernel/lib/modules/$release" || return 1
 	ln -sfn "$made/build/arch/x86/boot/bzImage" "$kernel/boot/vmlinuz-$release"
@@ -119,13 +120,13 @@ use_debug_kernel() {
 	for name in order builtin builtin.modinfo; do
 		: >"$kernel/lib/modules/$release/modules.$name"
 	done
-	# Time in the guest is what it has executed: a kernel this slow meets its
-	# own timeouts otherwise, on a machine with other work.
+	# The guest's time is what it has executed.  Otherwise a kernel this slow meets its
+	# own timeouts, on a machine with other work.
 	[ "$1" = kcsan ] || accel=(-accel "tcg,thread=single" -icount shift=1)
 	be_patient 5
 }
 
-# be_patient N: the checkers are slow; guests get N times the time.
+# be_patient N: gives guests N times the time, because the checkers are slow.
 be_patient() {
 	patience=$1
 	declare -F wait_guest_hasty >/dev/null && return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 #
-# kernel-newer.sh - sourced after lab.sh: kernels newer than Debian 12's own, from
-# trixie-backports, by an apt configuration of our own, and the compiler that they
-# want in a tree of trixie's packages.  All of it is only unpacked, below $cache.
+# kernel-newer.sh - sourced after lab.sh: kernels newer than Debian 12's own, from trixie-backports,
+# by an apt configuration of our own.  The compiler that they want is in a tree of trixie's
+# packages.  All of it is only unpacked, below $cache.
 
 newer=$cache/trixie
 newer_suites=(trixie trixie-backports)
@@ -15,7 +15,7 @@ newer_apt() { # TOOL ARGS: apt's TOOL for those suites, as if nothing were insta
 		-o "Dir::Cache=$newer/apt/cache" -o APT::Sandbox::User=root "${@:2}"
 }
 
-# The lists of packages, once a day.
+# Downloads the lists of packages, once a day.
 newer_lists() {
 	local suite keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 	[ -n "$(find "$newer/apt/status" -mtime -1 2>/dev/null)" ] && return
@@ -26,7 +26,7 @@ newer_lists() {
 	newer_apt apt-get update >"$newer/apt/log" 2>&1 && : >"$newer/apt/status"
 }
 
-# Newest of the series, here or else in the lists: sets $release.
+# Finds the newest release of the series, here or else in the lists.  Sets $release.
 find_newer_release() {
 	release=$(ls -d "$cache/$series".*+deb*-amd64/.complete 2>/dev/null | sort -V | tail -n 1)
 	if [ -n "$release" ]; then
@@ -42,7 +42,7 @@ find_newer_release() {
 	}
 }
 
-# The tree in which modules are built: packages, unpacked; no script of theirs has run.
+# Makes the tree in which modules are built: unpacked packages, of which no script has run.
 get_newer_tools() {
 	local deb tree=$newer/tree
 	[ -e "$newer/.complete" ] && return
@@ -60,7 +60,8 @@ get_newer_tools() {
 	touch "$newer/.complete"
 }
 
-# in_newer COMMAND...: in that tree, with the directories of this project and the cache.
+# in_newer COMMAND...: runs it in that tree, with the directories of this project and the
+# cache.
 in_newer() {
 	local apart=()
 	[ "$(id -u)" != 0 ] || apart=("$root/tests/apart" "$cache")

@@ -4,9 +4,8 @@
 # disk, and how to boot it.  What is downloaded or made from that is kept
 # outside the repository, in ${XDG_CACHE_HOME:-~/.cache}/forebay/vm.
 #
-# The guest is a Debian kernel under software emulation.  Its root is an overlay
-# of the host's, over 9p, so every program of the host runs there and nothing
-# that the guest writes reaches the host.
+# The guest is a Debian kernel under software emulation.  Its root is an overlay of the host's, over
+# 9p.  So every program of the host runs there, and nothing that the guest writes reaches the host.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/forebay/vm
@@ -14,16 +13,16 @@ built=${FOREBAY_BUILT:-$(cd "$root" && realpath -m "${CARGO_TARGET_DIR:-target}"
 series=${FOREBAY_VM_KERNEL:-6.12} # or 6.1, where apt does not know this one
 module_env=() # the command that runs the module's build, or nothing
 
-# Modules that the guest loads at boot, and with them what they depend on.
+# Modules that the guest loads at boot, with those that they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
 	dm-log-writes dm-writecache brd null_blk loop fuse ext4 quota_v2 xfs crc32c_generic libcrc32c)
 
 say() { echo "vm: $*" >&2; }
 
-# A series that Debian 12 has no packages of.
+# Whether Debian 12 has no packages of the series.
 is_newer() { [[ $series == [7-9].* || $series == 6.1[3-9] ]]; }
 
-# Newest Debian kernel of the series with headers: sets $release.
+# Finds the newest Debian kernel of the series with headers.  Sets $release.
 find_release() {
 	local pattern
 	case $series in
@@ -60,9 +59,9 @@ unpack() {
 	rm -rf "$into/.deb"
 }
 
-# Kernel, headers and tools: sets $release, $kernel (a directory) and $KDIR.
-# FOREBAY_VM_KERNEL may also name a kernel that tests/vm/kernel-NAME.sh knows:
-# its get_kernel_NAME sets the same three, with $kernel/boot/vmlinuz-$release,
+# Gets kernel, headers and tools.  Sets $release, $kernel (a directory) and $KDIR.
+# FOREBAY_VM_KERNEL may also name a kernel that tests/vm/kernel-NAME.sh knows.  Its
+# get_kernel_NAME sets the same three, with $kernel/boot/vmlinuz-$release,
 # $kernel/bin/busybox and kmod, and $kernel/lib/modules/$release.
 get_kernel() {
 	local common kbuild
@@ -108,8 +107,8 @@ build_module() {
 	fi
 }
 
-# build_planted NAME [FILE SED]...: a module with a mistake, by sed on a copy of the sources;
-# the guest loads it by load_module NAME.
+# build_planted NAME [FILE SED]...: builds a module with a mistake, by sed on a copy of the
+# sources.  The guest loads it by load_module NAME.
 build_planted() {
 	local out=$root/out/kernel-$release-$1 file
 	make -s -C "$root/kernel" tree OUT="$out" || return 1
@@ -133,7 +132,7 @@ run_kmod() { # NAME ARGS: the package's kmod under one of its names
 		bash -c 'exec -a "$0" "$1" "${@:2}"' "$1" "$kernel/bin/kmod" "${@:2}"
 }
 
-# The initial RAM disk: busybox, the modules in their order, init.
+# Builds the initial RAM disk: busybox, the modules in their order, init.
 build_initrd() {
 	local dir list name file
 	initrd=$root/out/vm/initrd-$release.gz
@@ -166,13 +165,13 @@ build_initrd() {
 : "${pmem_mb:=128}" "${guest_mb:=4096}"
 memory=
 disks=()
-# How the guest is emulated: its CPUs on threads of their own, by the host's clock.
+# The CPUs of the guest are emulated on threads of their own, by the host's clock.
 accel=(-accel "tcg,thread=multi")
 guest_pid=
 
-# The rate of the counter that the guest's clock goes by.  By itself the guest's kernel finds
-# another where the machine is busy, and all its limits of time are wrong then.  A guest that
-# counts instructions has no part in this.
+# Sets the rate of the counter that the guest's clock uses.  On a busy machine the guest's
+# kernel finds a wrong rate, and all its time limits are wrong then.  A guest that counts
+# instructions does not need this.
 clock_rate() {
 	[[ ${accel[*]} == *icount* ]] && return
 	build_program ticks && echo "tsc_early_khz=$("$root/out/vm/ticks")"
@@ -191,7 +190,7 @@ start_guest() {
 	[ "$console" = /dev/stdout ] || : >"$console"
 	local ram=(-m "$guest_mb") disk_args=() disk args
 	args="console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} ${poll:+idle=poll} mitigations=off log_buf_len=4M"
-	# A busy machine's guest may fail the timer check at boot; and where its TSC is found
+	# A busy machine's guest may fail the timer check at boot.  Where its TSC is found
 	# unstable, patching the kernel's code for that was seen to trap on the other CPU.
 	args+=" no_timer_check tsc=reliable watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120"
 	args+=" sysctl.kernel.hung_task_timeout_secs=600 $(clock_rate) ${append:-}"
@@ -214,9 +213,9 @@ boot_guest() {
 	guest_pid=$!
 }
 
-# guest_runs CONSOLE: has it not ended yet?  On a busy machine a kernel may trap in code
-# that it patches while the emulator runs it on the other CPU, before there is an init;
-# that says nothing of what is tested.  Such a guest is booted again, which is counted.
+# guest_runs CONSOLE: whether it has not ended yet.  On a busy machine a kernel may trap in
+# code that it patches while the emulator runs it on the other CPU, before there is an
+# init.  That says nothing about the tests.  Such a guest is booted again, which is counted.
 guest_runs() {
 	kill -0 "$guest_pid" 2>/dev/null && return
 	! grep -aq FOREBAY-INIT "$1" && [ $boots_left -gt 0 ] || return 1
@@ -227,8 +226,8 @@ guest_runs() {
 	boot_guest "$1"
 }
 
-# A guest that prints nothing for a long time hangs.  A limit for all that a guest does would
-# be one for the machine, which may be slow and have other work.
+# A guest that prints nothing for a long time hangs.  A limit for the whole run would be one
+# for the machine, which may be slow and have other work.
 listen() { heard_at=$SECONDS heard=0; }
 silent() { # CONSOLE SECONDS: has it printed nothing for so long?  after listen
 	local bytes
@@ -237,7 +236,8 @@ silent() { # CONSOLE SECONDS: has it printed nothing for so long?  after listen
 	[ $((SECONDS - heard_at)) -ge "$2" ]
 }
 
-# until_said CONSOLE WORDS: the guest has said so; it is not silent for a quarter of an hour.
+# until_said CONSOLE WORDS: waits until the guest has said so, or has been silent for a
+# quarter of an hour.
 until_said() {
 	local heard_at heard
 	listen
@@ -248,8 +248,8 @@ until_said() {
 	done
 }
 
-# wait_guest SECONDS CONSOLE: 0 when the script in the guest ended with 0.  A guest that is
-# silent for so long is ended, and one that talks for ten times as long.
+# wait_guest SECONDS CONSOLE: returns 0 when the script in the guest ended with 0.  A guest
+# that is silent for so long is ended, and so is one that runs for ten times as long.
 wait_guest() {
 	local began=$SECONDS heard_at heard why=
 	listen
@@ -288,7 +288,7 @@ missing() {
 	}
 }
 
-# The module is where the guest finds it, as is the command.
+# Copies the module to where the guest finds it, as is the command.
 prepare() {
 	missing >&2 || {
 		say "these are missing"
@@ -314,7 +314,7 @@ build_tools() {
 		say "$command: not built; run: cargo build --release -p forebay-cli"
 		return 1
 	}
-	# It may be of a release build, or of a build for tests.
+	# The command may be of a release build, or of a build for tests.
 	if [ "$command" -nt "$root/out/vm/forebay" ] || [ "$(cat "$root/out/vm/forebay.from" 2>/dev/null)" != "$command" ]; then
 		strip -o "$root/out/vm/forebay.new" "$command" && mv "$root/out/vm/forebay.new" "$root/out/vm/forebay" || return 1
 		echo "$command" >"$root/out/vm/forebay.from"

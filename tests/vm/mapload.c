@@ -86,7 +86,7 @@ static void *work(void *arg)
 			length += sprintf(said + length, "synced %llu %llu .\n",
 					  (unsigned long long)pages[i], (unsigned long long)value);
 		}
-		/* One write, so that a line is said as a whole. */
+		/* One write reports a line as a whole. */
 		if (write(1, said, length) != (ssize_t)length)
 			err(1, "write");
 		usleep(20000);
@@ -109,7 +109,7 @@ static int load(const char *pool, const char *path, uint64_t first)
 	return 1;
 }
 
-/* Each word is of that page; zero if it never was stored to. */
+/* Each word belongs to that page, or is zero if the page was never stored to. */
 static void check_page(const uint64_t *words, uint64_t page, uint64_t synced)
 {
 	size_t i;
@@ -120,7 +120,8 @@ static void check_page(const uint64_t *words, uint64_t page, uint64_t synced)
 		if (words[i] && (words[i] & ((1 << PAGE_BITS) - 1)) != page)
 			errx(1, "page %llu has what is not its own: %llx",
 			     (unsigned long long)page, (unsigned long long)words[i]);
-		/* Stored since, perhaps; the rest of a page that was being stored is older. */
+		/* The page may have been stored to since, and the rest of a page that was being
+		 * stored is older. */
 		if (value < synced)
 			errx(1, "page %llu: %llu was synced, %llu is there",
 			     (unsigned long long)page, (unsigned long long)synced,

@@ -9,7 +9,7 @@ caught() {
 	local console=$out_vm/hostile-$1.console found=
 	build_planted "$1" "${@:4}" || return 1
 	start_guest "$console" "$here/guest-hostile.sh" "$out_vm/hostile" 2000 "$2" "$1"
-	# Told by the tool, or by a kernel that stopped before the tool could.
+	# The tool reports it, or a kernel that stopped before the tool could.
 	wait_guest 600 "$console" ||
 		found=$(tr -d '\r' <"$console" | sed -n '/^hostile: .* bases/,$p' | grep -aE -m 1 '^kernel: |^FAIL|BUG: ')
 	if ! grep -qE "$3" <<<"$found"; then
@@ -33,8 +33,8 @@ part() {
 	series=${FOREBAY_VM_KERNEL:-kasan}
 	prepare || return
 	pmem_map='4M!4G,12M!4352M'
-	# Nothing here waits for the host: when all its CPUs are idle, the guest goes on
-	# at its next timer, at once.
+	# Nothing here waits for the host.  When all its CPUs are idle, the guest continues
+	# at its next timer at once.
 	accel=("${accel[@]/%shift=1/shift=1,sleep=off}")
 	gcc -O2 -Wall -Wextra -Werror -pthread -I"$root/core" -I"$root/core/api" -I"$root/port" -o "$out_vm/hostile" \
 		"$here"/hostile.c "$here"/hostile_host.c "$here"/hostile_mutate.c || return 1
@@ -42,7 +42,7 @@ part() {
 		caught range 35 'outside the volumes|beyond end of device' \
 			core/recover/scan.c 's/if \(out_of_range\(p, s, l\)\)/if (0 \&\& out_of_range(p, s, l))/' &
 		pids+=($!)
-		# The engine's own assertion would tell before the kernel does.
+		# The engine's own assertion would report it before the kernel does.
 		caught fill 1 'KASAN: |BUG: unable to handle page fault' \
 			core/format/lines.c 's/ && out->fill <= st->chunk_pages//; s/ && i < st->chunk_pages//' &
 		pids+=($!)

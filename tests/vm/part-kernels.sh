@@ -7,7 +7,7 @@ part() {
 		release= module_env=()
 		if ! (prepare) 2>"$out_vm/kernels-$series.log"; then
 			cat "$out_vm/kernels-$series.log"
-			# Not at hand is no failure, unless it was asked for by name.
+			# A missing kernel is no failure, unless it was asked for by name.
 			grep -q 'cannot be had' "$out_vm/kernels-$series.log" && [ "$asked" = 0 ] || rc=1
 			continue
 		fi

@@ -4,7 +4,8 @@
 part() {
 	set -- "${@:-cached large planted}"
 	if [[ " $* " == *" planted "* ]]; then
-		# Who flushes is told that it was done: destage; writes past the cache; zeroings.
+		# Each of these flushes reports success without being done: destage, writes past
+		# the cache, zeroings.
 		build_planted volatile-destage kernel/origin_io.c \
 			's/if \(READ_ONCE\(v->stopping\)/if (io->op == FBY_IO_FLUSH) {\n fby_destage_complete(v->pool->engine, io->id, 0);\n fbk_kick_destage(v->pool);\n let_go(v);\n return;\n}\n&/' || return
 		build_planted volatile-past kernel/volume_io.c 's/submit_bio_noacct\(&v->flush_bio/bio_endio(\&v->flush_bio/' || return

@@ -37,7 +37,7 @@ crash() {
 }
 stop() { kill -TERM "$server" && wait "$server"; }
 
-# A journal that was in use is replayed by e2fsck, which then says 1.
+# e2fsck replays a journal that was in use, and then exits with 1.
 fsck_replay() {
 	e2fsck -fy "$1"
 	[ $? -le 1 ] && e2fsck -fn "$1"

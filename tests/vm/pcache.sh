@@ -27,7 +27,7 @@ get_pcache() {
 		say "$source cannot be had: dm-pcache is left out"
 		return 0
 	}
-	# It is not set in Debian's configuration.
+	# Debian's configuration does not set it.
 	"${module_env[@]}" make -s -C "$KDIR" M="$kept/dm-pcache" CONFIG_DM_PCACHE=m CONFIG_DEBUG_INFO_BTF_MODULES= modules >"$module.log" 2>&1 || {
 		tail -n 5 "$module.log" >&2
 		say "dm-pcache of $source does not build: it is left out; log: $module.log"

@@ -9,8 +9,8 @@
  * how many writes that were, and how many came after the mark: those were written and never
  * flushed.
  *
- * With SECTORS, each mark "cN" is a cut of the range of so many sectors that begins at N times
- * SECTORS: what the log has of it after that mark does not survive.
+ * With SECTORS, each mark "cN" is a cut of the range of SECTORS sectors that begins at N times
+ * SECTORS. What the log has of it after that mark does not survive.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static void write_disk(const void *data, uint64_t bytes, uint64_t sector)
 		die("writing the disk");
 }
 
-/* What a write leaves where ranges are cut. */
+/* Writes the parts of a write that cut ranges leave. */
 static void write_ranges(const uint8_t *data, uint64_t sector, uint64_t sectors)
 {
 	for (uint64_t i = 0; i < sectors; i++)

@@ -68,8 +68,8 @@ static void counted(uint32_t n)
 	sectors += n;
 }
 
-/* The memory of a request in that many pieces, each apart from the next, in pages of
- * their own and not at their start.
+/* Puts the memory of a request in that many pieces, each apart from the next, in pages of their own
+ * and not at their start.
  */
 static void in_pieces(struct iovec *v, uint32_t npieces, uint32_t n)
 {
@@ -194,7 +194,7 @@ static void phase_nowait(void)
 	}
 }
 
-/* The longest of those that ended later though they were begun earlier. */
+/* Returns the longest of those that ended later though they were begun earlier. */
 static uint32_t longest_in_reverse(const struct io_event *ended, uint32_t n)
 {
 	uint32_t most = 0, length[64];
@@ -209,9 +209,9 @@ static uint32_t longest_in_reverse(const struct io_event *ended, uint32_t n)
 	return most;
 }
 
-/* Past what the other phases write; not in the copy.  Those that are held back end in their
- * order, and so do those that are not: two in reverse are one of each.  A third had to wait
- * for a slot.
+/* These writes are outside the range of the other phases, and not in the copy.  Requests that are
+ * held back end in their order, and so do the others.  Two in reverse are one of each.  A third had
+ * to wait for a slot.
  */
 static void phase_late(void)
 {
@@ -248,7 +248,7 @@ static void phase_late(void)
 	syscall(SYS_io_destroy, context);
 }
 
-/* The first bytes of the version of that sector. */
+/* Writes the first bytes of the version of that sector. */
 static void number(uint8_t *at, uint64_t version, uint64_t sector)
 {
 	uint64_t words[] = { version, sector };
@@ -257,7 +257,7 @@ static void number(uint8_t *at, uint64_t version, uint64_t sector)
 	memset(at + sizeof(words), (int)(version + sector), SECTOR - sizeof(words));
 }
 
-/* Each of a size that the kernel takes as one bio with one piece of memory. */
+/* Each request has a size that the kernel takes as one bio with one piece of memory. */
 static void each_whole(bool writes)
 {
 	uint64_t *version = (uint64_t *)copy;

@@ -32,7 +32,7 @@ slow_disks() {
 	done
 }
 
-# make-bcache, where the guest finds it; without it, bcache is left out.
+# make-bcache lies where the guest finds it.  Without it, bcache is left out.
 get_bcache() {
 	local tools=$cache/bcache-tools
 	[ -x "$out_vm/make-bcache" ] && return

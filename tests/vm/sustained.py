@@ -22,7 +22,7 @@ def windows(by, device):
         if name != device:
             continue
         now = (int(us) / 1e6, int(blocks))
-        # The last one may have ended with the load.
+        # The last window may have ended with the load.
         if now[0] - before[0] >= 0.25:
             out.append((now[0], (now[1] - before[1]) / (now[0] - before[0]), now[1]))
             before = now

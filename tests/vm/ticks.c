@@ -2,9 +2,9 @@
 /*
  * ticks.c - prints how many thousand ticks the host's time-stamp counter makes in a second.
  *
- * An emulated guest reads the host's counter, and a guest's kernel finds its rate by a timer
- * that the emulator serves late on a busy machine: its clock was seen to run 14 times too fast.
- * Here each of two readings is the closest of many, so other work does not count.
+ * An emulated guest reads the host's counter, and a guest's kernel finds its rate by a timer that
+ * the emulator serves late on a busy machine.  Its clock was seen to run 14 times too fast.  Here
+ * each of two readings is the closest of many, so other work does not count.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -64,7 +64,7 @@ pub struct EngineThreads {
     pub n: u32,
     /// 4 KiB non-temporal copy and fence.
     pub raw: Figures,
-    /// The same with CRC32C and one header line before the fence.
+    /// A copy with CRC32C and one header line before the fence.
     pub floor: Figures,
     /// A whole write of a random block.
     pub engine: Figures,

@@ -59,7 +59,7 @@ pub struct MapReport {
     /// The first store to a segment that was clean for some time, where few were stored to:
     /// the median.
     pub store_to_clean_segment_us: f64,
-    /// The same with many such segments, so that stores there are not noted any more.
+    /// A store with many such segments, so that stores there are not noted any more.
     pub store_to_watched_segment_us: f64,
     /// The kernel's first store to a page since it was synced.
     pub kernel_store_us: f64,
@@ -67,17 +67,17 @@ pub struct MapReport {
     /// file is not in the system's cache.  The mean, as for the others of a segment: who reads
     /// ahead has many that are fast, and some that are slow.
     pub segment_us: f64,
-    /// The same for the kernel's mapping.
+    /// Such a load from the kernel's mapping.
     pub kernel_segment_us: f64,
-    /// The same once more, after removal from the mapping; the file is in the system's cache.
+    /// Such a load after removal from the mapping; the file is in the system's cache.
     pub segment_warm_us: f64,
-    /// The same for the kernel's mapping.
+    /// Such a load from the kernel's mapping.
     pub kernel_segment_warm_us: f64,
     /// The first page of `segment_warm_us`.
     pub segment_first_page_us: f64,
     /// Loads of all bytes of a segment that is there: nanoseconds a KiB.
     pub load_ns_per_kib: f64,
-    /// The same for plain memory.
+    /// Such loads from plain memory.
     pub memory_load_ns_per_kib: f64,
     /// Directory of the files.
     pub dir: PathBuf,

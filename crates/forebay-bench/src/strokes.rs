@@ -119,7 +119,7 @@ impl Stroke for Raw {
     }
 }
 
-/// The same with CRC32C of the data in the same pass and a header line that has its own CRC32C,
+/// A copy with CRC32C of the data in the same pass and a header line that has its own CRC32C,
 /// before the one fence; and nothing else.
 pub(crate) struct Floor(pub Strip, pub Source);
 

@@ -49,9 +49,8 @@ pub use map_run::MapRun;
 pub use mount::{Mount, MountHow, Replay, Umount, Unmark};
 pub use serve::{Attach, Serve, Set, Tuning};
 
-/// A small persistent memory in front of a large block device: synchronous
-/// writes become durable in about a microsecond, and the disk stays an
-/// ordinary disk.
+/// Forebay puts a small persistent memory in front of a disk or a directory.  A synchronous write
+/// is durable when the memory has it, and the disk keeps its ordinary format
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true)]
 #[command(after_help = format!("{EXAMPLES}\n{}", exit_codes()))]
@@ -67,76 +66,76 @@ pub enum Command {
     /// Add, list and remove the volumes of a pool
     #[command(subcommand)]
     Volume(Volume),
-    /// Logs of a pool: list, make, look at and remove them
+    /// List, make, inspect and remove the logs of a pool
     #[command(subcommand)]
     Log(Log),
-    /// Maps of a pool: make and list them, and write to its files what a crash left
+    /// Make, list and remove the maps of a pool, and recover mapped files after a crash
     #[command(subcommand)]
     Map(Map),
     /// Run a program whose files are mapped onto a pool: a sync writes only stored pages
     ///
-    /// The program is any dynamic one of the GNU C library; it is not changed.  Actions that
-    /// cannot be followed are refused with a message, and nothing is acknowledged that is not
-    /// durable.  docs/manual/map-run.md lists them.
+    /// The program must be dynamically linked with the GNU C library; it needs no change.  Calls
+    /// that the library cannot follow are refused with a message.  docs/manual/map-run.md lists
+    /// them.  A sync that reports success is always durable.
     ///
-    /// Any number of programs can use a pool that `forebay serve` has open, each with files of
-    /// its own.  One program at a time can use another pool; pages that a crash left there are
-    /// written to its files first.
+    /// If `forebay serve` has the pool open, any number of programs can use it, each with its own
+    /// files.  Without a server, one program at a time can use the pool.  Pages that a crash left
+    /// there are first written to their files.
     #[command(after_help = after!(
         "forebay map-run --pool /dev/pmem0 --files data.mdb -- slapd -d 0",
         "forebay map-run --pool /dev/pmem0 --map db --files '/srv/db/*.log' data.mdb -- ./server",
         "forebay serve /dev/pmem0          first, for several programs at a time",
-        "forebay map recover /dev/pmem0    after a crash, if it is not run again",
+        "forebay map recover /dev/pmem0    after a crash, if the program does not run again",
     ))]
     MapRun(MapRun),
     /// Serve a pool's volumes over NBD on a Unix socket
     Serve(Serve),
-    /// Show a directory tree through FUSE: an fsync there is an append to a log of a pool
+    /// Mount a directory tree through FUSE, so that an fsync is one append to a log in the pool
     Mount(Mount),
-    /// Unmount a tree, after everything is written to it
+    /// Unmount a tree, after every logged change is written to it
     Umount(Umount),
-    /// Replay a log onto a tree that is not mounted
+    /// Write the changes that a log holds to a tree that is not mounted
     Replay(Replay),
     /// Show or clear the mark of a tree whose pool is lost
     Unmark(Unmark),
     /// Show, without the pool, whether an origin is complete
     #[command(subcommand)]
     Origin(origin::Origin),
-    /// Make a volume a block device, by the kernel module
+    /// Make a volume a block device of the kernel module
     Attach(module::AttachDevice),
-    /// Remove such a block device
+    /// Remove a block device of the kernel module
     Detach(module::DetachDevice),
     /// List the kernel module's block devices
     List(module::ListDevices),
-    /// Show what a pool holds and does
+    /// Show what a pool holds and what it is doing
     Status(Status),
     /// Watch a pool live in the terminal: rates, space, volumes, latencies
     Top(Top),
-    /// Show and change the options of a pool that is served
+    /// Show or change the options of a pool while it is served
     Set(Set),
-    /// Give a pool's status to Prometheus
+    /// Export a pool's metrics to Prometheus
     Exporter(Exporter),
-    /// Show what a disk or file is worth as the medium of a pool: speed, cache, doubts
+    /// Show whether a disk or file suits a pool: its speed, its cache, and doubts
     ///
-    /// Exit code 10: it is refused, for a reason that is named.
+    /// The exit code is 10 if a pool cannot be there; the output names the reason.
     MediaInfo(medium::MediaInfo),
-    /// Test, by pulling the plug, whether a disk keeps what it said is durable
+    /// Test whether a disk keeps what it said is durable, while you pull its plug
     ///
-    /// Exit code of --verify: 0, everything that was acknowledged is there; 11, writes are lost;
-    /// 15, blocks are torn; 16, other blocks are damaged; 17, nothing can be said.  Without
-    /// --verify: 7, the disk failed, as it does when its plug is pulled; 17, it did not.
+    /// Exit codes of --verify: 0, every acknowledged write is there; 11, writes are lost; 15,
+    /// blocks are torn; 16, other blocks are damaged; 17, the test proves nothing.  Without
+    /// --verify: 7, the disk failed, as it does when its plug is pulled; 17, the disk did not fail.
     MediaTest(medium::MediaTest),
-    /// Verify a pool: its invariants and every checksum
+    /// Verify a pool's structures and every checksum
     Check(Check),
     /// Print what is on the media, field by field
     #[command(subcommand)]
     Dump(Dump),
-    /// Write everything cached to the origins
+    /// Write everything in the pool to the origins
     Drain(Drain),
-    /// Measure this machine: the engine, recovery, reads
+    /// Measure the speed of Forebay on this machine
     #[command(subcommand)]
     Bench(Bench),
-    /// Show speed, safety and the drained disk, in under two minutes
+    /// Show speed, a kill with recovery, and a drain, in under two minutes
     Demo(Demo),
     /// Print a shell's completion script
     Completions(Completions),
@@ -173,7 +172,7 @@ impl Internal {
 
 #[derive(Args, Debug, Clone, Default)]
 pub struct Json {
-    /// Print JSON instead of text, of an error too
+    /// Print JSON instead of text; an error is JSON, too
     #[arg(long)]
     pub json: bool,
 }
@@ -189,11 +188,11 @@ pub struct MediaArgs {
     /// How stores are made durable: auto, nt, clwb, eadr or msync
     #[arg(long, value_name = "METHOD", default_value_t, help_heading = "Media")]
     pub persist: Persist,
-    /// Copy kernel, instead of this CPU's fastest
+    /// Name of the routine that copies to the media; default: this CPU's fastest
     #[arg(long, value_name = "NAME", help_heading = "Media")]
     pub kernel: Option<String>,
-    /// Accept a persist method weaker than the media needs: acknowledged
-    /// writes may then be lost at a power cut
+    /// Accept a --persist method that is weaker than the media needs: a power cut may then lose
+    /// acknowledged writes
     #[arg(long, help_heading = "Media")]
     pub allow_weaker: bool,
 }
@@ -220,35 +219,39 @@ impl MediaArgs {
     "forebay create /dev/pmem0",
     "forebay create /mnt/dax/pool --size 16G",
     "forebay create /dev/shm/pool --size 512M --json",
-    "forebay create /dev/pmem0 --static 48G   of it, with room for static volumes",
-    "forebay create /dev/pmem0 --force        destroys what is on it",
+    "forebay create /dev/pmem0 --static 48G   reserves 48 GiB for static volumes",
+    "forebay create /dev/pmem0 --force        destroys the data on it",
     "forebay create /dev/nvme0n1p4            on a partition of an SSD, for volumes and logs",
     "forebay create /srv/log.pool --size 1G --medium ssd   in a file on an SSD",
 ))]
 pub struct Create {
-    /// Persistent memory device, disk, partition, or file to make
+    /// Persistent memory device, disk or partition, or path of a file to make
     pub pool: PathBuf,
-    /// Size of a new file: bytes, or with K, M, G, T
+    /// Size of a new file, in bytes or with K, M, G or T; required for a new file
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub size: Option<u64>,
     #[arg(long, value_name = "SIZE", value_parser = units::parse_chunk_size, default_value = units::size(defaults::CHUNK_SIZE_BYTES))]
-    #[arg(help = format!("Chunk size, {}; smaller ones are for small pools", units::chunk_sizes()))]
+    #[arg(help = format!("Chunk size, {}; smaller chunks are for small pools", units::chunk_sizes()))]
     pub chunk_size: u32,
     #[arg(long, value_name = "N", default_value_t = defaults::VOLUMES, value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::VOLUMES)))]
-    #[arg(help = format!("Most volumes the pool can hold, 1 to {}", defaults::VOLUMES))]
+    #[arg(help = format!("Largest number of volumes, 1 to {}", defaults::VOLUMES))]
     pub volumes: u32,
-    /// The medium: memory, mapped; ssd, a disk without DAX or a file on one, for volumes and logs,
-    /// with an image of the pool in memory; auto: ssd for such a disk, memory for all else
+    /// The medium of the pool:
+    ///   - memory: persistent memory or a file, which is mapped
+    ///   - ssd: a disk without DAX, or a file on one, for volumes and logs; needs as much RAM
+    ///   - auto: ssd for a disk without DAX, memory for everything else
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "MEDIUM", default_value_t)]
     pub medium: MediumChoice,
-    /// Leave so much of the pool to static volumes, a multiple of 64K
+    /// Reserve this much of the pool for static volumes, a multiple of 64K; default: nothing
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,
-    /// Leave so much of the pool to maps, onto which programs map files by the library
-    /// forebay-map; a multiple of 2M.  The kernel module does not know such pools
+    /// Reserve this much of the pool for maps, a multiple of 2M; default: nothing.  Programs map
+    /// files onto a map by forebay map-run or the library forebay-map.  The kernel module refuses a
+    /// pool with maps
     #[arg(long = "maps", value_name = "SIZE", value_parser = units::parse_size)]
     pub map_bytes: Option<u64>,
-    /// Format even if there is data; the data is destroyed
+    /// Format the pool even if the device or file has data; the data is destroyed
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -263,11 +266,11 @@ pub struct Create {
 pub enum Volume {
     /// Put the pool in front of an origin: a block device or file
     ///
-    /// The origin's format does not change: drained, it is a complete disk.
+    /// The origin's format does not change.  After a drain the origin is a complete disk.
     Add(VolumeAdd),
     /// List the volumes of a pool
     List(VolumeList),
-    /// Take a volume out of the pool; refused while it holds data
+    /// Remove a volume from the pool; refused while the pool holds data of it
     Remove(VolumeRemove),
 }
 
@@ -278,34 +281,38 @@ pub enum Volume {
     "forebay volume add /dev/pmem0 far 'nbd+unix:///export?socket=/run/far.sock'",
     "forebay volume add /dev/pmem0 far nbd://10.0.0.7/export",
     "forebay volume add /dev/pmem0 vm rbd:rbd/vm",
-    "forebay volume add /dev/pmem0 archive /dev/sdc --static 32G                      no index in memory",
+    "forebay volume add /dev/pmem0 archive /dev/sdc --static 32G   needs no index in RAM",
     "forebay volume add /dev/pmem0 log /dev/sdd --static 4G --flush-every 10ms",
 ))]
 pub struct VolumeAdd {
     /// The pool
     pub pool: PathBuf,
-    /// Name of the new volume, which is also its export's
+    /// Name of the new volume, and of its NBD export
     pub name: String,
-    /// The origin to cache: a block device or file, by its path or file:///PATH, an export of
-    /// an NBD server, by nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT, or an
-    /// image of a Ceph cluster, by rbd:POOL/IMAGE[@CONF]
+    /// The storage behind the volume: a path or file:///PATH of a block device or file;
+    /// nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT for an NBD export;
+    /// rbd:POOL/IMAGE[@CONF] for an image of a Ceph cluster
     pub origin: PathBuf,
-    /// Logical block: 512 or 4096; default: the origin's own
+    /// Size of a logical block, 512 or 4096 bytes; default: the origin's
     #[arg(long, value_name = "BYTES", value_parser = units::parse_block_size)]
     pub block_size: Option<u32>,
-    /// Take a disk that the system knows by its name alone, such as a virtual
-    /// one without a serial number.  Should disks change places, what is cached
-    /// for one is written onto the other
+    /// Accept a disk that the system knows only by its name, such as a virtual disk without a
+    /// serial number.  If two such disks swap names, Forebay writes the cached data of one to the
+    /// other
     #[arg(long)]
     pub origin_by_name: bool,
-    /// Make it a static volume with this share of the pool, a multiple of 64K, of the room
-    /// that create --static left.  Each block has a fixed slot there, so the volume needs little
-    /// memory and opens at once.  Blocks of one slot may wait for each other, unless the share
-    /// is at least 2.02 times as large as the origin
+    /// Accept an origin that holds a Forebay pool, such as the disk of a guest that uses Forebay.
+    /// Writes to the volume overwrite that pool
+    #[arg(long)]
+    pub accept_pool: bool,
+    /// Make a static volume with this much of what create --static reserved, a multiple of 64K.
+    /// Each block has a fixed slot, so the volume needs little RAM and opens at once.  Blocks that
+    /// have the same slot may wait for each other, unless this size is at least 2.02 times the
+    /// origin's
     #[arg(long = "static", value_name = "SIZE", value_parser = units::parse_size)]
     pub static_bytes: Option<u64>,
-    /// Period after which everything cached of a static volume goes to its origin; default: as
-    /// --max-age says
+    /// Write all cached data of a static volume to its origin once in this time, such as 10ms;
+    /// default: the --max-age of the server
     #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "static_bytes")]
     pub flush_every: Option<Duration>,
     #[command(flatten)]
@@ -326,16 +333,16 @@ pub struct VolumeList {
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay drain /dev/pmem0 data && forebay volume remove /dev/pmem0 data",
-    "forebay volume remove /dev/pmem0 data --discard   loses what is cached",
-    "forebay volume remove /dev/pmem0 '#3' --discard   whose record is damaged, by its number",
+    "forebay volume remove /dev/pmem0 data --discard   loses the cached data",
+    "forebay volume remove /dev/pmem0 '#3' --discard   by its number, if its record is damaged",
 ))]
 pub struct VolumeRemove {
     /// The pool
     pub pool: PathBuf,
-    /// The volume, or #N: the one of this number, whatever its name
+    /// Name of the volume, or its number as #N
     pub name: String,
-    /// Remove it even if it holds data that is not on the origin; it is lost, and the
-    /// origin stays marked (forebay origin)
+    /// Remove the volume even if the pool holds data that the origin lacks.  That data is lost, and
+    /// the origin stays marked (forebay origin)
     #[arg(long)]
     pub discard: bool,
     #[command(flatten)]
@@ -354,12 +361,12 @@ pub struct VolumeRemove {
 pub struct Top {
     /// The pool
     pub pool: PathBuf,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::parse_time)]
     pub every: Duration,
 }
 
-/// Metrics are listed by `curl --unix-socket SOCKET http://localhost/metrics`.
+/// `curl --unix-socket SOCKET http://localhost/metrics` shows the metrics.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay exporter /dev/pmem0                              on a private Unix socket",
@@ -369,17 +376,18 @@ pub struct Top {
 pub struct Exporter {
     /// The pool
     pub pool: PathBuf,
-    /// Unix socket to answer on, of mode 0600; default: metrics.sock in the
-    /// runtime directory
+    /// Unix socket to answer on, with mode 0600; default: metrics.sock in the runtime directory,
+    /// see forebay serve --socket
     #[arg(long, value_name = "PATH", conflicts_with_all = ["listen", "textfile"])]
     pub socket: Option<PathBuf>,
-    /// Answer over TCP instead, to whoever can reach that address
+    /// Answer over TCP instead; everybody who can reach that address can read the metrics
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "textfile")]
     pub listen: Option<String>,
-    /// Write them into a file instead, for node_exporter's textfile collector
+    /// Write the metrics to a file instead, for node_exporter's textfile collector
     #[arg(long, value_name = "PATH")]
     pub textfile: Option<PathBuf>,
-    /// With --textfile: again and again; default: once
+    /// With --textfile: write the file again after each such time, such as 15s; default: write it
+    /// once
     #[arg(long, value_name = "TIME", value_parser = units::parse_time, requires = "textfile", conflicts_with_all = ["socket", "listen"])]
     pub every: Option<Duration>,
 }
@@ -387,13 +395,13 @@ pub struct Exporter {
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay status /dev/pmem0",
-    "forebay status /dev/pmem0 --watch          again each second",
+    "forebay status /dev/pmem0 --watch          repeats it each second",
     "forebay status /dev/pmem0 --json | jq .volumes",
 ))]
 pub struct Status {
     /// The pool; while it is served, the server answers
     pub pool: PathBuf,
-    /// Again and again, until interrupted
+    /// Repeat after this time, until Ctrl-C; without TIME: each second
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", value_parser = units::parse_time)]
     pub watch: Option<Duration>,
     #[command(flatten)]
@@ -408,7 +416,7 @@ pub struct Status {
 pub struct Check {
     /// The pool; it must not be served
     pub pool: PathBuf,
-    /// Leave out the checksums of the data
+    /// Verify the structures only, and not the checksums of the data
     #[arg(long)]
     pub no_data: bool,
     #[command(flatten)]
@@ -417,19 +425,19 @@ pub struct Check {
 
 #[derive(Debug, Subcommand)]
 pub enum Dump {
-    /// The superblock that counts
+    /// Print the valid superblock
     #[command(after_help = after!("forebay dump superblock /dev/pmem0"))]
     Superblock(DumpPool),
-    /// The records of the volume table
+    /// Print the records of the volume table
     #[command(after_help = after!("forebay dump volumes /dev/pmem0 --json"))]
     Volumes(DumpPool),
-    /// The chunks: state, epoch, fill, live pages
+    /// Print the state, epoch, fill and live pages of each chunk
     #[command(after_help = after!("forebay dump chunks /dev/pmem0 --used"))]
     Chunks(DumpChunks),
-    /// The entries of a chunk
+    /// Print the entries of a chunk
     #[command(after_help = after!("forebay dump entries /dev/pmem0 17 --data"))]
     Entries(DumpEntries),
-    /// Every entry of one block that is still readable, oldest first
+    /// Print every entry of one block that is still readable, oldest first
     #[command(after_help = after!("forebay dump block /dev/pmem0 data 4711"))]
     Block(DumpBlock),
 }
@@ -480,23 +488,24 @@ pub struct DumpBlock {
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay drain /dev/pmem0                   all of it: then nothing needs the pool any more",
+    "forebay drain /dev/pmem0                   all volumes; the origins are then complete",
     "forebay drain /dev/pmem0 data vm1 --json",
-    "forebay drain /dev/pmem0 data --accept-lost     gives up what is lost, after a look at forebay check",
+    "forebay check /dev/pmem0                   shows what is lost, before it is given up:",
+    "forebay drain /dev/pmem0 data --accept-lost",
 ))]
 pub struct Drain {
-    /// The pool; while it is served, the server drains, and syncs the trees that it mounts
+    /// The pool.  If it is served, the server drains it and syncs the trees that it mounts
     pub pool: PathBuf,
-    /// Volumes; default: all, and what maps have of files.  Logs with entries, which only their
-    /// consumers replay, and files whose pages stay are not drained: they are named, with exit
-    /// code 14
+    /// The volumes to drain; default: all volumes, and the pages of mapped files.  Only its
+    /// consumer can replay a log.  If a log still has entries, or a file still has pages in the
+    /// pool, the command names it and exits with 14
     pub volumes: Vec<String>,
-    /// Give up blocks whose newest data is lost: the origin's older data takes
-    /// their place.  Not while the pool is served
+    /// Give up blocks whose newest data is lost: they keep the older data of the origin.  Refused
+    /// while the pool is served
     #[arg(long)]
     pub accept_lost: bool,
-    /// End after so long, drained or not, as while an origin fails.  What an origin on the
-    /// network was sent has ten seconds to end
+    /// Stop after this time even if data is left, for example because an origin fails.  Requests
+    /// that were sent to an origin on the network get 10 s more
     #[arg(long, value_name = "TIME", value_parser = units::parse_time)]
     pub timeout: Option<Duration>,
     #[command(flatten)]
@@ -509,35 +518,34 @@ pub struct Drain {
 
 // --- bench -----------------------------------------------------------------
 
-/// All of it runs in memory and on nothing of yours.
+/// A benchmark makes files of its own, in memory or in --dir, and touches no data of yours.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
-    /// Writes: raw copy and fence, the least a safe write needs, the engine
+    /// Measure writes: a raw copy with a fence, the least that a safe write needs, and the engine
     ///
-    /// In alternating rounds on the same memory, so that their ratios hold
-    /// where the machine is noisy.
+    /// The three alternate on the same memory, so that their ratios hold on a noisy machine.
     #[command(after_help = after!(
         "forebay bench engine",
         "forebay bench engine --threads 1,2,4 --json",
         "forebay bench engine --dir /mnt/dax --pool-size 1G",
     ))]
     Engine(BenchArgs),
-    /// Opening a pool full of dirty pages, as after a crash
+    /// Measure how long a pool full of dirty pages takes to open, as after a crash
     #[command(after_help = after!("forebay bench recovery --json"))]
     Recovery(BenchRecovery),
-    /// Reads of cached blocks, verified
+    /// Measure reads of cached blocks, with verified checksums
     #[command(after_help = after!("forebay bench read --threads 1,2 --json"))]
     Read(BenchArgs),
-    /// Static volumes: a lookup next to the index, writes over the floor, memory, open
+    /// Measure static volumes: lookups, writes, RAM, and the time to open
     #[command(after_help = after!(
         "forebay bench static --json",
-        "forebay bench static --dir /dev/shm --pool-size 8G   an open that maps the pool",
+        "forebay bench static --dir /dev/shm --pool-size 8G   opens a mapped pool",
     ))]
     Static(BenchArgs),
-    /// Writes through more and fewer commit slots, on media of little bandwidth
+    /// Measure writes with different numbers of commit slots, on media of low bandwidth
     ///
-    /// With more writers than the media serves, slots move their waiting off the
-    /// CPU: the same throughput for less CPU time a write.
+    /// Where there are more writers than the media can serve, few slots let writers sleep instead
+    /// of wait on the CPU.  The throughput is the same, and a write takes less CPU time.
     #[command(after_help = after!(
         "forebay bench slots",
         "forebay bench slots --media-rate 2G --threads 4,16 --slots 1,2,3,4,8 --json",
@@ -545,36 +553,38 @@ pub enum Bench {
         "forebay bench slots --log",
     ))]
     Slots(BenchSlots),
-    /// Appends to logs, next to the least that a safe append needs; claim and replay
+    /// Measure appends to logs, the least that a safe append needs, claim and replay
     ///
-    /// To one log, and to one for each thread.  libpmemlog has no checksums and one
-    /// lock for each log; bench/pmemlog.c says how its program is made.
+    /// All threads append to one log, and then each thread to its own.  libpmemlog has no
+    /// checksums, and one lock for each log.  bench/pmemlog.c says how to build the program for
+    /// --pmemlog.
     #[command(after_help = after!(
         "forebay bench log",
         "forebay bench log --bytes 128,4K --threads 1,2 --json",
         "forebay bench log --pmemlog ./pmemlog",
     ))]
     Log(BenchLog),
-    /// Appends to a log on a disk: a pool written in groups, in turns with a mapped file
+    /// Measure appends to a log on a disk: a pool made for an SSD, and a mapped file
     ///
-    /// Rates, and what an append costs the disk: writes, flushes and bytes.
+    /// The two alternate.  The result has the rates, and the writes, flushes and bytes that an
+    /// append costs the disk.
     #[command(after_help = after!(
         "forebay bench ssd --dir /srv",
         "forebay bench ssd --dir /srv --threads 1,4,16 --bytes 4096 --json",
     ))]
     Ssd(medium::BenchSsd),
-    /// Programs that wait for fsync, on a directory and on a mount of one next to it
+    /// Measure clients that wait for fsync, in a plain directory and in a mounted one
     ///
-    /// In turns, on the disk that the directory is on.  Needs FUSE and root.
+    /// The two alternate, on the same disk.  This needs FUSE and root.
     #[command(after_help = after!(
         "forebay bench mount",
         "forebay bench mount --dir /srv --clients 1,4 --bytes 4096 --json",
         "forebay bench mount --what replace --clients 1",
     ))]
     Mount(BenchMount),
-    /// Files mapped onto a pool: the time of a sync, in turns with the kernel's msync
+    /// Measure a sync of a file mapped onto a pool, and the kernel's msync
     ///
-    /// No command offers such mappings yet: this is for developers who build on them.
+    /// The two alternate.  This measures the library that forebay map-run uses.
     #[command(after_help = after!(
         "forebay bench map --json",
         "forebay bench map --dir /mnt/disk --mapping 64M,1G --pages 1,64 --rounds 20",
@@ -584,19 +594,19 @@ pub enum Bench {
 
 #[derive(Args, Debug)]
 pub struct BenchMap {
-    /// Directory for the mapped files; default: the one for temporary files
+    /// Directory for the mapped files; default: $TMPDIR, or /tmp
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Directory for the pool, on a tmpfs; default: in memory
     #[arg(long, value_name = "DIR")]
     pub media_dir: Option<PathBuf>,
-    /// Sizes of mappings, one after the other
+    /// Sizes of the mappings, measured one after the other
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "64M,1G,4G", value_parser = units::parse_size)]
     pub mapping: Vec<u64>,
-    /// Pages to be dirty before a sync of the whole, in the last mapping
+    /// Numbers of pages that are dirty before a sync of the whole mapping, in the last mapping
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,256,4096", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub pages: Vec<u64>,
-    /// Syncs of each, and ten times as many of a page
+    /// Number of syncs of each kind; a sync of one page is done ten times as often
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
     #[command(flatten)]
@@ -610,7 +620,7 @@ fn what_of_mount(name: &str) -> Result<MountCase, String> {
 
 #[derive(Args, Debug)]
 pub struct BenchMount {
-    /// Directory for both trees; default: the one for temporary files
+    /// Directory for both trees; default: $TMPDIR, or /tmp
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Directory for the pool
@@ -619,19 +629,19 @@ pub struct BenchMount {
     /// Size of the pool
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = units::parse_size)]
     pub pool_size: u64,
-    /// What the pool is made for, as in `forebay create`: ssd for a directory on a disk
+    /// The medium of the pool, as for `forebay create`; use ssd if --media-dir is on a disk
     #[arg(long, value_name = "MEDIUM", default_value_t)]
     pub medium: MediumChoice,
-    /// Bytes of a write, one after the other
+    /// Sizes of a write, measured one after the other
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "128,4096", value_parser = units::parse_size)]
     pub bytes: Vec<u64>,
-    /// Numbers of clients, one after the other
+    /// Numbers of clients, measured one after the other
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,2,4", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub clients: Vec<u32>,
     /// Rounds of each case
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each of both has its turn in a round
+    /// Length of a turn; in each round the directory and the mount have one turn
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = units::parse_time)]
     pub turn: Duration,
     /// Measure a mount with --write-back
@@ -640,7 +650,7 @@ pub struct BenchMount {
     /// Measure a mount with --log-writes
     #[arg(long)]
     pub log_writes: bool,
-    /// Measure these alone
+    /// Work of the clients: append, in-place or replace
     #[arg(long, value_name = "WHAT,...", value_delimiter = ',', default_value = "append,in-place,replace", value_parser = what_of_mount)]
     pub what: Vec<MountCase>,
     #[command(flatten)]
@@ -649,14 +659,14 @@ pub struct BenchMount {
 
 #[derive(Args, Debug)]
 pub struct BenchMedia {
-    /// Use a file in this directory, on a tmpfs or DAX file system, instead of
-    /// what is usual for the benchmark
+    /// Make the pool as a file in this directory, on a tmpfs or a DAX file system; default: the
+    /// benchmark chooses
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Size of the pool
+    /// Size of the pool; default: the benchmark chooses
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub pool_size: Option<u64>,
-    /// Rounds; more give steadier figures
+    /// Number of rounds; more rounds give steadier figures
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: Option<u32>,
     #[command(flatten)]
@@ -665,7 +675,7 @@ pub struct BenchMedia {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Numbers of threads to measure with, one after the other
+    /// Numbers of threads, measured one after the other
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Vec<u32>,
     #[command(flatten)]
@@ -674,19 +684,19 @@ pub struct BenchArgs {
 
 #[derive(Args, Debug)]
 pub struct BenchSlots {
-    /// Bandwidth of the media in bytes a second; 0: not limited
+    /// Bandwidth of the media per second, such as 400M; 0: no limit
     #[arg(long, value_name = "SIZE", default_value = "400M", value_parser = units::parse_size)]
     pub media_rate: u64,
-    /// Numbers of commit slots, a pool for each
+    /// Numbers of commit slots; each is measured with a pool of its own
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub slots: Vec<u32>,
     /// Append entries of 4 KiB to a log instead of writing to a volume
     #[arg(long, conflicts_with = "blocks")]
     pub log: bool,
-    /// Blocks of 4 KiB to write at random; default: few, so that destage is idle
+    /// Number of blocks of 4 KiB to write at random; default: so few that nothing is written back
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u64).range(..1 << 28))]
     pub blocks: u64,
-    /// Length of a turn of each pair of threads and slots
+    /// Length of a turn; each pair of threads and slots has one in each round
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::parse_time)]
     pub turn: Duration,
     /// How stores are made durable: auto, nt, clwb, eadr or msync
@@ -698,13 +708,13 @@ pub struct BenchSlots {
 
 #[derive(Args, Debug)]
 pub struct BenchLog {
-    /// Bytes of an entry, one after the other
+    /// Sizes of an entry, measured one after the other
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = units::parse_size)]
     pub bytes: Vec<u64>,
-    /// Bytes of entries to claim and replay; 0: none
+    /// Size of all entries to claim and replay; 0: none
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::parse_size)]
     pub replay: u64,
-    /// A program that appends to PMDK's libpmemlog, to be measured in turn
+    /// A program that appends to PMDK's libpmemlog; it takes turns with Forebay
     #[arg(long, value_name = "PROGRAM")]
     pub pmemlog: Option<PathBuf>,
     #[command(flatten)]
@@ -713,7 +723,7 @@ pub struct BenchLog {
 
 #[derive(Args, Debug)]
 pub struct BenchRecovery {
-    /// Threads that scan the pool
+    /// Number of threads that scan the pool; default: the engine chooses
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Option<u32>,
     #[command(flatten)]
@@ -734,16 +744,16 @@ pub struct Demo {
     /// Directory for the pool; default: /dev/shm
     #[arg(long, value_name = "PATH")]
     pub pool: Option<PathBuf>,
-    /// An eighth of everything, for a first look
+    /// Run an eighth of everything, for a first impression
     #[arg(long)]
     pub quick: bool,
-    /// Seconds of each speed measurement; default: 6, quick 1
+    /// Seconds that each speed measurement takes; default: 6, or 1 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub seconds: Option<u64>,
-    /// How often the writer is killed; default: 12, quick 4
+    /// How often the writer is killed; default: 12, or 4 with --quick
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub kills: Option<u32>,
-    /// Seed of the blocks, contents and moments; default: from the clock
+    /// Seed for the random choices of blocks, contents and moments; default: from the clock
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Keep the pool and the origin file

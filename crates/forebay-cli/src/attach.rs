@@ -40,7 +40,7 @@ struct Attached {
     device: String,
     pool: PathBuf,
     origin: PathBuf,
-    /// By somebody before.
+    /// Somebody attached it before.
     already: bool,
 }
 
@@ -102,7 +102,7 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
             true => line(&wanted).and_then(out::line),
             false => attach_unless(control, &wanted).map(|done| attached.push(done)),
         };
-        // The others all the same.
+        // The other volumes are attached all the same.
         if let Err(error) = done {
             let error = error.context(format!("{}:{}", v.file.display(), v.line));
             match first_error {
@@ -192,8 +192,8 @@ fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
     Ok(words)
 }
 
-/// The line for the module: devices by number, so that no character of a path matters, and the
-/// origin by its recorded id.
+/// Writes the line for the module.  It names devices by number, so that no character of a path
+/// matters, and the origin by its recorded id.
 fn line(w: &Wanted) -> anyhow::Result<String> {
     let usage =
         |what: String| forebay::Error::Usage { what, way_out: "see forebay attach --help".into() };
@@ -213,9 +213,9 @@ fn line(w: &Wanted) -> anyhow::Result<String> {
     Ok(words.join(" "))
 }
 
-/// The id that `forebay volume add` has recorded, if the device is the same.  The module
-/// records the id that it gets.  So a name is passed only if it cannot be recorded, or may be:
-/// there it is recorded already, and with consent.
+/// Returns the id that `forebay volume add` has recorded, if the device is the same.  The module
+/// records the id that it gets.  So a device's name is passed only if it cannot be recorded, or if
+/// it may be: then it is recorded already, with consent.
 fn identity(w: &Wanted) -> anyhow::Result<String> {
     let origin = FileOrigin::open(&w.origin, true)
         .with_context(|| format!("volume {}: its origin", w.volume))?;
@@ -248,14 +248,14 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
     let device = match asked {
         Ok(device) => device,
         Err(error) => {
-            // Nothing was written to it.
+            // The module has written nothing to the origin.
             mark.map_or(Ok(()), Attaching::failed)?;
             return Err(match error.errno() {
                 Some(Errno::BUSY) => match taken(control, w) {
                     Some(by) => error.or_do(by),
                     None => error,
                 },
-                Some(Errno::STALE) if !error.to_string().contains("mark") => error.or_do("or on the command line --accept-changed-origin, and --origin-by-name for a disk without an id of its own"),
+                Some(Errno::STALE) if !error.to_string().contains("mark") => error.or_do("or on the command line --accept-changed-origin, and --origin-by-name for a disk without an id"),
                 _ => error,
             }
             .into());
@@ -263,7 +263,8 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
     };
     if let Some(mark) = mark {
         let record = module::status(control, &device).ok().and_then(|s| record(&s));
-        // It is marked; only a copy of the pool from before is not older yet.
+        // The origin is marked.  If this fails, only a copy of the pool from before is not
+        // recognized as older yet.
         if let Err(error) = record.map_or(Ok(()), |(uuid, marks)| mark.attached(uuid, marks)) {
             out::warn(format_args!("forebay: volume {}: {error}", w.volume));
         }
@@ -283,9 +284,9 @@ fn record(status: &module::Status) -> Option<(Uuid, u32)> {
     Some((uuid, u32::try_from(status.number("marks")?).ok()?))
 }
 
-/// Before the module has the origin: it is marked from now on, durably, and is not the
-/// origin of another pool.  None: the pool lies where no tool sees it, and the origin
-/// bears no mark of another.
+/// Marks the origin durably before the module has it, and checks that it is not the origin of
+/// another pool.  None: no tool sees the place of the pool, and no other pool has marked the
+/// origin.
 fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
     let says = |option: &str| w.options.iter().any(|o| o == option);
     let marks = OriginMarks::at(&w.origin, w.state.as_deref())?;
@@ -296,7 +297,7 @@ fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
                 name: w.volume.clone(),
                 origin: w.origin.display().to_string(),
                 cause: format!("it is marked, and a pool that begins at a start sector marks nothing: {}", status.mark.map_or_else(String::new, |m| m.to_string())),
-                way_out: "drain the pool that marked it, or give up what that holds (forebay origin accept-loss)".into(),
+                way_out: "drain the pool that marked it, or give up that pool's data (forebay origin accept-loss)".into(),
             });
         }
         out::warn(format_args!(
@@ -309,20 +310,28 @@ fn mark(w: &Wanted) -> anyhow::Result<Option<Attaching>> {
         Err(forebay::Error::Unsuitable { .. }) => return Ok(None), // the module says best why
         found => found?,
     };
+    if says("create") && !has_volume(w) {
+        forebay::refuse_pool_as_origin(&w.origin)?;
+    }
     if says("create") && found.state == InspectionState::Blank {
         // The mark names the pool, so that is made first.
         forebay::create(&w.pool, &CreateOptions::default())?;
         found = forebay::inspect(&w.pool)?;
     }
-    // The module takes nothing else either.
+    // The module does not take such a device either.
     let Some(superblock) = found.superblock else { return Ok(None) };
     Ok(Some(marks.attaching(&superblock, &w.pool, &w.volume, w.accept_mark)?))
 }
 
-/// Exit code of what is in use.
+/// The exit code if something is in use.
 const BUSY: u8 = 4;
 
-/// Who it is that has the volume, the origin or the pool.
+/// The pool has the volume already, as far as it can be read now.
+fn has_volume(w: &Wanted) -> bool {
+    open::read_only(&w.pool).is_ok_and(|pool| pool.volumes().iter().any(|v| v.name == w.volume))
+}
+
+/// Describes who has the volume, the origin or the pool.
 fn taken(control: &dyn Control, w: &Wanted) -> Option<String> {
     let cache = module::device_number(&w.pool, "").ok()?;
     let origin = module::device_number(&w.origin, "").map(|n| module::device_path(&n));
@@ -345,7 +354,7 @@ fn report(a: &AttachDevice, attached: &[Attached]) -> anyhow::Result<()> {
     }
     for one in attached {
         let already = if one.already { ", as before" } else { "" };
-        let origin = one.origin.display();
+        let origin = out::quoted(&one.origin);
         out::line(format_args!(
             "volume {}: {} in front of {origin}{already}",
             one.volume, one.device
@@ -353,7 +362,7 @@ fn report(a: &AttachDevice, attached: &[Attached]) -> anyhow::Result<()> {
     }
     if attached.is_empty() {
         let path = a.config.as_deref().unwrap_or(Path::new(config::DIRECTORY));
-        out::line(format_args!("nothing to attach: {} names no volume", path.display()))?;
+        out::line(format_args!("nothing to attach: {} names no volume", out::quoted(path)))?;
     }
     Ok(())
 }
@@ -390,10 +399,10 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// With what is known of its origin, where it was flushed.
+/// A detached device, and the state of its origin if it was flushed.
 type Gone = (Listed, Option<Completeness>);
 
-/// The newest first: it may lie on an older one.
+/// Detaches the newest device first, because it may lie on an older one.
 fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Gone>> {
     let there = module::list(control)?;
     let mut wanted = match a.all {
@@ -427,8 +436,8 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     }
 }
 
-/// The origin has everything, and the pool says so: its mark goes.  One that stays says
-/// too much, and no harm is done.
+/// Removes the mark of an origin that has everything, as the pool says.  If that fails, the mark
+/// claims too much, and does no harm.
 fn complete(a: &DetachDevice, l: &Listed, status: &module::Status) {
     let pool = status.fields.get("pool").and_then(|pool| pool.parse().ok());
     let (Some(pool), Some((uuid, marks))) = (pool, record(status)) else { return };
@@ -440,8 +449,8 @@ fn complete(a: &DetachDevice, l: &Listed, status: &module::Status) {
     }
 }
 
-/// Nobody writes to it between the two: a device in use is not detached.  Whoever
-/// did before is in the status that is asked for between them.
+/// Detaches a device.  Nobody writes to it between the last status and the detach, because a device
+/// in use is not detached.  Earlier writes are in that status.
 fn detach_one(
     control: &dyn Control,
     l: &Listed,
@@ -454,7 +463,7 @@ fn detach_one(
         }
         match module::ask(control, &what, &format!("command {} flush", l.device)) {
             Ok(_) => {}
-            // All but what is lost is there, which the status tells.
+            // The origin has everything except lost blocks, and the status reports those.
             Err(e) if e.errno() == Some(Errno::NODATA) => {}
             Err(e) if matches!(e.errno(), Some(Errno::INTR | Errno::NODEV)) => return Err(e),
             Err(e) => return Err(e.or_do("its origin may fail, see forebay list; what is cached stays safe in the pool, and without --flush it can be detached")),
@@ -463,9 +472,9 @@ fn detach_one(
         Ok(Some((judge(&status, l), status)))
     };
     let mut judged = flushed()?;
-    // A flush ends while others write; then the origin lacks what they wrote.
+    // A flush ends while others write.  Then the origin lacks what they wrote.
     let order = format!("detach {}{}", l.device, if flush { " clean" } else { "" });
-    // A process that examines a device after its close, as udev does, has it open.
+    // A process that examines a device after its close, such as udev, has it open.
     let patience = Instant::now() + PATIENCE;
     let mut flushes = 1;
     loop {
@@ -476,7 +485,7 @@ fn detach_one(
                 judged = flushed()?;
             }
             Err(e) if e.errno() == Some(Errno::AGAIN) => {
-                return Err(e.or_do(format!("{flushes} flushes have not emptied it: see whether something goes on writing to it, and detach it without --flush; what is cached stays safe in the pool")))
+                return Err(e.or_do(format!("{flushes} flushes have not emptied it: stop the program that still writes to it, or detach it without --flush; cached data stays safe in the pool")))
             }
             Err(e) if e.errno() != Some(Errno::BUSY) => return Err(e),
             Err(_) if Instant::now() < patience => std::thread::sleep(PAUSE),
@@ -490,8 +499,8 @@ fn detach_one(
     }
 }
 
-/// As far as the module tells: lost blocks by number are in the pool, for
-/// `forebay check`.  A counter that it does not have is no zero.
+/// Judges an origin by the module's counters.  The pool has the numbers of lost blocks, for
+/// `forebay check`.  A missing counter does not count as zero.
 fn judge(status: &module::Status, l: &Listed) -> Completeness {
     let number = |name| status.number(name);
     let (Some(pages), Some(lost), Some(holes)) =
@@ -512,8 +521,7 @@ fn judge(status: &module::Status, l: &Listed) -> Completeness {
     Completeness::judge(&v, pages.saturating_sub(lost), Vec::new(), None)
 }
 
-/// Most flushes of a device that others write to meanwhile; after these the module is not asked
-/// again.
+/// The most flushes of a device that others write to meanwhile.
 const FLUSHES_MOST: u32 = 16;
 #[cfg(not(test))]
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -521,7 +529,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::ZERO;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// By volume, device or path; a volume's name that two pools have is not enough.
+/// Finds a device by volume, device name or path.  The name of a volume is not enough if two pools
+/// have such a volume.
 fn find<'a>(there: &'a [Listed], name: &str) -> Result<&'a Listed, Error> {
     let path = Path::new(name);
     let leads_to = match name.contains('/') {
@@ -645,7 +654,7 @@ mod tests {
         assert_eq!(detach_words("--all", &script).unwrap(), ["forebay1", "forebay0"]);
     }
 
-    /// A loss keeps no device from being detached, but its origin is not called complete.
+    /// A loss does not keep a device from being detached, but its origin is not called complete.
     #[test]
     fn detach_of_what_has_lost_something() {
         let script = Script::new(&[
@@ -660,7 +669,7 @@ mod tests {
         assert!(script.is_done() && !judged.complete && judged.exit_code() == 11, "{judged}");
     }
 
-    /// A module that flushes and is never clean is not asked for ever.
+    /// If the flushed device is never clean, the command gives up after some flushes.
     #[test]
     fn detach_ends() {
         let mut lines = vec![("list", LIST)];
@@ -684,7 +693,7 @@ mod tests {
             "volume data: /dev/forebay0: the device is open: unmount it or stop what uses it"
         );
 
-        // Not flushed: not detached.
+        // A device that could not be flushed is not detached.
         let script = Script::new(&[
             ("list", LIST),
             ("command forebay0 flush", "error 5 The command failed\n"),
@@ -700,7 +709,7 @@ mod tests {
         let error = detach_words("data", &Script::new(&[("list", "2")])).unwrap_err();
         assert!(error.contains("modprobe forebay"), "{error}");
 
-        // One that is busy keeps none of the others.
+        // A busy device does not keep the others from being detached.
         let script =
             Script::new(&[("list", LIST), ("detach forebay1", busy), ("detach forebay0", "ok\n")]);
         let error = detach_words("--all", &script).unwrap_err();

@@ -10,8 +10,8 @@ pub fn run(a: &args::Check) -> anyhow::Result<u8> {
     if a.json.json {
         out::json(&report)?;
     } else {
-        out::line(format_args!("{}: {}", a.pool.display(), report.recovery))?;
-        out::line(format_args!("{}: {report}", a.pool.display()))?;
+        out::line(format_args!("{}: {}", out::quoted(&a.pool), report.recovery))?;
+        out::line(format_args!("{}: {report}", out::quoted(&a.pool)))?;
     }
     Ok(report.exit_code())
 }

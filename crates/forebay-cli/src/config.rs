@@ -61,10 +61,10 @@ pub struct Volume {
     pub name: String,
     pub origin: PathBuf,
     pub origin_id: Option<String>,
-    /// As the module takes them.
+    /// The options in the module's words.
     pub options: Vec<String>,
     pub flush_on_detach: bool,
-    /// At boot.
+    /// Whether it is attached at boot.
     pub auto: bool,
 }
 
@@ -110,7 +110,8 @@ pub fn read(path: &Path) -> Config {
         Vec::new()
     });
     for file in files {
-        // The system's start waits for the generator, which reads all of them.
+        // The start of the system waits for the generator, which reads all files, so their size is
+        // limited.
         let parsed = match forebay::small_file(&file) {
             Ok(text) => parse(&file, &text),
             Err(error) => Err(whole(&file, &error)),
@@ -140,8 +141,8 @@ fn whole(path: &Path, error: &std::io::Error) -> Mistake {
     Mistake { file: path.into(), line: 0, text }
 }
 
-/// Names are those of device nodes, origins and pools have one user: across
-/// files too.
+/// Refuses names and origins that occur twice, also in different files: names become device nodes,
+/// and an origin has one user.
 fn apart(known: &[Volume], new: Vec<Volume>) -> Result<Vec<Volume>, Mistake> {
     for (i, v) in new.iter().enumerate() {
         let others = known.iter().chain(&new[..i]);
@@ -220,7 +221,7 @@ impl Reader<'_> {
     fn milliseconds(&self, t: &Option<Text>, name: &str) -> Result<Option<u32>, Mistake> {
         let Some(t) = t else { return Ok(None) };
         let wrong = |text: String| self.wrong(t, format!("{name}: {text}"));
-        // Zero turns it off, which a duration on the command line cannot say.
+        // The word "off" means zero, which a duration on the command line cannot say.
         if t.get_ref() == "off" {
             return Ok(Some(0));
         }
@@ -251,7 +252,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Options of the pool, which each of its volumes is attached with.
+    /// Returns the options of the pool, with which each of its volumes is attached.
     fn pool_options(&self, f: &File) -> Result<Vec<String>, Mistake> {
         let mut options = Vec::new();
         let mut add = |name: &str, value: Option<String>| {
@@ -333,7 +334,7 @@ impl Reader<'_> {
     }
 }
 
-/// As the engine has it, and fit for a device's name.
+/// Checks that the engine accepts a name, and that it fits a device's name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match name.len() <= 63 && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') && name.chars().all(good) {
@@ -342,7 +343,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Fit for the module's line.
+/// Checks that an id fits the module's line.
 pub fn check_id(id: &str) -> Result<(), String> {
     match !id.is_empty() && id.len() <= 127 && id.chars().all(|c| c.is_ascii_graphic() && c != '|')
     {
@@ -372,7 +373,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Volume>, Mistake> {
     for (name, table) in tables {
         volumes.push(reader.volume(&pool, &shared, name, table)?);
     }
-    // As written, not by name.
+    // The order is that of the file, not that of the names.
     volumes.sort_by_key(|v| v.line);
     Ok(volumes)
 }
@@ -533,7 +534,7 @@ flush_on_detach = true
         assert!(gone.mistakes[0].to_string().contains("cannot be read"), "{:?}", gone.mistakes);
     }
 
-    /// The man page tells of each key, and of no other.
+    /// The man page describes each key, and no other.
     #[test]
     fn the_man_page_has_every_key() {
         let page = include_str!("../../../packaging/forebay.d.5");

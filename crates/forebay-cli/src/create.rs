@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::interrupt::{Interrupt, INTERRUPTED};
 use crate::media_info::{self, Info};
-use crate::{args, out, units};
+use crate::{args, awaited, out, units};
 
 /// The longest measurement of a disk.
 const MEASURED: Duration = Duration::from_secs(3);
@@ -35,10 +35,11 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         force: a.force,
         media: a.media.options(),
     };
+    let overwrite = a.force.then(|| awaited::look(&a.pool)).transpose()?;
     let in_groups = options.in_groups(&a.pool);
     let (mut medium, mut not_measured) = (None, None);
     if in_groups {
-        // A device is measured by writes.
+        // The measurement writes to a device, so the options are checked before it.
         options.check_room(&a.pool)?;
         let interrupt = Interrupt::watch()?;
         let facts = MediumFacts::of(&a.pool)?;
@@ -53,7 +54,11 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
         not_measured = why;
         medium = Some(Info::new(facts, measured));
     }
-    let made = Made { pool: forebay::create(&a.pool, &options)?, medium };
+    let pool = match overwrite {
+        Some(looked) => looked.create(&options)?,
+        None => forebay::create(&a.pool, &options)?,
+    };
+    let made = Made { pool, medium };
     if a.json.json {
         match in_groups {
             true => out::json(&made)?,
@@ -65,8 +70,8 @@ pub fn run(a: &args::Create) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Or why it is not measured.  What is there stays: a device is written only where nothing is
-/// found.
+/// Measures the disk, or returns why it is not measured.  A device is written only if nothing is
+/// found on it.
 fn measure(facts: &MediumFacts, interrupt: &Interrupt) -> Result<Measured, String> {
     if !facts.refusals().is_empty() {
         return Err("it is refused".into());
@@ -82,9 +87,9 @@ fn measure(facts: &MediumFacts, interrupt: &Interrupt) -> Result<Measured, Strin
 
 fn tell(made: &Made, not_measured: Option<&str>) -> anyhow::Result<()> {
     let pool = &made.pool;
-    let (path, quoted) = (pool.path.display(), out::quoted(&pool.path));
+    let quoted = out::quoted(&pool.path);
     out::line(format_args!(
-        "{path}: pool {}, {} for data in {} chunks of {}",
+        "{quoted}: pool {}, {} for data in {} chunks of {}",
         pool.uuid,
         units::bytes(pool.capacity_bytes),
         pool.chunks,

@@ -50,7 +50,8 @@ fn pages(command: &Command, directory: &Path) -> io::Result<()> {
     out::replace_file(&directory.join(page.get_filename()), &text, 0o644)
 }
 
-/// Each option with its value, which that of clap_mangen leaves out.
+/// The synopsis of a command, with the value of each option.  The synopsis of clap_mangen lacks the
+/// values.
 fn synopsis(command: &Command) -> Roff {
     let mut line = vec![bold(command.get_bin_name().unwrap_or(command.get_name()))];
     let shown = command.get_arguments().filter(|a| !a.is_hide_set() && !a.is_positional());

@@ -64,12 +64,12 @@ fn logs_left(logs: &[LogInfo], served: &[&str]) -> Vec<LogLeft> {
     others.filter_map(LogLeft::judge).collect()
 }
 
-/// Each drain takes a connection.
+/// Lets the server drain.  Each drain takes a connection.
 fn served(a: &args::Drain, first: Client, bars: &mut Bars) -> forebay_server::Result<Outcome> {
     if a.accept_lost {
         return Err(Error::Usage {
             what: format!(
-                "{}: it is served, and its clients may write what is lost anew",
+                "{}: it is served, and its clients may overwrite lost blocks",
                 a.pool.display()
             ),
             way_out: "stop the server before lost blocks are given up".into(),
@@ -105,9 +105,9 @@ fn connect(pool: &Path) -> forebay_server::Result<Option<Client>> {
 fn here(a: &args::Drain, bars: &mut Bars) -> forebay::Result<Outcome> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let drained = drain_pool(a, &pool, bars);
-    // Interrupted or not, what is cached is safe and the pool closed in order.
+    // Cached data is safe even if the drain was interrupted, and the pool is closed in order.
     match (pool.close(), drained) {
-        // The disk has failed, and the origins have everything.
+        // The disk of the pool has failed, and the origins have everything.
         (Err(e), Ok(drained)) if drained.exit_code() == RESCUED => {
             out::warn(format_args!("forebay: {e}"));
             Ok(drained)
@@ -124,7 +124,7 @@ fn drain_pool(a: &args::Drain, pool: &Pool, bars: &mut Bars) -> forebay::Result<
     let asked = |v: &VolumeInfo| named.is_empty() || named.contains(&v.index);
     let Outcome { mut drained, mut maps, mut failed } = Outcome::default();
     let mut volumes = Vec::new();
-    // It has no name, so it cannot be attached.
+    // A volume with a damaged record has no name, so it cannot be attached.
     let damaged = |c: &Completeness| c.verdict == Verdict::RecordDamaged;
     for v in all.iter().filter(|v| asked(v) && !v.damaged) {
         match attach(a, pool, v) {
@@ -172,7 +172,7 @@ fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volum
         options.holes = Holes::Accept;
     }
     if let Some(timeout) = a.timeout {
-        // One that does not answer is not waited for any longer than that.
+        // An origin that does not answer is waited for no longer than that.
         let limit = match options.away.when {
             WhenAway::Error => options.away.limit.min(timeout),
             WhenAway::Wait => timeout,
@@ -182,7 +182,7 @@ fn attach(a: &args::Drain, pool: &Pool, v: &VolumeInfo) -> forebay::Result<Volum
     pool.attach(&v.name, &options)
 }
 
-/// The lost blocks of all, by order, and another drain for what that wrote.
+/// Gives up the lost blocks of all volumes, by order, and drains again what that wrote.
 fn give_up(
     pool: &Pool,
     volumes: &[(&VolumeInfo, Volume)],
@@ -265,14 +265,14 @@ impl Bars {
         }
     }
 
-    /// The last progress, when the time limit is over.
+    /// Returns the last progress when the time limit is over.
     fn unfinished(&self) -> Outcome {
         let judged = self.last.iter().map(|(name, p)| Completeness::unfinished(name, p));
         let drained = Drained { volumes: judged.collect(), ..Drained::default() };
         Outcome { drained, ..Outcome::default() }
     }
 
-    /// Above the bars, or alone where there is no terminal for them.
+    /// Prints a warning above the bars, or alone if there is no terminal for them.
     fn warn(&self, text: &str) {
         let shown = !self.screen.is_hidden() && self.screen.println(text).is_ok();
         if !shown {

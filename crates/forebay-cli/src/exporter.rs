@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `forebay exporter`: the status of a pool as Prometheus metrics, over HTTP on
-//! a Unix socket of mode 0600, on an address if one is named, or into a file
-//! for node_exporter's textfile collector.
+//! `forebay exporter`: the status of a pool as Prometheus metrics.  It serves them over HTTP on a
+//! Unix socket of mode 0600, or on an address if one is named, or writes them into a file for
+//! node_exporter's textfile collector.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,9 +15,9 @@ use forebay_server::{runtime_dir, usable_socket, PrivateSocket, ServerStatus};
 use crate::interrupt::{Hangup, Interrupt};
 use crate::{args, out, status};
 
-/// Between two looks at a pool that nobody serves.
+/// The shortest time between two looks at a pool that nobody serves.
 const LEAST: Duration = Duration::from_secs(1);
-/// For an answer of the server, so that a scrape has its own within its usual 10 s.
+/// The time limit for an answer of the server.  A scraper usually waits for 10 s.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
@@ -28,7 +28,7 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
     let (listener, place) = match (&a.listen, &a.socket) {
         (Some(address), _) => {
             let listener = listen(address)?;
-            // With the port that it got, where any would do.
+            // The listener knows the port if the address left the choice to the system.
             let place = format!("http://{}/metrics", listener.local_addr()?);
             (Listener::Tcp(listener), place)
         }
@@ -37,7 +37,7 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
                 Some(socket) => socket.clone(),
                 None => usable_socket(&runtime_dir().join("metrics.sock"))?,
             };
-            let place = format!("unix:{}:/metrics", socket.display());
+            let place = format!("unix:{}:/metrics", out::quoted(&socket));
             (Listener::Unix(PrivateSocket::bind(&socket)?), place)
         }
     };
@@ -46,7 +46,7 @@ pub fn run(a: &args::Exporter) -> anyhow::Result<u8> {
         hangup.tell();
         interrupt.came()
     };
-    out::line(format!("metrics of {} at {place}", a.pool.display()))?;
+    out::line(format!("metrics of {} at {place}", out::quoted(&a.pool)))?;
     let looks = Looks::default();
     http::serve(&listener, &stopping, &|target| {
         answer(target, || scrape(&a.pool, &looks).map_err(|e| format!("{e:#}")))
@@ -62,9 +62,9 @@ fn scrape(pool: &Path, looks: &Looks) -> anyhow::Result<ServerStatus> {
     }
 }
 
-/// Looks at a pool that nobody serves. Each opens it, reads all of its index and takes memory
-/// by its size, and whoever wants to serve it waits meanwhile: so there is one at a time,
-/// which all who ask share, and at most a tenth of the time goes to them.
+/// Looks at a pool that nobody serves.  A look opens the pool, reads all of its index and needs
+/// memory for that, and a server that wants the pool has to wait.  So there is one look at a time,
+/// all requests share it, and looks take at most a tenth of the time.
 #[derive(Default)]
 struct Looks(Mutex<Option<Look>>);
 
@@ -81,7 +81,7 @@ impl Looks {
     ) -> anyhow::Result<ServerStatus> {
         let asked = Instant::now();
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that began while this waited is as new as its own would be.
+        // A look that began while this request waited is as new as its own would be.
         let fresh = last.as_ref().filter(|l| l.began >= asked || l.next > Instant::now());
         let found = match fresh {
             Some(look) => &look.found,
@@ -96,7 +96,7 @@ impl Looks {
     }
 }
 
-/// Again and again, whether the pool answers or not.
+/// Writes the file repeatedly, whether or not the pool answers.
 fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
     loop {
@@ -122,7 +122,7 @@ fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
     }
 }
 
-/// As a whole, as the collector asks.
+/// Replaces the file as a whole, as the collector requires.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let written = out::replace_file(file, text.as_bytes(), 0o644);
     written.with_context(|| format!("{}: cannot be written", file.display()))

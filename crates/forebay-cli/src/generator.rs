@@ -13,8 +13,8 @@ use crate::args::module::SystemdGenerator;
 use crate::config::{self, Config, Volume};
 use crate::out;
 
-/// A mistake in a file is told to the log, and keeps no other volume from its
-/// unit.
+/// Writes the units.  A mistake in a file is reported in the log, and does not keep another volume
+/// from its unit.
 pub fn run(a: &SystemdGenerator) -> anyhow::Result<u8> {
     let Config { volumes, mistakes } = config::read(&a.config);
     for mistake in &mistakes {
@@ -51,7 +51,7 @@ fn drop_in(v: &Volume, command: &Path) -> String {
     _ = writeln!(text, "# Made by forebay-generator from {source}, line {}.", v.line);
     _ = writeln!(text, "[Unit]\nSourcePath={}", specifiers(&source.to_string()));
     for device in &devices {
-        // Escapes are of systemd's names; % would be one of its specifiers.
+        // The names have systemd's escapes, in which % would begin a specifier.
         _ = writeln!(
             text,
             "Requires={device}.device\nAfter={device}.device blockdev@{device}.target"
@@ -73,7 +73,7 @@ fn specifiers(text: &str) -> String {
     text.replace('%', "%%")
 }
 
-/// A path as a unit's name has it; systemd.unit(5), "String Escaping".
+/// Escapes a path as systemd's unit names do; systemd.unit(5), "String Escaping".
 fn escape(path: &str) -> String {
     let parts: Vec<_> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
     let joined = parts.join("/");
@@ -96,7 +96,7 @@ fn escape(path: &str) -> String {
 mod tests {
     use super::*;
 
-    /// With what `systemd-escape --path` prints.
+    /// The names are those that `systemd-escape --path` prints.
     #[test]
     fn names_of_paths() {
         for (path, name) in [

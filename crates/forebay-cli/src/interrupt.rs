@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{mpsc, Arc};
 use std::time::{Duration, Instant};
 
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use crate::out;
 
-/// A signal that follows the first within this time is the same order: timeout(1) sends its
-/// signal to the process and to its group, and a terminal to all in the foreground.
+/// A signal that follows the first within this time belongs to the same order. timeout(1) sends its
+/// signal to the process and to its group, and a terminal sends its signal to all foreground
+/// processes.
 const ANOTHER: Duration = Duration::from_millis(500);
 
-/// The exit code of a command that a signal has ended, and that has ended in order.
+/// The exit code of a command that ended in order after a signal.
 pub const INTERRUPTED: u8 = 13;
 
-/// The exit code of a command that a later signal has ended before it had ended in order.  To the
-/// units that is a failure, and they start it again.
+/// The exit code of a command that a later signal ended before it had ended in order.  A unit
+/// treats it as a failure and starts the command again.
 const CUT_OFF: u8 = 19;
 
 #[derive(Clone)]
@@ -31,7 +31,8 @@ impl Interrupt {
         Interrupt::of(&[SIGINT, SIGTERM])
     }
 
-    /// The end of the terminal, as of a session on another machine, is such an order too.
+    /// Like `watch`, and the end of the terminal is an order to end too, as for a session on
+    /// another machine.
     pub fn watch_with_hangup() -> std::io::Result<Self> {
         Interrupt::of(&[SIGINT, SIGTERM, SIGHUP])
     }
@@ -81,8 +82,8 @@ fn report_cut_off() {
     }
 }
 
-/// SIGHUP as a flag, for what runs as a service: a terminal that goes is no order to end,
-/// and there is nothing to reload.
+/// SIGHUP as a flag, for a command that runs as a service.  The end of a terminal is no order to
+/// end, and there is nothing to reload.
 pub struct Hangup(Arc<AtomicBool>);
 
 impl Hangup {
@@ -92,19 +93,12 @@ impl Hangup {
         Ok(Hangup(flag))
     }
 
-    /// Says so, once for each.
+    /// Reports the signal, once for each.
     pub fn tell(&self) {
         if self.0.swap(false, Ordering::Relaxed) {
             out::warn("forebay: SIGHUP: there is nothing to reload; options change by forebay set, and SIGTERM ends it");
         }
     }
-}
-
-/// As many open files as are allowed: a connection takes two.
-pub fn raise_open_files() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If that fails, the present limit has to do.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// A write beyond the limit on a file's size then fails, as on a full disk, instead of ending

@@ -17,7 +17,7 @@ pub fn run(a: &ListDevices) -> anyhow::Result<u8> {
     for l in module::list(&control)? {
         match row(&control, &l) {
             Ok(row) => rows.push(row),
-            // Detached meanwhile.
+            // The device was detached meanwhile.
             Err(e) if e.errno() == Some(Errno::NODEV) => {}
             Err(e) => return Err(e.into()),
         }
@@ -62,7 +62,7 @@ fn origin_use(status: &module::Status) -> Option<OriginUse> {
     })
 }
 
-/// Below the table.
+/// Returns the lines below the table.
 fn remarks(rows: &[Row]) -> Vec<String> {
     let mut lines = Vec::new();
     for r in rows {
@@ -152,7 +152,7 @@ mod tests {
         assert!(remarks(&[row_of("ok ok slots=4 eras_percent=2 writes=3\n")]).is_empty());
     }
 
-    /// They are the module's.
+    /// The module prints the same names.
     #[test]
     fn names_of_ratios() {
         let module = include_str!("../../../kernel/setup.c");

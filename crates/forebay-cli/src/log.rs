@@ -44,7 +44,7 @@ fn list(a: &a::LogPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Why nothing moves.
+/// Prints why nothing makes progress.
 fn warn_of_disk(medium: &Option<MediumStatus>) {
     if let Some(hangs) = medium.as_ref().and_then(|m| m.hangs.as_ref()) {
         out::warn(format_args!("forebay: {}", printable(hangs)));
@@ -86,7 +86,7 @@ pub fn state(l: &LogInfo) -> String {
 fn create(a: &a::LogCreate) -> anyhow::Result<u8> {
     let pool = open::pool(&a.pool, &a.media.read_write())?;
     let made = pool.log_add(&a.name, a.home);
-    // Closed in order either way, so that the pool is clean afterwards.
+    // The pool is closed in order either way, so that it is clean afterwards.
     pool.close()?;
     let made = made?;
     match a.json.json {

@@ -2,11 +2,12 @@
 //! The command `forebay`.  Each subcommand is a function in a file of its name; its output and
 //! exit code are decided here.
 #![forbid(unsafe_code)]
-// They panic when the reader has gone.
+// The print macros panic when the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod attach;
+mod awaited;
 mod bench;
 mod bench_map;
 mod bench_mount;
@@ -26,6 +27,7 @@ mod log;
 mod map;
 mod map_drain;
 mod map_run;
+mod map_wait;
 mod media_info;
 mod media_test;
 mod module;
@@ -43,6 +45,7 @@ mod top;
 mod units;
 mod volume;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Internal, InternalCommand};
@@ -73,12 +76,20 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// A mistake on the command line, or a call for help.
+/// Prints a mistake on the command line, or the help that was asked for.
 fn usage(error: &clap::Error) -> ExitCode {
-    // With its colours, unless there is something else in it.
+    // clap prints in colours.  A command line with control characters is printed without.
     match std::env::args_os().any(|word| word.to_string_lossy().contains(char::is_control)) {
         true => out::warn(forebay::printable(&error.to_string())),
-        false => drop(error.print()),
+        false => match error.print().and_then(|()| std::io::stdout().flush()) {
+            // A missing reader of the help is no error, as in `out::whole`.
+            Err(e) if !error.use_stderr() && e.kind() != std::io::ErrorKind::BrokenPipe => {
+                let error = anyhow::Error::from(e).context("standard output cannot be written");
+                out::warn(format_args!("forebay: {}", text(&error)));
+                return ExitCode::from(exit_code(&error));
+            }
+            _ => {}
+        },
     }
     let code = error.exit_code() as u8;
     if error.use_stderr() && args::wants_json() {
@@ -88,6 +99,10 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<u8> {
+    // A program that map-run executes keeps the limits of its caller.
+    if !matches!(command, Command::MapRun(_)) {
+        forebay::raise_file_size();
+    }
     match command {
         Command::Create(a) => create::run(&a),
         Command::Volume(a) => volume::run(&a),
@@ -126,13 +141,20 @@ fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
     }
 }
 
-/// With its causes, but for those that a text before names already.
+/// Joins an error with its causes, except those that a previous text names already.
 fn text(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |all, cause| match &all[..] {
+    let all = error.chain().map(ToString::to_string);
+    let all = all.fold(String::new(), |all, cause| match &all[..] {
         "" => cause,
         all if all.contains(&cause) => all.into(),
         all => format!("{all}: {cause}"),
-    })
+    });
+    // Any call may meet a limit of the process.
+    let limit = error.chain().find_map(|e| forebay::limit_way_out(e.downcast_ref()?));
+    match limit.filter(|_| !all.contains("ulimit")) {
+        Some(way_out) => format!("{all}; {way_out}"),
+        None => all,
+    }
 }
 
 /// The exit code, from the table at the end of `forebay --help`.

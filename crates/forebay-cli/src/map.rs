@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use forebay::{printable, Pool, PoolOptions};
 use forebay_map::PAGE;
-use forebay_map_server::orders::{Kept, MapFiles, MapStatus, OfFile, Recovered, Saved};
+use forebay_map_server::orders::{
+    Kept, MapFiles, MapStatus, OfFile, Recovered, RecoveredMap, Saved,
+};
 use forebay_map_server::{Maps, Order, KIND};
 use forebay_server::{control::Client, runtime_dir, ServerStatus};
 use serde::de::DeserializeOwned;
@@ -16,7 +18,7 @@ use serde::Serialize;
 use crate::args::{self, map as a};
 use crate::mount::Bar;
 use crate::out::Table;
-use crate::{open, out, removal, units};
+use crate::{map_wait, open, out, removal, units};
 
 pub fn run(a: &args::Map) -> anyhow::Result<u8> {
     match a {
@@ -43,7 +45,7 @@ fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
         return Err(forebay::Error::Usage { what, way_out }.into());
     }
     let made = pool.map_add(&a.name, a.size.unwrap_or(room));
-    // Closed in order either way, so that the pool is clean afterwards.
+    // The pool is closed in order either way, so that it is clean afterwards.
     pool.close()?;
     let made = made?;
     match a.json.json {
@@ -59,7 +61,7 @@ fn add(a: &a::MapAdd) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The answer to an order, by the process that serves the pool, else by this one.
+/// Gets the answer to an order from the process that serves the pool, or from this one.
 fn answer<T: DeserializeOwned>(
     path: &Path,
     options: &PoolOptions,
@@ -82,7 +84,7 @@ fn answer<T: DeserializeOwned>(
             let pool = open::pool(path, options)?;
             let answer = Maps::attach(&pool)
                 .and_then(|maps| maps.carry_out(order, &mut |work| bar.show(work)));
-            // Closed in order either way, so that the pool is clean afterwards.
+            // The pool is closed in order either way, so that it is clean afterwards.
             pool.close()?;
             answer.map_err(anyhow::Error::from)
         }
@@ -91,7 +93,8 @@ fn answer<T: DeserializeOwned>(
     Ok(serde_json::from_value(answer?)?)
 }
 
-/// A server has no maps where the pool has none; else it was not to have them, or could not.
+/// Refuses an order if the pool has maps that its server does not serve.  Otherwise answers for a
+/// pool without maps.
 fn not_served<T: DeserializeOwned>(
     path: &Path,
     status: &ServerStatus,
@@ -165,8 +168,8 @@ fn list(a: &a::MapPool) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The process that has the file; after its end it has the file until the pages are written
-/// back.
+/// Describes the process that has the file.  After its end it counts as having the file until the
+/// pages are written back.
 fn mapped_by(f: &OfFile) -> Option<String> {
     let pid = f.mapped_by?;
     let kept = match f.pinned {
@@ -182,13 +185,13 @@ fn mapped_by(f: &OfFile) -> Option<String> {
             return Some(format!("shared by processes {}{kept}", all.join(", ")));
         }
     }
-    Some(match Path::new(&format!("/proc/{pid}")).exists() {
-        true => format!("mapped by process {pid}"),
-        false => format!("being written back: process {pid} has ended"),
+    Some(match f.ending {
+        false => format!("mapped by process {pid}"),
+        true => "being written back: its process has ended".into(),
     })
 }
 
-/// As JSON, or that there are none; false: there is a table to show.
+/// Prints the maps as JSON, or says that there are none.  False: the caller has to print a table.
 fn told<T: Serialize>(json: &args::Json, pool: &Path, maps: &[T]) -> anyhow::Result<bool> {
     if json.json {
         out::json(&maps)?;
@@ -199,7 +202,7 @@ fn told<T: Serialize>(json: &args::Json, pool: &Path, maps: &[T]) -> anyhow::Res
     Ok(json.json || maps.is_empty())
 }
 
-/// A map, and who has a part of it.
+/// A map, and the processes that use it.
 #[derive(Serialize)]
 struct MapUse {
     #[serde(flatten)]
@@ -220,7 +223,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// From /proc.
+    /// Reads the facts about a process from /proc.
     fn of_process(process: u32) -> Holder {
         let read = |name| std::fs::read_to_string(format!("/proc/{process}/{name}")).ok();
         let uid = |status: String| {
@@ -232,12 +235,12 @@ impl Holder {
     }
 }
 
-/// By process, what its files have together.
+/// Sums up the files of each process.
 fn holders(files: &[OfFile]) -> Vec<Holder> {
     let mut all: Vec<Holder> = Vec::new();
     for f in files {
         let Some(by) = f.mapped_by else { continue };
-        // Frames that are shared count for each who shares them.
+        // Shared frames count for each process that shares them.
         let sharing = f.shared_by.iter().copied().chain(f.shared_by.is_empty().then_some(by));
         for pid in sharing {
             let at = all.iter().position(|h| h.process == pid).unwrap_or_else(|| {
@@ -307,19 +310,23 @@ fn not_touched(a: &a::MapRecover) -> anyhow::Result<Vec<OfFile>> {
         return Ok(Vec::new());
     }
     let maps: Vec<MapFiles> = answer(&a.pool, &reading(), &Order::List)?;
-    let named = |f: &OfFile| {
-        let number = f.number.map(|id| format!("#{id}"));
-        let is = |n: &PathBuf| *n == Path::new(&f.file) || n.to_str() == number.as_deref();
-        a.files.iter().any(is)
-    };
+    let named = |f: &OfFile| map_wait::is_named(f, &a.files);
     let files = maps.into_iter().flat_map(|m| m.files);
     Ok(files.filter(|f| f.mapped_by.is_some() && named(f)).collect())
 }
 
 fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
     let options = PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
-    let order = Order::Recover { files: a.files.clone(), dry_run: a.dry_run, accept: a.accept };
-    let done: Recovered = answer(&a.pool, &options, &order)?;
+    let recover = |files: &[PathBuf]| -> anyhow::Result<Recovered> {
+        let (files, dry_run, accept) = (files.to_vec(), a.dry_run, a.accept);
+        answer(&a.pool, &options, &Order::Recover { files, dry_run, accept })
+    };
+    let done = match a.dry_run {
+        true => recover(&a.files)?,
+        false => map_wait::recovered(&a.files, &mut |files| recover(files), &mut || {
+            answer(&a.pool, &reading(), &Order::List)
+        })?,
+    };
     for m in done.maps.iter().filter(|m| m.damaged) {
         out::warn(format_args!("forebay: map {} is damaged: see forebay check", m.map));
     }
@@ -347,7 +354,14 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
             }
         }
     }
-    if !done.complete {
+    let is_refused = |m: &RecoveredMap| m.damaged || m.stays.iter().any(|s| s.mapped_by.is_none());
+    let code = match (done.complete, done.maps.iter().any(is_refused)) {
+        (true, _) => 0,
+        (false, true) => 11,
+        // Nothing is wrong with these files: their processes or the server write them back.
+        (false, false) => 14,
+    };
+    if code == 11 {
         let pool = out::quoted(&a.pool);
         out::warn(format_args!(
             "forebay: pages of some files stay in the pool: put the files back and try again; or \
@@ -355,11 +369,11 @@ fn recover(a: &a::MapRecover) -> anyhow::Result<u8> {
              (forebay map drop {pool} FILE --discard)"
         ));
     }
-    Ok(if done.complete { 0 } else { 11 })
+    Ok(code)
 }
 
 fn salvage_to(a: &a::MapSalvage) -> anyhow::Result<u8> {
-    // The process that has the pool may be in another directory.
+    // The process that has the pool may have another current directory.
     let whole = std::path::absolute(&a.to)?;
     let order = Order::Salvage { files: a.files.clone(), to: whole.clone() };
     let mut saved: Vec<Saved> = answer(&a.pool, &reading(), &order)?;
@@ -380,7 +394,7 @@ fn salvage_to(a: &a::MapSalvage) -> anyhow::Result<u8> {
             s.pages,
             s.unknown_pages,
             s.lost_pages,
-            s.data.display()
+            out::quoted(&s.data)
         ))?;
     }
     Ok(if saved.iter().any(|s| s.lost_pages > 0) { 11 } else { 0 })
@@ -401,7 +415,7 @@ fn drop_files(a: &a::MapDrop) -> anyhow::Result<u8> {
 }
 
 fn pin(a: &a::MapPin) -> anyhow::Result<u8> {
-    // The process that has the pool may be in another directory.
+    // The process that has the pool may have another current directory.
     let whole = |file: &PathBuf| std::path::absolute(file);
     let files = a.files.iter().map(whole).collect::<std::io::Result<Vec<PathBuf>>>()?;
     let range = (!a.off).then(|| (a.from, a.to.unwrap_or(u64::MAX)));
@@ -419,7 +433,7 @@ fn pin(a: &a::MapPin) -> anyhow::Result<u8> {
     }
     for k in &kept {
         let bytes = units::bytes((k.segments * forebay_map::SEGMENT) as u64);
-        out::line(format_args!("{}: {bytes} of memory are kept for it", k.file.display()))?;
+        out::line(format_args!("{}: {bytes} of memory are kept for it", out::quoted(&k.file)))?;
     }
     Ok(0)
 }

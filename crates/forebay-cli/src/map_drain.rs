@@ -3,21 +3,17 @@
 //! lack afterwards are listed.
 
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
 
 use forebay::Pool;
 use forebay_map::recover::Options;
-use forebay_map_server::orders::{MapFiles, Recovered};
+use forebay_map_server::orders::Recovered;
 use forebay_map_server::{Error as MapsError, Maps, Order, KIND};
 use forebay_server::{control::Client, Error as ServerError, ServerStatus};
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-use crate::{out, units};
-
-/// A process writes back what it has synced within half a second, unless it syncs all the time.
-const WRITES_BACK: Duration = Duration::from_secs(2);
+use crate::{map_wait, out, units};
 
 /// The result of draining a pool's maps.
 #[derive(Debug, Default)]
@@ -26,7 +22,7 @@ pub struct MapsDrained {
     pub left: Vec<MapLeft>,
 }
 
-/// Pages that a file lacks still.
+/// Pages that a file still lacks.
 #[derive(Debug, Serialize)]
 pub struct MapLeft {
     map: String,
@@ -37,7 +33,7 @@ pub struct MapLeft {
 }
 
 impl MapsDrained {
-    /// By this process, which has the pool.
+    /// Drains by this process, which has the pool.
     pub fn here(pool: &Pool) -> forebay::Result<MapsDrained> {
         if pool.maps().is_empty() {
             return Ok(MapsDrained::default());
@@ -51,7 +47,7 @@ impl MapsDrained {
         }
     }
 
-    /// By the server of the pool, and by processes that have files mapped.
+    /// Drains by the server of the pool and by the processes that have files mapped.
     pub fn served(
         path: &Path,
         status: &ServerStatus,
@@ -61,26 +57,19 @@ impl MapsDrained {
         if !status.services.iter().any(|s| s.kind == KIND) {
             let (pool, pid) = (path.display(), status.pool.pid);
             let why = format!(
-                "what it has of files is not known: process {pid} has the pool, and does not serve \
-                 its maps; end it, and drain again, or run: forebay map recover {pool}"
+                "its mapped files are unknown: process {pid} has the pool, and does not serve its \
+                 maps. End it and drain again, or run: forebay map recover {pool}"
             );
             return Ok(MapsDrained::unknown(&map.name, why));
         }
         let all = Order::Recover { files: Vec::new(), dry_run: false, accept: false };
-        let mut drained = match ask(path, connect, &all) {
+        let mut recover = |_: &[PathBuf]| ask(path, connect, &all);
+        let mut list = || ask(path, connect, &Order::List);
+        Ok(match map_wait::recovered(&[], &mut recover, &mut list) {
             Ok(recovered) => MapsDrained::of(recovered),
-            // It is read-only, for one.
-            Err(e) => return Ok(MapsDrained::unknown(&map.name, e.to_string())),
-        };
-        let begun = Instant::now();
-        drained.left.extend(loop {
-            let left = mapped(ask(path, connect, &Order::List)?);
-            if left.is_empty() || begun.elapsed() > WRITES_BACK {
-                break left;
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        });
-        Ok(drained)
+            // The server may be read-only, for example.
+            Err(e) => MapsDrained::unknown(&map.name, e.to_string()),
+        })
     }
 
     fn of(recovered: Recovered) -> MapsDrained {
@@ -111,7 +100,7 @@ impl MapsDrained {
         MapsDrained { left: vec![left], ..MapsDrained::default() }
     }
 
-    /// There was nothing of them.
+    /// Whether the maps had nothing to drain.
     pub fn is_empty(&self) -> bool {
         self.home.is_empty() && self.left.is_empty()
     }
@@ -148,18 +137,4 @@ fn ask<T: DeserializeOwned>(
     let order = serde_json::to_value(order).map_err(not)?;
     let answer = client.call(KIND, order, &mut |_| ControlFlow::Continue(()))?;
     serde_json::from_value(answer).map_err(not)
-}
-
-/// Files of processes that have pages which the files lack.
-fn mapped(maps: Vec<MapFiles>) -> Vec<MapLeft> {
-    let of = |m: MapFiles| {
-        let map = m.map.name;
-        m.files.into_iter().filter(|f| f.dirty_pages > 0).filter_map(move |f| {
-            let pid = f.mapped_by?;
-            let why =
-                format!("process {pid} has it mapped, and writes them back, and all when it ends");
-            Some(MapLeft { map: map.clone(), file: Some(f.file), pages: f.dirty_pages, why })
-        })
-    };
-    maps.into_iter().flat_map(of).collect()
 }

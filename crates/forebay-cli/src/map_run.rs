@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay map-run`: checks that a program can be followed, writes back pages that a crash has
-//! left, and executes the program, with the preload library between it and the C library.
+//! left, and executes the program.  The preload library is then between the program and the C
+//! library.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,7 +26,7 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
     let files = a.files.iter().map(|text| pattern(text)).collect::<anyhow::Result<Vec<_>>>()?;
     let program = find(&a.program[0])?;
     may_run(&program, 0)?;
-    // It tells best what is no pool.
+    // The error about the superblock is the clearest one if the path is no pool.
     open::superblock(&a.pool)?;
     open::must_hold(&a.pool, "maps")?;
     bring_home(a)?;
@@ -103,8 +104,8 @@ fn pattern(text: &str) -> anyhow::Result<String> {
     Ok(format!("{whole}/{rest}"))
 }
 
-/// Writes back pages that a crash has left: they would keep their files from being opened.  A
-/// server has done that already.
+/// Writes back pages that a crash has left, because files with such pages cannot be opened.  A
+/// server has already done that.
 fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
     let (map, pool) = (a.map.clone(), a.media.read_write());
     let wanted = Wanted { map, pool, bring_home: true, ..Wanted::of(&a.pool) };
@@ -113,7 +114,7 @@ fn bring_home(a: &args::MapRun) -> anyhow::Result<()> {
         let pool = a.pool.display();
         return Err(unsuitable(
             &a.pool,
-            "a pool that nobody serves: its files are one process's",
+            "a pool that nobody serves: only one process can use its files",
             &format!("to share them: forebay serve {pool}"),
         ));
     }
@@ -170,7 +171,7 @@ fn library() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// The file of a program, as a shell finds it.
+/// Finds the file of a program as a shell does.
 fn find(name: &OsStr) -> anyhow::Result<PathBuf> {
     if name.is_empty() {
         let what = "no program is named".into();
@@ -196,7 +197,7 @@ fn unseen_program(path: &Path, what: &str) -> anyhow::Error {
     forebay_map::Error::Refused { path: path.into(), why: format!("{what}; {way_out}") }.into()
 }
 
-/// Refuses what would not be seen.
+/// Refuses a program whose calls the library would not see.
 fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
     let mut file = File::open(program)
         .map_err(|e| Error::system(program, "reading which program it is", e))?;
@@ -210,7 +211,7 @@ fn may_run(program: &Path, scripts: u32) -> anyhow::Result<()> {
         return Err(unseen_program(program, "a program that runs as another user (setuid)"));
     }
     if rustix::fs::fgetxattr(&file, "security.capability", &mut [0u8; 64][..]).is_ok() {
-        return Err(unseen_program(program, "a program with capabilities of its own"));
+        return Err(unseen_program(program, "a program with file capabilities"));
     }
     let mut head = Vec::new();
     file.by_ref().take(4 << 10).read_to_end(&mut head)?;
@@ -235,7 +236,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<usize> {
     bytes.iter().rev().try_fold(0usize, |n, &b| n.checked_mul(256)?.checked_add(b.into()))
 }
 
-/// Reads so many bytes of a file from a place on; none: it has not so many.
+/// Reads that many bytes of a file from an offset.  None: the file has fewer.
 fn part_of(file: &File) -> impl Fn(usize, usize) -> Option<Vec<u8>> + '_ {
     |from, len| {
         // The parts that matter are small.
@@ -245,8 +246,8 @@ fn part_of(file: &File) -> impl Fn(usize, usize) -> Option<Vec<u8>> + '_ {
     }
 }
 
-/// Whether one of the notes of a segment is of Go: they follow each other, each with the lengths
-/// of owner and content, and a kind.
+/// Whether one of the notes of a segment is Go's.  Notes follow each other; each has the lengths of
+/// its owner and content, and a kind.
 fn has_note_of_go(notes: &[u8]) -> bool {
     let up = |n: usize| n.checked_next_multiple_of(4);
     let mut at = 0;
@@ -265,7 +266,8 @@ fn has_note_of_go(notes: &[u8]) -> bool {
     false
 }
 
-/// Whether it has a section of Go: the linker leaves these in programs without notes.
+/// Whether the file has a section of Go.  The linker leaves such sections in programs without
+/// notes.
 fn has_section_of_go(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> bool {
     let names = || {
         let (at, size) = (number(head, 40, 8)?, number(head, 58, 2)?);
@@ -278,9 +280,9 @@ fn has_section_of_go(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>
     all.any(|name| [&b".go.buildinfo"[..], b".gopclntab", b".note.go.buildid"].contains(&name))
 }
 
-/// Why the calls of an ELF program are not seen; none: they are.
+/// The reason why the library does not see the calls of an ELF program.  None: it sees them.
 fn unseen(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option<&'static str> {
-    const GO: &str = "a program of Go, which makes system calls of its own";
+    const GO: &str = "a program of Go, which makes system calls without the C library";
     const UNKNOWN: &str = "not a program of this system (64 bit ELF)";
     let native = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     if !head.starts_with(b"\x7fELF\x02\x01") || number(head, 18, 2) != Some(native) {
@@ -322,7 +324,7 @@ fn unseen(head: &[u8], part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option
 mod tests {
     use super::*;
 
-    /// A program with these notes in two segments, or one, as the linker of C makes them, and
+    /// A program with these notes in two segments, or in one as the C linker makes them, and with
     /// sections of these names.
     fn program(notes: &[&[&[u8]]], sections: &[u8]) -> Vec<u8> {
         let native: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
@@ -338,7 +340,7 @@ mod tests {
             }
             segments.push((4, segment));
         }
-        // Far after the header, as in a large program.
+        // The segments are far after the header, as in a large program.
         let first = 128 << 10;
         let mut headers = Vec::new();
         let mut contents = Vec::new();

@@ -66,7 +66,7 @@ pub fn run(a: &MediaInfo) -> anyhow::Result<u8> {
 
 fn tell(info: &Info) -> anyhow::Result<()> {
     let facts = &info.facts;
-    let path = facts.path.display();
+    let path = out::quoted(&facts.path);
     let size = units::bytes(facts.size_bytes);
     match facts.place {
         MediumPlace::BlockDevice => out::line(format_args!("{path}: block device, {size}"))?,
@@ -78,7 +78,7 @@ fn tell(info: &Info) -> anyhow::Result<()> {
             "file system: {} of {} on {} ({})",
             system.kind,
             system.source,
-            system.mounted_on.display(),
+            out::quoted(&system.mounted_on),
             system.options
         ))?;
     }

@@ -16,11 +16,11 @@ use serde_json::json;
 
 use crate::args::medium::MediaTest;
 use crate::interrupt::{Interrupt, INTERRUPTED};
-use crate::{out, units};
+use crate::{awaited, out, units};
 
 /// The exit code for a disk that failed, which is what the test wants.
 const DISK_FAILED: u8 = 7;
-/// Lines of refused connections, after which they are told less and less.
+/// The number of lines about refused connections after which such lines become rare.
 const REFUSED_LINES: u64 = 50;
 
 pub fn run(a: &MediaTest) -> anyhow::Result<u8> {
@@ -60,7 +60,9 @@ fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
                 return;
             }
             if n > REFUSED_LINES {
-                out::warn(format_args!("forebay: {n} connections were refused; few are told"));
+                out::warn(format_args!(
+                    "forebay: {n} connections were refused; only some are listed"
+                ));
             }
         }
         let said = match a.json.json {
@@ -77,10 +79,11 @@ fn receive(a: &MediaTest, address: &str) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// The address of this machine, if it listens on all of them: that of the way out.
+/// The address by which others reach a receiver.  If it listens on all addresses, this is the one
+/// of the route to other machines.
 fn reached_at(address: SocketAddr) -> SocketAddr {
-    // Such a socket is only asked for its address: nothing is sent.  The other end is one that
-    // documents use (RFC 5737, RFC 3849).
+    // The socket is connected to find its address, and sends nothing.  The other end is an address
+    // for documentation (RFC 5737, RFC 3849).
     let (any, out) = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => ("0.0.0.0:0", "192.0.2.1:9"),
         IpAddr::V6(ip) if ip.is_unspecified() => ("[::]:0", "[2001:db8::1]:9"),
@@ -115,9 +118,9 @@ fn bar(blocks: u64, doing: &'static str) -> ProgressBar {
 
 fn write(a: &MediaTest, device: &Path, server: &str) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch_with_hangup()?;
+    let overwrite = a.overwrite.then(|| awaited::look(device)).transpose()?;
     let bar = bar(1, "looking for content");
-    let options =
-        PullOptions { modes: a.mode, size_bytes: a.size, most: a.time, overwrite: a.overwrite };
+    let options = PullOptions { modes: a.mode, size_bytes: a.size, most: a.time, overwrite };
     let (mut filling, mut writing) = (false, false);
     let mut go_on = |p: PullProgress| {
         if p.filled < p.blocks {
@@ -172,29 +175,30 @@ fn tell_end(ended: &PullEnd, device: &Path, server: &str) -> anyhow::Result<()> 
         out::line(format_args!("{}", round_trip(ended.round_trip_us)))?;
     }
     if !ended.told {
-        out::line("the receiver has not heard how it ended")?;
+        out::line("the receiver does not know how the run ended")?;
     }
     match ended.end {
         PullRunEnd::Uncut => out::line(format_args!(
             "{name}: run {run}: {steps} steps, and the disk had power all the time: nothing was tested"
         )),
         PullRunEnd::Stalled => out::line(format_args!(
-            "{name}: run {run}: after {steps} steps one took too long to be told: if the power was cut, keep it off until this command ends, and begin again"
+            "{name}: run {run}: after {steps} steps, the report of one took too long. If the power was cut, keep it off until this command ends, and start again"
         )),
         PullRunEnd::DiskFailed => {
             let error = ended.disk_error.as_deref().unwrap_or_default();
             out::line(format_args!("{name}: run {run}: the disk failed after {steps} steps: {error}"))?;
             out::line(format_args!(
-                "if its power was cut, bring it back, and before anything writes to it: forebay media-test {name} --server {server} --verify"
+                "if its power was cut, switch it on again, and run before anything writes to it: forebay media-test {name} --server {server} --verify"
             ))
         }
     }
 }
 
-/// While the receiver is told, the disk has nothing to do, and can empty its cache.
+/// Describes the time of a round trip to the receiver.  The disk is idle meanwhile, and can empty
+/// its cache.
 fn round_trip(us: u64) -> String {
     format!(
-        "a step's way to the receiver and back took {}, in which the disk was idle",
+        "a round trip to the receiver took {}; the disk was idle meanwhile",
         units::nanoseconds(us * 1000)
     )
 }
@@ -213,7 +217,7 @@ fn verify(a: &MediaTest, device: &Path, server: Option<&str>) -> anyhow::Result<
             ask_receiver(server, run)?
         }
         (None, None) => {
-            let what = "nobody is named who knows what was acknowledged";
+            let what = "the acknowledged writes are unknown without a receiver";
             return Err(forebay::Error::usage(what, "give --server or --journal").into());
         }
     };

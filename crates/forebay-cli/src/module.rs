@@ -12,7 +12,7 @@ use forebay::Error as Lib;
 use rustix::io::Errno;
 
 const CONTROL: &str = "/dev/forebay-control";
-/// More than the module ever answers: a line of less than 4 KiB for each device.
+/// More bytes than the module ever answers: it sends a line of less than 4 KiB for each device.
 const ANSWER_MAX: u64 = 256 << 20;
 
 /// The channel for orders and answers; tests have their own.
@@ -21,7 +21,7 @@ pub trait Control {
     fn ask(&self, line: &str) -> io::Result<String>;
 }
 
-/// The module's device; for tests another file may be named.
+/// The module's device.  Tests name another file.
 pub struct Device(PathBuf);
 
 impl Device {
@@ -32,10 +32,10 @@ impl Device {
 }
 
 impl Control for Device {
-    /// Each in an opening of its own, so that no answer is mixed up with another.
+    /// Opens the device for each line, so that answers are not mixed up.
     fn ask(&self, line: &str) -> io::Result<String> {
         let mut file = OpenOptions::new().read(true).write(true).open(&self.0)?;
-        // The module takes a line in one piece.
+        // The module takes a line only in one write.
         let line = format!("{line}\n");
         let n = file.write(line.as_bytes())?;
         if n != line.len() {
@@ -55,7 +55,7 @@ impl Control for Device {
 /// An error of the module, or of the way to it.
 #[derive(Debug)]
 pub struct Error {
-    /// The order, and its object.
+    /// The order and its object.
     what: String,
     cause: String,
     way_out: String,
@@ -93,7 +93,7 @@ impl Error {
         self.errno
     }
 
-    /// The same error with another subject.
+    /// Returns the error with another subject.
     pub fn named(mut self, what: &str) -> Error {
         self.what = what.into();
         self
@@ -122,7 +122,7 @@ impl Error {
         }
     }
 
-    /// The control device could not be asked.
+    /// Makes the error if the control device does not answer.
     fn unreachable(what: &str, error: &io::Error) -> Error {
         let errno = error.raw_os_error().map(Errno::from_raw_os_error);
         let (cause, way_out, errno) = match errno {
@@ -151,12 +151,12 @@ impl Error {
             "" => errno.to_string(),
             text => lower_first(text),
         };
-        // Most of the module's texts say the way out themselves.
+        // Most of the module's texts state the way out themselves.
         let way_out = match errno {
             _ if text.contains(':') || text.contains("; ") => "",
             Errno::NOENT => "forebay volume list and lsblk show what there is",
             Errno::NOMEM => "free memory, or attach with fewer --jobs or --slots",
-            Errno::BADMSG | Errno::NODATA => "forebay check tells what is damaged",
+            Errno::BADMSG | Errno::NODATA => "forebay check names what is damaged",
             Errno::INVAL => "forebay attach --help has each option",
             Errno::INTR => "what is cached stays safe in the pool; try again",
             Errno::IO => "see the kernel's log (dmesg) for the device that fails",
@@ -300,7 +300,7 @@ pub fn device_number(path: &Path, way_out: &str) -> Result<String, Lib> {
     Err(Lib::Unsuitable { path: path.into(), what: kind.into(), way_out: way_out.into() })
 }
 
-/// The path in /dev of a device number, as far as sysfs tells.
+/// The path in /dev of a device number, if sysfs has it.
 pub fn device_path(number: &str) -> String {
     std::fs::read_link(format!("/sys/dev/block/{number}"))
         .ok()
@@ -339,8 +339,8 @@ pub mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Answers by a script of (line, answer), in this order; an answer of a
-    /// number is an errno of the way there.
+    /// Answers by a script of (line, answer), in this order.  An answer that is a number is an
+    /// errno of the call.
     pub struct Script(RefCell<Vec<(String, String)>>);
 
     impl Script {
@@ -424,8 +424,8 @@ pub mod tests {
         assert!(list(&Script::new(&[("list", "ok\n")])).unwrap().is_empty());
     }
 
-    /// Each option that the module lists by its name alone is known here as such, or what
-    /// follows would be taken for its value.
+    /// The program knows each option that the module lists without a value.  Otherwise it would
+    /// take the next word for the value.
     #[test]
     fn switches_are_those_of_the_module() {
         let emitted = include_str!("../../../kernel/setup.c").split("EMIT(\" ").skip(1);

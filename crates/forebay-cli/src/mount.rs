@@ -15,7 +15,7 @@ use anyhow::Context;
 use forebay::{Pool, Uuid};
 use forebay_mount::replay::Accept;
 use forebay_mount::service::{whole, MountRequest, Mounts, KIND};
-use forebay_mount::{is_mounted, Flags, Unanswered, ENDING_WAIT};
+use forebay_mount::{clear_dead_mounts, is_mounted, Flags, Unanswered, ENDING_WAIT};
 use forebay_server::{
     control::Client, runtime_dir, Error as ServerError, Server, ServiceStatus, Work,
 };
@@ -28,13 +28,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::args::MountHow;
-use crate::interrupt::{raise_open_files, Hangup, Interrupt, INTERRUPTED};
+use crate::interrupt::{Hangup, Interrupt, INTERRUPTED};
 use crate::{args, open, out};
 
+/// Removes dead mounts of the tree, before anything is looked for below them.
+pub fn clear_dead(pool: &Path, tree: &Path, at: &Path) -> anyhow::Result<()> {
+    clear_dead_mounts(pool, tree, at)
+        .with_context(|| format!("{}: cannot be looked at", at.display()))
+}
+
 pub fn run(a: &args::Mount) -> anyhow::Result<u8> {
+    let at = a.mountpoint.as_deref().unwrap_or(&a.tree);
+    clear_dead(&a.pool, &a.tree, at)?;
     let request = request(&a.tree, a.mountpoint.as_deref(), &a.how)?;
     let pool = whole(&a.pool).unwrap_or_else(|_| a.pool.clone());
-    // From here on a signal is an order to end, with its exit code, whatever this process does.
+    // From here on a signal ends the command in order, with the exit code for that.
     let (begun, interrupt) = (Instant::now(), Interrupt::watch()?);
     loop {
         if interrupt.came() {
@@ -70,22 +78,22 @@ fn interrupted(mountpoint: &Path, state: &str) -> ServerError {
     )
 }
 
-/// The pool, the log or the tree is in use, or a server has just gone, and no mount of the tree
-/// is to be seen: somebody has unmounted it, and its server ends.
+/// Whether a server of the tree is about to end: there is no mount of the tree any more, but the
+/// pool, the log or the tree is in use, or a server has just gone.
 fn is_ending(e: &anyhow::Error, tree: &Path) -> bool {
     const BUSY: u8 = 4;
     [BUSY, INTERRUPTED].contains(&crate::exit_code(e)) && !is_mounted(tree)
 }
 
-/// With whole paths, for whoever mounts need not be in the same directory.
+/// Makes the request.  Its paths are absolute, because the server may have another current
+/// directory.
 pub fn request(
     tree: &Path,
     mountpoint: Option<&Path>,
     how: &MountHow,
 ) -> anyhow::Result<MountRequest> {
-    let found = |path: &Path| {
-        whole(path).with_context(|| format!("{}: cannot be looked at", path.display()))
-    };
+    let found =
+        |path: &Path| whole(path).map_err(|e| forebay::Error::system(path, "looking at it", e));
     let tree = found(tree)?;
     let mountpoint = mountpoint.map(found).transpose()?.unwrap_or_else(|| tree.clone());
     Ok(MountRequest {
@@ -102,16 +110,16 @@ pub fn request(
         sync_interval_s: how.sync_interval.as_secs_f64(),
         sync_bytes: how.sync_bytes,
         accept: how.accept,
-        // It need not be there.
+        // The directory may not exist yet.
         salvage: how.salvage.as_deref().map(std::path::absolute).transpose()?,
     })
 }
 
-/// A line of output in the foreground, as JSON; the process that started the mount reads it.
+/// A line of output in the foreground, as JSON.  The process that started the mount reads it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Line {
-    /// Nobody can ask this server, and why.
+    /// Nobody can ask this server, for this reason.
     Unreachable(String),
     Working(Work),
     Mounted(Box<ServiceStatus>),
@@ -137,12 +145,12 @@ fn by_server(
         }
     });
     bar.end();
-    announce(a, &started?)?;
+    announce(a, &request.mountpoint, &started?)?;
     Ok(0)
 }
 
-/// Each mount has its place and its log for itself: the tree of another one, and what it keeps
-/// this one from.
+/// Finds a mount that uses the mount point or the log of the request.  Returns its tree, and the
+/// error that it causes.
 fn in_the_way(
     services: &[ServiceStatus],
     request: &MountRequest,
@@ -167,7 +175,7 @@ fn here(
     interrupt: &Interrupt,
 ) -> anyhow::Result<u8> {
     let hangup = Hangup::watch()?;
-    raise_open_files();
+    forebay::raise_open_files();
     let server = Server::new(pool, &runtime_dir(), vec![Box::new(Mounts::default())]);
     let mut bar = Bar::default();
     let mut told = Ok(());
@@ -195,7 +203,7 @@ fn here(
         }
         match a.json.json {
             true => out::json_line(&Line::Mounted(Box::new(status)))?,
-            false => announce(a, &status)?,
+            false => announce(a, &request.mountpoint, &status)?,
         }
         ready.run(&|| {
             hangup.tell();
@@ -203,11 +211,11 @@ fn here(
         })?;
         Ok(())
     });
-    // Whatever the result, logged changes are safe, and the pool is closed in order.
+    // Logged changes are safe whatever the result, and the pool is closed in order.
     out::served(served, server.close())
 }
 
-/// This command again, which stays; returns when it has mounted.
+/// Runs this command again as a server, and returns when it has mounted.
 fn by_child(
     a: &args::Mount,
     pool: &Path,
@@ -245,37 +253,39 @@ fn by_child(
         child.arg("--salvage").arg(dir);
     }
     child.arg("--").args([pool, &request.tree, &request.mountpoint]);
-    // Nothing of this terminal and directory is held.
+    // The server keeps neither this terminal nor this directory.
     child.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     child.process_group(0);
     let mut child = Started::by(child, interrupt)?;
     match mounted_by(&mut child.process) {
-        Some(status) if child.leaves(interrupt) => announce(a, &status).map(|()| 0),
+        Some(status) if child.leaves(interrupt) => {
+            announce(a, &request.mountpoint, &status).map(|()| 0)
+        }
         Some(_) => {
-            // The end of a mount that programs use already may cost what they wrote.
+            // Programs may already use the mount, and its end may lose what they wrote.
             child.repeat_errors();
             child.wait()?;
             Err(interrupted(&request.mountpoint, "nothing is mounted there any more").into())
         }
         None => {
             let code = failed(a, child, request, interrupt);
-            // One that was killed, or that had no memory left, could not do that itself.
+            // A server that was killed or had no memory left could not remove its mount itself.
             let _ = forebay_mount::clear_dead_mount(&request.mountpoint);
             code
         }
     }
 }
 
-/// A server that this command has started.  A signal that ends this command is one for the server,
-/// until it has mounted.
+/// A server that this command has started.  A signal that ends this command is forwarded to the
+/// server until it has mounted.
 struct Started {
     process: Child,
-    /// The number that gets the signal, as long as it is that of this process.
+    /// The process that gets the signal, as long as the number belongs to it.
     pid: Arc<Mutex<Option<Pid>>>,
 }
 
 impl Started {
-    /// The thread that forwards comes first: no server is left without it.
+    /// Starts the thread that forwards signals first, so that no server is without it.
     fn by(mut command: Command, interrupt: &Interrupt) -> anyhow::Result<Started> {
         let pid = Arc::new(Mutex::new(None));
         let (interrupt, to) = (interrupt.clone(), pid.clone());
@@ -292,8 +302,8 @@ impl Started {
         Ok(Started { process, pid })
     }
 
-    /// Leaves the server alone: it gets no later signal of this command.  `false`: a signal has come
-    /// before, and the server gets that one.
+    /// Stops forwarding signals to the server.  `false`: a signal came before, and the server gets
+    /// it.
     fn leaves(&self, interrupt: &Interrupt) -> bool {
         let mut pid = locked(&self.pid);
         let left = !interrupt.came();
@@ -312,7 +322,7 @@ impl Started {
     }
 
     fn wait(&mut self) -> std::io::Result<ExitStatus> {
-        // Once it is reaped, its number may be that of another process.
+        // Once the process is reaped, its number may belong to another process.
         let of = WaitId::Pid(Pid::from_child(&self.process));
         let _ = rustix::io::retry_on_intr(|| {
             waitid(of.clone(), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
@@ -326,13 +336,13 @@ fn locked(pid: &Mutex<Option<Pid>>) -> MutexGuard<'_, Option<Pid>> {
     pid.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `None`: it ended before.
+/// Waits until the server has mounted.  `None`: it ended before.
 fn mounted_by(child: &mut Child) -> Option<ServiceStatus> {
     let mut bar = Bar::default();
     let said = BufReader::new(child.stdout.take().expect("it is a pipe"));
     let mut mounted = None;
     for line in said.lines() {
-        // The last is of an error, over several lines, and is on standard error too.
+        // The last output is an error over several lines, which is on standard error too.
         let Ok(line) = line else { break };
         match serde_json::from_str(&line) {
             Ok(Line::Working(work)) => bar.show(&work),
@@ -393,20 +403,19 @@ fn unreachable(why: &str) {
     ));
 }
 
-fn announce(a: &args::Mount, status: &ServiceStatus) -> anyhow::Result<()> {
+fn announce(a: &args::Mount, at: &Path, status: &ServiceStatus) -> anyhow::Result<()> {
     if a.json.json {
         return out::json(&status.details);
     }
-    let mountpoint = out::quoted(Path::new(&status.name));
-    out::line(format_args!("mounted {mountpoint}: {}", status.summary))?;
+    let mountpoint = out::quoted(at);
+    out::line(format_args!("mounted {mountpoint}: {}", forebay::printable(&status.summary)))?;
     out::line(format_args!("its end: forebay umount {mountpoint}"))
 }
 
 // --- umount ------------------------------------------------------------------
 
 pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
-    let mountpoint = whole(&a.mountpoint)
-        .with_context(|| format!("{}: cannot be looked at", a.mountpoint.display()))?;
+    let mountpoint = whole(&a.mountpoint).map_err(|e| no_place(&a.mountpoint, e))?;
     let name = mountpoint.display().to_string();
     let (client, process) = match server_that_starts(&mountpoint, &name)? {
         Served::By(client, process) => (client, process),
@@ -422,29 +431,53 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     if let Some(process) = process {
         wait_for_end(&process);
     }
+    let shown = out::quoted(&mountpoint);
     match (a.json.json, a.keep) {
-        (true, _) => out::json(&json!({ "unmounted": name, "kept": a.keep }))?,
-        (false, false) => out::line(format_args!("unmounted {name}: its tree has everything"))?,
+        (true, _) => {
+            let mut unmounted = json!({ "unmounted": name, "kept": a.keep });
+            if let Some(bytes) = forebay::path_bytes(&mountpoint) {
+                unmounted["unmounted_bytes"] = json!(bytes);
+            }
+            out::json(&unmounted)?;
+        }
+        (false, false) => out::line(format_args!("unmounted {shown}: its tree has everything"))?,
         (false, true) => out::line(format_args!(
-            "unmounted {name}: what its tree lacks is in the log; the next mount replays it"
+            "unmounted {shown}: what its tree lacks is in the log; the next mount replays it"
         ))?,
     }
     Ok(0)
 }
 
-/// The next mount must find the pool closed, and not a server that is about to end.
+/// A mountpoint that cannot be looked at.
+fn no_place(mountpoint: &Path, cause: std::io::Error) -> anyhow::Error {
+    let what = match cause.kind() {
+        std::io::ErrorKind::NotFound => "there is no such directory",
+        std::io::ErrorKind::NotADirectory => "a part of the path is not a directory",
+        _ => {
+            let shown = mountpoint.display();
+            return anyhow::Error::new(cause).context(format!("{shown}: cannot be looked at"));
+        }
+    };
+    ServerError::service(3, format!("{}: {what}", mountpoint.display()), SEE_MOUNTS).into()
+}
+
+/// The way out for what is no mount.
+const SEE_MOUNTS: &str =
+    "findmnt lists what is mounted, and forebay status POOL the mounts of a pool";
+
+/// Waits for the end of a server, so that the next mount finds the pool closed.
 fn wait_for_end(process: &OwnedFd) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
-    // If it takes longer, the tree has all that it gets: a process that opens the pool is told
-    // who has it.
+    // If the end takes longer, the tree has everything nevertheless.  A process that opens the pool
+    // then is told who has it.
     let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&limit));
 }
 
-/// Who serves a mount.
+/// The server of a mount.
 enum Served {
     /// A server that can be asked, and its process if that ends with this mount.
     By(Client, Option<OwnedFd>),
-    /// No server that can be asked; why the mount does not answer either.
+    /// No server can be asked.  The reason why the mount does not answer either, if it does not.
     ByNobody(Option<Unanswered>),
 }
 
@@ -455,7 +488,7 @@ fn server_that_starts(mountpoint: &Path, name: &str) -> anyhow::Result<Served> {
         if let Some((client, process)) = server_of(name)? {
             return Ok(Served::By(client, process));
         }
-        // A server that is stopped is waited for, so it is asked once.
+        // A stopped server takes long to answer, so it is asked once.
         let unanswered = forebay_mount::unanswered(mountpoint);
         let starts = unanswered.is_none() && forebay_mount::is_mounted_at(mountpoint);
         if !starts || Instant::now() >= limit {
@@ -465,8 +498,8 @@ fn server_that_starts(mountpoint: &Path, name: &str) -> anyhow::Result<Served> {
     }
 }
 
-/// Who has a mount there, among the servers that can be asked, and its process if that ends
-/// with this mount.
+/// Finds the server of a mount among those that can be asked, and its process if that ends with
+/// this mount.
 fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>)>> {
     let directory = runtime_dir();
     let sockets = match std::fs::read_dir(&directory) {
@@ -498,7 +531,7 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>
             return Ok(Some((client, process)));
         }
     }
-    // It may be its mount.
+    // The mount may belong to the server that did not answer.
     silent.map_or(Ok(None), |e| Err(e.into()))
 }
 
@@ -508,24 +541,27 @@ fn nobody(mountpoint: &Path, why: Option<Unanswered>) -> ServerError {
         Some(Unanswered::Dead) => ServerError::service(
             7,
             format!("{name}: the server of this mount has died"),
-            "forebay mount POOL TREE brings back all that was acknowledged, and takes this mount away",
+            "run forebay mount POOL TREE: it restores all that was acknowledged, and removes this mount",
         ),
         Some(Unanswered::Silent) => ServerError::service(
             7,
             format!("{name}: its server does not answer: it is stopped or hangs"),
             "see it with ps; continue it (kill -CONT), or end it and mount again",
         ),
+        None if std::fs::metadata(mountpoint).is_ok_and(|found| !found.is_dir()) => {
+            ServerError::service(2, format!("{name}: is not a directory"), SEE_MOUNTS)
+        }
         None => ServerError::service(
             3,
             format!("{name}: no server of a pool has a mount there"),
-            "see the mounts of a pool with forebay status POOL",
+            SEE_MOUNTS,
         ),
     }
 }
 
 // --- progress ----------------------------------------------------------------
 
-/// On standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 #[derive(Default)]
 pub struct Bar(Option<ProgressBar>);
 

@@ -10,17 +10,17 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use anyhow::{bail, Context};
 use forebay::{CreateOptions, MediumChoice};
 
-/// Gone when it is dropped, with all that was made for it.
+/// The bed.  Its drop removes everything that was made for it.
 pub struct MountBed {
     dir: PathBuf,
     pool: PathBuf,
     server: Option<Child>,
-    /// Open as long as it may say something.
+    /// Open while the server may print something.
     said: Option<BufReader<ChildStdout>>,
 }
 
 impl MountBed {
-    /// Directories in `dir`, and a pool; nothing is mounted yet.
+    /// Makes the directories in `dir`, and a pool.  Mounts nothing yet.
     pub fn new(
         dir: PathBuf,
         pool: PathBuf,
@@ -50,8 +50,8 @@ impl MountBed {
         self.dir.join("at")
     }
 
-    /// Starts the server, and waits until it says that it has mounted: before, a dead mount of
-    /// a server that was killed may still be there, and answer from the kernel's caches.
+    /// Starts the server, and waits until it reports that it has mounted.  Before that, the dead
+    /// mount of a killed server may still exist, and answer from the kernel's caches.
     pub fn mount(&mut self, options: &[&str]) -> anyhow::Result<()> {
         let mut server = Command::new(std::env::current_exe()?);
         server.args(["mount", "--foreground"]).args(options);
@@ -71,7 +71,7 @@ impl MountBed {
         Ok(())
     }
 
-    /// By SIGKILL.
+    /// Kills the server by SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();

@@ -5,11 +5,10 @@ use std::path::Path;
 
 use forebay::{Error, MediaOptions, Pool, PoolOptions};
 
-/// A file or device that is too small is no pool: its size does not interest a user who opens
-/// it.
+/// Opens a pool.  A file or device that is too small is no pool: its size does not interest a user
+/// who opens it.
 pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
-    let options = PoolOptions { ssd_volumes: true, ..options.clone() };
-    Pool::open(path, &options).map_err(|error| match error {
+    Pool::open(path, options).map_err(|error| match error {
         Error::TooSmall { path, bytes, .. } => {
             Error::NotAPool { path, found: format!("it has only {bytes} bytes") }
         }
@@ -17,20 +16,20 @@ pub fn pool(path: &Path, options: &PoolOptions) -> forebay::Result<Pool> {
     })
 }
 
-/// Changes nothing.
+/// Opens a pool and changes nothing.
 pub fn read_only(path: &Path) -> forebay::Result<Pool> {
     let options = PoolOptions { read_only: true, ..Default::default() };
     pool(path, &options)
 }
 
-/// The same, for what status shows: of a pool on a disk only that is read.
+/// Like `read_only`, for a status.  It reads only the needed parts of a pool on a disk.
 pub fn to_show(path: &Path) -> forebay::Result<Pool> {
     let media = MediaOptions { on_demand: true, ..Default::default() };
     pool(path, &PoolOptions { read_only: true, media, ..Default::default() })
 }
 
-/// Refuses a pool that is written in groups for what it does not hold.  Whatever else is wrong
-/// with it is told by whoever opens it.
+/// Refuses a pool that is written in groups if it cannot hold such a thing.  Other faults are
+/// reported by the open of the pool.
 pub fn must_hold(path: &Path, what: &str) -> forebay::Result<()> {
     match in_groups(path) {
         true => Err(Error::not_in_groups(path, what)),
@@ -49,6 +48,6 @@ pub fn superblock(path: &Path) -> forebay::Result<forebay::SuperblockDump> {
     if let Some(superblock) = found.superblock {
         return Ok(superblock);
     }
-    // Opening it tells best what is wrong.
+    // An open gives the clearest error.
     Err(read_only(path).err().unwrap_or(Error::NotAPool { path: path.into(), found: found.text }))
 }

@@ -62,7 +62,7 @@ fn tell(status: &OriginStatus) -> anyhow::Result<()> {
         // A change by others, such as a truncation, leaves no mark.
         let size = status.size_bytes.map(|n| format!(", and has {n} bytes")).unwrap_or_default();
         return match status.on_the_origin {
-            true => out::line(format_args!("{place}: complete: it bears no mark{size}")),
+            true => out::line(format_args!("{place}: complete: it has no mark{size}")),
             false => out::line(format_args!(
                 "{place}: complete as far as this host knows: there is not {}",
                 status.kept_in
@@ -70,6 +70,15 @@ fn tell(status: &OriginStatus) -> anyhow::Result<()> {
         };
     }
     out::line(format_args!("{place}: {}", missing(status)))?;
+    if let Some(pid) = status.leased_by {
+        // The lease of a process that was killed lasts until everything is in the file.
+        let what = match !forebay::is_dying(pid) {
+            true => "has it mapped onto that pool, and writes it back, and all when it ends",
+            false => "had it mapped onto that pool and has ended: the pool's server writes it back",
+        };
+        out::line(format_args!("process {pid} {what}"))?;
+        return out::line(format_args!("the mark is {}", status.kept_in));
+    }
     out::line(format_args!("the mark is {}", status.kept_in))?;
     if let Some(mark) = &status.mark {
         let at = out::quoted(std::path::Path::new(&mark.at));
@@ -87,7 +96,7 @@ fn accept_loss(a: &AcceptLoss) -> anyhow::Result<u8> {
     }
     let place = out::quoted(&before.place);
     match before.complete {
-        true => out::line(format_args!("{place}: it bears no mark; nothing is given up"))?,
+        true => out::line(format_args!("{place}: it has no mark; nothing is given up"))?,
         false => {
             out::line(format_args!("{place}: {}", missing(&before)))?;
             out::line(

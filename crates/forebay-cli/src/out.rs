@@ -6,8 +6,10 @@ use std::fmt::Display;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::str::Utf8Chunk;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -15,13 +17,12 @@ use anyhow::Context;
 use forebay::printable;
 use serde::Serialize;
 
-/// Something was printed.
+/// Whether anything was printed.
 static PRINTED: AtomicBool = AtomicBool::new(false);
-/// The reader has gone.
+/// Whether the reader has gone.
 static UNREAD: AtomicBool = AtomicBool::new(false);
 
-/// Prints a line.  A missing reader is no error: the work is done, and the exit code reports
-/// it.
+/// Prints a line.  A missing reader is no error: the work is done, and the exit code reports it.
 pub fn line(text: impl Display) -> anyhow::Result<()> {
     raw_line(printable_lines(&text.to_string()))
 }
@@ -31,7 +32,7 @@ fn printable_lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// To the top left corner, and clear from there.
+/// Moves to the top left corner and clears the screen.
 pub fn clear() -> anyhow::Result<()> {
     raw_line("\x1b[H\x1b[2J")
 }
@@ -40,7 +41,7 @@ fn raw_line(text: impl Display) -> anyhow::Result<()> {
     whole(format!("{text}\n").as_bytes())
 }
 
-/// As it is.
+/// Prints bytes unchanged.
 pub fn whole(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -51,19 +52,19 @@ pub fn whole(bytes: &[u8]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// To end what prints again and again.
+/// Whether the reader has gone, so that a command that prints repeatedly can end.
 pub fn is_unread() -> bool {
     UNREAD.load(Relaxed)
 }
 
-/// Tells of trouble on standard error, if anybody listens there.
+/// Prints a warning on standard error, if anybody reads that.
 #[track_caller]
 pub fn warn(text: impl Display) {
     forebay::diagnostics::warn(text);
 }
 
-/// The exit code of a server that has ended, and was closed whatever the reason.  That reason is the
-/// error, and one of the close is printed before it.
+/// The exit code of a server that has ended, and was closed whatever the reason.  The reason
+/// becomes the error; an error of the close is printed before it.
 pub fn served<E: Into<anyhow::Error>>(
     served: anyhow::Result<()>,
     closed: Result<(), E>,
@@ -77,23 +78,23 @@ pub fn served<E: Into<anyhow::Error>>(
     }
 }
 
-/// A service that ends gives whoever reads its standard error so long to go on.
+/// How long a service that ends waits for the reader of its standard error.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// For what serves others until it is told to end: nothing in it waits for a reader of its
-/// standard error, which panics write to as well.
+/// Prepares a process that serves others.  From here on it never waits for a reader of its standard
+/// error, not even in a panic.
 pub fn as_a_service() {
     forebay::diagnostics::never_wait();
     std::panic::set_hook(Box::new(|panic| warn(format_args!("forebay: {panic}"))));
 }
 
-/// Puts a file with these bytes at the path, atomically.  An existing file of that name, or of
-/// the temporary name, is replaced or left alone, and never followed: the directory may belong
-/// to another user, who makes links in it, while this process is root's.  Anything else that is
-/// there, such as /dev/null, is left alone.
+/// Puts a file with these bytes at the path, atomically.  An existing file with that name, or with
+/// the temporary name, is replaced or left alone, and links are never followed.  The directory may
+/// belong to another user, who makes links in it, while this process runs as root.  Anything else
+/// at the path, such as /dev/null, is left alone.
 pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    // A device, a FIFO or a socket is there for others.
+    // Other programs use a device, a FIFO or a socket.
     match std::fs::symlink_metadata(path).map(|found| found.file_type()) {
         Ok(kind) if !kind.is_file() && !kind.is_symlink() => {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "what is there is no file"));
@@ -105,7 +106,7 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         new.push(name);
         new.push(format!(".{:016x}", RandomState::new().build_hasher().finish()));
         let new = path.with_file_name(new);
-        // With O_EXCL no link is followed, not even one to nothing.
+        // With O_EXCL no link is followed, not even a dangling one.
         let made = File::options().write(true).create_new(true).mode(mode).open(&new);
         let mut file = match made {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -119,17 +120,32 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     }
 }
 
-/// Pretty JSON, as a value that ends with a newline.
+/// Escapes the control characters that JSON may have as they are, and a terminal may obey.
+fn escaped_controls(json: String) -> String {
+    let control = |c: char| c.is_control() && c != '\n';
+    match json.contains(control) {
+        false => json,
+        true => json.chars().fold(String::new(), |mut text, c| {
+            match control(c) {
+                true => text += &format!("\\u{:04x}", u32::from(c)),
+                false => text.push(c),
+            }
+            text
+        }),
+    }
+}
+
+/// Prints a value as indented JSON, which ends with a newline.
 pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string_pretty(value)?)
+    raw_line(escaped_controls(serde_json::to_string_pretty(value)?))
 }
 
-/// One line of JSON: for what is printed again and again.
+/// Prints a value as one line of JSON, for output that is repeated.
 pub fn json_line(value: &impl Serialize) -> anyhow::Result<()> {
-    line(serde_json::to_string(value)?)
+    raw_line(escaped_controls(serde_json::to_string(value)?))
 }
 
-/// For a command that should print JSON and fails; if it printed something before, that is all.
+/// Prints an error as JSON, unless the command has already printed something.
 pub fn json_error(message: &str, exit_code: u8) {
     if !PRINTED.load(Relaxed) {
         let error = serde_json::json!({ "message": message, "exit_code": exit_code });
@@ -137,14 +153,31 @@ pub fn json_error(message: &str, exit_code: u8) {
     }
 }
 
-/// A path as a shell takes it.
-pub fn quoted(path: &std::path::Path) -> String {
-    let text = path.to_string_lossy();
+/// Quotes a path for a shell, on one line: bash, zsh, ksh, and sh since POSIX of 2024.
+pub fn quoted(path: &Path) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.into_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    match path.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.into(),
+        Some(text) if !text.contains(char::is_control) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
+        _ => {
+            let chunks = path.as_os_str().as_bytes().utf8_chunks();
+            format!("$'{}'", chunks.map(escaped).collect::<String>())
+        }
     }
+}
+
+/// Bytes that are no text, and control characters, by three octal digits: what follows is never
+/// taken for another digit.
+fn escaped(chunk: Utf8Chunk<'_>) -> String {
+    let octal = |bytes: &[u8]| bytes.iter().map(|b| format!("\\{b:03o}")).collect::<String>();
+    let shown = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_control() => octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        c => c.into(),
+    };
+    chunk.valid().chars().map(shown).chain([octal(chunk.invalid())]).collect()
 }
 
 /// Columns as wide as their widest cell; the first is left-aligned, the others
@@ -191,6 +224,8 @@ impl Display for Table {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
     use super::*;
 
     #[test]
@@ -200,6 +235,9 @@ mod tests {
         assert_eq!(q("a b"), "'a b'");
         assert_eq!(q("it's"), r"'it'\''s'");
         assert_eq!(q("$x"), "'$x'");
+        assert_eq!(q("a\nb"), r"$'a\012b'");
+        let bytes = |path: &[u8]| quoted(OsStr::from_bytes(path).as_ref());
+        assert_eq!(bytes(b"\xff1'\\\xc2\x9b\xc3\xa9"), r"$'\3771\'\\\302\233é'");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::{args, out};
 
-/// `what` is said of it; the pool is closed whether it was removed or not.
+/// Removes an object, which `what` describes in messages.  The pool is closed even if that fails.
 pub fn run(
     pool: Pool,
     what: &str,

@@ -9,11 +9,14 @@ use forebay_mount::service::{not_replayed, whole};
 use forebay_server::Work;
 use serde_json::json;
 
-use crate::mount::Bar;
+use crate::mount::{clear_dead, Bar};
 use crate::out::Table;
 use crate::{args, open, out, units};
 
 pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
+    if !a.dry_run {
+        clear_dead(&a.pool, &a.tree, &a.tree)?;
+    }
     let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
     let pool_options = PoolOptions { read_only: a.dry_run, ..a.media.read_write() };
     let pool = open::pool(&a.pool, &pool_options)?;
@@ -35,13 +38,13 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
         bar.show(&Work { what: what.clone(), done_bytes, total_bytes, trouble: None });
     };
     let done = match recovery.run(&mut progress) {
-        // A missing log is a wrong name, and not an empty log; a tree's mark that names another
-        // log is reported first.
+        // A missing log is a wrong name, and not an empty log.  If the tree's mark names another
+        // log, that is reported first.
         Ok(None) => pool.log_info(&a.log).map(|_| None).map_err(RecoverError::from),
         done => done,
     };
     bar.end();
-    // Replayed or not, what is logged is safe and the pool closed in order.
+    // Logged data is safe even if the replay failed, and the pool is closed in order.
     pool.close()?;
     match done {
         Err(RecoverError::Replay { cause: ReplayError::Refused(report), path }) => {
@@ -53,7 +56,7 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
         Err(e) => Err(error(e)),
         Ok(None) if a.json.json => out::json(&json!({ "log": a.log, "empty": true })).map(|()| 0),
         Ok(None) => {
-            out::line(format_args!("log {}: it holds nothing; the tree has everything", a.log))?;
+            out::line(format_args!("log {}: it holds nothing that the tree lacks", a.log))?;
             Ok(0)
         }
         Ok(Some(report)) => {
@@ -63,15 +66,11 @@ pub fn run(a: &args::Replay) -> anyhow::Result<u8> {
     }
 }
 
-/// The library's has its exit code.
+/// An error of the library has its own exit code.
 fn error(e: RecoverError) -> anyhow::Error {
     match e {
         RecoverError::Pool(e) => e.into(),
-        RecoverError::Tree { path, cause } => anyhow::Error::from(cause).context(path),
-        e @ (RecoverError::Mark { .. }
-        | RecoverError::LostEntries { .. }
-        | RecoverError::Interrupted { .. }) => not_replayed(e).into(),
-        e => e.into(),
+        e => not_replayed(e).into(),
     }
 }
 
@@ -114,6 +113,7 @@ fn report_of(a: &args::Replay, report: &Report) -> anyhow::Result<()> {
 // --- unmark ------------------------------------------------------------------
 
 pub fn unmark(a: &args::Unmark) -> anyhow::Result<u8> {
+    clear_dead(&a.tree, &a.tree, &a.tree)?;
     let tree = whole(&a.tree).unwrap_or_else(|_| a.tree.clone());
     let found = recover::unmark(&tree, a.accept_loss).map_err(error)?;
     let mark = match &found {
@@ -123,12 +123,16 @@ pub fn unmark(a: &args::Unmark) -> anyhow::Result<u8> {
     let marked = mark.is_some() || found == Found::Unknown;
     let removed = marked && a.accept_loss;
     if a.json.json {
-        out::json(&json!({
+        let mut found = json!({
             "tree": tree.display().to_string(),
             "marked": marked,
             "mark": mark,
             "removed": removed,
-        }))?;
+        });
+        if let Some(bytes) = forebay::path_bytes(&tree) {
+            found["tree_bytes"] = json!(bytes);
+        }
+        out::json(&found)?;
         return Ok(if marked && !removed { 12 } else { 0 });
     }
     let shown = out::quoted(&tree);

@@ -13,16 +13,18 @@ use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, R
 use serde::Serialize;
 
 use crate::create::media_text;
-use crate::interrupt::{raise_open_files, Hangup, Interrupt};
+use crate::interrupt::{Hangup, Interrupt};
 use crate::mount::Bar;
 use crate::{args, open, out, units};
 
 pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     out::as_a_service();
-    // First of all: whatever is refused later, nobody takes a dead server's file for ready.
+    // The ready file of a dead server is removed first: even if this start is refused later, nobody
+    // takes that server for ready.
     let ready = a.ready_file.as_deref().map(ReadyFile::new).transpose()?;
     let interrupt = Interrupt::watch()?;
-    raise_open_files();
+    // A connection takes two descriptors.
+    forebay::raise_open_files();
     let path = match &a.socket {
         Some(path) => usable_socket(path),
         None => usable_socket(&default_socket(open::superblock(&a.pool)?.uuid)),
@@ -88,8 +90,8 @@ fn serve(
     Ok(())
 }
 
-/// Brings home what a crash has left in the maps, and serves them.  What stays is told, and
-/// keeps nothing from being served.  False: there are none.
+/// Recovers what a crash has left in the maps, and serves them.  Pages that stay are reported, and
+/// do not keep anything from being served.  False: no maps are served.
 fn serve_maps(a: &args::Serve, server: &Server) -> anyhow::Result<bool> {
     let pool = out::quoted(&a.pool);
     let mut bar = Bar::default();
@@ -196,7 +198,7 @@ struct ReadyMessage<'a> {
     volumes: &'a [ReadyVolume],
     unserved: &'a [NotServed],
     mounts: &'a [PathBuf],
-    /// Why status, drain and set cannot ask this server.
+    /// The reason why status, drain and set cannot ask this server.
     control_note: Option<&'a str>,
 }
 
@@ -218,15 +220,15 @@ fn announce(a: &args::Serve, server: &Server, offer: &Offer) -> anyhow::Result<(
             control_note: control_note.as_deref(),
         });
     }
-    let (path, pool) = (offer.socket.display(), server.pool());
-    out::line(format_args!("pool {}: {}", a.pool.display(), pool.recovery()))?;
+    let (path, pool) = (out::quoted(&offer.socket), server.pool());
+    out::line(format_args!("pool {}: {}", out::quoted(&a.pool), pool.recovery()))?;
     out::line(format_args!("media: {}", media_text(pool.media())))?;
     for v in &offer.volumes {
         let size = units::bytes(v.size_bytes);
         out::line(format_args!("ready: {} ({size})  '{}'", v.name, v.uri))?;
     }
     for mountpoint in &offer.mounts {
-        out::line(format_args!("mounted: {}", mountpoint.display()))?;
+        out::line(format_args!("mounted: {}", out::quoted(mountpoint)))?;
     }
     for v in &offer.unserved {
         out::line(format_args!("NOT served: {}: {}", v.name, v.error))?;

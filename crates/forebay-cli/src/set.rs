@@ -26,7 +26,7 @@ pub fn run(a: &args::Set) -> anyhow::Result<u8> {
     if changes {
         let server = Client::for_pool(&runtime_dir(), &a.pool)?;
         let mut server = server.ok_or_else(|| not_served(a))?;
-        // First what may be refused, so that nothing is half done.
+        // The requests that may be refused come first, so that nothing is done by half.
         if of_volumes && a.volume.is_some() {
             server.set_volume(a.volume.as_deref(), &VolumeChange::default())?;
         }
@@ -88,9 +88,7 @@ fn show(a: &args::Set, status: &ServerStatus, changed: bool) -> anyhow::Result<(
     out::line(match (changed, served) {
         (true, _) => "\nset, until the pool is served again",
         (false, true) => "\nin effect until the pool is served again",
-        (false, false) => {
-            "\nnot served: with these forebay serve begins, unless it is told otherwise"
-        }
+        (false, false) => "\nnot served: these are the defaults of forebay serve",
     })?;
     Ok(())
 }
@@ -109,7 +107,7 @@ fn pool_table(o: &OptionsInfo) -> Table {
 }
 
 fn volume_table(volumes: &[&VolumeInfo]) -> Table {
-    // A pool in memory has no choice.
+    // A pool in memory has no such option.
     let on_disk = volumes.iter().any(|v| v.durable.is_some());
     let titles = ["volume", "<mode", "bypass-limit", "<when-full", "<durable"];
     let columns = titles.len() - usize::from(!on_disk);

@@ -50,8 +50,8 @@ pub fn sleep_until(end: Instant, interrupt: &Interrupt) {
     }
 }
 
-/// The server's answer, or what a read-only look finds.  A process that has the
-/// pool but does not answer may be about to: one that starts or stops.
+/// Returns the server's answer, or the result of a read-only look.  A process that has the pool but
+/// does not answer may be starting or stopping.
 pub fn of_pool(path: &Path) -> anyhow::Result<ServerStatus> {
     of_pool_by(path, &|| Client::for_pool(&runtime_dir(), path))
 }
@@ -61,7 +61,7 @@ pub fn of_pool_within(path: &Path, patience: Duration) -> anyhow::Result<ServerS
     of_pool_by(path, &|| Client::for_pool_within(&runtime_dir(), path, patience))
 }
 
-/// The server's answer; `None`: nobody serves it.
+/// Asks the server.  `None`: nobody serves the pool.
 pub fn asked(path: &Path, patience: Duration) -> forebay_server::Result<Option<ServerStatus>> {
     let client = Client::for_pool_within(&runtime_dir(), path, patience)?;
     client.map(|mut c| c.status()).transpose()
@@ -75,8 +75,8 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
     loop {
         match ask().and_then(|client| client.map(|mut c| c.status()).transpose()) {
             Ok(Some(status)) => return Ok(status),
-            Ok(None) => {}
-            // It ended just then.
+            Ok(None) => tell_of_lost(path),
+            // The server has just ended.
             Err(e) if e.exit_code() == 13 => {}
             // A copy can be examined while the pool is served.
             Err(e @ forebay_server::Error::OtherPool { .. }) => {
@@ -99,6 +99,17 @@ fn of_pool_by(path: &Path, ask: &Ask<'_>) -> anyhow::Result<ServerStatus> {
     }
 }
 
+/// Another pool than what is at the path now may be served there still.
+fn tell_of_lost(path: &Path) {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    if let Some((mut client, trouble)) = Client::of_lost(&runtime_dir(), path, PATIENCE) {
+        let pid = client.status().map(|served| served.pool.pid).unwrap_or_default();
+        out::warn(format_args!(
+            "forebay: note: process {pid} serves another pool that had this path: {trouble}"
+        ));
+    }
+}
+
 /// The state of the maps of a pool that nobody serves, as their server would report it.
 fn maps(pool: &Pool) -> Option<ServiceStatus> {
     let service = match MapService::start(pool, &runtime_dir(), true, &mut |_| {}) {
@@ -118,14 +129,14 @@ fn maps(pool: &Pool) -> Option<ServiceStatus> {
     for m in of(&status.details["maps"]).into_iter().flatten().filter(|m| m.frames_used > 0) {
         let (map, files, at) = (m.map, m.files, out::quoted(pool.path()));
         status.trouble.push(format!(
-            "map {map}: {files} files lack what it has of them since a crash: forebay map list {at} \
-             names them, forebay map recover {at} writes it back"
+            "map {map}: {files} files lack pages that a crash left in it: forebay map list {at} \
+             names them, forebay map recover {at} writes the pages back"
         ));
     }
     Some(status)
 }
 
-/// Per second, between two looks.
+/// Rates per second between two looks.
 struct Rates {
     writes: f64,
     written: u64,
@@ -163,10 +174,10 @@ fn print(a: &args::Status, s: &ServerStatus, rates: Option<&Rates>) -> anyhow::R
     out::line(text(s, rates))
 }
 
-/// The advice for a static volume whose eras should begin anew.
+/// Advises to let the eras of a static volume begin anew, once many are used.
 pub fn eras_text(percent: u32) -> Option<String> {
     (percent >= ERAS_WARN_PERCENT).then(|| {
-        format!("{percent} % of its eras are used: drain it, detach it and attach it, and it begins anew; at 100 % it takes no write")
+        format!("{percent} % of its eras are used; at 100 % it takes no write. Drain it, detach it and attach it: an empty volume starts over")
     })
 }
 
@@ -209,7 +220,7 @@ fn medium_lines(m: &MediumStatus) -> Vec<String> {
 fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
     let s = &served.pool;
     let mut lines = vec![
-        format!("pool      {} ({})", printable(&s.media.path.to_string_lossy()), s.uuid),
+        format!("pool      {} ({})", out::quoted(&s.media.path), s.uuid),
         format!("media     {}", media_text(&s.media)),
         format!("opened    {}", s.recovery),
         format!(
@@ -252,6 +263,10 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
             s.counters.waits_space,
         ),
     ];
+    lines.extend(s.file_trouble.iter().map(|found| {
+        let state = if found.what.is_loss() { "LOST" } else { "MOVED" };
+        format!("{state:9} {}", printable(&found.to_string()))
+    }));
     lines.extend(s.medium.iter().flat_map(medium_lines));
     lines.retain(|line| !line.is_empty());
     lines.extend(s.held_by_detached.as_ref().map(|held| format!("full      {held}")));
@@ -272,7 +287,8 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
     }
     for service in &served.services {
         let name = printable(&service.name);
-        lines.push(format!("{:9} {} at {name}", service.kind, service.summary));
+        let summary = printable(&service.summary);
+        lines.push(format!("{:9} {summary} at {name}", service.kind));
     }
     lines.push(String::new());
     lines.push(match s.volumes.is_empty() {

@@ -17,7 +17,7 @@ use ratatui::Frame;
 
 use crate::{args, log, status, units, volume};
 
-/// Looks kept for the curves.
+/// The number of looks that the curves show.
 const HISTORY: usize = 240;
 
 /// Changes between two looks, per second.
@@ -82,7 +82,7 @@ impl View {
     }
 }
 
-/// In a few words; a counter is told by how much it rises.
+/// Lists figures in a few words.  For a counter, the figure is its increase per second.
 fn figures(old: Option<&ServiceStatus>, new: &ServiceStatus, seconds: f64) -> String {
     let text = |f: &Figure| match f.name.strip_suffix("_total") {
         None => format!("{} {}", f.name, f.value),
@@ -267,7 +267,7 @@ fn draw_logs(frame: &mut Frame, area: Rect, s: &PoolStatus) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered()), area);
 }
 
-/// Two lines each: next to each other a terminal of 80 columns would not have the figures.
+/// Draws two lines for each service: one line would be too long for 80 columns.
 fn draw_services(frame: &mut Frame, area: Rect, view: &View) {
     let lines = view.services.iter().zip(&view.figures).flat_map(|(s, figures)| {
         let color = if s.trouble.is_empty() { Color::Reset } else { Color::Red };
@@ -310,7 +310,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::Terminal;
 
-    /// Drawn in any size without a panic, and the pool's name is on it.
+    /// The screen is drawn in any size without a panic, and shows the pool's name.
     #[test]
     fn draws_in_any_size() {
         let dir = std::env::temp_dir().join(format!("forebay-top-{}", std::process::id()));

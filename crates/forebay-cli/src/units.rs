@@ -46,7 +46,7 @@ pub fn chunk_sizes() -> String {
     format!("a power of two from {least} to {most}")
 }
 
-/// As [`parse_size`] takes it: a whole number of the largest unit.
+/// Writes a size as [`parse_size`] takes it: a whole number of the largest unit.
 pub fn size(bytes: impl Into<u64>) -> String {
     let bytes = bytes.into();
     match bytes.trailing_zeros() {
@@ -76,7 +76,7 @@ pub fn parse_slots(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A clock can be moved on by so much, and nobody waits longer.
+/// The longest time.  It can be added to a clock, and nobody waits longer.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// A time from "2", "100us", "500ms", "1.5s", "5m", "1h"; a bare number is seconds.
@@ -126,7 +126,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// A count with its thousands apart.
+/// Writes a count with groups of three digits.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();

@@ -21,11 +21,12 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         origin: a.origin.clone(),
         block_size: a.block_size.unwrap_or(0),
         origin_by_name: a.origin_by_name,
+        accept_pool: a.accept_pool,
         placed: a
             .static_bytes
             .map(|share_bytes| Placed { share_bytes, flush_every: a.flush_every }),
     });
-    // Closed in order either way, so that the pool is clean afterwards.
+    // The pool is closed in order either way, so that it is clean afterwards.
     pool.close()?;
     let added = added?;
     if a.json.json {
@@ -36,7 +37,7 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         "volume {}: {} on {}, logical block {}",
         added.name,
         units::bytes(added.size_bytes),
-        a.origin.display(),
+        out::quoted(&a.origin),
         added.block_size,
     ))?;
     if added.static_bytes > 0 {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: whatever is wrong with what the command is given, it exits with the
-//! documented code, says what is wrong with what and how to go on, and changes
-//! nothing.  Method: a table; each row prepares a directory, runs the command
-//! there, and names the exit code and words of the message; all files of the
-//! directory are compared before and after.
+//! Goal: whatever is wrong with what the command is given, it exits with the documented code, says
+//! what is wrong with what and how to go on, and changes nothing.  Method: a table.  Each row
+//! prepares a directory, runs the command there, and names the exit code and words of the message.
+//! All files of the directory are compared before and after.
 
 mod common;
 
@@ -16,10 +15,10 @@ use common::{crc32c, Bench};
 struct Case {
     name: &'static str,
     prepare: fn(&Bench),
-    /// Split at spaces.
+    /// The command line, which is split at spaces.
     command: &'static str,
     code: i32,
-    /// All in the message.
+    /// Texts that must all be in the message.
     says: &'static [&'static str],
 }
 
@@ -635,7 +634,7 @@ fn content(b: &Bench) -> BTreeMap<String, Content> {
                 directories.push(path);
                 all.insert(name, None);
             } else {
-                // None: a link to nothing.
+                // None: a dangling link.
                 all.insert(name, fs::read(&path).ok());
             }
         }
@@ -643,8 +642,8 @@ fn content(b: &Bench) -> BTreeMap<String, Content> {
     all
 }
 
-/// A good pool that was opened for writing has another superblock than before,
-/// and is closed cleanly; nothing else of it may change.
+/// Whether a file is unchanged.  A good pool that was opened for writing and closed cleanly may
+/// have a different superblock, and nothing else may change.
 fn same(b: &Bench, name: &str, before: &Content, after: Option<&Content>) -> bool {
     const AFTER_SUPERBLOCKS: usize = 2 * COPY_AT;
     match (before, after) {
@@ -760,7 +759,7 @@ fn an_origin_of_no_volume_is_refused() {
     }
 }
 
-/// A limit is an error as any other, and no sudden end.
+/// A limit causes an ordinary error, and not a sudden end.
 #[test]
 fn a_limit_on_files_is_told() {
     let b = Bench::new();
@@ -773,8 +772,8 @@ fn a_limit_on_files_is_told() {
     assert!(told.contains("pool") && told.contains("too large"), "{told}");
 }
 
-/// As under TasksMax= of a unit: work that fits on fewer threads succeeds, and the rest fails
-/// with an ordinary error.
+/// The limit is like TasksMax= of a unit.  Work that fits on fewer threads succeeds, and other work
+/// fails with an ordinary error.
 #[test]
 fn a_limit_on_threads_is_no_sudden_end() {
     let b = Bench::new();

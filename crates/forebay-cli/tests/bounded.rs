@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: nothing that a client does, nor a reader of the log that stopped, makes the server
-//! take memory or time without a bound. Method: clients that announce much and send nothing,
-//! that ask for much and take nothing, and that cause a line of the log each; a standard error
-//! that is full from the start.
+//! Goal: nothing that a client does makes the server take memory or time without a bound, nor does
+//! a reader of the log that stopped.  Method: clients that announce much and send nothing, that ask
+//! for much and take nothing, and that cause a line of the log each.  In another case the standard
+//! error is full from the start.
 
 mod common;
 
@@ -17,7 +17,7 @@ use common::Bench;
 const MOST: u32 = 32 << 20;
 const CLIENTS: usize = 24;
 
-/// A pool with a volume v of 64 MiB.
+/// Makes a pool with a volume v of 64 MiB.
 fn large() -> Bench {
     let b = Bench::new();
     b.make_pool();
@@ -27,14 +27,14 @@ fn large() -> Bench {
     b
 }
 
-/// Memory of the process that is no file's, in MiB.
+/// The anonymous memory of the process in MiB.
 fn resident(served: &Served) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", served.process.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
 }
 
-/// The most that it was in some time.
+/// The most anonymous memory within some time.
 fn most_resident(served: &Served, time: Duration) -> u64 {
     let start = Instant::now();
     let mut most = 0;
@@ -118,7 +118,7 @@ fn a_volume_whose_origin_hangs_leaves_memory_for_others() {
     assert!(start.elapsed() < Duration::from_secs(15), "it waited {:?}", start.elapsed());
 }
 
-/// Ends with the test.
+/// A process that is killed at the end of the test.
 struct Killed(std::process::Child);
 
 impl Drop for Killed {
@@ -138,10 +138,10 @@ fn a_log_that_nobody_reads_stops_nothing_and_is_bounded() {
     let mut command = Served::command(&b, "pool");
     command.stderr(Stdio::from(full));
     let mut served = Served::ready(&b, command).unwrap();
-    // The command has the other copy of the pipe's end no more, so that the log ends.
+    // The log ends because the command has no other copy of the pipe's end.
     for n in 0..400 {
         let mut client = Client::greeted(&served.socket).unwrap();
-        // By the old way, a name that is unknown is told to the log alone.
+        // With the old option a client asks for an unknown name, which only the log reports.
         client.option(1, format!("none-{n}-{}", "x".repeat(90)).as_bytes()).unwrap();
         let _ = client.0.read(&mut [0]);
     }
@@ -154,7 +154,7 @@ fn a_log_that_nobody_reads_stops_nothing_and_is_bounded() {
     assert!(told[64 << 10..].len() < 4096, "what found no room was lost, or waited for");
 }
 
-/// The same with a reader: the log has the first lines, and the number of the others.
+/// With a reader, the log has the first lines and the number of the others.
 #[test]
 fn a_flood_of_lines_is_cut_and_counted() {
     let b = large();

@@ -176,7 +176,7 @@ fn a_pool_from_creation_to_drain() {
     assert_eq!(json(&b, &["volume", "list", "pool"]), Value::Array(vec![]));
 }
 
-/// One more than a pool can hold.
+/// A pool refuses one volume more than it can hold.
 #[test]
 fn the_65th_volume_is_told_the_limit_and_the_way_out() {
     let b = Bench::new();
@@ -208,7 +208,7 @@ fn the_65th_volume_is_told_the_limit_and_the_way_out() {
 fn dump_finds_every_version_of_a_block() {
     let b = Bench::new();
     b.make_volume();
-    // All in one open chunk, which is not reused: all three stay readable.
+    // All three versions are in one open chunk, which is not reused, so they stay readable.
     b.write_all_to_volume(&[(4096, &[1; 4096]), (4096, &[2; 4096]), (4096, &[3; 4096])]);
     let superblock = json(&b, &["dump", "superblock", "pool"]);
     assert_eq!(superblock["clean"], true);
@@ -336,12 +336,13 @@ fn benchmarks_print_what_they_measured() {
         assert!(row["groups_per_s"].as_f64().unwrap() > 0.0, "{ssd}");
         assert!(row["written_bytes"].as_f64().unwrap() >= 4096.0, "{ssd}");
     }
-    // One alone: a write of a header and a page, and now and then the array of a closed chunk.
+    // A single append is a write of a header and a page.  Sometimes the array of a closed chunk
+    // follows.
     assert!(ssd["rows"][0]["writes"].as_f64().unwrap() >= 1.0, "{ssd}");
     assert_eq!(fs::read_dir(disk.directory()).unwrap().count(), 0, "litter");
 }
 
-/// The whole demo, short: it verifies itself, and says so.
+/// A short run of the whole demo.  The demo verifies itself and reports the result.
 #[test]
 fn the_demo_loses_nothing() {
     let b = Bench::new();
@@ -369,4 +370,49 @@ fn the_demo_loses_nothing() {
     }
     assert!(fs::read_to_string(directory.join("latency.svg")).unwrap().contains("<svg"));
     assert!(!directory.join("origin-speed.img").exists(), "litter");
+}
+
+/// As of a guest that keeps a pool on its disk: made there before the volume, and after it.
+#[test]
+fn a_pool_inside_a_volume_is_content() {
+    let b = Bench::new();
+    b.make_pool();
+    b.run_ok(&["create", "disk", "--size", "16M"]);
+    b.run_ok(&["volume", "add", "pool", "v", "disk", "--accept-pool"]);
+    b.write_to_volume(0, &fs::read(b.path("disk")).unwrap()[..8192]);
+    b.run_ok(&["drain", "pool"]);
+    // By the header, which is the same, and not by what the option has left.
+    b.write_to_volume(1 << 20, &[7; 4096]);
+    b.run_ok(&["drain", "pool"]);
+    let inner = b.run(&["status", "disk"]);
+    assert!(inner.code == Some(0), "{inner:?}");
+    assert_eq!(fs::read(b.path("disk")).unwrap()[1 << 20..(1 << 20) + 4096], [7; 4096]);
+}
+
+/// By either superblock, on each medium, for each kind of volume.
+#[test]
+fn a_volume_in_front_of_another_pool_is_refused() {
+    for (medium, first_lost) in [("memory", false), ("memory", true), ("ssd", false), ("ssd", true)]
+    {
+        let b = if medium == "ssd" { Bench::on_disk() } else { Bench::new() };
+        b.run_ok(&["create", "pool", "--size", "32M", "--static", "4M"]);
+        b.run_ok(&["create", "other", "--size", "16M", "--medium", medium]);
+        if first_lost {
+            b.edit("other", |bytes| bytes[..512].fill(0));
+        }
+        let before = fs::read(b.path("other")).unwrap();
+        let uri = format!("file://{}", b.path("other").display());
+        for origin in ["other", &uri] {
+            for kind in [&[][..], &["--static", "1M"]] {
+                let out = b.run(&[&["volume", "add", "pool", "w", origin][..], kind].concat());
+                assert_eq!(out.code, Some(12), "{medium} {origin} {kind:?}: {out:?}");
+                for word in ["other: holds a Forebay pool", "nothing was written", "--accept-pool"]
+                {
+                    assert!(out.stderr.contains(word), "{medium} {origin} {kind:?}: {out:?}");
+                }
+            }
+        }
+        assert_eq!(fs::read(b.path("other")).unwrap(), before, "{medium}");
+        assert!(b.run_ok(&["volume", "list", "pool"]).stdout.contains("no volumes"));
+    }
 }

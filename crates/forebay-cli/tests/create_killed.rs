@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: killed or told to end at any point, `create` leaves no file, or a
-//! whole pool; and of media that was there, what was there, a whole new pool
-//! (only if it was told to force), or media that is never taken for a pool.
+//! Goal: killed or told to end at any point, `create` leaves no file, or a whole pool.  Media that
+//! was there keeps what it had, or has a whole new pool (only if `create` was told to force), or is
+//! never taken for a pool.
 //! Method: kill it after times spread over its whole run.
 
 mod common;
@@ -32,7 +32,7 @@ fn at_any_time(words: &[&str], prepare: impl Fn(&Bench), judge: impl Fn(&Bench))
             let mut child =
                 (b.command(words)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(whole * n / TRIES);
-            // It may have ended: then there is nobody to kill.
+            // The process may have ended already, and then there is nothing to kill.
             kill_process(Pid::from_child(&child), signal).ok();
             child.wait().unwrap();
             judge(&b);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: an origin that lacks acknowledged writes says so without its pool, whoever asks;
-//! only the pool that holds them may have it, and every refusal names a way out that works.
+//! Goal: an origin that lacks acknowledged writes says so without its pool, whoever asks.  Only the
+//! pool that holds the writes may have the origin, and every refusal names a way out that works.
 //!
-//! Method: the table of docs/manual/origins.md, row by row, with the command, for an origin that
-//! bears its mark itself and for one whose mark is a file; then what else may become of
-//! marks: servers that are killed, exports, loop devices, hostile bytes, no room for one.
+//! Method: the table of docs/manual/origins.md, row by row, with the command.  An origin bears its
+//! mark itself, or its mark is a file.  Then what else may become of marks: servers that are
+//! killed, exports, loop devices, hostile bytes, no room for one.
 
 mod common;
 
@@ -18,13 +18,13 @@ use common::{Bench, Output};
 use forebay::{AttachOptions, Pool, PoolOptions};
 use forebay_test::Loop;
 
-/// The place of a dirty origin, whose pool may hold block 0.
+/// An origin that may lack block 0, which its pool holds.
 struct Case {
     b: Bench,
     place: &'static str,
 }
 
-/// A file that has attributes, and one that has none, as far as the system has such places.
+/// An origin that is a file with attributes, and one without, if the system has such places.
 fn cases() -> Vec<Case> {
     let attribute = Bench::on_disk();
     attribute.make_volume();
@@ -97,7 +97,7 @@ fn the_cache_is_lost() {
         case.b.run_ok(&["volume", "add", "pool", "v", "origin"]);
         case.dirty(2);
         case.drained(&["drain", "pool"], 2);
-        // The pool comes back, with what was given up.
+        // The pool returns with the data that was given up.
         fs::rename(case.b.path("gone"), case.b.path("pool")).unwrap();
         case.refused(6, &["drain", "pool"], &["whose mark is gone", "--accept-mark", "--discard"]);
         case.b.run_ok(&["volume", "remove", "pool", "v", "--discard"]);
@@ -117,7 +117,7 @@ fn an_older_copy_of_the_pool() {
             fs::copy(case.b.path(copy), case.b.path("pool")).unwrap();
             let says = ["older copy of the one that marked the origin", "accept-loss"];
             case.refused(6, &["drain", "pool"], &says);
-            // However often it was opened since.
+            // The copy is refused however often it was opened since.
             for name in ["a", "b", "c"] {
                 case.b.write(name, &[0; 4096]);
                 case.b.run_ok(&["volume", "add", "pool", name, name]);
@@ -127,7 +127,7 @@ fn an_older_copy_of_the_pool() {
         }
         fs::copy(case.b.path("newest"), case.b.path("pool")).unwrap();
         case.drained(&["drain", "pool"], 2);
-        // Its content was drained long ago.
+        // The content of this copy was drained long ago.
         fs::copy(case.b.path("older"), case.b.path("pool")).unwrap();
         case.refused(6, &["drain", "pool"], &["whose mark is gone"]);
         // A copy that holds nothing loses nothing.
@@ -153,7 +153,7 @@ fn a_pool_that_an_origin_waits_for_is_not_formatted() {
     for case in cases() {
         case.dirty(1);
         let before = fs::read(case.b.path("pool")).unwrap();
-        let says = ["is marked", "drain the pool first", "accept-loss"];
+        let says = ["waits for it", "forebay drain", "accept-loss"];
         case.refused(14, &["create", "pool", "--force"], &says);
         assert!(fs::read(case.b.path("pool")).unwrap() == before);
         case.drained(&["drain", "pool"], 1);
@@ -186,7 +186,7 @@ fn the_mark_is_lost_or_damaged() {
         remove_mark(&case);
         case.refused(6, &["drain", "pool"], &["whose mark is gone", "--accept-mark"]);
         case.drained(&["drain", "pool", "--accept-mark"], 1);
-        // The remains of another's mark.
+        // The origin has damaged remains of another pool's mark.
         set_mark(&case, &[0xff; 1500]);
         case.status(5);
         case.refused(6, &["drain", "pool"], &["cannot be read"]);
@@ -196,7 +196,7 @@ fn the_mark_is_lost_or_damaged() {
     }
 }
 
-/// Each life of a name counts its marks for itself.
+/// A volume that was removed and added again counts its marks from the start.
 #[test]
 fn a_copy_from_before_the_volume_was_removed_and_added() {
     for case in cases() {
@@ -283,8 +283,8 @@ fn set_mark(case: &Case, bytes: &[u8]) {
     rustix::fs::fsetxattr(&file, "user.forebay", bytes, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// The state after a crash before the mark's removal, by a version whose marks did not state
-/// the last number.
+/// Makes the state after a crash before the removal of a mark, by a version whose marks did not
+/// state the last number.
 fn left_over(case: &Case, mark: &[u8]) {
     set_mark(case, mark);
     edit_mark(case, |mark| drop(mark.as_object_mut().unwrap().remove("exact")));
@@ -340,7 +340,7 @@ impl Marked {
     }
 }
 
-/// One marking in each period from clean to clean.
+/// The server marks once in each period in which the origin lacks data.
 #[test]
 fn a_server_marks_before_it_answers_and_a_drain_beside_it_takes_it_away() {
     for case in cases() {
@@ -376,7 +376,7 @@ fn modes_that_keep_nothing_in_the_pool_mark_nothing() {
             case.status(0);
         }
         for case in cases() {
-            // Cached data is marked until it is drained.
+            // The mark stays until cached data is drained.
             case.dirty(1);
             let served = Marked::start(&case.b, &[mode]);
             served.write(2);
@@ -389,7 +389,7 @@ fn modes_that_keep_nothing_in_the_pool_mark_nothing() {
     }
 }
 
-/// Reads set none, and heed one.
+/// Reads set no mark, and are refused by one.
 #[test]
 fn a_pool_that_is_only_read_marks_nothing() {
     for case in cases() {
@@ -425,7 +425,7 @@ struct Far {
 }
 
 impl Far {
-    /// None, and said so: there is no nbdkit.
+    /// None: nbdkit is missing, which is reported.
     fn start() -> Option<Far> {
         let b = Bench::on_disk();
         b.write("disk", &[0; 1 << 20]);
@@ -477,7 +477,7 @@ fn an_export_is_marked_by_a_file_under_a_running_server() {
     assert!(text.contains("as far as this host knows"), "{text}");
     served.write(1);
     assert_eq!(far.status(), 14);
-    // By nothing but its URI, and with a password in that or without.
+    // The mark names only the URI, without the password that it may contain.
     let marks = fs::read_dir(b.path("state/marks")).unwrap();
     let marks: Vec<_> =
         marks.map(|e| e.unwrap()).filter(|e| e.file_type().unwrap().is_file()).collect();
@@ -531,7 +531,7 @@ fn without_room_for_a_mark_it_is_not_attached() {
     let _ = without_attributes();
 }
 
-/// A loop device is its file's, and the file its.
+/// A mark on a loop device is one on its file, and the reverse.
 #[test]
 fn a_loop_device_and_its_file_are_one_origin() {
     let b = Bench::on_disk();
@@ -562,7 +562,7 @@ fn a_loop_device_and_its_file_are_one_origin() {
 
 // --- what a hostile user found ---------------------------------------------------------
 
-/// Through the library, where marks are in the bench's directory; it stays marked.
+/// Writes through the library, with the directory of marks in the bench.  The origin stays marked.
 fn written(b: &Bench, pool: &str, n: u8) {
     let state = AttachOptions { state: Some(b.path("state")), ..Default::default() };
     let pool = Pool::open(&b.path(pool), &PoolOptions::default()).unwrap();
@@ -601,7 +601,7 @@ fn an_export_is_one_origin_however_its_uri_is_written() {
         let out = b.run(&["volume", "add", "other", "v", uri]);
         assert!(out.code == Some(6) && out.stderr.contains("may lack writes"), "{uri}: {out:?}");
     }
-    // Under any of them it is the volume's.
+    // Each spelling of the URI leads to the origin of the volume.
     b.run_ok(&["drain", "pool", "--origin", &format!("v={}", others[7])]);
     for uri in &others {
         assert_eq!(b.run(&["origin", "status", uri]).code, Some(0), "{uri}");
@@ -609,7 +609,7 @@ fn an_export_is_one_origin_however_its_uri_is_written() {
     assert_eq!(fs::read(b.path("disk")).unwrap()[..4096], [1; 4096]);
 }
 
-/// The refusal's way out works: it names the export, and not what that is known by.
+/// The way out in the refusal works: it names the URI of the export, and not its internal identity.
 #[test]
 fn a_pool_that_an_export_waits_for_is_not_formatted() {
     let Some(far) = Far::start() else { return };
@@ -622,7 +622,7 @@ fn a_pool_that_an_export_waits_for_is_not_formatted() {
     b.run_ok(&["create", "pool", "--force"]);
 }
 
-/// Whatever the order was, the next attach finds the volume's origin.
+/// After any refused attach the next attach finds the volume's origin.
 #[test]
 fn a_refused_attach_leaves_the_record_as_it_was() {
     let b = Bench::on_disk();
@@ -638,7 +638,7 @@ fn a_refused_attach_leaves_the_record_as_it_was() {
     assert!(out.code == Some(6) && out.stderr.contains("of pool"), "{out:?}");
     assert_eq!(b.run_ok(&["volume", "list", "pool", "--json"]).stdout, before);
 
-    // As large as it was, too.
+    // The recorded size is unchanged too.
     let case = Case { b, place: "origin" };
     let (b, mark) = (&case.b, get_mark(&case));
     remove_mark(&case);
@@ -651,7 +651,7 @@ fn a_refused_attach_leaves_the_record_as_it_was() {
     case.drained(&["drain", "pool", "--accept-changed-origin"], 1);
 }
 
-/// The volume is gone, so that no drain is the way out.
+/// The volume no longer exists, so the way out is not a drain.
 #[test]
 fn a_volume_that_was_discarded_is_told_as_that() {
     let case = Case { b: Bench::on_disk(), place: "origin" };
@@ -663,8 +663,8 @@ fn a_volume_that_was_discarded_is_told_as_that() {
     assert!(!out.stderr.contains("drain it"), "{out:?}");
 }
 
-/// The kernel keeps such a device as long as it is used, and a file that is deleted as long
-/// as the device; both go with the server.
+/// The kernel keeps such a device while it is used, and a deleted file while the device exists.
+/// Both disappear with the server.
 #[test]
 fn a_loop_device_whose_file_is_deleted_is_not_complete() {
     let b = Bench::on_disk();
@@ -691,7 +691,7 @@ fn a_loop_device_whose_file_is_deleted_is_not_complete() {
     pool.close().unwrap();
 }
 
-/// The mark says how much may be missing of the origin as it is now.
+/// The mark states how much of the present origin may be missing.
 #[test]
 fn an_origin_that_has_grown_may_lack_more() {
     let case = Case { b: Bench::on_disk(), place: "origin" };
@@ -709,7 +709,8 @@ fn an_origin_that_has_grown_may_lack_more() {
     case.status(0);
 }
 
-/// The drain says that it is not complete, and so does the origin afterwards, without the pool.
+/// The drain reports that the origin is not complete, and so does the origin's status without the
+/// pool.
 #[test]
 fn an_origin_that_has_lost_its_end_stays_marked() {
     let case = Case { b: Bench::on_disk(), place: "origin" };
@@ -727,13 +728,13 @@ fn an_origin_that_has_lost_its_end_stays_marked() {
     case.status(14);
     case.refused(6, &["drain", "pool"], &["has 524288 bytes"]);
     case.status(14);
-    // With a backup of its end it is what it was.
+    // A backup of the lost end restores the origin.
     origin.set_len(1 << 20).unwrap();
     b.run_ok(&["drain", "pool"]);
     case.status(0);
 }
 
-/// A crash leaves a mark on an origin that is complete; no volume is left that takes it away.
+/// A crash leaves a mark on a complete origin, and there is no volume left that could remove it.
 #[test]
 fn a_volume_that_is_removed_by_its_number_takes_its_mark_along() {
     let case = Case { b: Bench::on_disk(), place: "origin" };

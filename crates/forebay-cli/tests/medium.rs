@@ -100,7 +100,7 @@ fn a_run_is_written_and_compared() {
     assert!(report["round_trip_us"].as_u64().unwrap() > 0, "{report}");
     assert!(b.run(&verify).stdout.contains("nobody had cut the power"));
 
-    // What the run has written is content too.
+    // The data of the run counts as content too.
     let again = b.run(&write);
     assert_eq!(again.code, Some(12));
     assert!(again.stderr.contains("media-test; nothing was written"), "{}", again.stderr);
@@ -108,7 +108,8 @@ fn a_run_is_written_and_compared() {
     assert_eq!(json(&b, 17, &verify)["blocks"], 255);
     let disk = fs::File::options().write(true).open(b.path("disk")).unwrap();
     disk.write_all_at(&[0x55; 160 * 4096], 64 * 4096).unwrap();
-    // What was there before it was overwritten was no blank disk: old content is lost content.
+    // The disk was not blank before the run overwrote it: a block with that older content has lost
+    // a write.
     let report = json(&b, 11, &verify);
     assert_eq!(report["verdict"], "lost");
     let example = &report["examples"][0];
@@ -148,8 +149,8 @@ fn a_test_that_cannot_be_is_refused() {
     assert!(fs::read(b.path("disk")).unwrap().iter().all(|byte| *byte == 0));
 }
 
-/// Nobody cuts the power, and nobody says so: a writer that is killed, one whose session ends, and
-/// one whose receiver goes away.  None of them is a disk that has kept its word.
+/// Nobody cuts the power and nobody says so.  A writer is killed, the session of one ends, and the
+/// receiver of one ends.  None of these proves that a disk keeps its promise.
 #[test]
 fn a_disk_that_never_lost_power_has_kept_nothing() {
     use rustix::process::{kill_process, Pid, Signal};
@@ -171,7 +172,7 @@ fn a_disk_that_never_lost_power_has_kept_nothing() {
         loop {
             let report = json(&b, 17, &verify);
             assert_eq!(report["verdict"], "inconclusive");
-            // The receiver notes the end of a connection when it gets to it.
+            // The receiver notes the end of a connection with a delay.
             if report["end"] == end {
                 break;
             }
@@ -179,7 +180,7 @@ fn a_disk_that_never_lost_power_has_kept_nothing() {
         }
         fs::remove_dir_all(b.path("runs")).unwrap();
     }
-    // The receiver goes away: the disk has to say it.
+    // The receiver ends, so the evidence must come from the disk.
     let receiver = Receiver::start(&b);
     fs::File::create(b.path("disk")).unwrap().set_len(2 << 20).unwrap();
     let words = ["media-test", "disk", "--server", &*receiver.1, "--time", "60s"];
@@ -191,7 +192,7 @@ fn a_disk_that_never_lost_power_has_kept_nothing() {
     assert_eq!((&report["verdict"], &report["end"]), (&"inconclusive".into(), &"uncut".into()));
 }
 
-/// Waits until a run has so many steps, and gives its file.
+/// Waits until a run has that many steps, and returns its file.
 fn steps_come(b: &Bench, steps: u64) -> String {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
@@ -208,7 +209,7 @@ fn steps_come(b: &Bench, steps: u64) -> String {
     }
 }
 
-/// What lies between the places that are looked at to name it is content as well.
+/// Content between the places that are read to identify it counts too.
 #[test]
 fn content_between_the_places_is_not_overwritten() {
     let b = Bench::new();
@@ -223,13 +224,13 @@ fn content_between_the_places_is_not_overwritten() {
     assert_eq!(out.code, Some(12), "{}", out.stderr);
     assert!(out.stderr.contains("(at byte 1056768)"), "{}", out.stderr);
     assert!(fs::read(b.path("disk")).unwrap() == before);
-    // Beyond what the run writes it stays, and is not looked for.
+    // Content after the range of the run stays and is not looked for.
     let size = [&words[..], &["--size", "1M", "--json"]].concat();
     assert_eq!(b.run(&size).code, Some(17));
     assert!(fs::read(b.path("disk")).unwrap()[1 << 20..] == before[1 << 20..]);
 }
 
-/// A disk that never saw the run has lost nothing of it.
+/// A disk that was not part of the run has lost nothing of it.
 #[test]
 fn another_disk_is_not_called_a_liar() {
     let b = Bench::new();
@@ -248,7 +249,7 @@ fn another_disk_is_not_called_a_liar() {
         let report = json(&b, 17, &verify);
         assert!(report["because"].as_str().unwrap().contains("another one"), "{report}");
     }
-    // One that has another run.
+    // This disk has another run.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     write("blank");
     let verify = ["media-test", "blank", "--server", &*receiver.1, "--verify", "--run", &*run];
@@ -299,7 +300,7 @@ fn refused_connections_are_told_less_and_less() {
     assert!((50..70).contains(&told), "{told} lines for 300 connections");
 }
 
-/// A pool that is written in groups; `None`: this directory is no place for one.
+/// Makes a pool that is written in groups.  `None`: this directory is not suitable.
 fn pool_in_groups(b: &Bench) -> Option<Value> {
     let words =
         ["create", "p", "--size", "16M", "--chunk-size", "64K", "--medium", "ssd", "--json"];

@@ -84,7 +84,7 @@ fn mistakes_in_the_configuration() {
     assert_eq!(out.code, Some(2), "{}", out.stderr);
     assert!(out.stderr.contains("x.toml: no volume w; add a table"), "{}", out.stderr);
 
-    // Nobody writes to the one, and the other does not end.
+    // Nobody writes to the FIFO, and /dev/zero does not end.
     let made = std::process::Command::new("mkfifo").arg(b.path("fifo.toml")).status().unwrap();
     assert!(made.success());
     for (config, told) in [("fifo.toml", "it is no file"), ("/dev/zero", "it is no file")] {

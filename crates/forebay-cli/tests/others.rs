@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: other users and processes cannot change what the command does: a server that is not
-//! the pool's, links in a directory of theirs, and processes that read the pool again and
+//! Goal: other users and processes cannot change what the command does.  They are a server that is
+//! not the pool's, links in a directory of theirs, and processes that read the pool again and
 //! again.  Method: the test makes each of them.
 
 mod common;
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use common::nbd::Served;
 use common::Bench;
 
-/// Ends with the test.
+/// A process that is killed at the end of the test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -30,7 +30,7 @@ impl Drop for Killed {
 const SOCKET: &str = "FOREBAY_TEST_FALSE_SERVER";
 const OTHER_USER: u32 = 61_859;
 
-/// Notes that it was asked.
+/// Accepts a connection and notes it.
 #[test]
 #[ignore = "a helper of the next test, as another user"]
 fn false_server() {
@@ -60,7 +60,7 @@ fn a_server_of_another_user_is_not_believed() {
     let told: serde_json::Value =
         serde_json::from_str(&b.run_ok(&["dump", "superblock", "pool", "--json"]).stdout).unwrap();
     let socket = run.join(format!("{}.sock", told["uuid"].as_str().unwrap()));
-    // It runs what is open, wherever that lies.
+    // The program runs from an open descriptor, because the other user may not reach its path.
     let mut command = Command::new("bash");
     command.args(["-c", "exec /proc/self/fd/0 \"$@\"", "bash", "--exact", "false_server"]);
     command.arg("--ignored").env(SOCKET, &socket).uid(OTHER_USER).gid(OTHER_USER);
@@ -102,7 +102,7 @@ fn refuses_to_serve(b: &Bench) {
     assert!(code == Some(9) && told.contains("chmod 700"), "{code:?} {told}");
 }
 
-/// A link to a directory of one's own is another user's to turn.
+/// Another user can change a link, even one to a directory of one's own.
 #[test]
 fn sockets_are_not_made_through_a_link_of_another_user() {
     let b = Bench::new();
@@ -118,7 +118,7 @@ fn sockets_are_not_made_through_a_link_of_another_user() {
     assert_eq!(fs::read_dir(b.path("private")).unwrap().count(), 0);
 }
 
-/// Every name that the command makes in a directory, taken by a link to what is precious.
+/// Each name that the command would make in the directory is a link to a valuable file.
 #[test]
 fn files_are_written_through_no_link() {
     let b = Bench::new();
@@ -142,7 +142,7 @@ fn files_are_written_through_no_link() {
     assert_eq!(left, 4, "nothing stays beside it");
 }
 
-/// A device such as /dev/null is everybody's; a FIFO or a socket has a reader.
+/// Others use a device such as /dev/null, and a FIFO or a socket has a reader.
 #[test]
 fn what_is_no_file_is_not_replaced() {
     let b = Bench::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Goal: the file of `serve --ready-file` is there only while its server can be reached, or was
-//! killed; the next start removes what a killed one left, and nothing that is not its own.
+//! killed.  The next start removes what a killed server left, and nothing that is not its own.
 //! Method: what may lie at the path, a start that is refused or not, and what lies there then.
 
 mod common;
@@ -14,8 +14,8 @@ use common::Bench;
 
 const READY: [&str; 2] = ["--ready-file", "ready"];
 
-/// Whatever is wrong with what is to be served, a process that waits for the file does not take a
-/// dead server for one that is ready.
+/// A process that waits for the file must not take a dead server for a ready one, whatever the
+/// reason for the refusal is.
 #[test]
 fn what_a_killed_server_left_is_gone_before_a_start_is_refused() {
     let b = Bench::new();
@@ -71,7 +71,7 @@ fn what_is_not_its_own_is_left() {
     assert!(b.path("empty").exists() && !b.path("nowhere").exists());
 }
 
-/// As another server's, whose operator took the first one for dead.
+/// Another server's operator took the first server for dead and replaced its file.
 #[test]
 fn a_file_that_took_its_place_is_left_at_the_end() {
     let b = Bench::new();

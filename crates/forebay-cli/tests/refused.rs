@@ -37,7 +37,7 @@ fn a_busy_pool_is_refused_and_its_holder_named() {
     assert_eq!(b.run(&["check", "pool"]).code, Some(0));
 }
 
-/// Options that have no effect together: who gives both expects one, and would not get it.
+/// These options have no effect together.  A user who gives both expects one.
 #[test]
 fn options_without_effect_together_are_refused_by_name() {
     let (serve, mount) = ("serve pool --read-only", "mount pool tree --read-only");
@@ -83,7 +83,7 @@ fn options_without_effect_together_are_refused_by_name() {
     fs::create_dir(b.path("tree")).unwrap();
     for (command, option) in pairs {
         let words: Vec<_> = command.split(' ').chain(option.split(' ')).collect();
-        // One that takes them serves until it is stopped.
+        // If the command accepts the options, it serves until it is stopped.
         let mut child = b.command(&words);
         child.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = child.spawn().unwrap();
@@ -98,7 +98,7 @@ fn options_without_effect_together_are_refused_by_name() {
         let name = option.split(' ').next().unwrap();
         assert!(told.contains(name) || told.contains("--volume"), "{command} {option}: {told}");
     }
-    // The mode of the command line is that of the default, and no option.
+    // The default mode is not an option that was given.
     b.run_ok(&["drain", "pool"]);
 }
 
@@ -125,7 +125,7 @@ fn a_reader_that_locks_an_origin_is_named() {
     for (path, mode) in [(b.path("."), 0o755), (b.path("origin"), 0o644)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
-    // Root's file, locked by somebody who may only read it.
+    // The file is root's, and a user who may only read it has locked it.
     let nobody = 61_857;
     let mut reader = Command::new("flock");
     reader.args(["-s", "-F", "origin", "sleep", "1000"]).current_dir(b.directory());
@@ -182,7 +182,7 @@ fn a_volume_that_holds_data_is_removed_only_when_told() {
     b.make_volume();
     b.write_to_volume(4096, &[7; 4096]);
     let out = b.run(&["volume", "remove", "pool", "v"]);
-    assert_ne!(out.code, Some(0));
+    assert_eq!(out.code, Some(12));
     assert!(out.stderr.contains("or discard what it holds"), "{}", out.stderr);
     assert_eq!(b.run(&["drain", "pool"]).code, Some(0));
     let origin = fs::read(b.path("origin")).unwrap();
@@ -196,8 +196,7 @@ fn a_volume_that_holds_data_is_removed_only_when_told() {
     assert!(origin[..4096].iter().all(|byte| *byte == 0));
 }
 
-/// As it was taken before.
-/// With neither name nor data that could be trusted.
+/// The volume has neither a name nor data that can be trusted.
 #[test]
 fn a_volume_without_a_good_record_is_removed_by_its_number() {
     let b = Bench::new();
@@ -212,7 +211,7 @@ fn a_volume_without_a_good_record_is_removed_by_its_number() {
         assert!(told.contains("#0"), "{words}: {told}");
     }
     let out = b.run(&["volume", "remove", "pool", "#0"]);
-    assert!(out.code == Some(4) && out.stderr.contains("volume #0: "), "{out:?}");
+    assert!(out.code == Some(12) && out.stderr.contains("volume #0: "), "{out:?}");
     for words in ["#2", "#64", "#", "#x"] {
         let out = b.run(&["volume", "remove", "pool", words]);
         assert!(out.code == Some(3) && out.stderr.contains("it has #0, w"), "{out:?}");
@@ -220,14 +219,14 @@ fn a_volume_without_a_good_record_is_removed_by_its_number() {
     b.run_ok(&["volume", "remove", "pool", "#0", "--discard"]);
     b.run_ok(&["volume", "remove", "pool", "#1"]);
     assert_eq!(b.run_ok(&["check", "pool", "--json"]).code, Some(0));
-    // The origin still lacks what it held.
+    // The origin still lacks the data that the volume held.
     let out = b.run(&["volume", "add", "pool", "v", "origin"]);
     assert!(out.code == Some(6) && out.stderr.contains("accept-loss origin"), "{out:?}");
     b.run_ok(&["origin", "accept-loss", "origin"]);
     b.run_ok(&["volume", "add", "pool", "v", "origin"]);
 }
 
-/// The cause and the way out of an origin that takes nothing.
+/// The error states the cause and the way out if an origin takes no writes.
 #[test]
 fn an_origin_without_space_is_told_as_that() {
     let b = Bench::new();
@@ -260,7 +259,7 @@ fn an_origin_without_space_is_told_as_that() {
     }
 }
 
-/// In both records of the volume v.
+/// Renames the volume v in both of its records.
 fn rename_on_media(b: &Bench, name: &str) {
     b.edit("pool", |bytes| {
         for record in [8192, 8448] {
@@ -283,7 +282,7 @@ fn says_no_controls(what: &str, out: &common::Output) {
     assert!(!bad && !told.contains("\nforged"), "{what}: {told:?}");
 }
 
-/// Names of a media that nobody can vouch for, and arguments.
+/// Such names come from damaged media and from arguments.
 #[test]
 fn control_characters_are_shown_and_do_nothing() {
     let b = Bench::new();

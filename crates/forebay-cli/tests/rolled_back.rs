@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: whatever states of a pool and of an origin meet, the pool gets the origin only if
-//! nothing that was acknowledged is missing then, and every refusal changes nothing and names
-//! a way out.
+//! Goal: whatever states of a pool and of an origin meet, the pool gets the origin only if nothing
+//! that was acknowledged is missing then.  Every refusal changes nothing and names a way out.
 //!
 //! Method: a pool and a file origin go through several periods; the state of each is kept at
 //! four moments.  Then each state of the pool, and of another pool, is drained to each state of
@@ -36,7 +35,7 @@ fn kept(b: &Bench) -> OriginState {
     OriginState { bytes: fs::read(b.path("origin")).unwrap(), mark: mark_of(b, "origin") }
 }
 
-/// In place: the file is the same one.
+/// Restores a state of the origin in place, so that the file is the same one.
 fn brought_back(b: &Bench, state: &OriginState) {
     fs::write(b.path("origin"), &state.bytes).unwrap();
     let file = fs::File::open(b.path("origin")).unwrap();
@@ -61,7 +60,7 @@ fn meets(b: &Bench, words: &[&str], code: i32, says: &str, what: &str) {
     }
 }
 
-/// Each state of the pool with each state of the origin.
+/// Each state of the pool meets each state of the origin.
 #[test]
 fn only_states_that_belong_together_meet() {
     let b = Bench::on_disk();
@@ -69,7 +68,7 @@ fn only_states_that_belong_together_meet() {
     b.write("another", &vec![0; 1 << 20]);
     let pool_now = || fs::read(b.path("pool")).unwrap();
     let (mut pools, mut origins) = (Vec::new(), Vec::new());
-    // Clean; marked; marked in a later period, block 1 being drained before; drained.
+    // The moments: clean; marked; marked in a later period, with block 1 drained before; drained.
     for moment in 0..4u8 {
         match moment {
             0 => {}
@@ -89,7 +88,7 @@ fn only_states_that_belong_together_meet() {
         (0, 0, same, "alone is complete"),
         (0, 1, 6, newer),
         (0, 2, 6, newer),
-        // It holds nothing, and claims nothing.
+        // This pool holds nothing and claims nothing.
         (0, 3, same, "alone is complete"),
         (1, 0, 6, gone),
         (1, 1, same, "alone is complete"),
@@ -99,7 +98,7 @@ fn only_states_that_belong_together_meet() {
         (2, 1, 6, older),
         (2, 2, same, "alone is complete"),
         (2, 3, 6, gone),
-        // A disk that was complete, brought back: as without Forebay.
+        // A complete disk was restored, which is as safe as without Forebay.
         (3, 0, same, "alone is complete"),
         (3, 1, 6, older),
         (3, 2, 6, older),
@@ -146,7 +145,7 @@ fn only_states_that_belong_together_meet() {
     meets(&b, &by_order, 6, "of pool", "another origin, which is marked");
 }
 
-/// The way out of an origin that is older: two orders, each of which says what it gives up.
+/// An older origin needs two orders, and each of them states what it gives up.
 #[test]
 fn an_older_origin_is_taken_by_two_orders() {
     let b = Bench::on_disk();
@@ -161,7 +160,7 @@ fn an_older_origin_is_taken_by_two_orders() {
     for words in ["forebay origin accept-loss", "--accept-mark", "newest state"] {
         assert!(out.stderr.contains(words), "{words}: {}", out.stderr);
     }
-    // A volume that is removed takes no mark of another state along.
+    // The removal of a volume leaves the mark of another state.
     fs::copy(b.path("pool"), b.path("copy")).unwrap();
     b.run_ok(&["volume", "remove", "copy", "v", "--discard"]);
     assert_eq!(b.run(&["origin", "status", "origin"]).code, Some(14));
@@ -172,7 +171,8 @@ fn an_older_origin_is_taken_by_two_orders() {
     assert_eq!((bytes[0], bytes[BLOCK]), (0, 2));
 }
 
-/// A state of the origin from within one attachment lacks what the pool has released since.
+/// A state of the origin from within one attachment lacks the pages that the pool has released
+/// since.
 #[test]
 fn a_state_from_before_destage_is_older() {
     let b = Bench::on_disk();
@@ -186,7 +186,7 @@ fn a_state_from_before_destage_is_older() {
             assert!(Instant::now() < end, "nothing is destaged");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Numbers take a part of the time alone.
+        // Numbers are reserved for a part of the time only.
         std::thread::sleep(Duration::from_millis(500));
     };
     volume.write_at(&[1; BLOCK], 0).unwrap();
@@ -194,7 +194,7 @@ fn a_state_from_before_destage_is_older() {
     let (older, older_pool) = (kept(&b), fs::read(b.path("pool")).unwrap());
     volume.write_at(&[2; BLOCK], BLOCK as u64).unwrap();
     destaged();
-    // As a kill leaves both.
+    // A kill leaves both in this state.
     let (newest, killed) = (kept(&b), fs::read(b.path("pool")).unwrap());
     volume.detach().unwrap();
     pool.close().unwrap();
@@ -213,7 +213,7 @@ fn a_state_from_before_destage_is_older() {
     assert_eq!(kept(&b).bytes[..2 * BLOCK], [[1; BLOCK], [2; BLOCK]].concat());
 }
 
-/// Marks of versions 1 and 2 say no last number: they are judged as they were.
+/// Marks of versions 1 and 2 state no last number, so they are judged by the least one.
 #[test]
 fn a_mark_of_a_version_before_says_the_least_number_alone() {
     let b = Bench::on_disk();
@@ -231,7 +231,7 @@ fn a_mark_of_a_version_before_says_the_least_number_alone() {
         let older = format!("forebay-mark {version} {crc:08x}\n{json}\n").into_bytes();
         brought_back(&b, &OriginState { mark: Some(older), ..state.clone() });
         assert_eq!(b.run(&["origin", "status", "origin"]).code, Some(14));
-        // Attached, it is of this version.
+        // After an attach the mark has the present version.
         b.write_to_volume(0, &[version; BLOCK]);
         assert!(mark_of(&b, "origin").unwrap().starts_with(b"forebay-mark 3 "));
     }
@@ -239,8 +239,8 @@ fn a_mark_of_a_version_before_says_the_least_number_alone() {
     assert_eq!(kept(&b).bytes[..BLOCK], [1; BLOCK]);
 }
 
-/// An option is for the origins that somebody has looked at: one that comes while the server
-/// runs is another by then, perhaps.
+/// The option applies to origins that somebody has examined.  An origin that appears while the
+/// server runs may be another one.
 #[test]
 fn what_is_accepted_is_there_when_the_server_starts() {
     let b = Bench::new();
@@ -266,7 +266,7 @@ fn what_is_accepted_is_there_when_the_server_starts() {
     assert!(told.contains("--accept-changed-origin"), "{told}");
     assert_eq!(server.stop(), Some(0));
     assert!(fs::read(b.path("origin")).unwrap() == [7; 1 << 20]);
-    // Whoever starts the server anew has looked.
+    // An operator who starts the server again has examined the origin.
     fs::rename(b.path("away"), b.path("origin")).unwrap();
     b.run_ok(&["drain", "pool"]);
     assert!(fs::read(b.path("origin")).unwrap()[..BLOCK] == [1; BLOCK]);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: forebay-serve@.service is one that systemd takes, and the server tells it when
-//! it is ready.  Method: a socket in systemd's place; `systemd-analyze verify`, which has
-//! to find a mistake too; and the server under the unit's own limits, as far as setpriv
-//! and prlimit can set them.
+//! Goal: forebay-serve@.service is one that systemd takes, and the server tells it when it is
+//! ready.  Method: a socket in systemd's place, and `systemd-analyze verify`, which has to find a
+//! mistake too.  The server also runs under the unit's own limits, as far as setpriv and prlimit
+//! can set them.
 
 mod common;
 
@@ -120,7 +120,7 @@ fn systemd_takes_the_unit() {
     }
 }
 
-/// Standard output that nobody reads, full from the start.
+/// A standard output that nobody reads and that is full from the start.
 fn unread() -> (UnixStream, UnixStream) {
     let (mut ours, reader) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
@@ -129,14 +129,15 @@ fn unread() -> (UnixStream, UnixStream) {
     (ours, reader)
 }
 
-/// SIGTERM ends the process, and not the first one alone.
+/// Whether the process handles SIGTERM itself.
 fn handles_signals(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
     u64::from_str_radix(caught.trim(), 16).unwrap() & 1 << (Signal::TERM.as_raw() - 1) != 0
 }
 
-/// The server was cut off in its work, so that is no success of a unit, unlike the end in order.
+/// The second signal interrupted the server's work.  A unit must not treat that as a success,
+/// unlike an end in order.
 #[test]
 fn a_second_signal_has_an_exit_code_of_its_own() {
     const CUT_OFF: i32 = 19;
@@ -154,7 +155,7 @@ fn a_second_signal_has_an_exit_code_of_its_own() {
             assert!(start.elapsed() < Duration::from_secs(60), "{words:?}: no handler");
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Until it prints, which it does not look for signals at.
+        // By then the server prints, and does not look for signals meanwhile.
         std::thread::sleep(Duration::from_secs(1));
         for _ in 0..2 {
             kill_process(pid, Signal::TERM).unwrap();

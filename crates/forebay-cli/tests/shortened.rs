@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Goal: an origin that has lost its end is never called complete by who can know it: the server
 //! that has it, its log, its status and its metrics, a drain, and the origin itself.
-//! Method: a table of what becomes of a file, while it is served or while nobody has it, with and
-//! without something in the pool, and what each of them says then.
+//! Method: a table of what becomes of a file, and what each of them says then.  The file changes
+//! while it is served or while nobody has it, with and without something in the pool.
 
 mod common;
 
@@ -16,16 +16,16 @@ const WHOLE: u64 = 1 << 20;
 
 struct Row {
     what: &'static str,
-    /// Somebody wrote, and nothing is drained.
+    /// A client has written, and nothing is drained.
     holds: bool,
     served: bool,
-    /// It has its size again.
+    /// The file has its size again.
     restored: bool,
     /// Exit code of `forebay origin status` after that, and after the server has ended.
     origin: i32,
     /// Words in `forebay status` and in the log.
     says: &'static str,
-    /// Exit code of `forebay drain` meanwhile; and of a later one without a server.
+    /// The exit code of `forebay drain` meanwhile, and of a later one without a server.
     drain: i32,
     then: i32,
 }
@@ -40,10 +40,10 @@ const ROWS: [Row; 8] = [
     // Its end counts as lost until a new attach: whoever attaches it knows that it is restored.
     row("clean, served, cut and extended", [false, true, true], 14, WAS_CUT, [6, 0]),
     row("holding, served, cut and extended", [true, true, true], 14, WAS_CUT, [6, 0]),
-    // Only the pool knows its size.
+    // Only the pool knows the size of the origin.
     row("clean, cut", [false, false, false], 0, TRUNCATED, [6, 6]),
     row("holding, cut", [true, false, false], 14, TRUNCATED, [6, 6]),
-    // Nobody has seen it.
+    // Nobody has noticed the change.
     row("clean, cut and extended", [false, false, true], 0, "", [0, 0]),
     row("holding, cut and extended", [true, false, true], 14, "", [0, 0]),
 ];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: static volumes by the command: impossible requests are refused with the way out,
+//! Goal: static volumes by the command.  Impossible requests are refused with the way out,
 //! acknowledged data survives a killed server, and each command that reports on a pool includes
 //! them.  Method: the command, and clients of its server.
 
@@ -11,8 +11,8 @@ use common::nbd::{Client, Served, TRIM, WRITE_ZEROES};
 use common::Bench;
 use serde_json::Value;
 
-/// Room for 16 MiB of shares, and a volume v of 4 MiB with 1 MiB of it: 126 slots, and up to
-/// 9 blocks for each.
+/// Makes a pool with 16 MiB for shares, and a volume v of 4 MiB with a share of 1 MiB: 126 slots
+/// with up to 9 blocks each.
 fn made(options: &[&str]) -> Bench {
     let b = Bench::new();
     b.run_ok(&["create", "pool", "--size", "32M", "--static", "16M"]);
@@ -67,12 +67,12 @@ fn what_cannot_be_is_refused_with_the_way_out() {
     assert!(out.code == Some(8) && out.stderr.contains("in one piece"), "{out:?}");
     assert!(out.stderr.contains("use a smaller share"), "{out:?}");
     b.run_ok(&["volume", "add", "pool", "w", "other", "--static", "1M"]);
-    // The module does not know it; that needs no module to be told.
+    // The module does not support static volumes.  The command says so without a module.
     let out = b.run(&["attach", "pool", "v", "origin"]);
     assert!(out.code != Some(0), "{out:?}");
 }
 
-/// Beside a volume of the other kind, through the life of a pool.
+/// A static volume and a cached one go through the life of a pool.
 #[test]
 fn all_that_tells_of_a_pool_tells_of_them() {
     let b = made(&["--flush-every", "30s"]);
@@ -107,7 +107,7 @@ fn all_that_tells_of_a_pool_tells_of_them() {
         assert!(metrics.contains(&format!("forebay_{line}{{")), "{line}");
     }
     drop((v, w));
-    // Not drained by a stop: it is served again and drained by the server.
+    // The stop did not drain the volume.  It is served again, and the server drains it.
     let mut serve = serve;
     assert_eq!(serve.stop(), Some(0));
     let text = b.run_ok(&["volume", "list", "pool"]).stdout;
@@ -117,7 +117,7 @@ fn all_that_tells_of_a_pool_tells_of_them() {
     assert_eq!((&dump["slot"], &dump["ways"][1]["block"]), (&Value::from(1), &Value::from(1)));
     assert!(b.run_ok(&["dump", "superblock", "pool"]).stdout.contains("static volumes  16777216"));
     let out = b.run(&["volume", "remove", "pool", "v"]);
-    assert!(out.code == Some(4) && out.stderr.contains("or discard"), "{out:?}");
+    assert!(out.code == Some(12) && out.stderr.contains("--discard"), "{out:?}");
     let out = b.run(&["origin", "status", "origin"]);
     assert!(out.code == Some(14) && out.stdout.contains("may lack"), "{out:?}");
     let out = b.run_ok(&["drain", "pool"]).stdout;
@@ -130,8 +130,8 @@ fn all_that_tells_of_a_pool_tells_of_them() {
     assert_eq!(added[0]["static_bytes"], 16 << 20);
 }
 
-/// Blocks that meet in slots, so that destage runs all the time; whatever was acknowledged
-/// is there after each kill, and the origin has it after a drain.
+/// The blocks share slots, so destage runs all the time.  After each kill, everything that was
+/// acknowledged is there, and after a drain it is on the origin.
 #[test]
 fn a_server_that_is_killed_loses_nothing() {
     let b = made(&["--flush-every", "10ms"]);
@@ -178,7 +178,7 @@ fn a_server_that_is_killed_loses_nothing() {
     b.run_ok(&["check", "pool"]);
 }
 
-/// Nobody has counted it yet: it is not said to be nothing, and all of it is verified.
+/// Nobody has counted the content yet.  So it is not reported as empty, and all of it is verified.
 #[test]
 fn what_a_killed_server_left_is_not_told_as_nothing() {
     let b = made(&[]);

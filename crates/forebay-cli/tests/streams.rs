@@ -14,14 +14,14 @@ use common::nbd::{Served, WRITE};
 use common::Bench;
 use serde_json::Value;
 
-/// Writing to it is a broken pipe.
+/// An output where a write is a broken pipe.
 fn nobody_reads() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
 }
 
-/// A pool of which one block is lost.
+/// Makes a pool that has lost a block.
 fn pool_with_a_loss() -> Bench {
     let b = Bench::new();
     b.make_volume();
@@ -53,7 +53,7 @@ fn a_loss_is_told_though_nobody_reads() {
     }
     let script = b.command(&["completions", "bash"]).stdout(nobody_reads()).output().unwrap();
     assert_eq!((script.status.code(), &script.stderr[..]), (Some(0), &b""[..]));
-    // Repeated output ends as well when nobody reads.
+    // Repeated output ends too if nobody reads it.
     let mut watch = b.command(&["status", "pool", "--watch", "10ms"]);
     assert_eq!(watch.stdout(nobody_reads()).status().unwrap().code(), Some(0));
 }
@@ -62,17 +62,27 @@ fn a_loss_is_told_though_nobody_reads() {
 fn an_output_that_takes_nothing_is_named() {
     let b = Bench::new();
     b.make_volume();
-    for words in [&["check", "pool"][..], &["status", "pool", "--json"], &["completions", "bash"]] {
+    let commands: &[&[&str]] = &[
+        &["check", "pool"],
+        &["status", "pool", "--json"],
+        &["completions", "bash"],
+        &["--help"],
+        &["-h"],
+        &["--version"],
+        &["drain", "--help"],
+        &["help", "map", "recover"],
+    ];
+    for words in commands {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let out = b.command(words).stdout(full).output().unwrap();
         let told = String::from_utf8_lossy(&out.stderr).into_owned();
-        assert_eq!(out.status.code(), Some(8), "{told}");
+        assert_eq!(out.status.code(), Some(8), "{words:?}: {told}");
         assert!(told.contains("standard output"), "{told}");
     }
 }
 
-/// The reader of its messages has gone: failing requests are answered all the same, and the
-/// server stops when told to.
+/// The reader of the server's messages has gone.  The server still answers requests that fail, and
+/// stops when told to.
 #[test]
 fn a_server_goes_on_without_its_log() {
     let b = Bench::new();
@@ -120,7 +130,7 @@ fn errors_are_json_too() {
     assert_eq!(serde_json::from_str::<Value>(&out.stdout).unwrap()["complete"], false);
 }
 
-/// A path need not be text; in JSON it is given as near as can be.
+/// A path need not be text.  JSON output has the nearest text.
 #[test]
 fn paths_of_any_bytes() {
     let b = Bench::new();

@@ -2,14 +2,12 @@
 //! Goal: whatever a pool's state, what each command tells of it is true, in
 //! words, in JSON and in its exit code.
 //!
-//! Method: a table with a row for each state and a column for each command that
-//! takes a pool; each cell is run in a directory of its own.  Both are enums of
-//! which the table is an array, so that a new one without its cells does not
-//! compile, and the columns are compared with the command's own man pages.
-//! Beside the table, two rules that hold in every cell: "complete" is said, and
-//! exit code 0 given, by a drain only when the origin holds byte for byte what
-//! was acknowledged, and exit code 0 by one of the whole pool only when its log
-//! holds nothing any more; and no command dies of a signal.
+//! Method: a table with a row for each state and a column for each command that takes a pool.  Each
+//! cell is run in a directory of its own.  Both are enums of which the table is an array, so that a
+//! new one without its cells does not compile.  The columns are compared with the command's own man
+//! pages.  Two more rules hold in every cell.  A drain says "complete" and gives exit code 0 only
+//! when the origin holds byte for byte what was acknowledged; a drain of the whole pool gives exit
+//! code 0 only when its log holds nothing any more.  And no command dies of a signal.
 
 mod common;
 #[path = "told/states.rs"]
@@ -131,7 +129,7 @@ const ROWS: &[Row] = &[
     Row {
         state: "dirty",
         make: dirty,
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "detached",
         check: "no errors",
         drains: DRAINED,
@@ -144,7 +142,7 @@ const ROWS: &[Row] = &[
             b.run_ok(&["drain", "pool", "v"]);
             World::default()
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 0, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 0, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "detached",
         check: "no errors",
         drains: DRAINED,
@@ -153,7 +151,9 @@ const ROWS: &[Row] = &[
     Row {
         state: "a lost block",
         make: lost,
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 12,
+        ],
         status: "",
         check: "4 KiB block 1 is LOST",
         drains: [
@@ -167,11 +167,13 @@ const ROWS: &[Row] = &[
         state: "a partly lost block",
         make: |b| {
             let world = lost(b);
-            // One sector of it is good again.
+            // One sector of the block is readable again.
             b.write_to_volume(4096 + 512, &[0xa1; 512]);
             world
         },
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 12,
+        ],
         status: "",
         check: "4 KiB block 1 is LOST",
         drains: [
@@ -188,7 +190,7 @@ const ROWS: &[Row] = &[
             b.edit("pool", |bytes| [8192, 8448].iter().for_each(|at| bytes[at + 40] ^= 1));
             World { hopeless: true, ..World::default() }
         },
-        codes: [0, 1, 0, 5, 0, 0, 0, 0, 3, 5, 5, 5, 3, 0, 3, 2, 0, 5, 2, 0, 0, 0, 0, 0, 5, 2],
+        codes: [0, 1, 0, 5, 0, 0, 0, 0, 3, 5, 5, 5, 3, 0, 3, 2, 0, 5, 2, 0, 0, 0, 0, 0, 5, 12],
         status: "volume remove POOL '#0' --discard",
         check: "volume remove POOL '#0' --discard",
         drains: [
@@ -206,7 +208,7 @@ const ROWS: &[Row] = &[
             World { hopeless: true, ..World::default() }
         },
         codes: [
-            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 11, 2, 0, 0, 0, 0, 0, 0, 2,
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 11, 2, 0, 0, 0, 0, 0, 0, 12,
         ],
         status: "",
         check: "entries are LOST",
@@ -221,7 +223,7 @@ const ROWS: &[Row] = &[
             World { hopeless: true, ..World::default() }
         },
         codes: [
-            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 11, 2, 0, 0, 0, 0, 0, 0, 2,
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 14, 11, 0, 11, 2, 0, 11, 2, 0, 0, 0, 0, 0, 0, 12,
         ],
         status: "",
         check: "entries are LOST",
@@ -231,7 +233,9 @@ const ROWS: &[Row] = &[
     Row {
         state: "a log with a damaged entry",
         make: |b| damage_log(b, ENTRIES[1], 0),
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 11, 0, 2],
+        codes: [
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 11, 0, 12,
+        ],
         status: "to be claimed",
         check: "log l: 0 entries missing, 1 damaged",
         drains: DRAINED,
@@ -240,7 +244,9 @@ const ROWS: &[Row] = &[
     Row {
         state: "a log of which an entry cannot be found",
         make: |b| damage_log(b, ENTRIES[1], 64),
-        codes: [0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 11, 0, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 11, 0, 2],
+        codes: [
+            0, 1, 0, 11, 0, 0, 0, 0, 0, 11, 11, 11, 0, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 11, 0, 12,
+        ],
         status: "1 entries MISSING",
         check: "log l: 1 entries missing, 0 damaged",
         drains: DRAINED,
@@ -253,7 +259,7 @@ const ROWS: &[Row] = &[
             b.edit("pool", |bytes| [8704, 8960].iter().for_each(|at| bytes[at + 40] ^= 1));
             World { hopeless: true, log_hopeless: true, ..World::default() }
         },
-        codes: [0, 1, 0, 5, 0, 0, 0, 0, 0, 5, 5, 5, 0, 0, 4, 2, 0, 0, 2, 0, 0, 5, 5, 5, 5, 5],
+        codes: [0, 1, 0, 5, 0, 0, 0, 0, 0, 5, 5, 5, 0, 0, 12, 2, 0, 0, 2, 0, 0, 5, 5, 5, 5, 5],
         status: "volume remove POOL '#1' --discard",
         check: "volume remove POOL '#1' --discard",
         drains: ["volume #1: NOT complete"; 3],
@@ -267,7 +273,7 @@ const ROWS: &[Row] = &[
             b.run_ok(&["log", "create", "pool", "l", "--home", "consumer"]);
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 2, 0, 4],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 14, 14, 14, 0, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 2, 0, 12],
         status: "to be claimed, its header is with the consumer",
         check: "no errors",
         drains: DRAINED,
@@ -328,7 +334,7 @@ const ROWS: &[Row] = &[
             world.server = Some(serve(b, "served"));
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 0, 4, 4, 0, 4, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 4, 4, 4, 0, 12, 4, 0, 4, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "",
         check: "no errors",
         drains: [
@@ -358,7 +364,7 @@ const ROWS: &[Row] = &[
             let behind = ["sh", "-c", script, "sh"].map(String::from).to_vec();
             World { behind, patience: Some("1s"), ..dirty(b) }
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 0, 4, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 0, 12, 2, 0, 0, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "",
         check: "no errors",
         drains: [
@@ -375,7 +381,7 @@ const ROWS: &[Row] = &[
             fs::remove_file(b.path("origin")).unwrap();
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 12, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "origin CHANGED: is not at",
         check: "no errors",
         drains: [
@@ -392,7 +398,7 @@ const ROWS: &[Row] = &[
             truncate(&b.path("origin"));
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 12, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "has 524288 bytes, the volume 1048576: it was truncated",
         check: "no errors",
         drains: ["it was truncated", "it was truncated", "it was truncated"],
@@ -452,7 +458,7 @@ const ROWS: &[Row] = &[
             b.write("other", &[0; 1 << 20]);
             world
         },
-        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 4, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 2],
+        codes: [0, 1, 0, 0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 0, 12, 2, 0, 6, 2, 0, 0, 0, 0, 0, 0, 12],
         status: "origin CHANGED: is another",
         check: "no errors",
         drains: [
@@ -578,7 +584,7 @@ fn run(b: &Bench, world: &World, column: usize) -> Said {
     let mut child = child.spawn().unwrap();
     let mut text = String::new();
     if column == SERVE {
-        // Ready, or ended.
+        // The server is ready, or it has ended.
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         stdout.read_line(&mut text).unwrap();
         if !text.is_empty() {
@@ -633,7 +639,7 @@ fn cell(row: &Row, column: usize) -> Vec<String> {
         if !said.text.contains(words) {
             wrong.push(format!("does not say {words:?}"));
         }
-        // Again, for its JSON: it says the same of what is left.
+        // The command runs again with --json, and must report the same rest.
         let drained = fs::read(b.path("origin")).is_ok_and(|found| found == expected());
         let claims = said.text.contains("alone is complete");
         let log_left = !of_volume && said.text.contains("log l: NOT drained");
@@ -668,7 +674,7 @@ fn cell(row: &Row, column: usize) -> Vec<String> {
     wrong.into_iter().map(|w| format!("{w}\n      {told}")).collect()
 }
 
-/// None: it ended with an error alone.
+/// None: the command ended with an error only.
 fn again_as_json(b: &Bench, world: &World, column: usize) -> Option<Value> {
     if !world.behind.is_empty() {
         return None;
@@ -735,7 +741,7 @@ fn one_cell() {
     }
 }
 
-/// A subcommand that is in no column and not among those without a pool.
+/// No subcommand may be missing from both lists: the columns, and those without a pool.
 #[test]
 fn every_subcommand_has_its_place() {
     let b = Bench::new();

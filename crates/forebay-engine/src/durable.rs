@@ -29,6 +29,6 @@ impl Durable {
 pub enum Persisted {
     Done,
     WriteFailed,
-    /// What had ended before and was not durable may be lost.
+    /// Requests that had ended before and were not durable may be lost.
     FlushFailed,
 }

@@ -239,7 +239,7 @@ impl<M: Medium> Engine<M> {
         self.copy(w, &[vec], data.len() as u64, skip);
     }
 
-    /// The same, from pieces of any length.
+    /// Copies the data of a write from pieces of any length.
     pub fn write_copy_pieces(&self, w: &mut Write, pieces: &[&[u8]], skip: u64) {
         let vec = |p: &&[u8]| sys::fby_vec { base: p.as_ptr().cast(), len: p.len() as u32 };
         let have = pieces.iter().map(|p| p.len() as u64).sum();

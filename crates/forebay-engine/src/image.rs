@@ -167,7 +167,7 @@ pub trait Below: Send + Sync {
     ) -> Persisted;
 }
 
-/// What media with an image have at `fby_media::host`.
+/// The host's part of media with an image, at `fby_media::host`.
 pub(crate) struct Grouped {
     pub(crate) image: Image,
     below: Box<dyn Below>,
@@ -249,7 +249,7 @@ unsafe extern "C" fn write_crc(
     }
 }
 
-/// What must be durable goes by requests and persist.
+/// A fence does nothing here: requests and persist make data durable.
 unsafe extern "C" fn no_fence(_: *mut sys::fby_media, _: u64, _: usize) {}
 
 unsafe extern "C" fn read_crc(

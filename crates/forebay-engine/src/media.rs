@@ -251,7 +251,7 @@ impl Media {
         unsafe { (self.ops().write)(self.raw.get(), at, src.as_ptr().cast(), src.len()) }
     }
 
-    /// The same; returns the checksum continued from `crc`.
+    /// Writes as `write` does, and returns the checksum continued from `crc`.
     #[inline]
     pub fn write_crc(&self, at: u64, src: &[u8], crc: u32) -> u32 {
         self.check(at, src.len());

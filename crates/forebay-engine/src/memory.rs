@@ -145,7 +145,7 @@ impl Memory {
         }
     }
 
-    /// The same if the kernel does it: no byte is accessed.  `false`: the kernel cannot.
+    /// Asks the kernel to populate the range: no byte is accessed.  `false`: the kernel cannot.
     pub fn try_populate(&self, range: Range<usize>) -> bool {
         self.writable() && self.kind != Kind::Heap && self.advise(range, Advice::LinuxPopulateWrite)
     }

@@ -114,7 +114,7 @@ impl<M: Medium> Engine<M> {
 }
 
 impl<M: Medium + Sync> Engine<M> {
-    /// The same, on that many threads, or as many as can be started.  They take ranges from a
+    /// Opens a pool on that many threads, or as many as can be started.  They take ranges from a
     /// shared counter, so that one with few entries does not wait for one with many.
     pub fn open_threaded(
         media: M,

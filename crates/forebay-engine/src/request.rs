@@ -220,8 +220,8 @@ impl<M: Medium> Engine<M> {
         unsafe { self.go(r, policy, &raw const piece, u32::from(len > 0), result) }
     }
 
-    /// The same, if the memory comes in pieces of these lengths; the rest of the memory is not
-    /// given yet.
+    /// Continues a request whose memory comes in pieces of these lengths; the rest of the memory is
+    /// not given yet.
     pub fn request_go_cut(
         &self,
         r: &mut Request<'_>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is shown of an open pool, for calls that must not wait for its disk.
+//! A view of an open pool, for calls that must not wait for its disk.
 //!
 //! Whoever holds the engine's lock for calls that exclude each other may be at the disk, and a disk
 //! may hang.  So what status, the lists and the exporter read is here, as of the end of the last
@@ -12,7 +12,7 @@ use forebay_sys as sys;
 
 use crate::code::{Code, Result};
 
-/// What a record of the table is of.
+/// The kind of owner that a record of the table belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Volume,

@@ -60,7 +60,7 @@ impl<M: Medium> Engine<M> {
     /// Checks everything that makes an attach fail whatever the origin is; `holes` as in
     /// [`Attach::holes`].
     pub fn volume_ready(&self, index: u16, holes: u32) -> Result<()> {
-        assert!(holes <= sys::FBY_HOLES_ACCEPT);
+        assert!(holes <= sys::FBY_HOLES_RESCUE);
         let _admin = self.admin();
         // SAFETY: the pool is open.
         done(unsafe { sys::fby_volume_ready(self.pool, index, holes) })

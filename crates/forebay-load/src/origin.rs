@@ -17,9 +17,9 @@ pub struct Speed {
     pub requests_per_s: u32,
     /// Bytes a second, at most.
     pub bytes_per_s: u64,
-    /// Of one request alone, microseconds.
+    /// Time of one request alone, microseconds.
     pub latency_us: u32,
-    /// Of a flush, microseconds.
+    /// Time of a flush, microseconds.
     pub flush_us: u32,
 }
 

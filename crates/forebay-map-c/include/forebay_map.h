@@ -70,7 +70,7 @@ extern "C" {
 struct forebay_map_pool;
 struct forebay_map_file;
 
-/* As a length: up to the end. */
+/* As a length: up to the end of the file. */
 #define FOREBAY_MAP_REST UINT64_MAX
 
 /* A page: the unit in which stores are detected, synced and written. */

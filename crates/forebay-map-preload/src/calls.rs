@@ -172,6 +172,20 @@ unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
             let _ = desc.flags.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
             0
         }
+        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
+            let lock: *mut libc::flock = std::ptr::with_exposed_provenance_mut(arg);
+            // SAFETY: the caller guarantees it.
+            let Some(lock) = (unsafe { lock.as_mut() }) else { return fail(libc::EFAULT) };
+            // flock has this rule, too: no other process has the file, and nobody keeps two
+            // descriptions apart.  An unlock conflicts with nothing.
+            let is_alone = state::descriptions(&desc.file) == 1
+                || what != libc::F_OFD_GETLK && lock.l_type == libc::F_UNLCK as i16;
+            if is_alone && !desc.file.locks.are_shared() {
+                return locks::record(desc, what, lock);
+            }
+            refuse_lock(desc);
+            fail(libc::EINVAL)
+        }
         libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK => {
             let lock: *mut libc::flock = std::ptr::with_exposed_provenance_mut(arg);
             // SAFETY: the caller guarantees it.
@@ -180,10 +194,10 @@ unsafe fn control(desc: &Desc, fd: c_int, what: c_int, arg: usize) -> c_int {
                 None => fail(libc::EFAULT),
             }
         }
-        libc::F_OFD_SETLK | libc::F_OFD_SETLKW | libc::F_OFD_GETLK => {
-            refuse_lock(desc);
-            fail(libc::EINVAL)
-        }
+        // The program could not set any of these: the kernel answers EBADF.
+        libc::F_GETOWN | kept::F_GETSIG => 0,
+        libc::F_GETLEASE => libc::F_UNLCK,
+        libc::F_NOTIFY => fail(libc::ENOTDIR),
         // SAFETY: the caller guarantees it; the kernel does only harmless things with such a
         // descriptor.
         _ => unsafe { real::fcntl64(fd, what, arg) },
@@ -194,8 +208,8 @@ fn refuse_lock(desc: &Desc) {
     once(
         About::Lock,
         format_args!(
-            "{}: locks of open file descriptions (flock, F_OFD_SETLK) are not kept, between \
-             descriptors of one process or between processes that share it; leave it out of --files",
+            "{}: locks of open file descriptions (flock, F_OFD_SETLK) are not kept between \
+             descriptions of one process, or between processes that share it; leave it out of --files",
             desc.file.path.display()
         ),
     );
@@ -341,8 +355,8 @@ fn zero(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
     Ok(())
 }
 
-/// After a change that is not a write: it is durable if the descriptor was opened so, as ext4 and
-/// xfs have it for fallocate.
+/// Syncs after a change that is not a write, if the descriptor was opened for synchronous writes.
+/// ext4 and xfs do that for fallocate.
 fn synced(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
     match desc.flags.load(Ordering::Relaxed) & libc::O_DSYNC {
         0 => Ok(()),
@@ -612,7 +626,8 @@ pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
     }
 }
 
-/// The process is to go on as something that does not have the files' memory.
+/// Whether files are open, so that the process must not go on as something that lacks their memory.
+/// Then prints a message.
 fn keeps_files(about: About, what: &str, way_out: &str) -> bool {
     if !state::any_files() || state::is_elsewhere() {
         return false;
@@ -650,8 +665,8 @@ execs! {
         real::execveat(dir, path, argv, env, flags);
 }
 
-/// The C library's function of this number among those with a list of arguments, to which the
-/// caller jumps.  Null: it is refused.
+/// Returns the C library's function with this number among those that take a list of arguments. The
+/// caller jumps to it.  Null: the call is refused.
 extern "C" fn list_target(number: usize) -> *mut c_void {
     if refuses_exec() {
         fail::<c_int>(libc::EBUSY);
@@ -664,8 +679,8 @@ extern "C" fn list_target(number: usize) -> *mut c_void {
     target
 }
 
-/// Their arguments stay where the caller has put them, in registers and on the stack, for the C
-/// library's function.
+/// The arguments of these functions stay where the caller has put them, in registers and on the
+/// stack, for the C library's function.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lists {
     ($($name:ident: $number:expr;)+) => {$(

@@ -34,8 +34,8 @@ const STOPPED: usize = 6;
 /// Whether the pool is open.
 pub static POOL: AtomicBool = AtomicBool::new(false);
 
-/// One user of a file less; the last one closes it, and the last file the pool.  Waits for no other
-/// file's open or close.
+/// Removes one user of a file.  The last user closes the file, and the last file closes the pool.
+/// Waits for no open or close of another file.
 pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
     let not_last = |users: usize| (users > 1).then(|| users - 1);
     if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, not_last).is_ok() {

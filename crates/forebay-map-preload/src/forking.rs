@@ -60,8 +60,8 @@ extern "C" fn in_child() {
 }
 
 /// Registers the handlers at the start of the program.  This comes before the engine's own
-/// registration, which holds forks back before it opens a descriptor; so these handlers run
-/// while the engine holds forks back.
+/// registration, so these handlers run while the engine holds forks back.  The engine holds them
+/// back before it opens a descriptor.
 pub fn start() -> Result<(), String> {
     // SAFETY: the handlers only take locks and store to places of ours.
     match unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) } {

@@ -78,7 +78,7 @@ pub fn first() -> usize {
 /// signal of the program's.
 pub const SIGN: usize = 32;
 const F_SETSIG: usize = 10;
-const F_GETSIG: usize = 11;
+pub const F_GETSIG: c_int = 11;
 
 fn control(fd: RawFd, what: usize, argument: usize) -> isize {
     // SAFETY: these calls take numbers.
@@ -90,9 +90,9 @@ fn is_free(number: usize) -> bool {
     control(number as RawFd, libc::F_GETFD as usize, 0) == -(libc::EBADF as isize)
 }
 
-/// A duplicate at a free number: not one of ours that was closed without us, because its user would
-/// take this descriptor for the old one.  A duplicate of a descriptor of ours has the mark of ours, so
-/// it must not be at such a number even for a moment.
+/// A duplicate at a free number.  It must not be a number of ours that was closed without us: the
+/// user of that number would take this descriptor for the old one.  A duplicate of a descriptor of
+/// ours has the mark of ours, so it must not be at such a number even for a moment.
 fn number_from(least: usize, fd: RawFd) -> Option<OwnedFd> {
     let is_known = |what: &AtomicU8| what.load(Ordering::SeqCst) != 0;
     let mut from = least;
@@ -217,7 +217,7 @@ pub fn nothing_changes() {
 
 pub fn check(fd: RawFd) -> io::Result<()> {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
-    let has_sign = || control(fd, F_GETSIG, 0) == SIGN as isize;
+    let has_sign = || control(fd, F_GETSIG as usize, 0) == SIGN as isize;
     let mut is = !known || has_sign();
     while !is && is_changing(fd) {
         std::thread::yield_now();

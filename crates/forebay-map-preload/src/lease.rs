@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Detects opens of a file that bypass the library while the library has the file: a system
-//! call by an instruction, cgo, a library that is bound to the C library alone (RTLD_DEEPBIND),
-//! a file handle, io_uring, another program.
+//! Detects opens of a file that bypass the library while the library has the file.  Such opens are:
+//! a system call by an instruction, cgo, a library that is bound to the C library alone
+//! (RTLD_DEEPBIND), a file handle, io_uring, and another program.
 //!
 //! The library has a lease of each such file (fcntl(2), F_SETLEASE).  The kernel grants one
 //! only if no one else has the file open or mapped, so an earlier descriptor or mapping is
@@ -13,6 +13,9 @@
 //! | another program, to read | everything is synced and written to the file, then the open continues |
 //! | this process, to read | the same, and then the program ends with one message |
 //! | anyone, to write or to truncate | the program ends in the same way before the open continues |
+//!
+//! The server of the pool gets a duplicate of the descriptor.  So the lease outlasts a program
+//! that is killed, until the server has written the file back.
 //!
 //! A shared file is open in several processes, so it has no lease.
 
@@ -44,8 +47,8 @@ const F_GETLEASE: usize = 1025;
 /// A signal that the C library keeps for itself.
 const SETXID: usize = 33;
 
-/// How long to wait for a process that has the file open for a moment, such as a child that is
-/// about to run another program.
+/// How long to wait for a process that has the file open for a moment.  An example is a child that
+/// is about to run another program.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How long after a release for a reader a lease is requested again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -160,6 +163,7 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
         Some((id, size)) if size == map.size() => {
             lock(&LEASE_GIVEN).retain(|given| *given != id);
             map.leased(Some(Instant::now()));
+            outlast(map);
             Ok(true)
         }
         _ => Ok(false),
@@ -172,6 +176,13 @@ pub fn inherit(map: &MapFile, from: &Ending) {
     let id = map.file().and_then(|file| which::identity(file.as_raw_fd()));
     let given = id.is_some_and(|id| lock(&LEASE_GIVEN).contains(&id));
     map.leased(from.seen.filter(|_| !given));
+    outlast(map);
+}
+
+/// Has the lease and the locks outlast a kill.  Where the server keeps no more descriptors, or has
+/// ended, they end with the program.
+fn outlast(map: &MapFile) {
+    let _ = map.outlast();
 }
 
 fn path_of(file: BorrowedFd<'_>) -> std::path::PathBuf {
@@ -258,7 +269,7 @@ impl Drop for Ending {
     }
 }
 
-/// What is being done about the lease of a file.
+/// The state of the work on the lease of a file.
 #[derive(Debug, Default)]
 pub struct Tended {
     /// A thread of its own writes the file back.
@@ -344,9 +355,9 @@ fn look_at(file: &Arc<Mapped>) -> Option<Duration> {
     given.load(Ordering::SeqCst).then_some(AGAIN)
 }
 
-/// Tends to a file in a thread of its own, because a write-back may take as long as the file's
-/// storage likes, and other files must not wait for that.  A file has one such thread at most, and
-/// only while another process waits for the file.
+/// Tends to a file in a thread of its own.  A write-back may take as long as the file's storage
+/// likes, and other files must not wait for that.  A file has one such thread at most, and only
+/// while another process waits for the file.
 fn tend_apart(file: &Arc<Mapped>) -> Option<Duration> {
     file.tended.is_busy.store(true, Ordering::SeqCst);
     let theirs = inside(|| Arc::clone(file));
@@ -618,7 +629,8 @@ fn retake(file: &Mapped) -> bool {
     drop(held);
     let found = which::open_plainly(file.id);
     // A file that was closed since may be open plainly.  While a file gets more room, a new
-    // descriptor of it is not known as the library's for a moment: with this lock there is none.
+    // descriptor of it is for a moment not known as the library's. With this lock there is no such
+    // descriptor.
     let is_plain = found.is_some_and(|fd| {
         let held = file.map_now();
         held.is_some_and(|map| map.is_some() && which::is_open_plainly(fd, file.id))

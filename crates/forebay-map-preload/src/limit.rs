@@ -31,16 +31,16 @@ pub fn is_set() -> bool {
 /// The part of a write that the limit allows.  None: all of it.  An error comes with a signal, as from
 /// the kernel.
 pub fn clip(all: &[iovec], at: u64, total: u64) -> Result<Option<Vec<iovec>>, c_int> {
-    let limit = LIMIT.load(Ordering::Relaxed);
-    if total == 0 || at.checked_add(total).is_some_and(|end| end <= limit) {
+    let left = LIMIT.load(Ordering::Relaxed).saturating_sub(at);
+    if total <= left {
         return Ok(None);
     }
-    let Some(left) = limit.checked_sub(at).filter(|&left| left > 0) else {
+    if left == 0 {
         let to = [real::process() as usize, real::thread() as usize, libc::SIGXFSZ as usize];
         // SAFETY: it takes numbers.
         unsafe { raw(libc::SYS_tgkill, [to[0], to[1], to[2], 0, 0, 0]) };
         return Err(libc::EFBIG);
-    };
+    }
     let mut left = left as usize;
     let part = all.iter().map(|b| {
         let iov_len = b.iov_len.min(left);

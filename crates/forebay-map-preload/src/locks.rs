@@ -64,6 +64,10 @@ impl Locks {
     }
 }
 
+fn is_of_description(what: c_int) -> bool {
+    [libc::F_OFD_SETLK, libc::F_OFD_SETLKW, libc::F_OFD_GETLK].contains(&what)
+}
+
 /// The checks that the kernel makes first.
 fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
     let mode = desc.flags.load(Ordering::Relaxed) & libc::O_ACCMODE;
@@ -92,19 +96,22 @@ fn is_valid(desc: &Desc, what: c_int, l: &flock) -> Result<(), c_int> {
     }
     match allowed {
         None => Err(libc::EINVAL),
-        Some(false) if what != libc::F_GETLK => Err(libc::EBADF),
+        Some(false) if ![libc::F_GETLK, libc::F_OFD_GETLK].contains(&what) => Err(libc::EBADF),
+        // Locks of descriptions have no process.
+        _ if is_of_description(what) && l.l_pid != 0 => Err(libc::EINVAL),
         Some(_) => Ok(()),
     }
 }
 
-/// Implements fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.
+/// Implements fcntl(2) with F_SETLK, F_SETLKW or F_GETLK.  Also with the commands for locks of
+/// descriptions, if the file is exclusive and open once.
 pub fn record(desc: &Desc, what: c_int, l: &mut flock) -> c_int {
     if let Err(errno) = is_valid(desc, what, l) {
         return fail(errno);
     }
     if !desc.file.locks.are_shared() {
         // The file is exclusive, and such locks apply between processes.
-        if what == libc::F_GETLK {
+        if [libc::F_GETLK, libc::F_OFD_GETLK].contains(&what) {
             l.l_type = libc::F_UNLCK as i16;
         }
         return 0;

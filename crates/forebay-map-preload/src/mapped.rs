@@ -92,7 +92,8 @@ impl Mapped {
         read(&self.map)
     }
 
-    /// The same, without waiting for a close or an opening for more room.  None: one is under way.
+    /// Like `map`, without waiting for a close or an opening for more room.  None: one is under
+    /// way.
     pub fn map_now(&self) -> Option<Locked<RwLockReadGuard<'_, Option<MapFile>>>> {
         try_read(&self.map)
     }
@@ -189,8 +190,8 @@ impl Mapped {
         };
         quietly(|| {
             let _acts = self.opener.acts();
-            // The same open file description is used: while another process reads the file, or
-            // has a private mapping of it, the kernel would grant no lease to a new one.
+            // It uses the open file description that it had.  While another process reads the file, or has
+            // a private mapping of it, the kernel would grant no lease to a new description.
             let ending = map.as_ref().map(lease::ends);
             // After an error the file is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);

@@ -157,7 +157,7 @@ fn for_each_number(dir: usize, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Reads the next entries of a directory: how many bytes.
+/// Reads the next entries of a directory.  Returns the number of bytes.
 pub fn entries(dir: usize, to: &mut [u8]) -> usize {
     fill(dir, libc::SYS_getdents64, to)
 }

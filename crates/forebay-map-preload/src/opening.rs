@@ -190,11 +190,10 @@ fn adopt(
 /// Makes a file that does not exist yet and has it open plainly for a moment.  None: the file
 /// exists by now, or is to be opened plainly.
 ///
-/// Another process may make the file meanwhile and have a lease of it, which an open would
-/// break.  So the file is made with an open that fails if it exists (O_EXCL).  That also fails
-/// if the name is a dangling link.  Then the open is one that does not wait (O_NONBLOCK), which
-/// the kernel refuses while there is a lease, and which the holder of the lease can tell from
-/// others.
+/// Another process may make the file meanwhile and have a lease of it, which an open would break.
+/// So the file is made with an open that fails if it exists (O_EXCL). That also fails if the name
+/// is a dangling link.  Then the open is one that does not wait (O_NONBLOCK). The kernel refuses
+/// such an open while there is a lease, and the holder of the lease can tell it from others.
 ///
 /// # Safety
 /// The contract of the system call applies.
@@ -219,7 +218,8 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
         Err(errno) => return Made::Here(Err(errno)),
     };
     let of = which::regular(fd.as_raw_fd()).zip(which::path_of(fd.as_raw_fd()));
-    let Some(((id, size), real)) = of.filter(|(_, real)| is_chosen(config, named, real)) else {
+    let is_ours = |real: &CStr| is_chosen(config, named, real) && which::is_stored(fd.as_raw_fd());
+    let Some(((id, size), real)) = of.filter(|(_, real)| is_ours(real)) else {
         // Another process has made it meanwhile.
         let cuts = flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY;
         // SAFETY: the descriptor was opened here.
@@ -302,7 +302,7 @@ unsafe fn attach(
     let is_known = state::is_open(id);
     let real = match real {
         _ if is_known => real.unwrap_or_default(),
-        Some(real) if is_chosen(config, named, &real) => real,
+        Some(real) if is_chosen(config, named, &real) && which::is_stored(fd.as_raw_fd()) => real,
         None if named.name().is_none_or(|name| config.may_be(name)) => {
             let why = "where it is cannot be told, since there is no /proc: mount it there, or \
                        leave it out of --files";
@@ -331,8 +331,8 @@ unsafe fn attach(
     }
 }
 
-/// Warns if the standard input or output comes from a program that maps files, as a shell
-/// passes it: the kernel does nothing with such a descriptor.
+/// Warns if the standard input or output comes from a program that maps files, as a shell passes
+/// it.  The kernel does nothing with such a descriptor.
 pub fn tell_inherited() {
     for fd in 0..3 {
         // SAFETY: the call only queries.

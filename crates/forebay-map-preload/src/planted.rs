@@ -65,6 +65,8 @@ pub enum Planted {
     LimitByNumber,
     /// Calls leave out the part of a range that follows a mapping.
     RestIgnored,
+    /// The limit for the size of files is unknown until the program sets it.
+    LimitNotRead,
 }
 
 #[cfg(feature = "planted-mistakes")]

@@ -207,7 +207,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if state::is_ours(fd) && !state::is_child() {
-        // The same error as for any regular file.
+        // The kernel gives the same error for any regular file.
         return fail(libc::EPERM);
     }
     let a = [epoll as usize, what as usize, fd as usize, event.addr(), 0, 0];

@@ -178,7 +178,7 @@ pub fn find() {
 /// A function of the C library, and its name, which ends with a zero byte.
 type Late = (&'static AtomicPtr<c_void>, &'static str);
 
-/// Without a fall-back: a program that calls these has run our constructor.
+/// These calls have no fall-back: a program that makes them has run our constructor.
 macro_rules! later {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)+) => {
         #[allow(non_upper_case_globals)]
@@ -304,7 +304,7 @@ macro_rules! jumps {
             // SAFETY: the function has these arguments.
             unsafe {
                 if p.is_null() {
-                    // Who calls it has it from a C library of another kind.
+                    // The caller has the buffer from a C library of another kind.
                     libc::abort();
                 }
                 let f: unsafe extern "C-unwind" fn(*mut c_void, c_int) -> ! = std::mem::transmute(p);

@@ -35,7 +35,7 @@ pub enum About {
 
 static SAID: AtomicU64 = AtomicU64::new(0);
 
-/// Once for each kind of thing.
+/// Prints one message for each kind of call.
 pub fn once(about: About, text: fmt::Arguments<'_>) {
     let bit = 1 << about as u8;
     if SAID.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
@@ -43,33 +43,33 @@ pub fn once(about: About, text: fmt::Arguments<'_>) {
     }
 }
 
-/// The device and inode of stderr at the start; zeroes: not a file, or not known yet.
+/// The device and inode of stderr at the start; zeroes: stderr is not a file, or is not known yet.
 static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
-/// Whether descriptor 2 is a regular file, and which.
+/// The device and inode of descriptor 2, if it is a regular file.
 fn stderr_file() -> Option<[u64; 2]> {
     which::identity(2).map(|(device, inode)| [device, inode])
 }
 
-/// At the start of the program.
+/// Records at the start of the program which file stderr is.
 pub fn start() {
     let [device, inode] = stderr_file().unwrap_or_default();
     STDERR[0].store(device, Ordering::Relaxed);
     STDERR[1].store(inode, Ordering::Relaxed);
 }
 
-/// For how long a message waits until stderr takes it.
+/// How long a message waits until stderr takes it.
 const WAIT_SECONDS: i64 = 1;
 
-/// Writes to stderr, in one piece if it is no longer than a page.  A program may have closed that,
-/// and have a file of its own by its number: nothing is written to that.
+/// Writes to stderr, in one piece if the text is no longer than a page.  The program may have
+/// closed stderr and have a file of its own at the number 2: nothing is written to such a file.
 pub fn say(text: fmt::Arguments<'_>) {
     let was = [0, 1].map(|i| STDERR[i].load(Ordering::Relaxed));
     if stderr_file().is_some_and(|now| now != was) {
         return;
     }
     let line = format!("forebay map-run: {text}\n");
-    // A pipe takes so many bytes at once when it says that it takes some.
+    // A pipe that can be written to takes this many bytes at once.
     for part in line.as_bytes().chunks(libc::PIPE_BUF) {
         if !takes_more() {
             return;
@@ -81,8 +81,8 @@ pub fn say(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Whether a write to stderr need not wait.  A reader of a pipe may sleep, and a terminal may be
-/// stopped: then the message is dropped, and the program goes on.
+/// Whether a write to stderr need not wait.  The reader of a pipe may sleep, and a terminal may be
+/// stopped.  Then the message is dropped, and the program goes on.
 fn takes_more() -> bool {
     let mut fd = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
     let most = libc::timespec { tv_sec: WAIT_SECONDS, tv_nsec: 0 };

@@ -195,8 +195,8 @@ pub fn let_through<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// In a handler: the thread's mask has none of these signals, either, when its work in the library is
-/// over.
+/// Called in a handler: removes these signals from the mask that the thread gets when its work in
+/// the library is over.
 pub fn unblock_kept(signals: u64) {
     let _ = KEPT.try_with(|kept| kept.mask.set(kept.mask.get() & !signals));
 }
@@ -224,9 +224,9 @@ fn send_again() {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Whether the thread runs a signal handler that it has not left by a jump.  After a jump that
-/// [`jumps_to`] has not seen (a compiler's own, or to another context), deep calls may be taken
-/// for a handler's.
+/// Whether the thread runs a signal handler that it has not left by a jump.  A jump that
+/// [`jumps_to`] has not seen is a compiler's own, or goes to another context.  After such a jump,
+/// deep calls may be taken for a handler's.
 pub fn in_handler() -> bool {
     let last = RUNNING.try_with(Running::last).ok().flatten();
     let here = (&raw const last).addr();

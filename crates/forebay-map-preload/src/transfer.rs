@@ -509,7 +509,7 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     sync_file(fd).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
-/// More than that asks for: all is durable.
+/// Makes everything durable, which is more than the call asks for.
 ///
 /// # Safety
 /// The contract of sync_file_range(2) applies.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Calls by an instruction of the program's own that are at addresses of a mapped file
-//! (`window.rs`): the kernel has not made them, and tells by SIGSYS.  They become what the
-//! library's function does, or are refused.
+//! Handles system calls that the program makes by an instruction of its own at addresses of a
+//! mapped file (`window.rs`).  The kernel has not made such a call, and reports it by SIGSYS. The
+//! library does what its function for the call does, or refuses the call.
 //!
-//! The signal comes at the instruction, so the thread is where it could have called that
-//! function.  Where nobody handles the signal the program ends: nothing was acknowledged.
+//! The signal arrives at the instruction, so the thread is in a state in which it could have called
+//! that function.  If nothing handles the signal, the program ends: nothing was acknowledged.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
@@ -25,7 +25,7 @@ static TO: AtomicUsize = AtomicUsize::new(0);
 /// The program's own action for SIGSYS.  It is never freed, because a handler may be using it.
 static PROGRAMS: AtomicPtr<Action> = AtomicPtr::new(std::ptr::null_mut());
 
-/// siginfo_t of SIGSYS: the number of the call follows these.
+/// The offset of the call's number in the siginfo_t of SIGSYS.
 const CALL_AT: usize = 24;
 const BY_FILTER: c_int = 1;
 
@@ -40,7 +40,8 @@ pub fn install(text: Range<usize>) -> io::Result<()> {
         let mut before: Action = std::mem::zeroed();
         let mut now: Action = std::mem::zeroed();
         now.sa_sigaction = trapped as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-        // The library's work there is as long as a call's, and signals may come as they do then.
+        // The handler works as long as a call of the library, and signals may interrupt it like
+        // such a call.
         now.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
         if real::sigaction(libc::SIGSYS, &raw const now, &raw mut before) != 0 {
             return Err(io::Error::last_os_error());
@@ -64,7 +65,7 @@ extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
         let result = match by_filter && window::is_ruled(number.into()) {
             false => None,
             true if c_long::from(number) == libc::SYS_futex && !mine => match futex(a) {
-                // It is made again, where a thread may wait and be cancelled as ever.
+                // The thread makes the call again, and can wait and be cancelled in it as usual.
                 Some((changed, true)) => {
                     again(context, changed);
                     None
@@ -72,7 +73,7 @@ extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void)
                 Some((a, false)) => Some(raw(libc::SYS_futex, a)),
                 None => Some(-libc::EFAULT as isize),
             },
-            // The filter of a program that ran this one has this window.
+            // A program that executed this one has installed a filter for this window.
             true if mine || state::is_inside() => Some(-libc::EPERM as isize),
             true => Some(at_window(number.into(), a)),
         };
@@ -128,10 +129,10 @@ fn give(context: &mut ucontext_t, result: isize) {
     context.uc_mcontext.regs[0] = result as u64;
 }
 
-/// A lock of processes in a file's memory (futex(2)): the kernel knows it by that memory, and a
-/// segment may get another one while a thread waits.  Where the file is this process's it becomes
-/// one of threads, known by its address; else the segment stays where it is from now on.  The
-/// arguments, and whether they are others.
+/// Changes the arguments of futex(2) for a lock between processes in a file's memory.  The kernel
+/// finds such a lock by the memory, and a segment may get other memory while a thread waits.  For
+/// an exclusive file the lock becomes one between threads, which the kernel finds by the address.
+/// For a shared file the segment is pinned.  Returns the arguments, and whether they have changed.
 fn futex(a: [usize; 6]) -> Option<([usize; 6], bool)> {
     let (file, at) = state::at(a[0])?;
     if file.locks.are_shared() {
@@ -147,7 +148,7 @@ const FUTEX_WAITV: c_long = 449;
 const FUTEX_WAKE: c_long = 454;
 const FUTEX_WAIT: c_long = 455;
 const FUTEX_REQUEUE: c_long = 456;
-/// The kernel takes one at least, and no more than these.
+/// The kernel takes at least one waiter and at most this many.
 const FUTEX_WAITV_MOST: usize = 128;
 const FUTEX2_PRIVATE: u32 = 128;
 
@@ -161,7 +162,7 @@ struct Waiter {
     reserved: u32,
 }
 
-/// The flags of a lock by the later calls, which name it as [`futex`] does.
+/// Changes the flags of a lock in the later futex calls, as [`futex`] changes its arguments.
 fn futex2(address: usize, flags: u32) -> u32 {
     if flags & FUTEX2_PRIVATE != 0 {
         return flags;
@@ -184,7 +185,7 @@ fn at_window(number: c_long, a: [usize; 6]) -> isize {
              of its own: it is done as by the C library's function, or refused"
         ),
     );
-    // The table does not know pointers with a tag.
+    // The table of files has no pointers with a tag.
     if a[0] >> 48 != 0 {
         return -libc::EINVAL as isize;
     }
@@ -195,13 +196,13 @@ fn at_window(number: c_long, a: [usize; 6]) -> isize {
     }
 }
 
-/// Calls that have to be the library's, by their number: as their functions return.  None:
-/// the kernel may do them as they are.
+/// Makes a call by its number, if the library has to make it, and returns as its function does.
+/// None: the kernel may make the call as it is.
 pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
     let p = std::ptr::with_exposed_provenance_mut::<c_void>(a[0]);
     let (fd, n) = (a[0] as c_int, a[1] as c_int);
     let ours = || state::is_ours(fd) && !state::is_inside();
-    // SAFETY: the promise of who makes the call: these are the arguments that it takes.
+    // SAFETY: the caller guarantees that these are the arguments of the call.
     let result = unsafe {
         match number {
             libc::SYS_msync => memory::msync(p, a[1], a[2] as c_int) as isize,
@@ -226,7 +227,8 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 None => return None,
             },
             FUTEX_WAITV | FUTEX_REQUEUE => {
-                // The kernel looks at half of the register, and refuses before it reads.
+                // The kernel uses the lower half of the register, and refuses a wrong count before
+                // it reads.
                 let count = if number == FUTEX_REQUEUE { 2 } else { a[1] as u32 as usize };
                 let first = std::ptr::with_exposed_provenance::<Waiter>(a[0]);
                 if first.is_null() || !(1..=FUTEX_WAITV_MOST).contains(&count) {
@@ -316,7 +318,8 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 0
             }
             libc::SYS_syncfs => transfer::syncfs(fd) as isize,
-            // The table has to know these, and some are of the library's own descriptors.
+            // The library's table must follow these calls, and some name a descriptor of the
+            // library.
             libc::SYS_close => calls::close(fd) as isize,
             libc::SYS_close_range => {
                 calls::close_range(a[0] as u32, a[1] as u32, a[2] as c_int) as isize

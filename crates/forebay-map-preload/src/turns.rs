@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The pool and its open files, and whose turn it is to open a file or to close it.
 //!
-//! A thread that opens a file, closes it or gives it more room has its [`Turn`]: other threads wait
+//! A thread that opens a file, closes it or gives it more room has its [`Turn`]. Other threads wait
 //! for that file alone, however slow its storage is.  `OPEN` is held for look-ups, and while the
 //! pool itself is opened or closed, as at the end of the program.
 
@@ -25,21 +25,21 @@ use crate::state::{inside, lock, Locked};
 use crate::which;
 use crate::window;
 
-/// So often a file is opened again that was changed just then.
+/// How often to open a file again that was changed between its open and its lease.
 const TRIES: usize = 100;
 
 static OPEN: Mutex<Open> = Mutex::new(Open { pool: None, turns: vec![], last: 0 });
-/// A turn has ended.
+/// Notified when a turn has ended.
 static ENDED: Condvar = Condvar::new();
-/// The one thread that takes `OPEN` next holds this.  A thread that opens and closes a file all
-/// the time would else take `OPEN` again before a waiting thread has woken up.
+/// The thread that takes `OPEN` next holds this.  Otherwise a thread that opens and closes a file
+/// in a loop would take `OPEN` again before a waiting thread has woken up.
 static NEXT: Mutex<()> = Mutex::new(());
 
 #[derive(Debug)]
 pub struct Open {
     pub pool: Option<Opened>,
     /// The turns of files, each with its number, in the order in which threads have asked for them.
-    /// The first one of a file is under way, and those behind it wait.
+    /// The first turn of a file is under way, and the later ones wait.
     turns: Vec<(u64, (u64, u64))>,
     /// The number of the last turn.
     last: u64,
@@ -86,7 +86,7 @@ impl Turn {
         Turn { number, _busy }
     }
 
-    /// The same, for a thread that must not go on when the program ends.
+    /// Like `of`, for a thread that must not go on when the program ends.
     pub fn unless_ends(id: (u64, u64)) -> Turn {
         ending::stay_if_begun();
         let turn = Turn::of(id);
@@ -131,7 +131,8 @@ pub fn try_lock_open() -> TryLockResult<MutexGuard<'static, Open>> {
     OPEN.try_lock()
 }
 
-/// In a child: whether its parent had no pool open.  Then the child has none of its parent's turns.
+/// Called in a child: whether the parent had no pool open.  Then the child has no turn of its
+/// parent.
 pub fn have_none() -> bool {
     match (NEXT.try_lock(), OPEN.try_lock()) {
         (Ok(_), Ok(mut open)) if open.pool.is_none() => {

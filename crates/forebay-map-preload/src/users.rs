@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A program that changes its user, as daemons do after they have opened their files.
 //!
-//! The new user may lack what the library needs for an open file: the kernel gives a lease to the
-//! file's owner alone (or with CAP_LEASE), and the mark of the file takes the right to write to it.
-//! Then the program ends before the change, with everything in the file.  Whether it is so, the kernel
-//! is asked by a short-lived process that changes its own user.
+//! The new user may lack what the library needs for an open file.  The kernel gives a lease only to
+//! the owner of the file (or with CAP_LEASE), and the mark of the file needs the right to write to
+//! it.  In that case the program ends before the change, with everything in the file.  To find out,
+//! a short-lived process changes its own user and asks the kernel.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
@@ -28,8 +28,8 @@ impl Call {
     }
 }
 
-/// Makes the process one that did not ask to keep its capabilities, as the library's threads
-/// are.
+/// Clears the flag that keeps capabilities when the user changes: the library's threads do not have
+/// it.
 fn keep_no_capabilities() {
     // SAFETY: it takes numbers.
     unsafe { raw(libc::SYS_prctl, [libc::PR_SET_KEEPCAPS as usize, 0, 0, 0, 0, 0]) };
@@ -37,8 +37,8 @@ fn keep_no_capabilities() {
 
 /// The right that the user lacks for an open file.
 fn lacks(fd: RawFd) -> Option<&'static str> {
-    // A lease to read is never given for a file that is open to write, but the right to have one is
-    // looked at first.
+    // The kernel grants no read lease of a file that is open for writing, but it checks the right
+    // to have one first.
     if control(fd, F_SETLEASE, libc::F_RDLCK as usize) == Err(libc::EACCES) {
         return Some("have a lease of it, since the file is another user's");
     }
@@ -50,13 +50,13 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
     }
 }
 
-/// Sets the effective user of this thread alone.  Whether it could.
+/// Sets the effective user of this thread alone.  Returns whether that was possible.
 fn become_user(user: u32) -> bool {
     Call(libc::SYS_setresuid, [SAME, user, SAME]).run() == 0
 }
 
-/// The users of this thread in the order in which it can become each of them without capabilities: a
-/// user that is the effective one alone is lost with the first change.
+/// The users of this thread, in the order in which it can become each of them without
+/// capabilities.  The first change loses a user that is only the effective one.
 fn in_order() -> [u32; 3] {
     let [real, effective, saved] = users();
     [effective, real, saved]
@@ -65,20 +65,20 @@ fn in_order() -> [u32; 3] {
 /// A file that is open.
 struct OpenFile {
     fd: RawFd,
-    /// The right that all users tried so far lack, as the first of them lacks it.
+    /// The right that every user tried so far lacks, in the words for the first of them.
     lacks: Option<&'static str>,
 }
 
-/// A change that is tried, and what it is tried for.
+/// A change of the user that is tried, and the files that it is tried for.
 struct Trial<'a> {
     call: Call,
     files: &'a mut [OpenFile],
-    /// It was tried to its end.
+    /// The trial has run to its end.
     is_over: bool,
 }
 
 impl Trial<'_> {
-    /// Makes system calls only.
+    /// Runs the trial, with system calls only.
     fn run(&mut self) {
         keep_no_capabilities();
         let before = users();
@@ -90,7 +90,7 @@ impl Trial<'_> {
         if before.iter().all(|user| after.contains(user)) {
             return;
         }
-        // The program may become each of its users again.
+        // The program may become each of its users again, so each is tried.
         let [effective, others @ ..] = in_order();
         for file in self.files.iter_mut() {
             file.lacks = lacks(file.fd);
@@ -113,9 +113,9 @@ extern "C" fn tries(trial: *mut c_void) -> c_int {
     0
 }
 
-/// Runs a trial in a process that has this one's memory and descriptors, and users of its own.
-/// The program may be in a signal handler, which may have interrupted the C library where that
-/// makes a thread.  So no thread is made, and nothing is allocated but by system calls.
+/// Runs a trial in a process that shares this one's memory and descriptors, and has users of its
+/// own.  The program may be in a signal handler that has interrupted the C library while it makes a
+/// thread.  So this function makes no thread, and allocates only by system calls.
 fn run_apart(trial: &mut Trial<'_>) {
     const STACK: usize = 64 << 10;
     let (prot, flags) =
@@ -127,8 +127,8 @@ fn run_apart(trial: &mut Trial<'_>) {
         return;
     }
     let top = std::ptr::with_exposed_provenance_mut::<c_void>(stack as usize + STACK);
-    // With CLONE_VFORK this thread waits until the process has ended.  Without a signal at its end
-    // no wait of the program's finds it, unless that asks for such processes.
+    // With CLONE_VFORK this thread waits until the process has ended.  The process sends no signal
+    // at its end, so no wait of the program finds it, except one that asks for such processes.
     let how = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_VFORK;
     // SAFETY: the stack is the new process's alone.  The process makes system calls, and this
     // thread and its memory stay as they are meanwhile.
@@ -150,9 +150,10 @@ fn look(call: Call) {
     }
     let files = inside(|| read(&PLACES).open.clone());
     let found = quietly(|| {
-        // With these locks held no thread closes a file, whose number would be another file's then.
+        // With these locks held no thread closes a file.  Otherwise its number could become another
+        // file's.
         let maps: Vec<_> = files.iter().map(|file| file.map()).collect();
-        // A file that is shared has none, and no lease.
+        // A shared file has no descriptor here, and no lease.
         let fd = |at: usize| Some(maps[at].as_ref()?.file()?.as_raw_fd());
         let (places, mut all): (Vec<_>, Vec<_>) = (0..files.len())
             .filter_map(|at| Some((at, OpenFile { fd: fd(at)?, lacks: None })))
@@ -163,8 +164,8 @@ fn look(call: Call) {
         let is_over = trial.is_over;
         let found = || all.iter().zip(&places).find_map(|(f, &at)| Some((at, Some(f.lacks?))));
         let found = if is_over { found()? } else { (first, None) };
-        // The program may have given up its rights for a while, and the files are completed by
-        // this thread next.
+        // The program may have given up rights for a while, but this thread completes the files
+        // next. So it becomes a user that may.
         let may_all = |user| become_user(user) && all.iter().all(|f| lacks(f.fd).is_none());
         in_order().into_iter().any(may_all);
         Some(found)

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Counts by ranges of addresses: each entry holds from its key to the next one.  Two
-/// neighbours differ; before the first one and from the last one on nothing is mapped.
+/// Counts by ranges of addresses: each entry holds from its key to the next key.  Neighbours
+/// differ. Nothing is mapped before the first key or from the last key on.
 #[derive(Debug, Default)]
 pub struct Views(BTreeMap<usize, u32>);
 
@@ -27,12 +27,12 @@ impl Views {
         self.count(range.start) > 0 && self.0.range(range.clone()).all(|(_, &n)| n > 0)
     }
 
-    /// The program has one more mapping of these.
+    /// Adds a mapping of a range.
     pub fn add(&mut self, range: Range<usize>) {
         self.change(range, |n| n + 1);
     }
 
-    /// One less, where it has any.
+    /// Removes a mapping of a range, where there is one.
     pub fn remove(&mut self, range: Range<usize>) {
         self.change(range, |n| n.saturating_sub(1));
     }
@@ -48,8 +48,7 @@ impl Views {
         for (_, n) in self.0.range_mut(range.clone()) {
             *n = to(*n);
         }
-        // Only the entries that were changed, and the one after them, may equal their
-        // neighbour.
+        // Only the changed entries, and the entry after them, may equal their neighbour.
         let touched: Vec<usize> =
             self.0.range(range.start..=range.end).map(|(&at, _)| at).collect();
         for at in touched {

@@ -14,7 +14,7 @@ use crate::masks::{self, Opened};
 use crate::real;
 use crate::state::lock;
 
-/// The device and inode of a descriptor's file, if that is a regular one; its size; links.
+/// The device and inode of a descriptor's file, if it is a regular file, and its size.
 pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
@@ -27,6 +27,42 @@ pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
     };
     let is = done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFREG;
     is.then_some(((st.st_dev, st.st_ino), st.st_size as u64))
+}
+
+/// File systems whose kernel makes the content of regular files when they are read.  A crash can
+/// lose nothing there, and there is nothing to map.
+const MADE_BY_THE_KERNEL: [u32; 21] = [
+    0x9fa0,      // proc
+    0x9fa1,      // openpromfs
+    0x9fa2,      // usbdevfs
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0xcafe_4a11, // bpf
+    0x6265_6570, // configfs
+    0xde5e_81e4, // efivarfs
+    0x6165_676c, // pstore
+    0x1cd1,      // devpts
+    0xf97c_ff8c, // selinuxfs
+    0x4341_5d53, // smackfs
+    0x6573_5543, // fusectl
+    0x4249_4e4d, // binfmt_misc
+    0x0765_5821, // resctrl
+    0x6e73_6673, // nsfs
+    0x1980_0202, // mqueue
+];
+
+/// Whether a descriptor's file is of a file system that keeps what is written.
+pub fn is_stored(fd: c_int) -> bool {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: st is there for the call.
+    let done =
+        unsafe { real::raw(libc::SYS_fstatfs, [fd as usize, (&raw mut st).addr(), 0, 0, 0, 0]) };
+    done != 0 || !MADE_BY_THE_KERNEL.contains(&(st.f_type as u32))
 }
 
 /// The device and inode of a descriptor's file, if that is a regular one.  The kernel gives what it
@@ -49,8 +85,8 @@ pub fn identity(fd: c_int) -> Option<(u64, u64)> {
     }
 }
 
-/// When a file was written to last, and its size: another write makes that another, but for one
-/// within the same tick of the clock on a kernel before 6.13.
+/// The time of the last write to a file, and the file's size.  Another write changes them, unless
+/// it comes within the same tick of the clock on a kernel before 6.13.
 pub fn written(fd: c_int) -> Option<(i64, i64, i64)> {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
@@ -72,10 +108,10 @@ pub fn identity_at(dir: c_int, path: &CStr, flags: c_int) -> Option<(u64, u64)> 
     (done == 0).then_some((st.st_dev, st.st_ino))
 }
 
-/// Whether a descriptor is of a file, is not the library's, and not one with which the kernel does
-/// nothing.  Does not wait for the file's storage.
+/// Whether a descriptor is one of the file by which the kernel reads or writes it, and is not the
+/// library's.  Does not wait for the file's storage.
 fn is_plain(fd: c_int, id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
-    // SAFETY: it only asks.
+    // SAFETY: the call only queries.
     let flags =
         unsafe { real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) }
             as c_int;
@@ -83,7 +119,7 @@ fn is_plain(fd: c_int, id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
     plain && !kept::is(fd) && identity(fd) == Some(id)
 }
 
-/// The first such descriptor of this process.
+/// The first plain descriptor of the file in this process.
 fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> Option<c_int> {
     let mut found = None;
     crate::state::inside(|| {
@@ -99,11 +135,11 @@ fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> Option<c_int> {
 const OPEN: &str = "/proc/self/fd\0";
 
 /// The directory of this process's descriptors, while the pool is open.  A thread of the library
-/// looks there again and again, and an open would take the lowest free number each time, which the
+/// looks there again and again.  An open would take the lowest free number each time, which the
 /// program may expect for its own next open.
 static DESCRIPTORS: Mutex<Option<Lasting<OwnedFd>>> = Mutex::new(None);
 
-/// For a fork.
+/// Holds the directory's descriptor unchanged during a fork.
 pub fn unchanged() -> MutexGuard<'static, Option<Lasting<OwnedFd>>> {
     DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,8 +163,7 @@ pub fn forget_descriptors() {
     let _before = lock(&DESCRIPTORS).take();
 }
 
-/// Calls `f` without a lock: what it asks of a descriptor may take long, and a fork waits for
-/// `DESCRIPTORS`.
+/// Calls `f` without a lock: `f` may take long, and a fork waits for `DESCRIPTORS`.
 fn for_each_descriptor(mut f: impl FnMut(c_int)) {
     let mut bytes = [0; 4096];
     let mut place = 0;
@@ -144,9 +179,9 @@ fn for_each_descriptor(mut f: impl FnMut(c_int)) {
     }
 }
 
-/// The next entries of the directory from a place in it: how many bytes.
+/// Reads the next entries of the directory from a place in it.  Returns the number of bytes.
 fn entries(place: u64, to: &mut [u8]) -> Option<usize> {
-    // The threads that look have one place in the directory.
+    // All threads share the position in the directory, so the lock covers both calls.
     let kept = lock(&DESCRIPTORS);
     let dir =
         kept.as_ref().filter(|kept| lasting::check(kept.as_fd()).is_ok())?.as_raw_fd() as usize;
@@ -155,17 +190,17 @@ fn entries(place: u64, to: &mut [u8]) -> Option<usize> {
     Some(masks::entries(dir, to))
 }
 
-/// Whether the process can write to a file past the library.
+/// Whether the process can write to a file without the library.
 pub fn writes_plainly(id: (u64, u64)) -> bool {
     plain(id, |mode| mode != libc::O_RDONLY).is_some()
 }
 
-/// A descriptor by which the process has a file open past the library.
+/// A descriptor by which the process has a file open without the library.
 pub fn open_plainly(id: (u64, u64)) -> Option<c_int> {
     plain(id, |_| true)
 }
 
-/// Whether that descriptor is still such a one.
+/// Whether such a descriptor is still one.
 pub fn is_open_plainly(fd: c_int, id: (u64, u64)) -> bool {
     is_plain(fd, id, |_| true)
 }

@@ -20,7 +20,7 @@ static CHANGED: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Who([u32; 2]);
 
-/// Their calls, which return what was before, also if they change nothing.
+/// The calls that set the two.  They return the earlier value, also if they change nothing.
 const FILE_USER: [libc::c_long; 2] = [libc::SYS_setfsuid, libc::SYS_setfsgid];
 
 impl Who {
@@ -63,7 +63,7 @@ impl Who {
     }
 }
 
-/// By which the kernel judges a call of a thread that needs no open descriptor.
+/// The rights by which the kernel judges a call that needs no open descriptor.
 #[derive(Debug)]
 pub struct Rights(Who, Capabilities);
 
@@ -72,8 +72,8 @@ impl Rights {
         Rights(Who::of_thread(), Capabilities::of_thread())
     }
 
-    /// Makes this thread have its own rights again, where it acts as a file's opener, until the
-    /// result is dropped.
+    /// Gives this thread its own rights again while it acts as a file's opener, until the result is
+    /// dropped.
     pub fn act(&self) -> Acts {
         let before = Rights::of_thread();
         if before.0 == self.0 || planted::is(Planted::PathAsOpener) {
@@ -100,7 +100,8 @@ impl Drop for Acts {
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 
-/// The kernel takes capabilities from a thread whose user for files stops being root.
+/// The capabilities of a thread.  The kernel removes them when the thread's user for files stops
+/// being root.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Capabilities {
@@ -151,7 +152,7 @@ fn groups() -> [u32; 3] {
     three(libc::SYS_getresgid)
 }
 
-/// The program changes a user of its own.
+/// Records that the program changes a user of its own.
 pub fn may_differ() {
     CHANGED.store(true, Ordering::Relaxed);
 }

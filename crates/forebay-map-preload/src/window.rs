@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The addresses at which files are mapped, and a filter of the kernel's (seccomp) for what a
-//! program does there by an instruction of its own, past the C library: such a call is not
-//! made, and comes to the library as a signal (`trap.rs`).
+//! The addresses at which files are mapped, and a filter of the kernel (seccomp).  The filter is
+//! for system calls that a program makes there by an instruction of its own, past the C library.
+//! The kernel does not make such a call, and reports it to the library as a signal (`trap.rs`).
 //!
 //! ```text
 //!   0x1100_0000_0000            one window of 1 TiB: this process's          0x2900_0000_0000
 //!   |  window 0  |  window 1  |  .. 8 GiB free, then reservations ..  |  ..  |  window 23  |
 //! ```
 //!
-//! A filter cannot be taken back, and children inherit it, by exec, too: a program there has
-//! other memory, and the library, if it is there at all, lies elsewhere.  So a filter looks
-//! for addresses of one window alone, to which the kernel gives nobody anything by itself:
-//! below where its search from the bottom begins (a third of the address space), and far above
-//! what a program that is not relocated has.  A process takes the first window that no filter
-//! is for.
+//! A filter cannot be removed, and children inherit it, even across exec.  A program there has
+//! other memory, and the library may be absent or lie elsewhere.  So a filter looks for the
+//! addresses of one window only.  The kernel places nothing in a window by itself.  Windows lie
+//! below the place where its search from the bottom begins (a third of the address space), and far
+//! above a program that is not relocated.  A process takes the first window for which there is no
+//! filter.
 //!
-//! The library's own calls are let through by where their instruction is.
+//! The filter lets the library's own calls through: it knows the address of their instruction.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -31,8 +31,8 @@ use crate::trap;
 const FIRST: usize = 0x1100 << 32;
 const BYTES: usize = 1 << 40;
 const WINDOWS: usize = 24;
-/// Only the upper halves of addresses and lengths are added: the sum is that of the addresses
-/// or up to so much less.
+/// The filter adds only the upper halves of an address and a length.  So its sum may be too small
+/// by this much.
 const FREE: usize = 8 << 30;
 
 /// The start of this process's window; 0: it has none yet.
@@ -75,8 +75,8 @@ pub fn text() -> Option<Range<usize>> {
     found
 }
 
-/// Before the first file is mapped.  Files that are mapped from now on lie in the window, and
-/// what goes past the library there is seen.
+/// Called before the first file is mapped.  All files mapped from now on lie in the window, and the
+/// filter sees calls there that bypass the library.
 pub fn take() -> Result<(), String> {
     if WINDOW.load(Ordering::Relaxed) != 0 {
         return Ok(());
@@ -104,7 +104,7 @@ pub fn take() -> Result<(), String> {
     Ok(())
 }
 
-/// For this process: all of its threads, those to come, and children.
+/// Installs the filter for all threads of this process, for later threads, and for children.
 fn filter(start: usize, text: &Range<usize>) -> io::Result<()> {
     let code = program(start, text);
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
@@ -122,7 +122,7 @@ fn filter(start: usize, text: &Range<usize>) -> io::Result<()> {
         }
     };
     match install() {
-        // Only the administrator may without giving up that programs change the user.
+        // Only the administrator may install a filter without giving up set-user-ID programs.
         Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
             let a = [libc::PR_SET_NO_NEW_PRIVS as usize, 1, 0, 0, 0, 0];
             // SAFETY: it takes numbers.
@@ -140,9 +140,9 @@ struct Rule {
     number: i64,
     from: u8,
     len: Option<u8>,
-    /// It is one only with these bits of this argument.
+    /// The rule holds only if this argument has these bits.
     only: Option<(u8, u32)>,
-    /// It is none with these bits of that one.
+    /// The rule does not hold if this argument has these bits.
     but: Option<(u8, u32)>,
 }
 
@@ -193,8 +193,8 @@ pub fn is_ruled(number: i64) -> bool {
     RULES.iter().any(|rule| rule.number == number) || number == PROCESS_MADVISE
 }
 
-/// Its addresses are in memory, so these two of its kinds are refused whatever they are; a
-/// kernel before 6.13 knows neither.
+/// The addresses of this call are in memory.  So the filter refuses these two kinds of advice for
+/// any address.  A kernel before 6.13 knows neither.
 const PROCESS_MADVISE: i64 = 440;
 const REFUSED_ADVICE: [c_int; 2] = [libc::MADV_REMOVE, libc::MADV_DOFORK];
 
@@ -233,12 +233,12 @@ const fn step(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Goes on with the next if it is so, and otherwise leaves out so many.
+/// Continues with the next step if the condition holds, and otherwise skips that many steps.
 const fn unless(code: u16, k: u32, leave_out: u8) -> sock_filter {
     sock_filter { code, jt: 0, jf: leave_out, k }
 }
 
-/// The other way round.
+/// Skips that many steps if the condition holds.
 const fn skip_if(code: u16, k: u32, leave_out: u8) -> sock_filter {
     sock_filter { code, jt: leave_out, jf: 0, k }
 }
@@ -248,7 +248,7 @@ fn program(window: usize, text: &Range<usize>) -> Vec<sock_filter> {
     let by_library = by_library(text);
     let mut all = vec![
         step(LOAD, ARCHITECTURE),
-        // Programs of 32 bits reach no address there.
+        // Programs of 32 bits cannot reach an address there.
         skip_if(EQUAL, ARCH, 1),
         ALLOW,
     ];
@@ -305,7 +305,7 @@ fn program(window: usize, text: &Range<usize>) -> Vec<sock_filter> {
     all
 }
 
-/// A jump over what is left of a rule, whose length is not known yet.
+/// Jumps over the rest of a rule, whose length is not known yet.
 const REST: u8 = u8::MAX;
 
 /// Allows the calls of the library's instructions and refuses all others.  The kernel reports

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Serves the processes that map files onto the pool: a socket for their requests, a thread for
-//! each connection, and a thread that recovers what dead processes left.
+//! Serves the processes that map files onto the pool.  There is a socket for their requests, a
+//! thread for each connection, and a thread that recovers what dead processes left.
 //!
 //! A process keeps its frames until its pidfd shows that it is dead, or until it reports that
 //! it maps nothing any more.  The end of a connection says nothing about its memory.  Nothing
 //! here waits for a process, so a stopped process only holds what it has.
 
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, Read, Write};
-use std::mem::MaybeUninit;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -25,10 +24,10 @@ use forebay_map::wire::{self, Answer, Request, MESSAGE_MAX, VERSION};
 use forebay_map::Options;
 use forebay_server::PrivateSocket;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{pidfd_open, PidfdFlags};
 
 use crate::channel::Channel;
+use crate::handed::{self, Handed};
 use crate::late::Late;
 use crate::locked::lock;
 use crate::own_store::OwnStore;
@@ -70,7 +69,17 @@ impl Served {
     }
 
     /// The answer, and the descriptor that goes with it.
-    fn answer(&self, of: &Client, request: &Request) -> (Answer, Option<OwnedFd>) {
+    fn answer(
+        &self,
+        of: &Client,
+        request: &Request,
+        handed: Option<Handed>,
+    ) -> (Answer, Option<OwnedFd>) {
+        if let Request::Keep { file } = *request {
+            return (self.share.keep(of, file, handed), None);
+        }
+        // It came with a request that takes none.
+        drop(handed);
         let slow = planted::is(Planted::SlowDisk) || planted::is(Planted::SilentSlowDisk);
         if slow && matches!(request, Request::AddFile { .. }) {
             std::thread::sleep(Duration::from_secs(1));
@@ -287,6 +296,10 @@ impl Shared {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
+            // It has executed another program, say: nobody answers who waits for its leases.
+            if !forebay::is_dying(of.pid) {
+                served.share.release(of);
+            }
         }
         lock(&self.known).remove(&of.number);
         self.has_ended(of, &served);
@@ -311,7 +324,7 @@ impl Shared {
     }
 
     fn answer(&self, of: &Client, stream: &UnixStream, role: &mut Role) -> io::Result<Left> {
-        let mut come = Vec::new();
+        let (mut come, mut handed) = (Vec::new(), None);
         let begun = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             let dead = PollFd::new(&*of.process, PollFlags::IN);
@@ -326,7 +339,7 @@ impl Shared {
                 return Ok(Left::Dead);
             }
             let mut some = [0; 4096];
-            match (&mut &*stream).read(&mut some) {
+            match handed::receive(stream, &mut some, &mut handed) {
                 Ok(0) => return Ok(Left::Open),
                 Ok(n) => come.extend_from_slice(&some[..n]),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
@@ -335,17 +348,18 @@ impl Shared {
             }
             while let Some((request, len)) = message(&come, stream)? {
                 come.drain(..len);
+                let handed = handed.take();
                 match (&request, &*role) {
                     (Request::Bye, Role::First(_)) => {
                         tell(stream, &Answer::Done)?;
                         return Ok(Left::Bye);
                     }
                     (_, Role::First(served)) => {
-                        tell_all(stream, self.work(of, || served.answer(of, &request)))?;
+                        tell_all(stream, self.work(of, || served.answer(of, &request, handed)))?;
                     }
                     (_, Role::Another(of, _)) if !self.is_known(of) => return Ok(Left::Open),
                     (_, Role::Another(first, served)) => {
-                        let answer = self.work(of, || served.answer(first, &request));
+                        let answer = self.work(of, || served.answer(first, &request, handed));
                         let of = first;
                         if !self.is_known(of) {
                             // The process has ended meanwhile, so what it was just given
@@ -513,6 +527,7 @@ impl Shared {
                         Ok(Home::All | Home::Locked) => {}
                         Ok(Home::Stays(report)) => self.notes.left(&share.map, report.refused),
                         Err(e) => {
+                            share.keep_nobody_waiting(file);
                             let why = e.to_string();
                             if told.insert((share.map.clone(), file), why.clone()).as_ref()
                                 != Some(&why)
@@ -587,14 +602,7 @@ fn give_memory(stream: &UnixStream, answer: &Answer, store: &dyn Store) -> io::R
 
 fn give(stream: &UnixStream, answer: &Answer, file: BorrowedFd<'_>) -> io::Result<()> {
     let bytes = wire::bytes_of(answer)?;
-    let files = [file];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut with = SendAncillaryBuffer::new(&mut space);
-    if !with.push(SendAncillaryMessage::ScmRights(&files)) {
-        return Err(io::ErrorKind::OutOfMemory.into());
-    }
-    let first = &[IoSlice::new(&bytes)];
-    let sent = rustix::net::sendmsg(stream, first, &mut with, SendFlags::NOSIGNAL)?;
+    let sent = wire::send_first(stream, &bytes, file)?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
 }

@@ -33,9 +33,9 @@ pub(crate) type Key = (u64, u32, Option<u64>, bool);
 enum State {
     /// A thread works on it.
     Work,
-    /// A thread works on it, and nobody is to get its answer.
+    /// A thread works on it, and nobody gets its answer.
     Forgotten,
-    /// The answer, which came too late, and when it came.
+    /// The answer, which was too late, and the time when it was ready.
     Done(Answer, Instant),
 }
 
@@ -85,10 +85,10 @@ impl Drop for Works {
 }
 
 impl Late {
-    /// The answer, or `Wait`.  Work whose answer came too late is done again when it is asked for
-    /// again, which is fast: a frame may have been taken away meanwhile, because the process
-    /// holds the segment's lock only while it asks.  A failure is kept, since the disk would
-    /// have to fail again.
+    /// Returns the answer, or `Wait`.  If an answer was too late, the work is done again when the
+    /// process asks again, which is fast.  The old answer does not count: a frame may have been
+    /// reclaimed meanwhile, because the process holds the segment's lock only while it asks.  A
+    /// failure is kept, since the disk would have to fail again.
     pub fn answer(
         self: &Arc<Late>,
         key: Key,
@@ -135,8 +135,8 @@ impl Late {
         done.map_or(Answer::Wait, |(answer, _)| answer)
     }
 
-    /// Forgets the answers for a process that has ended, or about a file that it has left, also
-    /// those that are still to come: the file's number may soon be another file's.
+    /// Forgets the answers for a process that has ended, or about a file that it has left.  This
+    /// includes answers that are not ready yet: the file's number may soon belong to another file.
     pub fn forget(&self, who: u64, file: Option<u32>) {
         let mut all = lock(&self.all);
         let of = |key: &Key| key.0 == who && file.is_none_or(|file| key.1 == file);
@@ -161,7 +161,7 @@ mod tests {
 
     use std::sync::mpsc::channel;
 
-    /// The number of a file that a process has left is another file's by then.
+    /// The number of the file that the process has left belongs to another file by then.
     #[test]
     fn an_answer_about_a_file_that_was_left_is_for_nobody() {
         let late = Arc::<Late>::default();
@@ -173,7 +173,7 @@ mod tests {
         };
         assert_eq!(late.answer(key, fails), Answer::Wait);
         late.forget(1, Some(1));
-        // Its thread is still at work, and counts as one of the file's.
+        // The first thread still works, and counts as one of the file's threads.
         assert_eq!(late.answer(key, || Answer::Done), Answer::Wait);
         drop(end);
         late.join();

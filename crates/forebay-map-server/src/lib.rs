@@ -17,6 +17,7 @@
 
 mod channel;
 mod clients;
+mod handed;
 mod late;
 mod locked;
 pub mod orders;

@@ -26,24 +26,43 @@ pub enum Order {
     /// The answer is a [`MapStatus`] of each map.
     Status,
     /// The answer is [`Recovered`].
-    Recover { files: Vec<PathBuf>, dry_run: bool, accept: bool },
+    Recover {
+        #[serde(with = "forebay::paths_in_request")]
+        files: Vec<PathBuf>,
+        dry_run: bool,
+        accept: bool,
+    },
     /// The answer is [`Saved`] of each file.  The directory is an absolute path.
-    Salvage { files: Vec<PathBuf>, to: PathBuf },
+    Salvage {
+        #[serde(with = "forebay::paths_in_request")]
+        files: Vec<PathBuf>,
+        #[serde(with = "forebay::path_in_request")]
+        to: PathBuf,
+    },
     /// The answer is [`OfFile`] of each file.
-    Drop { files: Vec<PathBuf> },
+    Drop {
+        #[serde(with = "forebay::paths_in_request")]
+        files: Vec<PathBuf>,
+    },
     /// Pins that range of each file in memory, or, with None, unpins the files.  The answer is
     /// [`Kept`] of each file.  Paths are absolute.  `map` names the map; None: the only one.
-    Pin { files: Vec<PathBuf>, map: Option<String>, range: Option<(u64, u64)> },
+    Pin {
+        #[serde(with = "forebay::paths_in_request")]
+        files: Vec<PathBuf>,
+        map: Option<String>,
+        range: Option<(u64, u64)>,
+    },
 }
 
 /// The pinned part of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
+    #[serde(flatten, with = "forebay::file_in_report")]
     pub file: PathBuf,
     pub segments: usize,
 }
 
-/// What a map has of a file.
+/// A map's state of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OfFile {
     /// The name, as in [`Left::name`].
@@ -55,6 +74,10 @@ pub struct OfFile {
     /// The processes that share it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared_by: Vec<u32>,
+    /// The process that has it mapped, or one that shares it, has ended, and the server writes
+    /// the file back.
+    #[serde(default)]
+    pub ending: bool,
     /// Segments that the server keeps in memory by order of a user.
     #[serde(default)]
     pub pinned: usize,
@@ -73,6 +96,7 @@ impl OfFile {
             number: l.id,
             mapped_by: l.id.and_then(|id| share.owner(id)),
             shared_by: l.id.map_or_else(Vec::new, |id| share.shared_by(id)),
+            ending: l.id.is_some_and(|id| share.is_ending(id)),
             pinned: l.id.map_or(0, |id| share.pinned_of(id)),
             size_bytes: l.record.as_ref().map(|r| r.size),
             record_damaged: l.record.is_none(),
@@ -114,7 +138,7 @@ pub struct MapStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovered {
     pub dry_run: bool,
-    /// Nothing is left.
+    /// Nothing is left, also not of files that processes have mapped.
     pub complete: bool,
     pub maps: Vec<RecoveredMap>,
 }
@@ -138,12 +162,36 @@ pub struct Stays {
     pub number: Option<u32>,
     pub why: String,
     pub pages: usize,
+    /// The process that has the file mapped, or had it.  The recovery leaves the file to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mapped_by: Option<u32>,
+    /// That process has ended, and the server writes the file back.
+    #[serde(default)]
+    pub ending: bool,
 }
 
 impl From<Refused> for Stays {
     fn from(r: Refused) -> Stays {
         let Refused { name, id, why, pages } = r;
-        Stays { file: name.display().to_string(), number: id, why, pages }
+        let file = name.display().to_string();
+        Stays { file, number: id, why, pages, mapped_by: None, ending: false }
+    }
+}
+
+impl OfFile {
+    /// The pages that stay of a file that is left to the process that has it.  None: the file
+    /// has everything that is durable.
+    fn left_to_its_process(&self) -> Option<Stays> {
+        let pid = self.mapped_by?;
+        let why = match self.ending {
+            true => "its process has ended, and the server writes it back".into(),
+            false if self.dirty_pages == 0 && !self.truncation_under_way => return None,
+            false => {
+                format!("process {pid} has it mapped, and writes them back, and all when it ends")
+            }
+        };
+        let (file, number, pages) = (self.file.clone(), self.number, self.dirty_pages);
+        Some(Stays { file, number, why, pages, mapped_by: Some(pid), ending: self.ending })
     }
 }
 
@@ -151,7 +199,9 @@ impl From<Refused> for Stays {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Saved {
     pub file: String,
+    #[serde(flatten, with = "forebay::data_in_report")]
     pub data: PathBuf,
+    #[serde(flatten, with = "forebay::list_in_report")]
     pub list: PathBuf,
     pub pages: usize,
     pub unknown_pages: usize,
@@ -320,6 +370,16 @@ impl Maps {
         self.maps.iter().map(of).collect()
     }
 
+    /// Files of dead processes that are not written back yet, each with its map.
+    pub(crate) fn ending(&self) -> Vec<(String, OfFile)> {
+        let lacks = |f: &OfFile| f.ending && (f.dirty_pages > 0 || f.truncation_under_way);
+        let of = |m: MapFiles| {
+            let files = m.files.into_iter().filter(lacks);
+            files.map(|f| (m.map.name.clone(), f)).collect::<Vec<_>>()
+        };
+        self.list().unwrap_or_default().into_iter().flat_map(of).collect()
+    }
+
     pub fn status(&self) -> Result<Vec<MapStatus>> {
         let of = |m: MapFiles| MapStatus {
             processes: {
@@ -365,11 +425,18 @@ impl Maps {
         // Files that a process has mapped are left to it.  Those of a dead process are being
         // recovered already.
         let mut names = Wanted::new(how.only).of(share)?;
-        names.retain(|l| l.id.is_none_or(|id| !share.is_mapped(id)));
+        let mut mapped = Vec::new();
+        names.retain(|l| {
+            let is_mapped = l.id.is_some_and(|id| share.is_mapped(id));
+            if is_mapped {
+                mapped.extend(OfFile::new(share, l).left_to_its_process());
+            }
+            !is_mapped
+        });
         let name = |l: &Left| l.id.map_or(l.name(), |id| format!("#{id}")).into();
         let names: Vec<PathBuf> = names.iter().map(name).collect();
         if names.is_empty() {
-            return Ok(done(false));
+            return Ok(RecoveredMap { stays: mapped, ..done(false) });
         }
         let how = &Options { only: &names, ..*how };
         let map = share.map.clone();
@@ -382,7 +449,7 @@ impl Maps {
             });
         });
         let report = report.map_err(of_map(&map))?;
-        let stays = report.refused.into_iter().map(Stays::from).collect();
+        let stays = report.refused.into_iter().map(Stays::from).chain(mapped).collect();
         Ok(RecoveredMap { map, damaged: false, files: report.files, pages: report.pages, stays })
     }
 

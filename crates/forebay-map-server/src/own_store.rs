@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use forebay::MapClaim;
+use forebay::{FileFate, MapClaim};
 use forebay_map::backing::Backing;
 use forebay_map::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
 use forebay_map::wire::{Answer, Place, Request};
@@ -57,6 +57,11 @@ impl Store for OwnStore {
 
     fn claim(&self) -> &MapClaim {
         self.share.store.claim()
+    }
+
+    /// The server looks.
+    fn lost(&self) -> Option<FileFate> {
+        self.share.store.lost()
     }
 
     fn capacity(&self) -> usize {

@@ -18,6 +18,10 @@ pub(crate) enum Planted {
     AnyonesFrames,
     /// A frame is given away while its owner has it.
     FrameGivenTwice,
+    /// The descriptor of a dead process's file is closed before the file is written back.
+    ReleasedEarly,
+    /// A lease that a descriptor has is not released when its file is written back.
+    LeaseKept,
     /// The mark of a file is removed before its pages are written.
     UnmarkedFirst,
     /// After a recovery of a file, the new owner of the file's number loses its files.

@@ -14,7 +14,7 @@ use serde_json::{json, Value};
 
 use crate::clients::{warn, Clients};
 use crate::locked::lock;
-use crate::orders::{Error, MapStatus, Maps, Order, Recovered, Result, Stays};
+use crate::orders::{Error, MapStatus, Maps, OfFile, Order, Recovered, Result, Stays};
 
 /// The kind of service that maps are, for clients of the control socket.
 pub const KIND: &str = "map";
@@ -32,7 +32,7 @@ pub struct MapService {
     notes: Arc<Notes>,
 }
 
-/// What recoveries have left, by map.
+/// The results of recoveries that could not finish, by map.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pool: String,
@@ -139,7 +139,8 @@ impl MapService {
                 lock(&self.notes.stays).clear();
             }
             for m in done.maps {
-                m.stays.into_iter().for_each(|s| self.notes.note(&m.map, s));
+                let refused = m.stays.into_iter().filter(|s| s.mapped_by.is_none());
+                refused.for_each(|s| self.notes.note(&m.map, s));
             }
         }
         Ok(answer)
@@ -229,9 +230,24 @@ impl Service for MapService {
 
     /// Data that files lack stays in the pool, including later syncs of processes.
     fn stop(&self, _: &Stop) -> forebay_server::Result<()> {
+        // Without clients a file that processes share looks like one that is written back.
+        let ending = lock(&self.maps).as_ref().map(Maps::ending).unwrap_or_default();
         drop(lock(&self.clients).take());
         let Some(maps) = lock(&self.maps).take() else { return Ok(()) };
-        let processes: Vec<_> = maps.sound().flat_map(|share| share.clients()).collect();
+        let still = maps.ending().into_iter();
+        let same = |(map, f): &(String, OfFile)| {
+            ending.iter().any(|(of, before)| (of, before.number) == (map, f.number))
+        };
+        for (map, OfFile { file, dirty_pages, .. }) in still.filter(same) {
+            let pool = &self.name;
+            warn(&format!(
+                "map {map}: {file}: {dirty_pages} pages stay in the pool: its process has ended, \
+                 and so does the server that writes them back; the next server does it, or \
+                 forebay map recover {pool}"
+            ));
+        }
+        let processes = maps.sound().flat_map(|share| share.clients());
+        let processes: Vec<_> = processes.filter(|pid| !forebay::is_dying(*pid)).collect();
         if !processes.is_empty() {
             warn(&format!(
                 "pool {}: processes {processes:?} have files mapped onto it: what they sync is kept \
@@ -242,7 +258,7 @@ impl Service for MapService {
         Ok(())
     }
 
-    /// Does not wait for an order that is being carried out: the service still runs then.
+    /// Does not wait for an order that is being carried out, because the service still runs then.
     fn ended(&self) -> bool {
         self.maps.try_lock().is_ok_and(|maps| maps.is_none())
     }

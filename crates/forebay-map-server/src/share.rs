@@ -16,7 +16,9 @@ use forebay_map::wire::{Answer, Request, FRAMES_MAX};
 use forebay_map::{Error, PoolStore, Result};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
+use crate::handed::{Handed, Kept};
 use crate::locked::lock;
 use crate::planted::{self, Planted};
 
@@ -64,6 +66,8 @@ struct Held {
     /// The process is dead, and the file is to be written back by whichever thread finds it
     /// first.
     dead: bool,
+    /// The descriptor by which the process had the file open, with its lease and its locks.
+    kept: Option<Arc<Kept>>,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +96,11 @@ impl Owned {
             Some(&(file, _)) => self.own(client, file).map(drop),
             None => Err(Error::Pool(format!("frame {frame} of the map is not this process's"))),
         }
+    }
+
+    /// The number of descriptors that are kept for a process.
+    fn kept_of(&self, client: &Client) -> usize {
+        self.files.values().filter(|held| held.client == *client && held.kept.is_some()).count()
     }
 
     fn of_client(&self, number: u64) -> usize {
@@ -179,6 +188,22 @@ impl Share {
         self.owned().files.contains_key(&file)
     }
 
+    /// Whether the server writes the file with this number back, or is about to.  It does if the
+    /// process that had the file, or one of those that shared it, is dead or dying.
+    pub fn is_ending(&self, file: u32) -> bool {
+        let Some(held) = self.owned().files.get(&file).cloned() else { return false };
+        match held.client.number {
+            _ if held.dead => true,
+            OWN => {
+                let guests = self.shared_by(file);
+                // A file has no guest between the end of its last guest and its close.
+                guests.is_empty() && self.pinned_of(file) == 0
+                    || guests.into_iter().any(forebay::is_dying)
+            }
+            _ => held.client.is_dead() || forebay::is_dying(held.client.pid),
+        }
+    }
+
     /// The processes that have files, without duplicates.
     pub fn clients(&self) -> Vec<u32> {
         let guests = self.homes().map_or_else(Vec::new, |homes| homes.guests());
@@ -204,14 +229,56 @@ impl Share {
         self.carry_out(client, request).unwrap_or_else(Answer::from)
     }
 
+    /// Keeps the descriptor by which a process has a file open, until that file is closed or
+    /// written back.
+    pub fn keep(&self, client: &Client, file: u32, handed: Option<Handed>) -> Answer {
+        // A descriptor is closed without the lock.
+        let (mut before, mut rejected) = (None, None);
+        let mut owned = self.owned();
+        let answer = match owned.own(client, file) {
+            Ok(_) => {
+                let has = owned.kept_of(client);
+                let kept = handed.and_then(|handed| match handed.keep(has) {
+                    Ok(kept) => Some(Arc::new(kept)),
+                    Err(handed) => {
+                        rejected = Some(handed);
+                        None
+                    }
+                });
+                let answer = Answer::Yes(kept.is_some());
+                let held = owned.files.get_mut(&file);
+                before = held.and_then(|held| std::mem::replace(&mut held.kept, kept));
+                answer
+            }
+            Err(e) => {
+                rejected = handed;
+                Answer::from(e)
+            }
+        };
+        drop(owned);
+        drop((before, rejected));
+        answer
+    }
+
+    /// Closes the descriptors that a living process has handed over.
+    pub fn release(&self, client: &Client) {
+        let own = |held: &&mut Held| held.client == *client && !held.dead;
+        let kept: Vec<_> =
+            self.owned().files.values_mut().filter(own).map(|held| held.kept.take()).collect();
+        drop(kept);
+    }
+
     pub fn carry_out(&self, client: &Client, request: &Request) -> Result<Answer> {
         let store = &*self.store;
+        // A descriptor is closed without the lock.
+        let _removed;
         let mut owned = self.owned();
         let done = |()| Answer::Done;
         match *request {
             Request::Hello { .. }
             | Request::Bye
             | Request::Also { .. }
+            | Request::Keep { .. }
             | Request::Orders { .. } => Err(Error::Pool("this request is not allowed now".into())),
             Request::AddFile { ref file } => add_file(store, &mut owned, client, file),
             Request::SetSize { file, size } => {
@@ -241,7 +308,7 @@ impl Share {
             Request::RemoveFile { file } => {
                 owned.own(client, file)?;
                 store.remove_file(file)?;
-                owned.files.remove(&file);
+                _removed = owned.files.remove(&file);
                 Ok(Answer::Done)
             }
             Request::Take { file, segment } => {
@@ -295,6 +362,7 @@ impl Share {
                 };
                 Ok(Answer::Yes(owned.files.values().any(of)))
             }
+            Request::Lost => Ok(Answer::Lost(store.lost())),
             Request::Wanted => Ok(Answer::Number(wanted(store, &owned, client))),
             Request::FileFrom { file } => {
                 let own = |(_, held): &(&u32, &Held)| held.client == *client && !held.dead;
@@ -345,9 +413,14 @@ impl Share {
         if planted::is(Planted::ForgottenEarly) {
             self.forget(file);
         }
+        if planted::is(Planted::ReleasedEarly) {
+            let held = self.owned().files.get_mut(&file).map(|held| held.kept.take());
+            drop(held);
+        }
         if self.keep_stores(file)? && !planted::is(Planted::TakenFromTheLiving) {
             return Ok(Home::Locked);
         }
+        let kept = self.kept(file);
         let frames: Vec<u32> = {
             let owned = self.owned();
             owned.frames.iter().filter(|(_, of)| of.0 == file).map(|(&frame, _)| frame).collect()
@@ -361,7 +434,7 @@ impl Share {
         let name = [format!("#{file}").into()];
         let locked = std::cell::Cell::new(false);
         let open = |path: &Path| -> Result<Box<dyn Backing>> {
-            match RegularFile::open(path) {
+            match self.open(file, path) {
                 Ok(file) => {
                     if planted::is(Planted::UnmarkedFirst) {
                         let _ = file.unmark();
@@ -369,7 +442,7 @@ impl Share {
                     Ok(Box::new(file))
                 }
                 Err(e) => {
-                    locked.set(matches!(e, Error::Locked { .. }));
+                    locked.set(matches!(e, Error::Locked { .. }) || is_short(&e));
                     Err(e)
                 }
             }
@@ -379,6 +452,10 @@ impl Share {
         if locked.get() {
             return Ok(Home::Locked);
         }
+        if let (Some(kept), false) = (&kept, planted::is(Planted::LeaseKept)) {
+            kept.release();
+        }
+        drop(kept);
         self.forget(file);
         match report.refused.is_empty() {
             true => Ok(Home::All),
@@ -395,13 +472,38 @@ impl Share {
         let record = self.store.files()?.into_iter().find(|(of, _)| *of == file);
         let Some((_, record)) = record else { return Ok(false) };
         let open =
-            |path: &Path| -> Result<Box<dyn Backing>> { Ok(Box::new(RegularFile::open(path)?)) };
+            |path: &Path| -> Result<Box<dyn Backing>> { Ok(Box::new(self.open(file, path)?)) };
         match open_of(&open, &record) {
             Ok(backing) => keep_stores(&*self.store, file, &*backing).map(|()| false),
             Err(Error::Locked { .. }) => Ok(true),
+            Err(e) if is_short(&e) => Ok(true),
             // The recovery reports the error.
             Err(_) => Ok(false),
         }
+    }
+
+    /// The file of a dead process cannot be written back now: nobody waits for that any more.
+    pub fn keep_nobody_waiting(&self, file: u32) {
+        let kept = self.owned().files.get_mut(&file).and_then(|held| held.kept.take());
+        // It is closed without the lock.
+        if let Some(kept) = kept {
+            kept.release();
+        }
+    }
+
+    fn kept(&self, file: u32) -> Option<Arc<Kept>> {
+        self.owned().files.get(&file).and_then(|held| held.kept.clone())
+    }
+
+    /// Opens a dead process's file by the descriptor that the process had of it, if that is kept
+    /// and the file is still there.
+    fn open(&self, file: u32, path: &Path) -> Result<RegularFile> {
+        if let Some(kept) = self.kept(file) {
+            if let Some(opened) = kept.open(path)? {
+                return Ok(opened);
+            }
+        }
+        RegularFile::open(path)
     }
 
     /// Forgets the file's owner.  The record may be free already, and its number may belong to
@@ -411,12 +513,21 @@ impl Share {
         if anyones {
             std::thread::sleep(Duration::from_millis(1));
         }
+        // A descriptor is closed without the lock.
+        let _removed;
         let mut owned = self.owned();
         if anyones || owned.files.get(&file).is_some_and(|held| held.dead) {
-            owned.files.remove(&file);
+            _removed = owned.files.remove(&file);
             owned.frames.retain(|_, of| of.0 != file);
         }
     }
+}
+
+/// The server lacks descriptors or memory for a moment, which says nothing of the file.
+fn is_short(e: &Error) -> bool {
+    let Error::System { error, .. } = e else { return false };
+    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|e| Some(e.raw_os_error()));
+    short.contains(&error.raw_os_error())
 }
 
 fn add_file(
@@ -445,7 +556,8 @@ fn add_file(
     let number = store.add_file(file)?;
     // Old entries of the number may be left from a file that was just recovered.
     owned.frames.retain(|_, of| of.0 != number);
-    let held = Held { client: client.clone(), identity: file.identity.clone(), dead: false };
+    let (client, identity) = (client.clone(), file.identity.clone());
+    let held = Held { client, identity, dead: false, kept: None };
     owned.files.insert(number, held);
     Ok(Answer::Number(number))
 }

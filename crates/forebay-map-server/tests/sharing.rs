@@ -590,7 +590,7 @@ fn a_file_of_a_killed_process_can_be_shared_soon() {
     let session = Session::open(&wanted, Options::default()).expect("served");
     let killed = std::thread::scope(|s| {
         let opened = s.spawn(|| loop {
-            // While the process dies the file is not locked any more and still bears its mark.
+            // While the process dies, the file is no longer locked and still has its mark.
             let early = |e: &str| e.contains("has it mapped") || e.contains("may lack writes");
             match session.map_shared(&place.file(1), 0) {
                 Err(e) if early(&e.to_string()) => {}

@@ -108,6 +108,11 @@ impl RegularFile {
         RegularFile::of(file.into(), path.to_owned())?.lock()
     }
 
+    /// Locks a file by a descriptor that another process had of it, so that no lease is broken.
+    pub fn handed(file: OwnedFd, path: &Path) -> Result<RegularFile> {
+        RegularFile::again(file, path)
+    }
+
     fn lock(self) -> Result<RegularFile> {
         let file = self.file.as_fd();
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -144,8 +149,9 @@ impl RegularFile {
                     std::thread::sleep(pause);
                     pause *= 2;
                 }
-                // He keeps it.  /proc/locks does not tell who that is: he is in another PID
-                // namespace, or the file system has a device number that stat does not tell.
+                // The holder keeps the lease. /proc/locks does not show who holds it.  The holder
+                // is in another PID namespace, or the file system has a device number that stat
+                // does not report.
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     return Err(Error::Locked { path, by: None });
                 }
@@ -168,12 +174,13 @@ impl RegularFile {
 }
 
 impl RegularFile {
-    /// Locks of records are those of the processes that share it.
+    /// Releases this process's record locks: the processes that share the file use such locks
+    /// themselves.
     pub(crate) fn free_records(&self) -> io::Result<()> {
         system::lock_records(self.file.as_fd(), false)
     }
 
-    /// That it is still this file, where somebody may have closed it.
+    /// Checks that the descriptor still refers to this file: the program may have closed it.
     fn check(&self) -> io::Result<()> {
         lasting::check(self.file.as_fd())
     }
@@ -281,9 +288,9 @@ impl Backing for RegularFile {
     fn has_hole(&self, at: u64, len: u64) -> io::Result<bool> {
         match rustix::fs::seek(self.file.as_fd(), SeekFrom::Hole(at)) {
             Ok(hole) => Ok(hole < at + len),
-            // Behind the end there is nothing but holes.
+            // After the end of the file there are only holes.
             Err(Errno::NXIO) => Ok(true),
-            // A file system that does not tell: it is asked for blocks.
+            // The file system does not report holes, so it is asked for blocks.
             Err(_) => Ok(true),
         }
     }
@@ -297,7 +304,7 @@ impl Backing for RegularFile {
     }
 
     fn free(&self) {
-        // In a child they are its parent's.
+        // In a child the locks belong to its parent.
         if std::process::id() != self.of || self.check().is_err() {
             return;
         }
@@ -307,6 +314,11 @@ impl Backing for RegularFile {
         let _ = self.free_records();
         let _ = rustix::fs::flock(self.file.as_fd(), FlockOperation::Unlock);
     }
+}
+
+/// Releases the lease that a process took by this descriptor, before it handed that over and died.
+pub fn release_lease(file: &OwnedFd) {
+    system::release_lease(file.as_fd());
 }
 
 /// Refuses a file of which another process has a lease (fcntl(2), F_SETLEASE).  A process that
@@ -326,7 +338,7 @@ pub(crate) fn not_leased(path: &Path) -> Result<()> {
 }
 
 /// The identity of a file, found without opening it.
-pub(crate) fn identity_at(path: &Path) -> Result<Vec<u8>> {
+pub fn identity_at(path: &Path) -> Result<Vec<u8>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let looked = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     let looked = looked.map_err(|e| Error::system(path, "open")(e.into()))?;

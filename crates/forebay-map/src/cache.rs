@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! All files that are mapped onto one share of a pool: who has frames, who has to give one
-//! back, and the thread that writes back.
+//! All files that are mapped onto one share of a pool: who has frames, and who has to give one
+//! back.  The thread that writes back is here too.
 
 use std::fmt;
 use std::io;
@@ -11,13 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::backing::{identity_at, not_leased, Backing, RegularFile};
+use crate::backing::{identity_at, Backing, RegularFile};
 use crate::claims::{Claim, Claims};
 use crate::error::{Error, Result};
+use crate::exclusive::{content_of, InPool, Inner};
 use crate::features::Features;
 use crate::file::MapFile;
 use crate::locked::lock;
-use crate::own::{content_of, InPool, Inner};
 use crate::pages::SEGMENT;
 use crate::patience::Patience;
 use crate::sharing::{Guest, Guests, Lent, Server};
@@ -51,8 +51,8 @@ pub(crate) fn not_for_ever(path: &Path, begun: Instant) -> Result<()> {
 pub type Tell = dyn Fn(&Path, u64, &io::Error) + Send + Sync;
 
 /// A callback for a segment that was touched and cannot be brought in.  It gets the file, the
-/// offset of the segment and the cause.  The thread that touched the segment then gets SIGBUS.
-/// The callback runs on a thread of this crate that also brings in other segments: it must be
+/// offset of the segment and the cause.  The thread that touched the segment then gets SIGBUS. The
+/// callback runs on a thread of this crate that also brings in other segments.  So it must be
 /// quick, must not touch a mapping and must not call this crate.
 #[derive(Clone)]
 pub struct Unreadable(pub Arc<Tell>);
@@ -72,8 +72,8 @@ pub struct Options {
     pub most_dirty: usize,
     /// Rounds without a store after which a segment is watched.
     pub quiet: u32,
-    /// Segments of a file that syncs look at though they are quiet: the first store to one of
-    /// them is fast, and a sync of the whole takes up to 2 us longer for each.
+    /// Segments of a file that syncs look at though they are quiet.  The first store to one of them
+    /// is fast, and a sync of the whole takes up to 2 us longer for each.
     pub keep_looking: usize,
     /// Rounds without dirty pages after which the mark of a file is removed.
     pub unmark_after: u32,
@@ -122,8 +122,8 @@ pub(crate) struct Shared {
     awake: Mutex<bool>,
     /// Why the last round failed.
     failure: Mutex<Option<String>>,
-    /// Whether frames are released by threads of their own, since one slow disk must not hold up
-    /// the processes that wait for frames of other files.
+    /// Whether threads of their own release frames.  One slow disk must not hold up the processes
+    /// that wait for frames of other files.
     pub releases_apart: AtomicBool,
     releasing: Mutex<Vec<JoinHandle<()>>>,
     /// Open from the first lease of a file on.
@@ -151,6 +151,8 @@ impl Cache {
     /// ([`recover`](crate::recover::recover)).
     pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Cache> {
         let by_hand = options.by_hand;
+        // The first sync knows it.
+        store.look_for_loss();
         let shared = Arc::new(Shared {
             store,
             options,
@@ -202,6 +204,22 @@ impl Cache {
         })
     }
 
+    /// Waits while the pages of a dead process are being written back.
+    pub(crate) fn wait_until_home(&self, path: &Path) -> Result<()> {
+        let begun = Instant::now();
+        while self.is_brought_home(path)? {
+            not_for_ever(path, begun)?;
+            std::thread::sleep(HOME_AGAIN);
+        }
+        Ok(())
+    }
+
+    fn is_brought_home(&self, path: &Path) -> Result<bool> {
+        // The open that follows reports the reason if there is no such file.
+        let identity = identity_at(path).ok();
+        identity.map_or(Ok(false), |identity| self.shared.store.is_brought_home(&identity))
+    }
+
     fn when_home<R>(&self, path: &Path, open: impl Fn(RegularFile) -> Result<R>) -> Result<R> {
         let begun = Instant::now();
         loop {
@@ -220,7 +238,10 @@ impl Cache {
     ) -> Result<Option<R>> {
         let mut looked_again = false;
         loop {
-            not_leased(path)?;
+            // The lease of a dead process would hold up this open until its pages are written back.
+            if self.is_brought_home(path)? {
+                return Ok(None);
+            }
             let (locked, by_store) = match RegularFile::open(path) {
                 Ok(file) => match open(file) {
                     // The store refuses while a dead process's pages are being written back.
@@ -346,9 +367,9 @@ impl Shared {
         self.wake.notify_all();
     }
 
-    /// So many segments are locked from now on, if so many may be.
+    /// Counts more segments as locked, if the limits allow it.
     pub fn pin(&self, path: &Path, segments: usize) -> Result<()> {
-        // The other half is for what is not locked.
+        // The other half of the frames is for segments that are not locked.
         let half = self.store.capacity() / 2;
         let most = self.options.most_locked.min(half);
         let more = |l: usize| (l + segments <= most).then_some(l + segments);
@@ -374,7 +395,7 @@ impl Shared {
         }
     }
 
-    /// So many pages were synced.
+    /// Counts synced pages, and wakes the write-back when there are many.
     pub fn count_synced(&self, pages: usize) {
         let most = self.options.most_dirty;
         let before = self.synced.fetch_add(pages, Ordering::Relaxed);
@@ -401,11 +422,12 @@ impl Shared {
 
     fn round(&self) -> Result<usize> {
         self.synced.store(0, Ordering::Relaxed);
+        self.store.look_for_loss();
         let (mut written, mut failed) = (0, Ok(0));
         for file in self.all() {
             match file.round() {
                 Ok(pages) => written += pages,
-                // The others are not to wait for this one.
+                // The other files do not wait for this one.
                 Err(e) => failed = Err(e),
             }
         }
@@ -415,7 +437,7 @@ impl Shared {
                 failed = Err(e);
             }
         }
-        // Others have too few.
+        // Other processes have too few frames.
         for _ in 0..self.store.wanted() {
             if !matches!(self.reclaim(), Ok(Reclaimed::Freed)) {
                 break;
@@ -439,7 +461,7 @@ impl Shared {
         let other = Arc::clone(file);
         let spawned = threads::spawn("map-release", move || {
             let _releases = releases;
-            // Nobody may wait for this any more.
+            // The send fails if the thread that asked has stopped waiting.
             let _ = tell.send(other.give_back(segment));
         });
         let Ok(thread) = spawned else { return file.give_back(segment) };

@@ -5,7 +5,7 @@
 //!
 //! | lock | where | what it guards |
 //! |---|---|---|
-//! | `io` | `own.rs` | calls, against a truncation and an append; threads get it in order |
+//! | `io` | `exclusive.rs` | calls, against a truncation and an append; threads get it in order |
 //! | `resizing` | `size_lock.rs` | the size, against rounds and threads that release a frame, which only try it |
 //! | a segment's | `tracker.rs` | the state of the segment; another segment's only by try_lock |
 //! | `durable` | here | what the store knows of the size |
@@ -39,7 +39,7 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::recover;
 use crate::sharing::Grant;
-use crate::store::{Store, Synced};
+use crate::store::{not_foreign, Store, Synced};
 use crate::tracker::Source;
 
 /// For how long a fault waits for a frame.
@@ -149,8 +149,8 @@ impl Content {
         Of { store: &*self.store, id: self.id, backing: &self.backing }
     }
 
-    /// The file has everything, and says so, if it `may`: asked when nobody can come to count on
-    /// the mark meanwhile.
+    /// Removes the mark of a file that has everything, if `may` allows it.  `may` is called when no
+    /// page can become dirty meanwhile.
     pub fn unmark(&self, may: impl FnOnce() -> bool) -> Result<()> {
         // A recovery that has to end a truncation looks for the mark.
         if self.is_cut() {
@@ -254,8 +254,8 @@ impl Content {
         Ok(Some(frame))
     }
 
-    /// A frame is the pool's again.  Where that is not known it may be another file's, now or
-    /// later: it is not touched any more.
+    /// Returns a frame to the pool.  If the store did not answer, the frame may belong to another
+    /// file now or later, so this process does not touch it any more.
     fn give_up(&self, frame: u32, discard: bool) -> Result<()> {
         match self.store.release(frame, discard) {
             Err(Error::Unknown(_)) if !planted::is(Planted::UnansweredKept) => Ok(()),
@@ -286,7 +286,14 @@ impl Content {
         let since = self.failures();
         let written = self.backing.write_at(at, from);
         let mut unsynced = lock(&self.unsynced);
-        *unsynced = Some(unsynced.map_or(since, |before| before.min(since)));
+        // A later count would hide that the disk may lack what was written before.  Of two writes
+        // at once the one that began first may come here last.
+        let before = unsynced.filter(|_| !planted::is(Planted::FirstCountLost));
+        let since = before.map_or(since, |before| match planted::is(Planted::LastCountLost) {
+            true => before,
+            false => before.min(since),
+        });
+        *unsynced = Some(since);
         written
     }
 
@@ -528,9 +535,23 @@ impl Content {
         Ok(())
     }
 
+    /// Ends a sync: once the pool's file is lost, the pages have to be in this file.
+    pub fn outlive_pool(&self, segments: Range<usize>) -> Result<()> {
+        if self.store.lost().is_none() {
+            return Ok(());
+        }
+        let since = self.failures();
+        self.write_back(segments)?;
+        match self.grows.load(Ordering::SeqCst) {
+            true => self.sync_file(since),
+            false => Ok(()),
+        }
+    }
+
     /// Writes dirty pages of the segments to the file and returns their number.  A page that
     /// cannot be read or written stays dirty and does not hold up the others.
     pub fn write_back(&self, segments: impl IntoIterator<Item = usize>) -> Result<usize> {
+        not_foreign(&*self.store)?;
         let _writing = lock(&self.writing);
         let since = self.failures();
         let (mut begun, mut count, mut failed) = (Vec::new(), 0, Ok(()));
@@ -604,7 +625,7 @@ impl Content {
     /// Releases a segment's frame, which no thread can load from or store to any more.
     pub fn release(&self, segment: usize, discard: bool) -> Result<()> {
         self.release_spare(segment)?;
-        // Nobody writes it back any more.
+        // The lock keeps write-backs of the segment out.
         let _writing = lock(&self.writing);
         let mut slot = self.slot(segment);
         if let Some(frame) = slot.frame {

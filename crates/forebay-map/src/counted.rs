@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file of which no failed sync is forgotten: the kernel tells a failure to one caller, and
-//! no longer knows which pages the disk lacks.  A success after it says nothing of what was
-//! written before, whoever asked.
+//! Wraps a file, and forgets no failed sync of it.  The kernel reports a failure to one caller, and
+//! no longer knows which pages the disk lacks.  A success after it says nothing of what was written
+//! before, whoever asked.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -107,7 +107,7 @@ impl Backing for Counted {
         self.file.marked()
     }
 
-    /// It syncs the file, too; why it failed is not told apart.
+    /// Setting the mark also syncs the file, so any failure counts as a failed sync.
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         let _one = lock(&self.one);
         self.count(self.file.mark(by))

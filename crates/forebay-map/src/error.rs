@@ -12,7 +12,7 @@ pub enum Error {
     System {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// Why it failed.
         error: io::Error,
@@ -34,13 +34,13 @@ pub enum Error {
         "{path}: {why}; what was synced to the file that was mapped there is kept in the pool"
     )]
     Another {
-        /// Where the file was.
+        /// The path that the file had.
         path: PathBuf,
-        /// What is there now.
+        /// A description of what is at the path now.
         why: String,
     },
     /// Another process has the file.
-    #[error("{path}: {} has it mapped or locked", process(*.by))]
+    #[error("{path}: {}", holds(*.by))]
     Locked {
         /// The file.
         path: PathBuf,
@@ -101,13 +101,43 @@ impl From<forebay::Error> for Error {
     }
 }
 
-fn process(by: Option<u32>) -> String {
-    match by {
+/// Why a file cannot be mapped whose path the pool's record could not have.
+pub(crate) fn not_text() -> String {
+    "its path is not UTF-8, and the pool records a path as text: rename the file, or the directory \
+     whose name is not"
+        .into()
+}
+
+fn holds(by: Option<u32>) -> String {
+    let who = match by {
         Some(pid) if pid == std::process::id() => format!("this process ({pid})"),
+        Some(pid) if forebay::is_dying(pid) => {
+            return format!(
+            "process {pid}, which had it, has ended: if its pool is served, the server writes back \
+                 what it left, and releases the file then; try again (forebay map list shows it)"
+        )
+        }
         Some(pid) => format!("process {pid}"),
         None => "another process".into(),
-    }
+    };
+    format!("{who} has it mapped or locked")
 }
 
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_holder_is_told_as_one() {
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let pid = child.id();
+        child.wait().expect("it ends");
+        let told = |by| Error::Locked { path: "f".into(), by }.to_string();
+        assert!(told(Some(pid)).contains("has ended: if its pool"), "{}", told(Some(pid)));
+        assert!(told(Some(std::process::id())).starts_with("f: this process ("));
+        assert_eq!(told(None), "f: another process has it mapped or locked");
+    }
+}

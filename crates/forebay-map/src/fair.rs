@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A mutex that threads get in the order in which they asked for it.  A plain mutex lets a
-//! thread that has just released it take it again before a waiter has woken up, so a thread
-//! that loops may keep all others out.
+//! A mutex that threads get in the order in which they asked for it.  With a plain mutex, a thread
+//! that has just released it may take it again before a waiter has woken up.  So a thread that
+//! loops may keep all others out.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{

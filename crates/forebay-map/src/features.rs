@@ -18,7 +18,7 @@ use crate::system::{feature, Event, Mode, Pagemap, Reservation, Scan, Uffd};
 
 /// Flags of the userfaultfd whose events this process handles.
 pub(crate) const FAULTS: u64 = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::POISON;
-/// The same flags, where stores to write-protected memory are events too.
+/// The flags above, with events also for stores to write-protected memory.
 pub(crate) const STORES: u64 =
     FAULTS | feature::PAGEFAULT_FLAG_WP | feature::WP_HUGETLBFS_SHMEM | feature::WP_UNPOPULATED;
 /// Flags of the userfaultfd with which the kernel records stores itself.
@@ -80,6 +80,11 @@ fn wrong(what: impl Into<String>) -> io::Error {
 }
 
 fn scratch() -> io::Result<(OwnedFd, Reservation)> {
+    // The kernel would end the program by SIGXFSZ.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < SEGMENT as u64) {
+        return Err(wrong("the limit for the size of files (ulimit -f) is below 2 MiB"));
+    }
     let fd = rustix::fs::memfd_create("forebay-self-test", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, SEGMENT as u64)?;
     Ok((fd, Reservation::new(1)?))
@@ -105,7 +110,7 @@ fn old_kernel() -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (6, 9)
 }
 
-/// Or may be.
+/// Whether the memory is on a DAX file system, or may be.
 fn is_dax(memory: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = rustix::fs::statx(memory, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
     let cached = stat.stx_attributes_mask.contains(StatxAttributes::DAX)

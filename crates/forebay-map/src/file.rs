@@ -48,6 +48,9 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn lease_seen(&self) -> Option<Instant> {
         None
     }
+    fn outlast(&self) -> Result<bool> {
+        Ok(false)
+    }
     fn write_back(&self) -> Result<usize>;
     fn is_dirty(&self) -> Result<bool>;
     /// The first call closes; later calls do nothing.
@@ -71,7 +74,7 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
 #[derive(Clone, Debug)]
 pub struct MapFile(Arc<Handle>);
 
-/// What the clones share.  The write-back thread may hold the rest for a moment too.
+/// The clones share this.  The write-back thread may hold the rest for a moment too.
 #[derive(Debug)]
 struct Handle(Arc<dyn Mapped>);
 
@@ -250,6 +253,13 @@ impl MapFile {
     /// open file description that has the lease, its patience goes on from there.
     pub fn lease_seen(&self) -> Option<Instant> {
         self.it().lease_seen()
+    }
+
+    /// Has the locks and the lease of this process outlast its death, until the pool's server has
+    /// written the file back: who opens the file meanwhile waits.  False: no server does that, or
+    /// it keeps no more descriptors.
+    pub fn outlast(&self) -> Result<bool> {
+        self.it().outlast()
     }
 
     /// Writes synced pages to the file and makes them durable there.  Returns their number.

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`cache`] | all files mapped onto one share of a pool; write-back and reclaim of frames |
 //! | [`file`] | a mapped file: sync, read, write, truncate, lock, drop |
-//! | `own` | an exclusive file |
+//! | `exclusive` | an exclusive file |
 //! | `track` | the interface of an exclusive file to its record of stores |
 //! | [`recover`] | writes what a crash left in the pool to the files |
 //! | [`session`] | a pool to map files onto, with a server or exclusively |
@@ -35,6 +35,7 @@ mod claims;
 mod content;
 mod counted;
 pub mod error;
+mod exclusive;
 mod fair;
 pub mod features;
 pub mod file;
@@ -42,7 +43,6 @@ mod frames;
 mod link;
 mod locked;
 mod marking;
-mod own;
 pub mod pages;
 mod patience;
 mod planted;

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -68,6 +68,19 @@ impl Link {
 
     /// Like `ask`, and returns the descriptor that comes with the answer.
     pub fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
+        self.ask_by(|stream| send(stream, request).map(|()| true))
+    }
+
+    /// Like `ask`, and hands over a duplicate of a descriptor with the request.  The answer is no
+    /// where the kernel does not take the descriptor: nothing was sent then.
+    pub fn ask_with(&self, request: &Request, file: BorrowedFd<'_>) -> Result<Answer> {
+        self.ask_by(|stream| send_with(stream, request, file)).map(|(answer, _)| answer)
+    }
+
+    fn ask_by(
+        &self,
+        sends: impl FnOnce(&UnixStream) -> io::Result<bool>,
+    ) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
         // A child must not use its parent's connection: the server would take its questions for
         // the parent's.
         if std::process::id() != self.of {
@@ -79,8 +92,11 @@ impl Link {
             return Err(Error::Pool(why.clone()));
         }
         let answer = lasting::check(state.stream.as_fd())
-            .and_then(|()| send(&state.stream, request))
-            .and_then(|()| receive(&state.stream));
+            .and_then(|()| sends(&state.stream))
+            .and_then(|sent| match sent {
+                true => receive(&state.stream),
+                false => Ok((Answer::Yes(false), None)),
+            });
         match answer {
             Ok((Answer::Failed { refused: false, why }, _)) => Err(Error::Pool(why)),
             Ok(answer) => Ok(answer),
@@ -129,8 +145,10 @@ pub(crate) fn check_server(stream: &UnixStream) -> Result<()> {
 /// Sends a message.  A server that has ended causes an error and not SIGPIPE, which programs in
 /// C do not ignore.
 pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result<()> {
-    let bytes = wire::bytes_of(message)?;
-    let mut rest = &bytes[..];
+    send_bytes(stream, &wire::bytes_of(message)?)
+}
+
+fn send_bytes(stream: &UnixStream, mut rest: &[u8]) -> io::Result<()> {
     while !rest.is_empty() {
         match rustix::net::send(stream, rest, SendFlags::NOSIGNAL) {
             Ok(n) => rest = &rest[n..],
@@ -139,6 +157,24 @@ pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result
         }
     }
     Ok(())
+}
+
+/// Sends a message together with a duplicate of a descriptor.  False: the kernel refuses that one
+/// (a limit to those under way, a lack of memory, a filter), and the connection is as it was.
+fn send_with<T: Serialize>(
+    stream: &UnixStream,
+    message: &T,
+    file: BorrowedFd<'_>,
+) -> io::Result<bool> {
+    let bytes = wire::bytes_of(message)?;
+    let sent = match wire::send_first(stream, &bytes, file) {
+        Err(e @ (Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::AGAIN)) => {
+            return Err(e.into())
+        }
+        Err(_) => return Ok(false),
+        Ok(sent) => sent,
+    };
+    send_bytes(stream, &bytes[sent..]).map(|()| true)
 }
 
 /// Connects to the server.  None: there is no server.

@@ -115,7 +115,7 @@ impl Drop for Change<'_> {
         // The time is read before the check that our locks kept others out until now.
         if let (Ok(time), Ok(())) = (backing.changed(), backing.check_ours()) {
             changes.last = Some(time);
-            // Nothing of it was seen too late.
+            // With no change under way, no end of a step was seen too late.
             if changes.under_way == 0 {
                 changes.step = None;
             }
@@ -234,8 +234,9 @@ impl Marking {
         Ok(())
     }
 
-    /// Sets since when a lease has been seen with no one waiting for it, and how long the kernel
-    /// then delays opens of the file, until we have answered.  None: no lease keeps others out.
+    /// Sets since when a lease has been seen with no one waiting for it.  Also sets how long the
+    /// kernel then delays opens of the file, until we have answered.  None: no lease keeps others
+    /// out.
     pub fn leased(&self, lease: Option<(Instant, Arc<Patience>)>) {
         let mut changes = lock(&self.changes);
         (changes.leased, changes.patience) = lease.unzip();

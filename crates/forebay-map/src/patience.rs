@@ -60,7 +60,7 @@ mod tests {
         std::fs::write(&dir, "45\n").expect("a file");
         let open = Patience::of(&dir);
         assert_eq!(open.now(), seconds(45));
-        // It is read each time.
+        // The setting is read at each query.
         for (text, expected) in
             [("0\n", None), ("7\n", seconds(7)), ("no", seconds(1)), ("", seconds(1))]
         {

@@ -52,6 +52,10 @@ pub(crate) enum Planted {
     ShorterTaken,
     /// A sync counts although another call has seen a sync of the file fail.
     FailureForgotten,
+    /// A write to the file itself forgets that a sync has failed since an earlier one.
+    FirstCountLost,
+    /// Of two writes to the file itself, the one that ends last does not count.
+    LastCountLost,
     /// A truncation that failed halfway is not ended.
     CutNotEnded,
     /// The pool learns of a truncation although the file is not marked.
@@ -146,7 +150,7 @@ mod on {
         }
     }
 
-    /// Does so for `mistake` alone, until the event has happened, for 20 ms at most.
+    /// Waits until the event has happened, for 20 ms at most, if `mistake` is planted.
     pub(crate) fn wait_for(mistake: Planted, event: impl Fn() -> bool) {
         let begun = std::time::Instant::now();
         while is(mistake) && !event() && begun.elapsed().as_millis() < 20 {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
-use forebay::{MapClaim, PoolMap};
+use forebay::{FileFate, MapClaim, PoolMap};
 use forebay_engine::lasting::Lasting;
 use forebay_engine::maps::{Map, MapFile, MapReport, Place};
 use forebay_engine::{sys, Code, Engine, Media};
@@ -32,7 +32,7 @@ pub struct PoolStore {
     known: Frames,
     claim: MapClaim,
     /// Dropped last: it keeps the pool open until the map is detached.
-    _pool: Option<PoolMap>,
+    pool: Option<PoolMap>,
 }
 
 fn pool(e: Code) -> Error {
@@ -76,7 +76,7 @@ impl PoolStore {
         let at = map.path().display().to_string();
         let mut store = PoolStore::attach(map.engine(), map.name(), memory)?;
         store.claim.at = std::path::absolute(&at).map_or(at, |p| p.display().to_string());
-        store._pool = Some(map);
+        store.pool = Some(map);
         Ok(store)
     }
 
@@ -107,10 +107,10 @@ impl PoolStore {
             share_bytes: info.spec.bytes,
             at: at.unwrap_or_default().display().to_string(),
         };
-        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, _pool: None })
+        Ok(PoolStore { map, memory, report, nfiles: info.spec.nfiles, known, claim, pool: None })
     }
 
-    /// What the attach found of a crash.
+    /// The report of the attach on what a crash has left.
     pub fn report(&self) -> &MapReport {
         &self.report
     }
@@ -148,6 +148,16 @@ impl Store for PoolStore {
 
     fn claim(&self) -> &MapClaim {
         &self.claim
+    }
+
+    fn lost(&self) -> Option<FileFate> {
+        self.pool.as_ref().and_then(PoolMap::lost)
+    }
+
+    fn look_for_loss(&self) {
+        if let Some(pool) = &self.pool {
+            pool.look_for_loss();
+        }
     }
 
     fn capacity(&self) -> usize {
@@ -228,7 +238,7 @@ impl Store for PoolStore {
 
     fn show(&self, frame: u32) -> Result<()> {
         self.map.show(frame).map_err(pool)?;
-        // What was known was valid only for the filling.
+        // The knowledge about the frame was valid only while it was filled.
         self.known.forget(frame);
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
-use crate::store::{FileRecord, Stamp, Store};
+use crate::store::{not_foreign, FileRecord, Stamp, Store};
 
 pub use salvage::{salvage, Salvaged};
 
@@ -197,6 +197,7 @@ pub fn recover_some(
 /// caller has the file locked, and no process stores to its frames.  Does nothing if the file
 /// does not match its record.
 pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()> {
+    not_foreign(store)?;
     let record = store.files()?.into_iter().find(|(of, _)| *of == id);
     let Some((_, record)) = record else { return Ok(()) };
     let changed = file.changed().map_err(Error::system(file.path(), "stat"))?;
@@ -283,9 +284,9 @@ pub fn discard(
 /// The number of names in one directory that a search looks at.
 const LOOKED_AT: usize = 10_000;
 
-/// Opens the file of a record at its path.  If it is not there, looks for the file under a new
-/// name of its own or of a directory above it: a program may rename them while it has the file
-/// open.  The rest of the tree is not searched.
+/// Opens the file of a record at its path.  If it is not there, looks for the file under a new name
+/// of its own or of a directory above it.  A program may rename them while it has the file open.
+/// The rest of the tree is not searched.
 pub fn open_of(
     open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
     record: &FileRecord,
@@ -387,6 +388,7 @@ impl Recovery<'_> {
         let (Some(record), Some(id)) = (&self.left.record, self.left.id) else {
             return Err(self.not_known());
         };
+        not_foreign(self.store)?;
         let lacks = !self.left.frames.is_empty() || record.cut || record.made() < record.size;
         let nothing = !lacks && record.grows.is_none();
         if nothing && planted::is(Planted::RecordFreedEarly) {
@@ -425,7 +427,11 @@ impl Recovery<'_> {
         let done = self.settle(of, &pass)?;
         match self.what_stays(&pass) {
             Some(why) => Err(Stays { done, why }),
-            None => self.end_with(of).map(|_| done),
+            None => match self.end_with(of) {
+                Ok(_) => Ok(done),
+                // The pages are in the file, whatever becomes of mark and record.
+                Err(Stays { why, .. }) => Err(Stays { done, why }),
+            },
         }
     }
 

@@ -12,9 +12,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use forebay::MapClaim;
+use forebay::{FileFate, MapClaim};
 use forebay_engine::lasting::Lasting;
 use forebay_engine::maps::Frame;
 use forebay_engine::{Media, Memory};
@@ -38,6 +38,8 @@ pub struct ServedStore {
     claim: MapClaim,
     known: Frames,
     persist: forebay::Persist,
+    /// The loss of the pool's file, once the server has told it.
+    lost: OnceLock<FileFate>,
 }
 
 impl ServedStore {
@@ -92,7 +94,8 @@ impl ServedStore {
         let known = Frames::new(share.frames);
         let (link, number) = (Link::new(stream, share.pid), share.number);
         let persist = share.persist.into();
-        Ok(ServedStore { link, memory, media, claim, known, number, persist })
+        let lost = OnceLock::new();
+        Ok(ServedStore { link, memory, media, claim, known, number, persist, lost })
     }
 
     /// The process that serves the pool, or served it.
@@ -166,6 +169,19 @@ impl Store for ServedStore {
 
     fn capacity(&self) -> usize {
         self.known.len()
+    }
+
+    fn lost(&self) -> Option<FileFate> {
+        self.lost.get().copied()
+    }
+
+    fn look_for_loss(&self) {
+        if self.lost.get().is_some() {
+            return;
+        }
+        if let Ok(Answer::Lost(Some(fate))) = self.ask(&Request::Lost) {
+            let _ = self.lost.set(fate);
+        }
     }
 
     fn is_brought_home(&self, identity: &[u8]) -> Result<bool> {
@@ -258,6 +274,13 @@ impl Store for ServedStore {
 
     fn remove_file(&self, file: u32) -> Result<()> {
         self.done(&Request::RemoveFile { file })
+    }
+
+    fn keep(&self, file: u32, by: BorrowedFd<'_>) -> Result<bool> {
+        match self.link.ask_with(&Request::Keep { file }, by)? {
+            Answer::Yes(yes) => Ok(yes),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn take(&self, file: u32, segment: u64) -> Result<Option<u32>> {

@@ -185,6 +185,7 @@ impl Session {
     /// with a server.
     pub fn map_shared(&self, path: &Path, room: u64) -> Result<MapFile> {
         let open = self.opened();
+        open.cache.wait_until_home(path)?;
         not_leased(path)?;
         let looked = RegularFile::look(path)?;
         let Some(served) = &open.served else {

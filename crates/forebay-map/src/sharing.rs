@@ -11,9 +11,9 @@
 //! | guest | its server ([`Request`](crate::wire::Request)), with a segment's lock held only for `Fill` | - |
 //! | server | its guests ([`Order`]), with a segment's lock of the home held | guests' segments, but not those of a guest that asks for a frame |
 //!
-//! So no cycle of waits can form.  The server answers a request that a guest makes with a lock
-//! held without waiting for such a lock: it answers `Wait`, and the guest releases the lock and
-//! tries again.  A guest that carries out an order asks the server nothing: the order carries
+//! So no cycle of waits can form.  A guest may make a request with a lock held.  The server answers
+//! it without waiting for such a lock: it answers `Wait`, and the guest releases the lock and tries
+//! again.  A guest that carries out an order asks the server nothing, because the order carries
 //! what the guest needs ([`Grant`]).
 
 mod board;
@@ -35,8 +35,8 @@ pub use homes::{GivenUp, Homes};
 pub(crate) use host::Host;
 pub(crate) use visits::{Server, Visits};
 
-/// What a guest may rely on when it makes pages of a segment durable: the file has its mark,
-/// its size, and blocks for `bytes` bytes of the segment, all durable.
+/// A promise on which a guest may rely when it makes pages of a segment durable.  The file has its
+/// mark, its size, and blocks for `bytes` bytes of the segment, all durable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {

@@ -3,8 +3,8 @@
 //! whether it is durable.  A power cut before any call leaves the rest in any state that the
 //! hardware may leave.
 //!
-//! The share follows `core/api/map.h`.  A cut keeps, for each 64-byte line that was not made
-//! durable, the old or the new content, and likewise for each page of a file.
+//! The share follows `core/api/map.h`.  For each 64-byte line that was not made durable, a cut
+//! keeps the old or the new content.  It does the same for each page of a file.
 //!
 //! Calls can be made to fail.  A failed write may have written a part.  A failed sync has made
 //! some pages durable.  No later sync makes the others durable unless they are written again,
@@ -15,11 +15,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay::Mark;
+use forebay::{FileFate, Mark};
 
 use crate::backing::Backing;
 use crate::error::{Error, Result};
@@ -118,6 +118,10 @@ pub(crate) struct Machine {
     /// A sync of a file has begun and does not end.
     pub stall: AtomicBool,
     pub stalled: AtomicBool,
+    /// A write to this page of a file has begun and does not end.
+    pub slow_write: AtomicU64,
+    /// What has happened to the pool's file.
+    lost: Mutex<Option<FileFate>>,
     /// No frame is available.
     pub no_frames: AtomicBool,
     /// Resizes of a file are slow, and one is under way.
@@ -129,8 +133,8 @@ pub(crate) struct Machine {
 
 impl Default for Faults {
     fn default() -> Faults {
-        let (sync, resize, unanswered, page) = (false, false, false, u64::MAX);
-        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, unanswered, page }
+        let (sync, resize, remove, unanswered, page) = (false, false, false, false, u64::MAX);
+        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, remove, unanswered, page }
     }
 }
 
@@ -143,6 +147,7 @@ struct Faults {
     /// The next such call fails, once.
     sync: bool,
     resize: bool,
+    remove: bool,
     /// A release of a frame succeeds, but its answer is lost, once.
     unanswered: bool,
     /// This page of a file is never written.
@@ -153,11 +158,11 @@ struct Faults {
 struct Cuts {
     calls: u64,
     at: BTreeSet<u64>,
-    /// What each cut left, since the last query.
+    /// The state that each cut left, since the last query.
     left: Vec<Left>,
 }
 
-/// What a power cut left, and the seed for the remaining choices.
+/// The state that a power cut left, and the seed for the remaining choices.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub call: u64,
@@ -209,6 +214,8 @@ impl Machine {
             promises: AtomicBool::new(true),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            slow_write: AtomicU64::new(u64::MAX),
+            lost: Mutex::default(),
             no_frames: AtomicBool::new(false),
             slow_resize: AtomicBool::new(false),
             resizes: AtomicBool::new(false),
@@ -266,6 +273,16 @@ impl Machine {
         disk.durable.clone_from(&disk.now);
     }
 
+    /// The share is lost, and the machine knows it.
+    pub fn lose(&self, fate: FileFate) {
+        *lock(&self.lost) = Some(fate);
+    }
+
+    /// The content of a file after a power cut, without the share.
+    pub fn durable(&self, file: usize) -> Vec<u8> {
+        lock(&self.disks[file]).durable.clone()
+    }
+
     /// The content of a file as other programs see it.
     pub fn content(&self, file: usize) -> Vec<u8> {
         lock(&self.disks[file]).now.clone()
@@ -295,6 +312,11 @@ impl Machine {
 
     pub fn fail_resize(&self) {
         lock(&self.faults).resize = true;
+    }
+
+    /// The next removal of a record fails.
+    pub fn fail_remove(&self) {
+        lock(&self.faults).remove = true;
     }
 
     /// Writes of this page of a file fail.
@@ -347,7 +369,7 @@ impl Machine {
         share.files.is_empty() && share.frames.iter().all(|f| !f.used && !f.taken)
     }
 
-    /// What cuts have left since the last call.
+    /// Returns the states that cuts have left since the last call.
     pub fn left(&self) -> Vec<Left> {
         std::mem::take(&mut lock(&self.cuts).left)
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The lock of a file's size.  A change of the size has it alone.  Rounds of write-back, and
-//! threads that release a frame, only try it: they must not wait for a thread that wants to change
+//! threads that release a frame, only try it.  They must not wait for a thread that wants to change
 //! the size, because that thread may wait for a segment that needs a frame.
 //!
-//! A file whose size changes all the time would never be written back.  So a change waits, for a
-//! moment, for those who were turned away too often.
+//! Without further rules, a file whose size changes all the time would never be written back.  So a
+//! change of the size waits for a moment if rounds or releases were turned away too often.
 
 use std::sync::{
     Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -14,17 +14,17 @@ use std::time::Duration;
 use crate::locked::lock;
 use crate::planted::{self, Planted};
 
-/// So many rounds and releases in a row may skip a file because its size changes.
+/// The most rounds and releases in a row that skip a file because its size changes.
 const SKIPS_MOST: u32 = 3;
-/// How long each later change of the size waits for one of them.
+/// How long each later change of the size waits for a round or a release.
 const TURN_WAIT: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
 pub(crate) struct SizeLock {
     size: RwLock<()>,
-    /// Rounds and releases in a row that found it taken.
+    /// Rounds and releases in a row that found the lock taken.
     skipped: Mutex<u32>,
-    /// One of them has tried it.
+    /// Notified when a round or a release has tried the lock.
     tried: Condvar,
 }
 
@@ -33,7 +33,7 @@ impl SizeLock {
         SizeLock { size: RwLock::new(()), skipped: Mutex::new(0), tried: Condvar::new() }
     }
 
-    /// For a change of the size.
+    /// Locks the size for a change of it.
     pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
         let often = |skipped: &mut u32| *skipped >= SKIPS_MOST && !planted::is(Planted::NoTurn);
         drop(self.tried.wait_timeout_while(lock(&self.skipped), TURN_WAIT, often));
@@ -49,7 +49,7 @@ impl SizeLock {
         }
     }
 
-    /// The same for a round or a release.
+    /// Like `unchanged`, for a round or a release.
     pub fn turn(&self) -> Option<RwLockReadGuard<'_, ()>> {
         let unchanged = self.unchanged();
         let mut skipped = lock(&self.skipped);

@@ -5,11 +5,11 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use forebay::MapClaim;
+use forebay::{FileFate, MapClaim};
 use serde::{Deserialize, Serialize};
 
 use crate::backing::Backing;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::wire::Place;
 
@@ -122,6 +122,15 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The number of frames.
     fn capacity(&self) -> usize;
 
+    /// The loss of the pool's file, as far as it is known here.  What is synced in the pool is gone
+    /// after a crash then.
+    fn lost(&self) -> Option<FileFate> {
+        None
+    }
+
+    /// Looks for that loss, or asks the server, which looks every second.
+    fn look_for_loss(&self) {}
+
     /// Whether another process is recovering what a dead process left of the file, so that the
     /// file will be available soon.
     fn is_brought_home(&self, _identity: &[u8]) -> Result<bool> {
@@ -166,6 +175,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn set_stamp(&self, file: u32, stamp: Stamp) -> Result<()>;
     /// Removes a file that has no frames any more.
     fn remove_file(&self, file: u32) -> Result<()>;
+    /// Hands a duplicate of the file's descriptor to another process, which writes the file back
+    /// if this one dies: until then the locks and the lease of the descriptor last.  False: no other
+    /// process does so, or it keeps no more descriptors.
+    fn keep(&self, _file: u32, _by: BorrowedFd<'_>) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Takes a free frame, to be filled.  None: no frame is free.
     fn take(&self, file: u32, segment: u64) -> Result<Option<u32>>;
@@ -208,14 +223,26 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn sync(&self, frame: u32, pages: &PageSet) -> Result<Synced>;
     /// Pages that the file lacks, and pages of which that is unknown.
     fn dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
-    /// The same for a frame that a crash left, without loads from memory that may be bad: what
-    /// cannot be read is unknown.
+    /// Like `dirty`, for a frame that a crash left.  It loads nothing from memory that may be bad:
+    /// a page that cannot be read counts as unknown.
     fn left_dirty(&self, frame: u32) -> Result<(PageSet, PageSet)>;
-    /// Copies a page of such a frame.  False: the media does not return it.
+    /// Copies a page of a frame that a crash left.  False: the media does not return it.
     fn read_page(&self, frame: u32, page: usize, to: &mut [u8; PAGE]) -> Result<bool>;
     /// Begins a write-back.  Returns the pages to write; the caller reads them only afterwards.
     fn write_begin(&self, frame: u32, pages: &PageSet) -> Result<PageSet>;
     /// Ends a write-back: the pages are durable in the file.  Pages synced meanwhile stay
     /// dirty.
     fn write_end(&self, frame: u32, pages: &PageSet) -> Result<()>;
+}
+
+/// Refuses to write back from a pool whose file has another content.
+pub(crate) fn not_foreign(store: &dyn Store) -> Result<()> {
+    match store.lost().is_some_and(FileFate::is_foreign) {
+        false => Ok(()),
+        true => Err(Error::Pool(
+            "its file was overwritten: what lies there is not what was stored, and nothing is \
+             written back; restore the mapped files from a backup"
+                .into(),
+        )),
+    }
 }

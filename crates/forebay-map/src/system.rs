@@ -125,6 +125,12 @@ pub fn has_lease(file: BorrowedFd<'_>) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
 }
 
+/// Releases the lease that the open file description has, whichever process took it.
+pub fn release_lease(file: BorrowedFd<'_>) {
+    // SAFETY: the call takes numbers.
+    let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+}
+
 /// Takes a write lease of a file (fcntl(2), F_SETLEASE): others who open it must wait.
 #[cfg(test)]
 pub fn lease(file: BorrowedFd<'_>) -> io::Result<()> {
@@ -489,7 +495,7 @@ pub enum Mode {
     WriteProtect,
 }
 
-/// What a thread waits for.
+/// The reason for which a thread waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// The thread touched an address without memory.

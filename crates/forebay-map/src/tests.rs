@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: after a kill and after a power cut, each cell has its synced value or a newer one,
-//! nothing that was cut off returns, and nothing appears that was never in the file.  Method:
-//! random calls on two files of a simulated machine with fewer frames than segments.  Before
-//! some of the machine's calls the power is cut and the share is recovered.  The files are then
-//! compared with a model that knows the possible values of each cell.  In half of the histories
-//! calls of the share and of the files fail.  Acknowledged data must hold nevertheless, other
-//! data may have any value that the model allows, and once nothing fails any more, everything
-//! can be written back.
+//! Goal: after a kill and after a power cut, each cell has its synced value or a newer one, nothing
+//! that was cut off returns, and nothing appears that was never in the file.  Method: random calls
+//! on two files of a simulated machine with fewer frames than segments.  Before some of the
+//! machine's calls the power is cut and the share is recovered.  The files are then compared with a
+//! model that knows the possible values of each cell.  In half of the histories calls of the share
+//! and of the files fail.  Acknowledged data must hold nevertheless, and other data may have any
+//! value that the model allows.  Once nothing fails any more, everything can be written back.
 //!
 //! These tests find each planted bug; only bugs that are found count.
 
+mod failed_syncs;
 mod grows;
 mod several;
 mod shared;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Finds out which pages of a file were stored to: from this process's tracker for an exclusive
-//! file, or from the processes that share the file.
+//! Finds out which pages of a file were stored to.  For an exclusive file it asks this process's
+//! tracker, for a shared file the processes that share it.
 
 use std::fmt::Debug;
 use std::io;

@@ -67,7 +67,7 @@ pub trait Source: Send + Sync {
 /// us).
 const LOOKS_IN_VAIN: u32 = 64;
 
-/// What a caller of [`Tracker::check`] does, for its error.
+/// The operation that the error of a caller of [`Tracker::check`] names.
 pub(crate) const CHECKING: &str = "check the descriptors that report its stores";
 
 /// How often a segment is asked for again.
@@ -137,7 +137,7 @@ struct Inner<S> {
     /// Records stores.  Scanned segments are registered here.
     noted: Option<Uffd>,
     pagemap: Option<Pagemap>,
-    /// Held from before an event is read until it takes effect: the kernel lets a thread that
+    /// Held from before an event is read until it takes effect.  The kernel lets a thread that
     /// removes pages continue as soon as its event has been read.
     reading: Mutex<()>,
     stop: Lasting<OwnedFd>,
@@ -488,11 +488,11 @@ impl<S: Source + 'static> Tracker<S> {
         Ok(watched)
     }
 
-    /// Evicts a segment, if it has no stores to take, no other thread holds it, and `may`
-    /// allows it, called with the segment's lock held.  Then calls `f` with the segment's
-    /// offset in the memory and the pages that were stored to during the eviction, once no
-    /// thread can access the segment.  If `f` fails, these pages are kept for the next `take`.
-    /// A later touch brings the segment in again.  The caller chooses the order of evictions.
+    /// Evicts a segment, if it has no stores to take, no other thread holds it, and `may` allows
+    /// it.  `may` is called with the segment's lock held.  Then calls `f` with the segment's offset
+    /// in the memory and the pages that were stored to during the eviction.  No thread can access
+    /// the segment by then.  If `f` fails, these pages are kept for the next `take`.  A later touch
+    /// brings the segment in again.  The caller chooses the order of evictions.
     pub fn evict<R, E>(
         &self,
         segment: usize,

@@ -2,16 +2,21 @@
 //! The messages between a process that maps files and the server of its pool, on a Unix socket:
 //! a request, an answer, the next request.  Each message is JSON, preceded by its length as a
 //! little-endian number of four bytes.  The answer to the first request carries the descriptor
-//! of the pool's file.  Shared files add a second connection for requests, and one on which the
+//! of the pool's file, and `Keep` carries that of a file of the process.  Shared files add a second connection for requests, and one on which the
 //! server sends orders.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forebay::Uuid;
+use forebay::{FileFate, Uuid};
 use forebay_engine::maps;
 use forebay_engine::Persist;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +25,7 @@ use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
 /// The version of the protocol.  Both sides must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 7;
 /// How often a side that works long on a request or an order reports that it is alive.  A slow
 /// disk may take any time, and a stopped process sends no report.
 pub const LIVES: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 4000 });
@@ -73,6 +78,12 @@ pub enum Request {
     RemoveFile {
         file: u32,
     },
+    /// Comes with a duplicate of the descriptor by which the process has the file open.  Its locks
+    /// and its lease of the file last until the server has written the file back, should the
+    /// process die.  The answer is whether the server keeps it.
+    Keep {
+        file: u32,
+    },
     Take {
         file: u32,
         segment: u64,
@@ -95,6 +106,8 @@ pub enum Request {
         segments: u32,
     },
     Wanted,
+    /// Asks for the loss of the pool's file.
+    Lost,
     /// Asks where the frame is now and how much of it the file has.
     Place {
         frame: u32,
@@ -195,6 +208,8 @@ pub enum Answer {
     Done,
     Yes(bool),
     Number(u32),
+    /// None: the file is there.
+    Lost(Option<FileFate>),
     /// None: no frame is free.
     Taken(Option<(u32, Place)>),
     Place(Place),
@@ -317,6 +332,25 @@ impl From<Error> for Answer {
             e => Answer::Failed { refused: false, why: e.to_string() },
         }
     }
+}
+
+/// Sends the first bytes together with a duplicate of a descriptor, and returns how many it has sent.
+/// An end of the reader is EPIPE and no signal.
+pub fn send_first(
+    stream: &UnixStream,
+    bytes: &[u8],
+    file: BorrowedFd<'_>,
+) -> rustix::io::Result<usize> {
+    let files = [file];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut with = SendAncillaryBuffer::new(&mut space);
+    if !with.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(Errno::NOMEM);
+    }
+    let first = &[IoSlice::new(bytes)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(stream, first, &mut with, SendFlags::NOSIGNAL)
+    })
 }
 
 /// The bytes of a message as they are sent.

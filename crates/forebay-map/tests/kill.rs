@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Goal: after a process was killed and the pool recovered, the process's synced data is in its
-//! file, with the real engine, real files and real kills.  Method: a child process stores
-//! rising numbers to pages of a file with more segments than the pool has frames, truncates and
-//! extends its end, and reports what it has synced.  It is killed at a random time.
+//! file, with the real engine, real files and real kills.  Method: a child process stores rising
+//! numbers to pages of a file with more segments than the pool has frames.  It truncates and
+//! extends the file's end, and reports what it has synced.  It is killed at a random time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -97,6 +97,19 @@ impl FromStr for Flags {
     }
 }
 
+/// fusermount3 ends its text with a newline, and has no error of the system for a refusal.
+fn of_fusermount(e: io::Error) -> io::Error {
+    if e.raw_os_error().is_some() {
+        return e;
+    }
+    let text = e.to_string();
+    let kind = match text.contains("user_allow_other") {
+        true => io::ErrorKind::PermissionDenied,
+        false => e.kind(),
+    };
+    io::Error::new(kind, text.trim_end().to_owned())
+}
+
 /// Mounts the tree.  Requests wait until the session is run.
 pub fn attach(
     front: Front,
@@ -107,14 +120,18 @@ pub fn attach(
     let flags = options.flags.and_of_mount(tree.mount_flags()?);
     tree.leave_times_of_access(flags.noatime, flags.noatime || flags.nodiratime);
     let config = config(tree.path(), options, flags);
-    if !geteuid().is_root() {
-        return Session::new(front, mountpoint, &config);
-    }
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| {
+            let way_out = match e {
+                Errno::ACCESS | Errno::PERM => "allow this user to read and write it (chmod)",
+                _ => "load the module fuse",
+            };
             let e = io::Error::from(e);
-            io::Error::new(e.kind(), format!("/dev/fuse: {e}; load the module fuse"))
+            io::Error::new(e.kind(), format!("/dev/fuse: {e}; {way_out}"))
         })?;
+    if !geteuid().is_root() {
+        return Session::new(front, mountpoint, &config).map_err(of_fusermount);
+    }
     let data = data(&device, mountpoint, options)?;
     let mut system = flags.of_system();
     system.set(MountFlags::RDONLY, options.read_only);
@@ -219,6 +236,19 @@ fn config(tree: &Path, options: &MountOptions, flags: Flags) -> Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_fusermount_refuses_is_one_line_and_not_permitted() {
+        let text =
+            "option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf\n";
+        let e = of_fusermount(io::Error::other(text));
+        assert_eq!(
+            (e.kind(), e.to_string()),
+            (io::ErrorKind::PermissionDenied, text.trim().into())
+        );
+        let e = of_fusermount(Errno::NODEV.into());
+        assert_eq!(e.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
+    }
 
     #[test]
     fn flags_have_names_and_numbers() {

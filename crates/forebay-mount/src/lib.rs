@@ -12,6 +12,7 @@
 //! recover  a replay from a log of a pool
 //! front    FUSE, on top of live
 //! attach   mounting
+//! within   what a mount must neither hold nor hide
 //! rights   the rights with which the tree is changed
 //! service  mounts as services of a pool's server
 //! ```
@@ -23,8 +24,8 @@ mod affinity;
 mod answer;
 mod attach;
 mod cut_off;
+mod dead;
 mod front;
-mod holders;
 mod known;
 mod latency;
 pub mod live;
@@ -42,10 +43,10 @@ mod shown;
 pub mod tree;
 pub mod unix;
 mod unmounting;
+pub mod waiting;
+mod within;
 
 pub use attach::Flags;
-pub use mount::{
-    clear_dead_mount, is_dead, unanswered, Mount, MountError, MountOptions, MountStatus,
-    Unanswered, ENDING_WAIT, SLOW_LOG,
-};
+pub use dead::{clear_dead_mount, clear_dead_mounts, is_dead, unanswered, Unanswered};
+pub use mount::{Completion, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT, SLOW_LOG};
 pub use unix::{is_mounted, is_mounted_at};

@@ -123,51 +123,50 @@ pub enum MarkError {
     #[error("cannot {what} the mark of the mount (.forebay-mount): {cause}")]
     Tree { what: &'static str, cause: Errno },
     #[error(
-        "{mark} may hold what was acknowledged and the tree lacks: mount or replay it with \
+        "{mark} may hold acknowledged changes that the tree lacks: mount or replay it with \
          that pool and log. If they are gone: forebay unmark TREE --accept-loss gives that up"
     )]
     Foreign { mark: Box<Mark> },
     #[error(
-        "{mark} held what was acknowledged and the tree may lack, and it does not any more: \
-         this is an older copy of the pool, or the log was destroyed. Use the pool as it was; \
-         forebay unmark TREE --accept-loss gives up what it held"
+        "{mark} held acknowledged changes that the tree may lack, and does not hold them now: \
+         this is an older copy of the pool, or the log was destroyed. Use the newest copy of the \
+         pool; forebay unmark TREE --accept-loss gives up these changes"
     )]
     Gone { mark: Box<Mark> },
     #[error(
-        "the log holds entries, and the tree does not have their mark: it is an older copy of \
-         the tree, or it was given up or mounted by another log since, and a replay may undo \
-         what came after. Replay onto the tree as it was, or accept that (--accept=unmarked); forebay \
-         log destroy --discard gives the entries up"
+        "the log holds entries, and the tree does not have their mark. It is an older copy of \
+         the tree, or its mark was removed, or another log mounted it since. A replay may undo \
+         later changes. Replay onto the right tree, or accept that (--accept=unmarked); \
+         forebay log destroy --discard gives up the entries"
     )]
     Unmarked,
     #[error(
-        ".forebay-mount in it is no mark of this version of Forebay: use the version that made \
-         it, or see with ls -l what it is; forebay unmark TREE --accept-loss removes it"
+        ".forebay-mount in it is not a mark of this version of Forebay: use the version that \
+         made it, or look at it with ls -l; forebay unmark TREE --accept-loss removes it"
     )]
     Unknown,
     #[error(
-        "this is an older copy of the tree: it has what was synced up to group {tree}, and the \
-         log has forgotten what came up to group {log}. Replay onto the tree as it was, or \
-         accept that what came in between is lost (--accept=older-tree); forebay log destroy --discard and \
-         forebay unmark TREE --accept-loss give up what the log holds"
+        "this is an older copy of the tree: it has all changes up to group {tree}, and the log \
+         has dropped those up to group {log}. Replay onto the newest copy of the tree, or accept \
+         that the changes in between are lost (--accept=older-tree); forebay log destroy --discard \
+         and forebay unmark TREE --accept-loss give up the log's changes"
     )]
     OlderTree { tree: u64, log: u64 },
     #[error(
-        "this is an older copy of the pool: the tree has what was synced up to group {tree}, \
-         and the log says {log}. Use the pool as it was; forebay unmark TREE --accept-loss gives \
-         up what it held{}",
+        "this is an older copy of the pool: the tree has all changes up to group {tree}, and \
+         the log only up to group {log}. Use the newest copy of the pool; forebay unmark TREE \
+         --accept-loss gives up what it held{}",
         if *.doubtful { DOUBTFUL } else { "" }
     )]
     OlderPool { tree: u64, log: u64, doubtful: bool },
     #[error(
-        ".forebay-group in it is gone, or is not of the mark's period, so that an older copy of \
-         the tree cannot be told from the tree. Replay onto the tree as it was, or accept that \
-         (--accept=no-group)"
+        ".forebay-group in it is missing, or is not of the mark's period: this may be an older \
+         copy of the tree. Replay onto the newest copy, or accept that (--accept=no-group)"
     )]
     NoGroup,
     #[error(
-        "others may write to .forebay-group in it, so it does not prove that the tree is the one \
-         whose mark was renamed to .forebay-done. Take that right from them (chmod 644), or \
+        "others may write to .forebay-group in it, so the file does not prove which tree this \
+         is; its mark was renamed to .forebay-done. Take that right from them (chmod 644), or \
          accept that (--accept=no-group)"
     )]
     GroupMode,
@@ -177,8 +176,8 @@ pub enum MarkError {
     )]
     FoldsCase,
     #[error(
-        "{directory} is marked, and this tree is a part of it: a log may hold what is lacking \
-         here; mount or replay that one first"
+        "{directory} is marked, and this tree is a part of it: a log may hold changes that \
+         are missing here; mount or replay that one first"
     )]
     Above { directory: String },
 }
@@ -410,6 +409,11 @@ impl<N> GroupMark<N> {
         let mark = self.mark.as_ref().filter(|_| number < MOST_REACHED).ok_or(Errno::OVERFLOW)?;
         let mtime = Some(Time { seconds: number as i64, nanoseconds: 0 });
         tree.set_attr(mark, &SetAttr { mtime, ..SetAttr::default() })
+    }
+
+    /// The clock of the tree's file system, as a change of the file shows it.
+    pub fn clock<T: Tree<Node = N>>(&self, tree: &T) -> Option<Time> {
+        tree.clock(&self.node).ok().flatten()
     }
 
     /// Sets the number, durably.  The group's changes in the tree are durable before.

@@ -17,12 +17,12 @@ use forebay::{LogOptions, LogState, Pool};
 use fuser::{Notifier, Session, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
-use rustix::process::{geteuid, getrlimit, setrlimit, Resource, Rlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{answer, answered};
 use crate::attach::{attach, register, unregister, waiting, Flags};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
+use crate::dead::clear_dead_mount;
 use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
 use crate::known::{self, Known, Place, ABORT_WAIT};
 use crate::latency::Latency;
@@ -34,7 +34,7 @@ use crate::tree::Tree;
 use crate::unmounting::{take_away, take_away_soon};
 pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
-use without_log::Completed;
+pub use without_log::Completion;
 
 /// The options of a mount.
 #[derive(Clone, Debug)]
@@ -97,9 +97,9 @@ pub enum MountError {
     )]
     Replay { log: String, tree: String },
     #[error(
-        "{pool}: a durable write to its disk takes at least {} us, and a mount makes one for each file that \
-         is created, renamed or removed: unpacking an archive takes three times that for each file, \
-         however fast the disk of {tree} is", .takes.as_micros()
+        "{pool}: a durable write to its disk takes at least {} us. Each file that is created, renamed \
+         or removed waits for one, and each file of an unpacked archive for three, however fast the \
+         disk of {tree} is", .takes.as_micros()
     )]
     SlowLog { pool: String, tree: String, takes: Duration },
     #[error("{tree}: {cause}")]
@@ -107,14 +107,14 @@ pub enum MountError {
     #[error("{mountpoint}: {cause}; entries stay in log {log}, and the next mount replays them")]
     Failed { mountpoint: String, log: String, cause: String },
     #[error(
-        "{mountpoint}: {cause}; {tree} has everything that programs were told, and says so: use it \
-         as it is, or mount it by another pool. If this pool comes back, its log is dropped"
+        "{mountpoint}: {cause}; {tree} is complete, with everything that was acknowledged: use it \
+         as it is, or mount it by another pool. If this pool reappears, its log is dropped"
     )]
     WithoutLog { mountpoint: String, tree: String, cause: String },
     #[error(
-        "{mountpoint} is unmounted here, but not in another mount namespace{}: end what holds \
-         it, or unmount it there (nsenter -m -t PID umount {mountpoint}); it is served on until \
-         then, and then brings home what is in the log",
+        "{mountpoint} is unmounted here, but not in another mount namespace{}: end the \
+         process that holds it, or unmount it there (nsenter -m -t PID umount {mountpoint}). Until \
+         then the server serves it; then it syncs the tree",
         if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
     )]
     Held { mountpoint: String, by: Vec<String> },
@@ -177,6 +177,9 @@ pub struct MountStatus {
     /// The log has failed, and not the tree.
     #[serde(default)]
     pub failure_of_log: bool,
+    /// How far the tree is then.
+    #[serde(default)]
+    pub completion: Completion,
     /// The reason why the session ended without an unmount.
     #[serde(default)]
     pub session_failure: Option<String>,
@@ -207,6 +210,7 @@ pub struct Mount {
     /// umount(8) has a line about it that is ours.
     registered: AtomicBool,
     end: Mutex<End>,
+    completion: Mutex<Completion>,
 }
 
 /// The end of the session, by an unmount or a failure.
@@ -252,8 +256,6 @@ struct End {
     /// The mount is gone from this namespace.
     unmounted: bool,
     finished: bool,
-    /// The log has failed, and the tree was to be completed by itself.
-    completed: Option<Completed>,
 }
 
 /// How long a mount or a replay waits for a mount that is about to end.
@@ -266,54 +268,12 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Why a mount does not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// It is a FUSE mount whose server died.
-    Dead,
-    /// No answer came for 10 s.
-    Silent,
-}
-
-/// Asks what is mounted at the path, if anything is.  The kernel may still have its attributes
-/// cached, but not its free space.
-pub fn unanswered(path: &Path) -> Option<Unanswered> {
-    let at = path.to_path_buf();
-    match answer(move || Ok(rustix::fs::statfs(at)?)) {
-        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Some(Unanswered::Dead),
-        Err(e) if e.kind() == io::ErrorKind::TimedOut => Some(Unanswered::Silent),
-        _ => None,
-    }
-}
-
-/// Whether the path is a FUSE mount whose server died.
-pub fn is_dead(path: &Path) -> bool {
-    unanswered(path) == Some(Unanswered::Dead)
-}
-
-/// Removes a dead mount, which hides the directory below it.
-pub fn clear_dead_mount(path: &Path) -> io::Result<()> {
-    for _ in 0..16 {
-        if !is_dead(path) {
-            break;
-        }
-        take_away(path, UnmountFlags::DETACH)?;
-    }
-    Ok(())
-}
-
 /// Raises the limits: each inode may take a descriptor, and files may have any size.  The
 /// kernel has checked the caller's limit, and a write above the server's own limit would end
 /// the server.
 pub(crate) fn raise_limits() {
-    for what in [Resource::Nofile, Resource::Fsize] {
-        let mut limit = getrlimit(what);
-        limit.current = limit.maximum;
-        let _ = setrlimit(what, limit);
-    }
-    if geteuid().is_root() {
-        let _ = setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None });
-    }
+    forebay::raise_open_files();
+    forebay::raise_file_size();
 }
 
 /// Cleans up after a session without a server: waiting requests get an error, and a visible
@@ -562,6 +522,7 @@ impl Mount {
             finishing: Arc::default(),
             registered: AtomicBool::default(),
             end: Mutex::default(),
+            completion: Mutex::default(),
         };
         Ok((mount, Shown { session, acts, at_end, helpers }))
     }
@@ -580,8 +541,13 @@ impl Mount {
     }
 
     /// Writes everything in the log to the tree while the mount is in use.
+    /// Without the log, completes the tree.
     pub fn sync(&self) -> Result<(), MountError> {
-        self.live.sync().map_err(|_| self.failed())
+        match self.live.sync() {
+            Ok(()) => Ok(()),
+            Err(_) if self.is_without_log() => self.sync_without_log(),
+            Err(_) => Err(self.failed()),
+        }
     }
 
     fn cause(&self) -> String {
@@ -710,10 +676,10 @@ impl Mount {
     /// The first caller decides about the log.
     fn finish(&self, keep: bool, end: &mut End) -> Result<(), MountError> {
         if std::mem::replace(&mut end.finished, true) {
-            return match (self.live.failure(), &end.completed) {
-                (Some(_), Some(completed)) => Err(self.without_log(completed)),
-                (Some(_), None) => Err(self.failed()),
-                (None, _) => Ok(()),
+            return match self.live.failure() {
+                Some(_) if self.is_without_log() => Err(self.without_log()),
+                Some(_) => Err(self.failed()),
+                None => Ok(()),
             };
         }
         self.finishing.store(true, Ordering::Relaxed);
@@ -734,8 +700,9 @@ impl Mount {
             self.unregister();
         }
         let ended = match (self.live.failure(), keep) {
-            (Some(failure), _) if failure.of_log && !self.options.read_only => {
-                Err(self.without_log(end.completed.insert(self.complete_tree())))
+            (Some(_), _) if self.is_without_log() => {
+                self.complete_tree();
+                Err(self.without_log())
             }
             (Some(_), _) => Err(self.failed()),
             (None, true) => Ok(()),
@@ -769,6 +736,7 @@ impl Mount {
             waits_for_space_s: self.live.waits_for_space().as_secs_f64(),
             failure: self.live.failure().map(ToString::to_string),
             failure_of_log: self.live.failure().is_some_and(|failure| failure.of_log),
+            completion: self.completion(),
             session_failure: self.session_failure.get().cloned(),
         }
     }

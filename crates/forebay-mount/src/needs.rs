@@ -9,6 +9,9 @@ use std::io;
 use std::sync::mpsc;
 use std::thread;
 
+use rustix::io::Errno;
+use rustix::process::{getrlimit, Resource};
+
 /// Besides one for each thread that reads requests: the device, the tree, its root, files that
 /// answers open, /proc, the server's sockets.
 const DESCRIPTORS: usize = 16;
@@ -22,6 +25,14 @@ const SPARE_BYTES: usize = 512 << 20;
 
 /// There is enough for a session of so many threads that read requests.
 pub(crate) fn probe(threads: usize) -> io::Result<()> {
+    // The server writes for programs that have no such limit, or another.
+    if let Some(most) = getrlimit(Resource::Fsize).current {
+        let what = format!(
+            "the server's limit is {most} bytes a file, and no program could write more: {}",
+            io::Error::from(Errno::FBIG)
+        );
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
+    }
     let lacks = |what: String, way_out: &'static str| {
         move |e: io::Error| io::Error::new(e.kind(), format!("{what}: {e}; {way_out}"))
     };
@@ -32,7 +43,7 @@ pub(crate) fn probe(threads: usize) -> io::Result<()> {
             .map_err(lacks(format!("{wanted} more descriptors are needed"), "raise ulimit -n"))?,
     );
     let (mib, all) = ((threads * BYTES) >> 20, threads + OTHER_THREADS);
-    let spare = match rustix::process::getrlimit(rustix::process::Resource::As).current {
+    let spare = match getrlimit(Resource::As).current {
         Some(_) => SPARE_BYTES,
         None => 0,
     };

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use forebay::{Effect, Log, LogEntry, LogInfo, LogOptions, LogState, Pool, ReplayReport, Uuid};
 
+use crate::dead::{clear_dead_mount, is_dead};
 use crate::mark::{self, Found, MarkError, Verdict};
-use crate::mount::{clear_dead_mount, is_dead, open_tree, raise_limits, NoTree};
+use crate::mount::{open_tree, raise_limits, NoTree};
 use crate::replay::{self, Accept, ReplayError, ReplayOptions, Report};
 use crate::tree::Tree;
 use crate::unix::UnixTree;
@@ -58,16 +59,16 @@ impl Claims {
 }
 
 #[derive(Debug)]
-struct Held {
+pub(crate) struct Held {
     period: Option<Uuid>,
-    entries: Vec<Vec<u8>>,
+    pub(crate) entries: Vec<Vec<u8>>,
     /// Set if entries are missing.
     incomplete: Option<Box<ReplayReport>>,
 }
 
 impl Held {
     /// `info` is that of the log.
-    fn of(pool: &Pool, log: &Log, info: &LogInfo) -> forebay::Result<Held> {
+    pub(crate) fn of(pool: &Pool, log: &Log, info: &LogInfo) -> forebay::Result<Held> {
         let mut entries = Vec::new();
         let mut keep = |entry: &LogEntry<'_>| entries.push(entry.data.to_vec());
         let handed_out = match info.state == LogState::Logging && info.claimed {

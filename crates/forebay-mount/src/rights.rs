@@ -11,9 +11,9 @@
 //! groups (ext4 reserves blocks for a group too) and the caller's own `CAP_SYS_RESOURCE`.  The
 //! server's own groups must not count, so a thread that answers requests has none.
 //!
-//! What /proc shows of a process depends on the reader's file-system user and group, groups and
-//! effective capabilities.  So the server reads it as itself, whichever caller it acted for
-//! before ([`as_server`]).
+//! The files of /proc that a process may read depend on the reader's file-system user and group,
+//! groups and effective capabilities.  So the server reads it as itself, whichever caller it acted
+//! for before ([`as_server`]).
 //!
 //! A thread keeps its identity until the next change, so that one user's requests need no extra
 //! system call.  Other threads of the server (replay, marks, syncs) act for themselves.
@@ -259,6 +259,8 @@ pub fn may(caller: &Caller, capability: CapabilitySet) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -268,6 +270,37 @@ mod tests {
         assert_eq!(groups.iter().map(|g| g.as_raw()).collect::<Vec<_>>(), [4, 27, 1000]);
         assert_eq!(effective, CapabilitySet::SYS_RESOURCE.bits());
         assert!(parse("Groups:\t\n").is_none());
+    }
+
+    /// Root of a user namespace of its own has each capability there, and none here.
+    #[test]
+    fn capabilities_of_another_user_namespace_do_not_count() {
+        let own = Status::of(std::process::id()).expect("this process");
+        assert_eq!(
+            own.may(CapabilitySet::SYS_RESOURCE),
+            own.effective & CapabilitySet::SYS_RESOURCE.bits() != 0
+        );
+        let mut unshare = std::process::Command::new("unshare");
+        unshare.args(["--user", "--map-root-user", "sh", "-c", "echo; read line"]);
+        let piped = || std::process::Stdio::piped();
+        let Ok(mut child) = unshare.stdin(piped()).stdout(piped()).spawn() else {
+            forebay_test::skipped!("there is no unshare(1)");
+            return;
+        };
+        let mut began = [0];
+        let began = child.stdout.as_mut().expect("piped").read_exact(&mut began).is_ok();
+        let stranger = began.then(|| Status::of(child.id()));
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        let Some(stranger) = stranger else {
+            forebay_test::skipped!("this process may make no user namespace");
+            return;
+        };
+        let stranger = stranger.expect("a process that is there");
+        for capability in [CapabilitySet::SYS_RESOURCE, CapabilitySet::DAC_OVERRIDE] {
+            assert_ne!(stranger.effective & capability.bits(), 0, "nothing is tested");
+            assert!(!stranger.may(capability), "{capability:?}");
+        }
     }
 
     /// A thread of its own: it stays what it becomes.

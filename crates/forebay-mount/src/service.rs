@@ -18,10 +18,12 @@ use serde_json::{json, Value};
 
 use crate::answer::answer;
 use crate::attach::Flags;
+use crate::dead::clear_dead_mount;
 use crate::mark::MarkError;
-use crate::mount::{Mount, MountError, MountOptions, MountStatus};
+use crate::mount::{Completion, Mount, MountError, MountOptions, MountStatus};
 use crate::recover::{Claims, RecoverError, Recovery};
-use crate::replay::{Accept, ReplayError, ReplayOptions};
+use crate::replay::{is_accepted, Accept, ReplayError, ReplayOptions};
+use crate::within;
 
 /// The kind of service that mounts are, for clients of the control socket.
 pub const KIND: &str = "mount";
@@ -29,12 +31,14 @@ pub const KIND: &str = "mount";
 /// A longer wait for space in the log than for the sync of a group.
 const SPACE_TROUBLE_S: f64 = 5.0;
 
-/// What to mount, and how: the options of a start through the control socket.
+/// The options of a start through the control socket: the tree, the mount point, the modes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountRequest {
+    #[serde(with = "forebay::path_in_request")]
     pub tree: PathBuf,
     /// Absolute paths, both; if they are equal, the mount is over the tree itself.
+    #[serde(with = "forebay::path_in_request")]
     pub mountpoint: PathBuf,
     pub log: String,
     pub read_only: bool,
@@ -51,6 +55,7 @@ pub struct MountRequest {
     pub sync_bytes: u64,
     /// Options of the replay before the mount: see [`ReplayOptions`].
     pub accept: Accept,
+    #[serde(default, with = "forebay::path_in_request_if_any")]
     pub salvage: Option<PathBuf>,
 }
 
@@ -92,6 +97,9 @@ pub fn whole(path: &Path) -> io::Result<PathBuf> {
 fn told(e: MountError) -> Error {
     let of_system = |cause: &io::Error| match forebay::io_exit_code(cause) {
         _ if cause.kind() == io::ErrorKind::ResourceBusy => 4,
+        _ if cause.kind() == io::ErrorKind::PermissionDenied => 9,
+        _ if cause.kind() == io::ErrorKind::NotADirectory => 2,
+        _ if cause.kind() == io::ErrorKind::FileTooLarge => 8,
         // An I/O error of the library need not come from a device here.
         7 => 1,
         code => code,
@@ -116,8 +124,8 @@ fn told(e: MountError) -> Error {
                 MountError::Mark { cause: MarkError::Tree { cause: Errno::ROFS, .. }, .. } => {
                     "make it writable, or give --read-only"
                 }
-                MountError::Mark { cause: MarkError::Tree { .. }, .. } => {
-                    "see forebay mount --help"
+                MountError::Mark { cause: MarkError::Tree { cause, .. }, .. } => {
+                    way_out(&(*cause).into())
                 }
                 _ => "see forebay unmark --help",
             };
@@ -130,7 +138,19 @@ fn told(e: MountError) -> Error {
              next sync; or --slow-log (slow_log) if programs sync files and change few names; or \
              use a pool in memory or on a disk with capacitors (forebay media-info measures it)",
         ),
+        MountError::Tree { ref cause, .. } | MountError::Mount { ref cause, .. } => {
+            Error::service(code, e.to_string(), way_out(cause))
+        }
         e => Error::service(code, e.to_string(), "see forebay mount --help"),
+    }
+}
+
+/// The way out where a tree or a mountpoint cannot be used.
+fn way_out(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::NotFound => "check the path, or make the directory first",
+        io::ErrorKind::NotADirectory => "name a directory",
+        _ => forebay::limit_way_out(cause).unwrap_or("see forebay mount --help"),
     }
 }
 
@@ -173,16 +193,36 @@ pub fn not_replayed(e: RecoverError) -> Error {
                 ReplayError::Refused(_) => 11,
                 ReplayError::OtherTree { .. } => 6,
                 ReplayError::Entry { .. } => 5,
+                ReplayError::Tree { cause, .. } => match forebay::io_exit_code(&(*cause).into()) {
+                    code @ (8 | 9) => code,
+                    _ => 7,
+                },
                 _ => 7,
             };
             let way_out = match cause {
                 ReplayError::Tree { cause: Errno::NOSPC | Errno::DQUOT, .. } => {
                     "make room on its file system first: a replay writes"
                 }
+                ReplayError::Tree { cause: cause @ Errno::FBIG, .. } => {
+                    forebay::limit_way_out(&(*cause).into()).unwrap_or(way_out)
+                }
                 _ => way_out,
             };
             Error::service(code, e.to_string(), way_out)
         }
+    }
+}
+
+/// The report of a replay in a few words.  Things that were accepted by order are not in dispute.
+fn left_by_replay(told: &[String]) -> String {
+    let accepted = told.iter().filter(|line| is_accepted(line)).count();
+    match (told.len() - accepted, accepted) {
+        (0, 0) => String::new(),
+        (0, _) => "; the replay went on by what was accepted: see .forebay-found".into(),
+        (n, _) => format!(
+            "; the replay left {n} thing{} in dispute: see .forebay-found",
+            if n == 1 { "" } else { "s" }
+        ),
     }
 }
 
@@ -216,6 +256,14 @@ impl Mounts {
             return Err(was_interrupted());
         }
         let options = request.options()?;
+        let (tree, mountpoint) = (&request.tree, &request.mountpoint);
+        for path in [mountpoint, tree] {
+            clear_dead_mount(path).map_err(|cause| {
+                told(MountError::Tree { path: path.display().to_string(), cause })
+            })?;
+        }
+        within::check(pool, tree, mountpoint)
+            .map_err(|refusal| Error::service(2, refusal.what, refusal.way_out))?;
         let replaying = format!("replaying onto {}", request.tree.display());
         let recovery = Recovery {
             pool,
@@ -320,7 +368,7 @@ fn figures(s: &MountStatus) -> Vec<Figure> {
         figure("unsynced_age_seconds", "Age of the oldest of them.", s.unsynced_age_s),
         figure(
             "waits_for_space_seconds",
-            "For so long a program has waited for space in the pool; 0: none does.",
+            "How long a program has waited for space in the pool; 0: none waits.",
             s.waits_for_space_s,
         ),
         figure(
@@ -329,6 +377,32 @@ fn figures(s: &MountStatus) -> Vec<Figure> {
             f64::from(u8::from(s.failure.is_some())),
         ),
     ]
+}
+
+/// The state of a mount that syncs nothing any more, and the way out.
+fn failed(why: &str, s: &MountStatus) -> String {
+    let (tree, log) = (&s.tree, &s.log);
+    let state = match (s.failure_of_log && !s.read_only, &s.completion) {
+        (false, _) => {
+            format!("entries stay in log {log}: repair what has failed, then mount {tree} again")
+        }
+        (true, Completion::NotBegun) => format!(
+            "{tree} has everything that programs were told, but not durably: unmount it, or run \
+             forebay drain, which syncs it without the log"
+        ),
+        (true, Completion::UnderWay) => {
+            format!("{tree} is being synced without the log: wait until this says that it is complete")
+        }
+        (true, Completion::Complete) => format!(
+            "{tree} is complete, with everything that programs were told: unmount it, then use it as \
+             it is, or mount it by another pool"
+        ),
+        (true, Completion::Failed(cause)) => format!(
+            "{tree} cannot be completed without the log: {cause}; what was acknowledged since its last \
+             sync may be lost with the server: repair its disk, then unmount it, which tries again"
+        ),
+    };
+    format!("{why}; {state}")
 }
 
 impl Service for MountService {
@@ -342,17 +416,7 @@ impl Service for MountService {
 
     fn status(&self) -> ServiceStatus {
         let s = self.mount.status();
-        let failed = s.failure.iter().map(|why| match s.failure_of_log {
-            true => format!(
-                "{why}; {} has everything that programs were told: unmount it, which completes it \
-                 without the log",
-                s.tree
-            ),
-            false => format!(
-                "{why}; entries stay in log {}: mend what has failed, then mount {} again",
-                s.log, s.tree
-            ),
-        });
+        let failed = s.failure.iter().map(|why| failed(why, &s));
         let session = s
             .session_failure
             .iter()
@@ -362,12 +426,15 @@ impl Service for MountService {
             format!("a program has waited {seconds:.0} s for space in the pool, which volumes or other logs have filled, or for a sync of {}", s.tree)
         });
         let mut summary = format!("{} by log {}, {} syncs", s.tree, s.log, s.syncs);
-        if !self.in_dispute.is_empty() {
-            let n = self.in_dispute.len();
-            summary += &format!("; the replay left {n} things in dispute: see .forebay-found");
-        }
+        summary += &left_by_replay(&self.in_dispute);
         let mut details = json!(s);
         details["in_dispute"] = json!(self.in_dispute);
+        let (tree, at) = (self.mount.tree(), self.mount.mountpoint());
+        for (name, path) in [("tree_bytes", tree), ("mountpoint_bytes", at)] {
+            if let Some(bytes) = forebay::path_bytes(path) {
+                details[name] = json!(bytes);
+            }
+        }
         ServiceStatus {
             kind: KIND.into(),
             name: self.name.clone(),
@@ -385,6 +452,14 @@ impl Service for MountService {
         self.mount.sync().map_err(told)
     }
 
+    fn pool_lost(&self, cause: &str) {
+        self.mount.lose_log(cause);
+    }
+
+    fn without_log(&self) -> Option<(String, bool)> {
+        self.mount.log_left()
+    }
+
     fn has_failed(&self) -> bool {
         self.mount.status().failure.is_some()
     }
@@ -399,5 +474,54 @@ impl Service for MountService {
 
     fn ended(&self) -> bool {
         self.mount.ended()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The exit code and the way out for each cause that has its own.
+    #[test]
+    fn a_refused_tree_or_replay_has_the_code_and_the_way_out_of_its_cause() {
+        let tree = |cause: Errno| {
+            let path = "/t".into();
+            not_replayed(RecoverError::Tree { path, cause: cause.into() })
+        };
+        let replay = |cause: Errno| {
+            let cause = ReplayError::Tree { path: "a".into(), what: "write", cause, seal: false };
+            not_replayed(RecoverError::Replay { path: "/t".into(), cause })
+        };
+        let mark = |cause: Errno| {
+            let cause = MarkError::Tree { what: "look for", cause };
+            not_replayed(RecoverError::Mark { path: "/t".into(), cause })
+        };
+        for (e, code, way_out) in [
+            (tree(Errno::NOENT), 3, "make the directory first"),
+            (tree(Errno::NOTDIR), 2, "name a directory"),
+            (tree(Errno::ACCESS), 9, "--help"),
+            (tree(Errno::MFILE), 1, "ulimit -n"),
+            (tree(Errno::FBIG), 8, "ulimit -f"),
+            (mark(Errno::MFILE), 1, "ulimit -n"),
+            (mark(Errno::ROFS), 9, "--read-only"),
+            (mark(Errno::IO), 1, "--help"),
+            (replay(Errno::NOSPC), 8, "make room on its file system"),
+            (replay(Errno::DQUOT), 8, "make room on its file system"),
+            (replay(Errno::FBIG), 8, "ulimit -f"),
+            (replay(Errno::ROFS), 9, "--dry-run"),
+            (replay(Errno::IO), 7, "--dry-run"),
+        ] {
+            assert_eq!(e.exit_code(), code, "{e}");
+            assert!(e.to_string().contains(way_out), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_was_accepted_is_not_in_dispute() {
+        let accepted = crate::replay::accepted("moved", "/t");
+        let other = "put aside: x".to_owned();
+        assert_eq!(left_by_replay(&[]), "");
+        assert!(!left_by_replay(std::slice::from_ref(&accepted)).contains("in dispute"));
+        assert!(left_by_replay(&[accepted, other]).contains("left 1 thing in dispute"));
     }
 }

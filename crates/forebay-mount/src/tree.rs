@@ -141,7 +141,7 @@ pub enum Unordered {
     NoJournal,
     #[error("its file system is mounted with {option}, which {what}: {instead}")]
     Option { option: &'static str, what: &'static str, instead: &'static str },
-    #[error("/proc does not tell how its file system is mounted")]
+    #[error("/proc does not show how its file system is mounted")]
     Unknown,
     #[error("its root belongs to another user: mount as that user, or as root")]
     Owner,
@@ -181,6 +181,12 @@ pub trait Tree: Send + Sync {
     }
     /// The time when the file system made the inode; `None`: it does not say.
     fn born(&self, node: &Self::Node) -> Result<Option<Time>> {
+        let _ = node;
+        Ok(None)
+    }
+    /// The present time of the clock that gives changed inodes their times, as a change of this one
+    /// shows it; `None`: unknown.
+    fn clock(&self, node: &Self::Node) -> Result<Option<Time>> {
         let _ = node;
         Ok(None)
     }

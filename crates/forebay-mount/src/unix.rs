@@ -30,7 +30,7 @@ mod held;
 mod now;
 mod ordered;
 
-pub use above::{is_mounted, is_mounted_at};
+pub use above::{is_mounted, is_mounted_at, lies_in, tree_mounted_at};
 use held::Cache;
 pub use held::Node;
 
@@ -310,6 +310,12 @@ impl UnixTree {
         fs::flock(self.root.reading()?, FlockOperation::NonBlockingLockExclusive)
     }
 
+    /// The holders of the lock, in words, as far as this process may inspect others.
+    pub fn locked_by(&self) -> Vec<String> {
+        let holders = self.root.reading().map(forebay::lock_holders).unwrap_or_default();
+        holders.into_iter().map(forebay::process_in_words).collect()
+    }
+
     pub fn unlock(&self) {
         if let Ok(root) = self.root.reading() {
             let _ = fs::flock(root, FlockOperation::Unlock);
@@ -427,6 +433,14 @@ impl Tree for UnixTree {
         let path = path.map(|path| PathBuf::from(OsStr::from_bytes(path.as_bytes())));
         let below = path.ok().and_then(|path| Some(path.strip_prefix(&self.path).ok()?.to_owned()));
         below.map_or_else(Vec::new, |below| below.into_os_string().into_vec())
+    }
+
+    fn clock(&self, node: &Node) -> Result<Option<Time>> {
+        let mtime = Some(Time::default());
+        self.set_attr(node, &SetAttr { mtime, ..SetAttr::default() })?;
+        let attr = self.attr(node)?;
+        // Some file systems have one time for both.
+        Ok(Some(attr.ctime).filter(|ctime| *ctime != attr.mtime))
     }
 
     fn born(&self, node: &Node) -> Result<Option<Time>> {

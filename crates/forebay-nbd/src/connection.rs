@@ -30,7 +30,7 @@ pub struct Export {
     pub can_flush: bool,
     pub can_trim: bool,
     pub can_zero: bool,
-    /// What one connection flushes includes what others have written.
+    /// A flush by one connection includes the writes of the others.
     pub multi_conn: bool,
 }
 
@@ -188,7 +188,7 @@ impl Connection {
     }
 
     /// Sends a command; [`ended`](Connection::ended) tells its end with the same token.
-    /// What cannot be sent comes back.
+    /// A request that cannot be sent comes back.
     pub fn submit(&mut self, token: u64, command: Command, offset: u64) -> Result<(), Done> {
         let (nbd, h, none) = (self.nbd, self.handle.as_ptr(), Callback::NONE);
         let mut data = match &command {

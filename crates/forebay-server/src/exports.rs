@@ -301,8 +301,8 @@ mod tests {
         (0..times).map(|_| pause(lacking)).collect()
     }
 
-    /// What may come by itself is tried soon, and then less often; what a person has to mend once a
-    /// minute.
+    /// An origin that may come by itself is tried soon, and then less often.  A fault that a person
+    /// has to mend is looked at once a minute.
     #[test]
     fn what_fails_is_tried_less_and_less_often() {
         let wrong = |cause: &str| forebay::Error::WrongOrigin {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The disk of a pool that is written in groups has failed.
+//! The disk of a pool that is written in groups has failed, or the file of a pool is lost.
 //!
 //! Memory has all that was acknowledged, and destage writes it to the origins.  It is gone with this
 //! process, so the server ends only when the origins have it, or do not take it.  Each volume is waited
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use forebay::{Completeness, Pool, RescueProgress, Verdict, VolumeInfo, RESCUED};
 
+use crate::end::End;
 use crate::server::Shared;
 use crate::{notify, warn, Error};
 
@@ -35,12 +36,12 @@ impl Default for Patience {
 const LOOK: Duration = Duration::from_millis(50);
 /// So often a service manager is told that the end takes longer.
 const TELL: Duration = Duration::from_secs(5);
-/// What it waits for longer than for the next silent origin.
+/// The end waits this much longer than for the last silent origin.
 const SPARE: Duration = Duration::from_secs(60);
 /// Threads whose volumes were judged may detach them for so long.
 const DETACH: Duration = Duration::from_secs(5);
 
-/// What the log has of it.
+/// The message that the log has of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Told {
     #[default]
@@ -55,7 +56,7 @@ impl Told {
         if *self == Told::Rescued {
             return;
         }
-        let Some(failed) = pool.failed() else { return };
+        let Some(failed) = pool.failed().filter(|_| pool.lost().is_none()) else { return };
         let at_stake = pool.at_stake();
         if at_stake.is_empty() {
             return;
@@ -104,7 +105,7 @@ struct Outcome {
 
 impl Outcome {
     fn judged(c: &Completeness) -> Outcome {
-        // Of a pool that has failed, only this verdict says that the origin has everything.
+        // Only this verdict says, for a pool that has failed, that the origin has everything.
         let complete = c.complete && matches!(c.verdict, Verdict::Rescued | Verdict::Complete);
         let code = match c.exit_code() {
             0 | RESCUED if !complete => Verdict::Cached.exit_code(),
@@ -113,10 +114,11 @@ impl Outcome {
         Outcome { complete, code, text: format!("volume {}: {c}", c.volume) }
     }
 
-    /// What is known without asking the origin.
+    /// The outcome as it is known without asking the origin.
     fn given_up(pool: &Pool, v: &VolumeInfo, why: &str) -> Outcome {
         let now = present(pool, v);
-        let c = now.as_ref().unwrap_or(v).completeness();
+        let mut c = now.as_ref().unwrap_or(v).completeness();
+        c.given_up = !c.complete;
         let outcome = Outcome::judged(&c);
         match outcome.complete {
             true => outcome,
@@ -141,29 +143,36 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(v: &VolumeInfo, now: RescueProgress) -> Watch {
+    fn new(pages: u64, now: RescueProgress, at: Instant) -> Watch {
         Watch {
             progress: now,
             risen: now,
-            most_bytes: 2 * v.pages * 4096,
-            progressed: Instant::now(),
+            most_bytes: 2 * pages * 4096,
+            progressed: at,
             errors: false,
         }
     }
 
     /// `away`: its origin cannot be asked for anything.  Some: it is not to be waited for any more.
-    fn look(&mut self, now: RescueProgress, away: bool, patience: &Patience) -> Option<String> {
+    fn look(
+        &mut self,
+        now: RescueProgress,
+        at: Instant,
+        away: bool,
+        patience: &Patience,
+    ) -> Option<String> {
         let before = std::mem::replace(&mut self.progress, now);
         if now.home > self.risen.home || now.written_bytes < self.risen.written_bytes {
-            (self.risen, self.progressed, self.errors) = (now, Instant::now(), false);
+            (self.risen, self.progressed, self.errors) = (now, at, false);
         }
         let since = now.written_bytes - self.risen.written_bytes;
+        // After two rounds, what is flushed is what was written before, again.
         let flushed = now.rounds != before.rounds && now.rounds - self.risen.rounds <= 2;
         if (now.written_bytes != before.written_bytes && since <= self.most_bytes) || flushed {
-            (self.progressed, self.errors) = (Instant::now(), false);
+            (self.progressed, self.errors) = (at, false);
         }
         self.errors |= now.errors != before.errors || away;
-        let silent = self.progressed.elapsed();
+        let silent = at - self.progressed;
         match self.errors {
             true if silent >= patience.errors => {
                 Some(format!("its origin took nothing for {} s", silent.as_secs()))
@@ -189,11 +198,12 @@ fn save(pool: &Pool, v: &VolumeInfo, given_up: &AtomicBool, tell: impl FnOnce(Ou
     let name = v.label();
     let attached = match v.attached {
         true => None,
-        false => match pool.attach_for_rescue(&name) {
+        false => match pool.attach_for_rescue(&name, given_up) {
             Ok(volume) => Some(volume),
             Err(e) => {
                 let mut c = v.completeness();
                 c.not_attached(&e);
+                c.given_up = true;
                 tell(Outcome::judged(&c));
                 return;
             }
@@ -214,19 +224,28 @@ fn save(pool: &Pool, v: &VolumeInfo, given_up: &AtomicBool, tell: impl FnOnce(Ou
     drop(attached);
 }
 
-/// Waits until the origins have all, and says how the server ends; `None`: the disk has not failed, or
-/// no volume has anything.
+/// Waits until the origins have all, and says how the server ends; `None`: neither has the disk failed
+/// nor is the file lost, or no volume has anything.
 pub(crate) fn rescue(shared: &Arc<Shared>, patience: &Patience) -> Option<Error> {
     let pool = shared.pool();
-    pool.failed()?;
+    let lost = pool.lost();
+    match &lost {
+        // A server that only reads the pool has put nothing into it.
+        Some(_) if pool.read_only() => return None,
+        // Nobody knows which of it is the newest.
+        Some(_) if pool.is_set_back() => return None,
+        Some(_) => {}
+        None => drop(pool.failed()?),
+    }
     let at_stake = pool.at_stake();
     if at_stake.is_empty() {
         return None;
     }
-    let path = pool.path().display();
+    let (path, end) = (pool.path().display(), End::of(lost.as_ref(), pool.media().size_bytes));
+    let cause = end.cause;
     if at_stake.iter().any(|v| !v.rescued) {
         warn(format_args!(
-            "pool {path}: its disk has failed, and what only memory has is written to the origins before the server ends; a second signal gives it up"
+            "pool {path}: {cause}, and what only this process has is written to the origins before the server ends; a second signal gives it up"
         ));
     }
     let outcomes = wait_for_all(shared, at_stake, patience);
@@ -235,15 +254,15 @@ pub(crate) fn rescue(shared: &Arc<Shared>, patience: &Patience) -> Option<Error>
         Some(first) => {
             let texts: Vec<_> = left.iter().map(|o| o.text.as_str()).collect();
             Error::service(
-                first.code,
-                format!("pool {path}: its disk has failed; {}", texts.join("; ")),
-                "if the disk comes back, the pool on it has what was acknowledged as durable: do not make a new pool there before",
+                end.code.unwrap_or(first.code),
+                format!("pool {path}: {cause}; {}", texts.join("; ")),
+                &end.way_out,
             )
         }
         None => Error::service(
             RESCUED,
-            format!("pool {path}: its disk has failed, and the origins of its volumes have all that was acknowledged as durable"),
-            "replace the disk, and make a new pool there",
+            format!("pool {path}: {cause}, and the origins of its volumes have all that was acknowledged as durable"),
+            end.rescued,
         ),
     })
 }
@@ -270,7 +289,10 @@ fn wait_for_all(
             }
         }
         let now = pool.rescue_progress(&info).unwrap_or_default();
-        waiting.push((n, Waiting { watch: Watch::new(&info, now), info, given_up }));
+        waiting.push((
+            n,
+            Waiting { watch: Watch::new(info.pages, now, Instant::now()), info, given_up },
+        ));
     }
     let mut told = None::<Instant>;
     while !waiting.is_empty() {
@@ -290,7 +312,7 @@ fn wait_for_all(
         waiting.retain_mut(|(_, w)| {
             let Ok(now) = pool.rescue_progress(&w.info) else { return true };
             let away = present(pool, &w.info).is_some_and(|now| now.origin_away.is_some());
-            let Some(why) = w.watch.look(now, away, patience) else { return true };
+            let Some(why) = w.watch.look(now, Instant::now(), away, patience) else { return true };
             w.given_up.store(true, Ordering::Release);
             let outcome = Outcome::given_up(pool, &w.info, &why);
             warn(&outcome.text);
@@ -309,4 +331,52 @@ fn wait_for_all(
 fn more_time(time: Duration) {
     // Nobody may be there to be told.
     let _ = notify::send(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = 10;
+    const PATIENCE: Patience =
+        Patience { errors: Duration::from_secs(30), silence: Duration::from_secs(120) };
+
+    /// The second in which an origin is given up that makes this of its progress in each second;
+    /// `None`: it is waited for.
+    fn given_up(each: impl Fn(u64, &mut RescueProgress)) -> Option<u64> {
+        let (start, mut now) = (Instant::now(), RescueProgress::default());
+        let mut watch = Watch::new(PAGES, now, start);
+        (1..1000).find(|&second| {
+            each(second, &mut now);
+            let at = start + Duration::from_secs(second);
+            watch.look(now, at, false, &PATIENCE).is_some()
+        })
+    }
+
+    /// A page that is written or flushed again and again is no progress, whoever flushes.
+    #[test]
+    fn an_origin_is_waited_for_as_long_as_it_progresses() {
+        assert_eq!(given_up(|_, _| ()), Some(120), "it is silent");
+        assert_eq!(given_up(|_, now| now.errors += 1), Some(30), "it refuses all");
+        let risen =
+            |_, now: &mut RescueProgress| (now.home, now.errors) = (now.home + 1, now.errors + 1);
+        assert_eq!(given_up(risen), None, "more is home");
+        let flushes = |_, now: &mut RescueProgress| {
+            (now.rounds, now.errors) = (now.rounds + 1, now.errors + 1)
+        };
+        assert_eq!(given_up(flushes), Some(2 + 30), "two rounds, and nothing more is home");
+        assert_eq!(given_up(|_, now| now.rounds += 1), Some(2 + 120));
+        // All that it lacks is written twice.
+        let writes = |_, now: &mut RescueProgress| {
+            (now.written_bytes, now.errors) = (now.written_bytes + 4096, now.errors + 1)
+        };
+        assert_eq!(given_up(writes), Some(2 * PAGES + 30));
+        // A page in time is waited for.
+        let slow = |second, now: &mut RescueProgress| now.home = second / 100;
+        assert_eq!(given_up(slow), None);
+        // An error of long ago does not count against an origin that progressed since.
+        let once =
+            |second, now: &mut RescueProgress| (now.errors, now.home) = (1, u64::from(second > 1));
+        assert_eq!(given_up(once), Some(2 + 120));
+    }
 }

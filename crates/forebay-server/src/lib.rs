@@ -16,9 +16,12 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 pub mod control;
+mod end;
 pub mod exports;
 mod failed;
 pub mod http;
+mod looking;
+mod lost;
 pub mod metrics;
 pub mod nbd;
 mod notify;

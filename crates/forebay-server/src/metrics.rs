@@ -20,7 +20,7 @@ const POOL: &[Row<PoolStatus>] = &[
     ("chunks", "gauge", "Chunks of the pool.", |s| f64::from(s.chunks)),
     ("chunks_used", "gauge", "Chunks that hold entries or are open.", |s| f64::from(s.chunks_used)),
     ("capacity_bytes", "gauge", "Data the pool can hold.", |s| s.capacity_bytes as f64),
-    ("static_bytes", "gauge", "Room for static volumes, beside that.", |s| s.static_bytes as f64),
+    ("static_bytes", "gauge", "Room for static volumes, in addition.", |s| s.static_bytes as f64),
     ("static_cached_bytes", "gauge", "Data cached of static volumes.", |s| {
         s.static_cached_bytes as f64
     }),
@@ -76,6 +76,18 @@ const POOL: &[Row<PoolStatus>] = &[
     ("damaged_pages_total", "counter", "Cached pages found damaged.", |s| {
         s.counters.damaged_pages as f64
     }),
+    (
+        "pool_file_lost",
+        "gauge",
+        "1 if the pool's file was removed, cut short or overwritten: nothing more is acknowledged.",
+        |s| flag(s.file_trouble.as_ref().is_some_and(|found| found.what.is_loss())),
+    ),
+    (
+        "pool_file_moved",
+        "gauge",
+        "1 if the pool's file has another name than that by which it was opened.",
+        |s| flag(s.file_trouble.as_ref().is_some_and(|found| !found.what.is_loss())),
+    ),
     ("destage_failed", "gauge", "1 if destage ended for an internal error.", |s| {
         flag(s.destage_failure.is_some())
     }),
@@ -135,13 +147,16 @@ const VOLUME: &[Row<VolumeInfo>] = &[
         "Pages copied within the pool: kept by destage, or of mostly dead chunks.",
         |v| v.pages_relocated as f64,
     ),
-    ("pages_destaged_total", "counter", "Pages written to the origin and let go.", |v| {
+    ("pages_destaged_total", "counter", "Pages written to the origin and released.", |v| {
         v.pages_destaged as f64
     }),
     ("rounds_total", "counter", "Destage rounds completed.", |v| v.rounds as f64),
-    ("drain_bytes_per_second", "gauge", "What is let go, by the last second or so.", |v| {
-        v.drain_bytes_per_s as f64
-    }),
+    (
+        "drain_bytes_per_second",
+        "gauge",
+        "Bytes released a second, over the last second or so.",
+        |v| v.drain_bytes_per_s as f64,
+    ),
     ("intake_limit_bytes_per_second", "gauge", "What may be written now; 0: no limit.", |v| {
         v.intake_limit_bytes_per_s.unwrap_or(0) as f64
     }),
@@ -178,7 +193,7 @@ const LOG: &[Row<LogInfo>] = &[
     ("appended_bytes_total", "counter", "Bytes of these entries.", |l| l.appended_bytes as f64),
 ];
 
-/// Of a pool that is written in groups to a disk.
+/// Figures of a pool that is written in groups to a disk.
 const MEDIUM: &[Row<MediumStatus>] = &[
     ("failed", "gauge", "1 if the pool's disk has failed: nothing more becomes durable.", |m| {
         flag(m.failed)
@@ -186,7 +201,7 @@ const MEDIUM: &[Row<MediumStatus>] = &[
     (
         "unanswered_seconds",
         "gauge",
-        "For so long the oldest request to the pool's disk has had no answer; 0: none is under way.",
+        "How long the oldest request to the pool's disk has had no answer; 0: none is under way.",
         |m| m.unanswered_seconds,
     ),
     ("groups_total", "counter", "Groups of entries that became durable.", |m| m.groups as f64),

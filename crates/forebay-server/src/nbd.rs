@@ -100,13 +100,19 @@ impl Door {
     }
 }
 
-/// Further ones would take descriptors that the pool and its origins need.
-fn connections_max() -> usize {
+/// So many connections more may be open.  Further ones would take descriptors that the pool and its
+/// origins need.
+fn left() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let left = limit.saturating_sub(open + DESCRIPTORS_LEFT) / DESCRIPTORS;
-    left.clamp(1, CONNECTIONS_MAX)
+    limit.saturating_sub(open + DESCRIPTORS_LEFT) / DESCRIPTORS
+}
+
+/// Whether another connection is taken.  `most`: by the descriptors at the start.  `left`: by those
+/// that are open now, since mapped files take some, too.
+fn is_taken(open: usize, most: usize, left: impl FnOnce() -> usize) -> bool {
+    open == 0 || (open < most && left() > 0)
 }
 
 /// Accepts connections of a listener that does not block until the door closes; then
@@ -118,7 +124,7 @@ pub(crate) fn serve(
     threads: u32,
     door: &Door,
 ) {
-    let (most, mut full) = (connections_max(), false);
+    let (most, mut full) = (left().clamp(1, CONNECTIONS_MAX), false);
     let memory = Memory::new(MEMORY.within(forebay::memory_share(MEMORY_LEAST, MEMORY.all)));
     let cut = |number| {
         if let Some(stream) = door.connections().get(&number) {
@@ -130,11 +136,12 @@ pub(crate) fn serve(
     std::thread::scope(|scope| {
         for number in 0.. {
             let Some(stream) = accept(listener, door) else { break };
-            if door.open() >= most {
+            let open = door.open();
+            if !is_taken(open, most, left) {
                 door.refused.fetch_add(1, Ordering::Relaxed);
                 if !std::mem::replace(&mut full, true) {
                     warn(format_args!(
-                        "{most} connections are open, and no more are taken until one ends; allow more open files (ulimit -n, LimitNOFILE= of a unit), up to {CONNECTIONS_MAX} connections"
+                        "{open} connections are open, and no more are taken until one ends; allow more open files (ulimit -n, LimitNOFILE= of a unit), up to {CONNECTIONS_MAX} connections"
                     ));
                 }
                 continue;
@@ -272,6 +279,14 @@ mod tests {
     use super::common::*;
     use super::*;
 
+    #[test]
+    fn descriptors_of_others_leave_room_for_fewer_connections() {
+        // The first one is always taken.
+        assert!(is_taken(0, 1, || 0) && is_taken(1, 5, || 1));
+        assert!(!is_taken(5, 5, || 9), "more than the start allowed");
+        assert!(!is_taken(1, 5, || 0), "no descriptor is left");
+    }
+
     /// However little memory there is, each request has room, and what is granted together stays
     /// within it.
     #[test]
@@ -334,7 +349,7 @@ mod tests {
         answered.expect("a connection waits for memory that idle ones keep");
     }
 
-    /// What is held or, where there is no room, waits in a thread of its own.
+    /// Takes memory for a request, or waits for it in a thread of its own where there is no room.
     fn hold_in_time(memory: &'static Memory, client: &Client, bytes: usize) -> Option<Hold> {
         let (client, (tell, told)) = (client.clone(), std::sync::mpsc::channel());
         std::thread::spawn(move || tell.send(memory.hold(&client, bytes, &|_| {})));

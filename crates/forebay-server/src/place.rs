@@ -137,7 +137,7 @@ impl ReadyFile {
             .open(path)
             .map_err(cannot())?;
         // Another process has it, or its file system has no such lock.
-        if lock(&file).is_err() {
+        if forebay::lock_alone(&file).is_err() {
             return Err(Error::Pool(forebay::Error::Busy {
                 path: path.into(),
                 holder: forebay::file_holder(&file),

@@ -5,18 +5,18 @@
 //! Sockets are made after the pool was locked and removed before it is unlocked, so only one of
 //! two servers of a pool ever has them.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-use forebay::Pool;
+use forebay::{FileFate, FileTrouble, Pool, RESCUED};
 use serde_json::Value;
 
 use crate::control::Responder;
-use crate::failed::{rescue, Patience, Told};
+use crate::failed::{rescue, Patience};
 use crate::service::{Progress, ServerStatus, Service, ServiceStatus, Starter, Stop};
 use crate::{notify, warn, Error, ReadyFile, Result};
 
@@ -24,11 +24,7 @@ use crate::{notify, warn, Error, ReadyFile, Result};
 /// cache: without an end they would wait as long as their origin fails.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How soon it is seen that the server is to stop.
-const TICK: Duration = Duration::from_millis(20);
-/// How often a service tries again what it could not do.
-const RETRY: Duration = Duration::from_secs(3);
-/// How soon it is seen that the pool's file was deleted.
-const LOOK: Duration = Duration::from_secs(1);
+pub(crate) const TICK: Duration = Duration::from_millis(20);
 
 /// A pool, its services, and who answers for them.
 #[derive(Debug)]
@@ -47,9 +43,15 @@ pub(crate) struct Shared {
     control: OnceLock<std::result::Result<PathBuf, String>>,
     /// Bytes that the pool had of files when its maps were stopped, and the files lack.
     of_maps: AtomicU64,
-    /// Volumes of whose changed origin the log tells, and none for the pool itself.
+    /// Maps may have had more.
+    maps_unknown: AtomicBool,
+    /// Volumes of whose changed origin the log tells.
     told: Mutex<HashSet<String>>,
-    /// How the server ends, if the pool's disk has failed.
+    /// What the log tells of the pool's file.
+    pub(crate) told_of_file: Mutex<Option<FileTrouble>>,
+    /// See [`Service::without_log`], of services that were stopped.
+    without_log: Mutex<BTreeMap<String, bool>>,
+    /// How the server ends, if the pool's disk has failed, or its file is lost.
     failed: Mutex<Option<Error>>,
     patience: OnceLock<Patience>,
 }
@@ -74,7 +76,10 @@ impl Server {
             services,
             control: control_state,
             of_maps: AtomicU64::new(0),
+            maps_unknown: AtomicBool::new(false),
             told: Mutex::default(),
+            told_of_file: Mutex::default(),
+            without_log: Mutex::default(),
             failed: Mutex::default(),
             patience: OnceLock::new(),
         });
@@ -117,14 +122,25 @@ impl Server {
     /// reason not to; the first error is told.
     pub fn close(self) -> Result<()> {
         let stopped = self.shared.stop_all();
-        let stopped = stopped.and(self.shared.lost_if_deleted());
-        let stopped = stopped.and(self.shared.damaged_if_cut_short());
         // Nobody else has the pool when it closes.
         drop(self.responder);
         let pool = self.shared.pool.path().display().to_string();
         // Whoever else keeps it: its disk has failed, and that is no end in order.
         let failed = self.shared.failed().take();
         let failed = failed.or_else(|| self.shared.pool.failed().map(Error::Pool));
+        let rescued = failed.as_ref().is_some_and(|failed| failed.exit_code() == RESCUED);
+        let failed = match self.shared.end_of_file(rescued) {
+            None if rescued && !self.shared.trees_are_complete() => Some(Error::service(
+                7,
+                format!("pool {pool}: the origins of its volumes have everything, but the tree of a mount lacks what its log has"),
+                "see the messages before this one",
+            )),
+            None => failed,
+            lost => {
+                failed.iter().for_each(warn);
+                lost
+            }
+        };
         let left = |why: &str| {
             warn(format_args!(
                 "pool {pool}: {why}, so the pool is not closed in order: nothing is lost, and it is recovered when it is opened"
@@ -165,41 +181,18 @@ impl Ready<'_> {
     /// Until `stopping` says so, or no service is left; then stops all of them.
     pub fn run(self, stopping: &dyn Fn() -> bool) -> Result<()> {
         let shared = &self.server.shared;
-        let (mut ended, mut looked, mut deleted) = (Ok(()), Instant::now(), false);
-        let (mut retried, mut retry) = (Instant::now(), None::<JoinHandle<()>>);
-        let mut told = Told::default();
-        let mut watch = None::<JoinHandle<()>>;
+        let mut ended = Ok(());
+        let looks = shared.begin_to_look();
         while !stopping() && shared.any_running(&mut ended) {
             std::thread::sleep(TICK);
-            if looked.elapsed() >= LOOK {
-                looked = Instant::now();
-                deleted = deleted || shared.warn_if_deleted();
-                told.look(&shared.pool);
-                if watch.as_ref().is_none_or(JoinHandle::is_finished) {
-                    // A file system may hang that an origin lies on.
-                    let shared = shared.clone();
-                    let look = move || shared.warn_of_changes();
-                    watch = Builder::new().name("fby-watch".into()).spawn(look).ok();
-                }
-            }
-            let idle = retry.as_ref().is_none_or(JoinHandle::is_finished);
-            if idle && retried.elapsed() >= RETRY {
-                retried = Instant::now();
-                let lacking = shared.lacking();
-                if !lacking.is_empty() {
-                    // It may ask an origin that hangs, and the end waits so long for no origin.
-                    let shared = shared.clone();
-                    let again = move || lacking.iter().for_each(|s| s.retry(&shared.pool));
-                    retry = Builder::new().name("fby-retry".into()).spawn(again).ok();
-                }
-            }
         }
+        let looks = looks.end();
         drop(self.file);
         // Nobody may be there to be told any more.
         let _ = notify::send("STOPPING=1");
         let stopped = shared.stop_all();
         let stopping = Instant::now();
-        for thread in retry.iter().chain(&watch) {
+        for thread in &looks {
             while !thread.is_finished() && stopping.elapsed() < STOP_GRACE {
                 std::thread::sleep(TICK);
             }
@@ -231,6 +224,15 @@ impl Shared {
         }
     }
 
+    /// The services that run now.
+    pub(crate) fn running(&self) -> Vec<Arc<dyn Service>> {
+        self.services().running.clone()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.services().stopping
+    }
+
     fn services(&self) -> MutexGuard<'_, Services> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,63 +248,65 @@ impl Shared {
         }
     }
 
-    /// While something can be done about it.
-    fn warn_if_deleted(&self) -> bool {
-        let Some(path) = self.pool.deleted() else { return false };
-        warn(format_args!(
-            "pool {}: its file was deleted, and all that it holds is gone when this process ends: bring it to the origins before (forebay drain {})",
-            self.pool.path().display(),
-            path.display(),
-        ));
-        true
-    }
-
     /// Each once, while something can be done about it.
-    fn warn_of_changes(&self) {
-        let mut changes = self.pool.origins_changed();
-        if let Some(now) = self.pool.cut_short() {
-            changes.push((String::new(), self.cut_short(now)));
-        }
+    pub(crate) fn warn_of_changes(&self) {
+        let changes = self.pool.origins_changed();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         for (volume, what) in changes.iter().filter(|(volume, _)| !told.contains(volume)) {
-            match volume.is_empty() {
-                true => warn(what),
-                false => warn(format_args!("volume {volume}: its origin {what}")),
-            }
+            warn(format_args!("volume {volume}: its origin {what}"));
         }
         *told = changes.into_iter().map(|(volume, _)| volume).collect();
     }
 
-    fn cut_short(&self, now: u64) -> String {
-        let (path, was) = (self.pool.path().display(), self.pool.media().size_bytes);
-        format!("pool {path}: its file was cut short to {now} bytes of {was}: it cannot be opened as it is, and what it held there is lost")
+    fn without_log(&self) -> MutexGuard<'_, BTreeMap<String, bool>> {
+        self.without_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The error for a pool that cannot be opened as it is.
-    fn damaged_if_cut_short(&self) -> Result<()> {
-        let Some(now) = self.pool.cut_short() else { return Ok(()) };
-        let was = self.pool.media().size_bytes;
-        let way_out = format!("restore its size (truncate -s {was}), then forebay check");
-        Err(Error::service(5, self.cut_short(now), &way_out))
+    /// No mount whose log has failed has ended without its tree.
+    fn trees_are_complete(&self) -> bool {
+        self.without_log().values().all(|complete| *complete)
     }
 
-    /// The error for a pool that nobody can open again.
-    fn lost_if_deleted(&self) -> Result<()> {
-        let status = self.pool.status();
-        let entries: u64 = status.logs.iter().map(|log| log.entries).sum();
+    /// The end of a server whose pool's file is lost, if that alone has something still.
+    fn end_of_file(&self, rescued: bool) -> Option<Error> {
+        let lost = self.pool.lost()?;
+        let (path, status) = (self.pool.path().display(), self.pool.status());
+        // A pool that is written in groups cannot record any more what its origins have.
+        let bytes = if rescued { 0 } else { status.cached_bytes };
+        let without_log = self.without_log();
+        let is_needed = |name: &str| without_log.get(name) != Some(&true);
+        let needed = status.logs.iter().filter(|log| is_needed(&log.name));
+        let entries: u64 = needed.map(|log| log.entries).sum();
         let of_maps = self.of_maps.load(Ordering::Relaxed);
-        if self.pool.deleted().is_none() || status.cached_bytes + entries + of_maps == 0 {
-            return Ok(());
+        let unknown = self.maps_unknown.load(Ordering::Relaxed);
+        let held = bytes + entries + of_maps > 0 || unknown;
+        let perhaps = if unknown { ", perhaps more" } else { "" };
+        let how = match lost.what {
+            FileFate::Removed => "deleted",
+            _ => "overwritten",
+        };
+        match lost.what {
+            // What its volumes read there may be old.
+            FileFate::SetBack if self.pool.is_set_back() && !self.pool.read_only() => Some(Error::service(
+                11,
+                format!("pool {path}: {}; an origin may have got old data since", lost.cause),
+                "compare the origins with a backup, or restore them",
+            )),
+            FileFate::Removed | FileFate::Overwritten | FileFate::SetBack if held => Some(Error::service(
+                11,
+                format!("pool {path}: its file was {how}, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs, {of_maps} bytes of mapped files{perhaps}"),
+                "restore the origins, and these files, from a backup",
+            )),
+            FileFate::CutShort if held || !(rescued || without_log.values().any(|all| *all)) => Some(Error::service(
+                5,
+                format!("pool {path}: {}", lost.cause),
+                format!("restore its size (truncate -s {}), then forebay check", status.media.size_bytes),
+            )),
+            _ => None,
         }
-        let (bytes, path) = (status.cached_bytes, self.pool.path().display());
-        Err(Error::service(
-            11,
-            format!("pool {path}: its file was deleted, and what it held is lost: {bytes} bytes of volumes, {entries} entries of logs, {of_maps} bytes of mapped files"),
-            "restore the origins, and these files, from a backup",
-        ))
     }
 
-    fn lacking(&self) -> Vec<Arc<dyn Service>> {
+    pub(crate) fn lacking(&self) -> Vec<Arc<dyn Service>> {
         self.services().running.iter().filter(|s| s.lacks_something()).cloned().collect()
     }
 
@@ -310,14 +314,17 @@ impl Shared {
         let mut services = self.services();
         let (kind, name) = (service.kind(), service.name());
         let same = |s: &Arc<dyn Service>| s.kind() == kind && s.name() == name;
-        let refused = match (services.stopping, services.running.iter().any(same)) {
-            (true, _) => {
+        let same = services.running.iter().any(same);
+        let refused = match (self.pool.lost_error(), services.stopping, same) {
+            // The service would not be told of the loss, which was before it.
+            (Some(lost), ..) => Error::Pool(lost),
+            (None, true, _) => {
                 Error::service(13, format!("{kind} {name}: the server stops"), "start it anew")
             }
-            (false, true) => {
+            (None, false, true) => {
                 Error::service(4, format!("{kind} {name}: runs already"), "see forebay status")
             }
-            (false, false) => {
+            (None, false, false) => {
                 services.running.push(service);
                 return Ok(());
             }
@@ -330,7 +337,7 @@ impl Shared {
     /// Takes away those that have ended by themselves.
     fn any_running(&self, outcome: &mut Result<()>) -> bool {
         let mut services = self.services();
-        if self.pool.failed().is_some() {
+        if self.pool.failed().or_else(|| self.pool.lost_error()).is_some() {
             // One that has ended keeps its volumes attached until the origins have everything.
             return services.running.iter().any(|s| !s.ended());
         }
@@ -340,6 +347,8 @@ impl Shared {
         drop(services);
         for service in ended {
             let stopped = service.stop(&Stop { grace: Duration::ZERO, must: true, keep: false });
+            // The file may have been lost meanwhile.
+            self.without_log().extend(service.without_log());
             if outcome.is_ok() {
                 *outcome = stopped;
             }
@@ -354,6 +363,7 @@ impl Shared {
         let stopped = self.stop_services();
         // It may have failed since, or before, while nothing was written.
         self.pool.touch_disk();
+        self.pool.look_for_loss();
         self.rescue();
         stopped
     }
@@ -364,10 +374,14 @@ impl Shared {
             services.stopping = true;
             std::mem::take(&mut services.running)
         };
-        if self.pool.deleted().is_some() {
+        if let Some(lost) = self.pool.look_for_loss() {
             let figures = running.iter().flat_map(|s| s.status().figures);
-            let lacking = figures.filter(|f| f.name == "dirty_bytes").map(|f| f.value as u64).sum();
-            self.of_maps.fetch_add(lacking, Ordering::Relaxed);
+            let lacking: Vec<_> = figures.filter(|f| f.name == "dirty_bytes").collect();
+            let sum = lacking.iter().map(|f| f.value as u64).sum();
+            self.of_maps.fetch_add(sum, Ordering::Relaxed);
+            // What says which pages are dirty was overwritten, too.
+            let unknown = lost.what.is_foreign() && !lacking.is_empty();
+            self.maps_unknown.fetch_or(unknown, Ordering::Relaxed);
         }
         let stop = |service: &Arc<dyn Service>| {
             service.stop(&Stop { grace: STOP_GRACE, must: true, keep: false })
@@ -390,6 +404,7 @@ impl Shared {
             }
             let stopped = stops.into_iter().map(|s| s.join().expect("a stop does not panic"));
             let results: Vec<_> = stopped.chain(others.into_iter().map(stop)).collect();
+            self.without_log().extend(running.iter().filter_map(|s| s.without_log()));
             results.into_iter().collect()
         })
     }
@@ -424,10 +439,15 @@ impl Shared {
         Ok(service.status())
     }
 
-    /// Brings home what the pool holds for services, the volumes' data apart.
+    /// Brings home what the pool holds for services, the volumes' data apart: for each of them,
+    /// whatever becomes of the others.
     pub(crate) fn drain(&self, progress: &mut Progress<'_>) -> Result<()> {
         let running = self.services().running.clone();
-        running.iter().filter(|s| !s.ended()).try_for_each(|s| s.drain(progress))
+        let mut first = Ok(());
+        for service in running.iter().filter(|s| !s.ended()) {
+            first = first.and(service.drain(progress));
+        }
+        first
     }
 
     /// Asks the first service of a kind.

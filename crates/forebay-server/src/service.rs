@@ -19,7 +19,7 @@ pub trait Service: Debug + Send + Sync {
     /// A word that is the same for all of its kind, and a part of metrics' names.
     fn kind(&self) -> &'static str;
 
-    /// By which clients name it; unique among those of its kind.
+    /// Clients name it so; the name is unique among those of its kind.
     fn name(&self) -> &str;
 
     /// For status, top and metrics.  Takes no lock that a request holds.
@@ -35,6 +35,16 @@ pub trait Service: Debug + Send + Sync {
     /// for one then.
     fn has_failed(&self) -> bool {
         false
+    }
+
+    /// The pool's file is lost: what the pool holds for its clients, and only the service knows where
+    /// to bring, goes there at once.  It acknowledges nothing more that the pool would have to keep.
+    fn pool_lost(&self, _cause: &str) {}
+
+    /// The log of the pool that has failed under it, or is lost, and whether everything that the
+    /// log held for clients is durable elsewhere.
+    fn without_log(&self) -> Option<(String, bool)> {
+        None
     }
 
     /// Does what a client of the control socket asks of its kind; any JSON both ways.

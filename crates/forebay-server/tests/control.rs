@@ -172,7 +172,7 @@ fn a_line_without_an_end_is_refused() {
     assert!(taken.is_some(), "64 MiB were taken");
 }
 
-/// Nor does a client that never stops sending keep the pool open.
+/// A client that never stops sending does not keep the pool open.
 #[test]
 fn closing_waits_for_no_line() {
     let dir = Dir::new("trickle");
@@ -241,7 +241,7 @@ fn a_connection_that_ends_is_no_silence() {
             let server = scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
                 if hangs_up {
-                    // Of what was sent one byte is read: the rest resets the connection.
+                    // Only one byte of the answer is read: the rest resets the connection.
                     stream.read_exact(&mut [0]).unwrap();
                     return None;
                 }

@@ -72,7 +72,7 @@ fn pool_on(ssd: &Arc<Ssd>, new: bool) -> Pool {
     if new {
         medium.format(Uuid([7; 16]), 256 << 10, 8).unwrap();
     }
-    let options = PoolOptions { ssd_volumes: true, io_uring: false, ..Default::default() };
+    let options = PoolOptions { io_uring: false, ..Default::default() };
     Pool::open_on(medium, &options).unwrap()
 }
 
@@ -252,6 +252,68 @@ fn a_volume_that_is_not_attached_is_not_forgotten() {
             assert!(text.contains("could not be attached"), "{e}");
         }
         drop(dir);
+    }
+}
+
+/// Destroys the lines of a block, in its group and in the array of the chunk.
+fn destroy_lines(ssd: &Ssd, block: u64) {
+    let mut bytes = ssd.bytes.lock().unwrap();
+    let mut lines = 0;
+    for at in ((256 << 10)..bytes.len()).step_by(64) {
+        let line = &mut bytes[at..at + 64];
+        let chunk = u32::from_le_bytes(line[48..52].try_into().unwrap());
+        if line[8..16] == block.to_le_bytes() && at / (256 << 10) == chunk as usize + 1 {
+            line.fill(0x5a);
+            lines += 1;
+        }
+    }
+    assert!(
+        lines >= 2,
+        "block {block} has {lines} lines, and not one in its group and one in an array"
+    );
+}
+
+/// Entries are lost, and nobody has accepted that when the disk fails.  The origin gets all the rest,
+/// and the loss is named: as far as blocks are known, by their numbers.
+#[test]
+fn a_volume_with_holes_is_rescued_but_for_them() {
+    let numbers: Vec<u64> = places(10).map(|at| (at / BLOCK) as u64).collect();
+    for (lost, named) in [(&numbers[5..6], true), (&numbers[5..7], false)] {
+        let bed = Bed::new("holes", LONG, LONG);
+        let (disk, state) = (bed.dir.file("disk", 16 << 20), Some(bed.dir.path("marks")));
+        let options = AttachOptions { state: state.clone(), ..always() };
+        let pool = bed.server.pool();
+        add_file(pool, "v", &disk, 0);
+        let v = pool.attach("v", &options).unwrap();
+        fill(&v, 10);
+        v.detach().unwrap();
+        let Bed { ssd, dir, server } = bed;
+        server.close().unwrap();
+        lost.iter().for_each(|&block| destroy_lines(&ssd, block));
+        let server = Server::new(pool_on(&ssd, false), &dir.path("run"), Vec::new());
+        let bed = Bed { ssd, dir, server };
+        assert_eq!(bed.server.pool().attach("v", &options).unwrap_err().exit_code(), 11);
+        bed.fail();
+        let e = bed.server.close().unwrap_err();
+        let text = e.to_string();
+        assert_eq!(e.exit_code(), 11, "{e}");
+        assert!(text.contains("volume v: NOT complete") && text.contains("LOST"), "{e}");
+        assert!(text.contains("block 320 is LOST") == named, "{e}");
+        assert!(text.contains("all else is on the origin"), "{e}");
+        let content = std::fs::read(&disk).unwrap();
+        for (at, number) in places(10).zip(&numbers) {
+            let be = if lost.contains(number) { 0 } else { 9 };
+            assert_eq!(content[at..at + BLOCK], [be; BLOCK], "block {number}: {e}");
+        }
+        let marks = OriginMarks::at(&disk, state.as_deref()).unwrap();
+        assert!(!marks.status().unwrap().complete, "the origin lacks something");
+        drop(marks);
+        // The disk comes back: nothing was accepted, and the pool may have the origin.
+        bed.ssd.dead.store(false, SeqCst);
+        let pool = pool_on(&bed.ssd, false);
+        assert_eq!(pool.attach("v", &options).unwrap_err().exit_code(), 11);
+        let v = pool.attach("v", &AttachOptions { holes: Holes::Accept, ..options }).unwrap();
+        v.detach().unwrap();
     }
 }
 

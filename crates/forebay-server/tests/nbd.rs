@@ -16,7 +16,7 @@ mod wire;
 
 const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
 const SIZE: u64 = 1 << 20;
-/// Of an export: flags, flush, FUA, trim, write zeroes, several connections, fast zeroes.
+/// The bits of an export: flags, flush, FUA, trim, write zeroes, several connections, fast zeroes.
 const CAN: u16 = 1 + 4 + 8 + 32 + 64 + 256 + 2048;
 
 /// The data of INFO and GO.

@@ -287,6 +287,33 @@ fn the_server_ends_with_the_last_of_them() {
     assert_eq!(seen.stopped.load(SeqCst), 4);
 }
 
+/// A service that came to its end by itself may take long to stop.
+#[test]
+fn the_file_is_looked_at_while_an_ended_service_is_stopped() {
+    let dir = Dir::new("ended");
+    let (server, seen) = serve(&dir);
+    seen.patient.store(1, SeqCst);
+    seen.ended.store(true, SeqCst);
+    server.add(Arc::new(Toy { name: "bear".into(), seen: seen.clone() })).unwrap();
+    let ready = server.ready(None).unwrap();
+    let found = std::thread::scope(|scope| {
+        let running = scope.spawn(|| ready.run(&|| false));
+        std::thread::sleep(Duration::from_millis(60));
+        std::fs::remove_file(dir.path("pool")).unwrap();
+        let start = Instant::now();
+        let is_lost = || server.pool().lost().is_some();
+        while !is_lost() && start.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let found = is_lost() && !running.is_finished();
+        seen.told.fetch_add(1, SeqCst);
+        running.join().unwrap().unwrap();
+        found
+    });
+    assert!(found, "nobody looked");
+    server.close().unwrap();
+}
+
 /// As an origin that hangs makes it wait: the end does not wait as long, and the pool is whole.
 #[test]
 fn the_end_does_not_wait_for_what_is_tried_again() {

@@ -209,7 +209,6 @@ impl Plan {
             read_only: false,
             statics: true,
             maps: false,
-            grouped_volumes: false,
             no_checksums: !media_faults && rng.one_in(6),
             verify: if media_faults || rng.one_in(2) {
                 sys::FBY_VERIFY_ALWAYS

@@ -44,7 +44,7 @@ enum Class {
 enum Outcome {
     /// The block reads as written.
     Entry,
-    /// The same, and recovery reports that it repaired a line.
+    /// Recovery takes the line, and reports that it repaired it.
     Repaired,
     /// The block is not cached: the origin's version counts.  The field is the number of
     /// entries reported as dropped.

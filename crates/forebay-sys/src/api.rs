@@ -51,6 +51,7 @@ pub const FBY_VERIFY_NEVER: u32 = 2;
 pub const FBY_HOLES_FAIL: u32 = 0;
 pub const FBY_HOLES_ISOLATE: u32 = 1;
 pub const FBY_HOLES_ACCEPT: u32 = 2;
+pub const FBY_HOLES_RESCUE: u32 = 3;
 
 pub const FBY_REPORT_MAX: usize = 32;
 
@@ -107,7 +108,6 @@ pub struct fby_options {
     pub no_checksums: bool,
     pub statics: bool,
     pub maps: bool,
-    pub grouped_volumes: bool,
     pub verify: u32,
     pub high_watermark: u32,
     pub low_watermark: u32,

@@ -68,7 +68,7 @@ fn structs_and_constants_are_as_in_c() {
         fby_page_line { seq, block, epoch, prev_block, prev_seq, batch_first, batch_count, kind, valid, lost, flags, reserved, chunk, page, volume, data_crc, crc }
         fby_format { uuid, chunk_size, nvolumes, static_bytes, map_bytes, unit, salt }
         fby_probe { state, error, primary_valid, copy_valid, sb }
-        fby_options { nslots, read_only, no_checksums, statics, maps, grouped_volumes, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
+        fby_options { nslots, read_only, no_checksums, statics, maps, verify, high_watermark, low_watermark, max_age_ns, idle_ns }
         fby_report_block { block, chunk, page, volume }
         fby_recovery_report { clean, chunks, entries, blocks, dropped, damaged, holes, lines_repaired, chunk_headers_lost, groups_lost, unknown_at, unknown_kind, ndropped_named, nholes_named, ngroups_named, dropped_named, holes_named, groups_named }
         fby_pool_info { sb, memory_bytes, nslots, chunks_free, chunks_open, chunks_used, chunks_reserved, pages, pages_linked, seq, writes, written_sectors, merges, commits, media_bytes, reads, read_hit_sectors, read_miss_sectors, discards, zeroes, flushes, chunks_opened, waits_block, waits_slot, waits_space, damaged_pages }
@@ -232,6 +232,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_HOLES_FAIL,
         FBY_HOLES_ISOLATE,
         FBY_HOLES_ACCEPT,
+        FBY_HOLES_RESCUE,
         FBY_MARK_BEGIN,
         FBY_MARK_SET,
         FBY_MARK_CLEARED,

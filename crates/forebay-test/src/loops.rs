@@ -54,7 +54,7 @@ impl Drop for Loop {
     }
 }
 
-/// What losetup prints, or why it failed.
+/// Runs losetup: returns its output, or why it failed.
 fn losetup<W: AsRef<OsStr>>(words: impl IntoIterator<Item = W>) -> Result<String, String> {
     let out = Command::new("losetup").args(words).output().map_err(|e| format!("losetup: {e}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();

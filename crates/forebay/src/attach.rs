@@ -69,6 +69,9 @@ pub struct AttachOptions {
     /// For an origin on the network.
     pub away: Away,
     pub holes: Holes,
+    /// For the rescue of what the volume holds, from a pool whose disk has failed or whose file is
+    /// lost; any other refuses it.  What recovery found lost refuses nothing then, and stays lost.
+    pub rescue: bool,
     /// Attach though the origin's id is not the recorded one, or it has grown,
     /// and record what it is now.  Onto an origin that holds other data, what
     /// is cached would destroy that.

@@ -17,7 +17,7 @@ use crate::mark::Marker;
 use crate::origin::Origin;
 use crate::report::Uuid;
 
-/// Where a durable write takes the pool's disk longer, no write waits for it unless its client asks.
+/// If the pool's disk needs longer for a durable write, a write waits only if its client asks.
 const SLOW: Duration = Duration::from_micros(200);
 /// Between two looks for pages that the origin refused.
 const REFUSED_LOOK: Duration = Duration::from_secs(1);

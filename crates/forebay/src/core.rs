@@ -19,9 +19,9 @@ use crate::error::{log_error, open_error, volume_error, Error, Result};
 use crate::grouped::{Disk, Late, Sender};
 use crate::kick::Kick;
 use crate::mark::OpenMedia;
-use crate::media::Media;
+use crate::media::{Look, Media, Written};
 use crate::printable::printable;
-use crate::report::{RecoveryReport, Uuid, VolumeInfo};
+use crate::report::{FileFate, FileTrouble, RecoveryReport, Uuid, VolumeInfo};
 use crate::wait::{Flushes, Space};
 
 /// The state of an open pool that handles and threads share: its engine, the attached volumes,
@@ -51,12 +51,19 @@ pub(crate) struct Core {
     /// Why destage does not work at all: an internal error.
     pub failure: OnceLock<String>,
     pub read_only: bool,
+    written: Written,
     pub recovery: RecoveryReport,
     pub looked: Looked,
     /// The options that were set for all volumes since the pool was opened.
     pub for_all: Mutex<VolumeChange>,
-    /// Where the marks are of the volume that was attached last, if it was said.
+    /// The directory of marks of the volume that was attached last, if it was given.
     pub marks_in: Mutex<Option<PathBuf>>,
+    /// What the last look found to have happened to the pool's file.
+    pub file_trouble: Mutex<Option<FileTrouble>>,
+    /// The pool's file is lost: nothing more is acknowledged.
+    lost: OnceLock<FileTrouble>,
+    /// The loss of what it held to another content, perhaps after it was cut short.
+    foreign: OnceLock<FileTrouble>,
 }
 
 /// Reads in the engine's counters that only looked for cached data.
@@ -79,7 +86,9 @@ impl Core {
     ) -> Result<Core> {
         let kick =
             Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
+        let sb = engine.info().sb;
         let mut core = Core {
+            written: Written { uuid: Uuid(sb.uuid), generation: sb.generation },
             media,
             sender: disk.map(|disk| Sender::new(engine.clone(), disk)),
             late: Late::default(),
@@ -99,6 +108,9 @@ impl Core {
             looked: Looked::default(),
             for_all: Mutex::default(),
             marks_in: Mutex::default(),
+            file_trouble: Mutex::default(),
+            lost: OnceLock::new(),
+            foreign: OnceLock::new(),
         };
         let named = |blocks: &[sys::fby_report_block], n: u32| {
             blocks.iter().take(n as usize).map(|b| core.report_block(b)).collect()
@@ -245,17 +257,94 @@ impl Core {
     /// The error of a pool whose disk has failed, if that is why.
     pub(crate) fn failed(&self, e: Code) -> Option<Error> {
         let sender = self.sender.as_ref()?;
-        e.is(sys::FBY_E_MEDIUM).then(|| sender.failed())
+        let failed = || self.lost_error().unwrap_or_else(|| sender.failed());
+        e.is(sys::FBY_E_MEDIUM).then(failed)
     }
 
     /// The error of its disk, if that has failed.
     pub(crate) fn disk_failed(&self) -> Option<Error> {
-        self.sender.as_ref().filter(|_| self.has_failed()).map(Sender::failed)
+        let sender = self.sender.as_ref().filter(|_| self.has_failed())?;
+        Some(self.lost_error().unwrap_or_else(|| sender.failed()))
     }
 
     /// Its disk has failed: nothing more becomes durable.
     pub(crate) fn has_failed(&self) -> bool {
         self.sender.is_some() && self.engine.medium_info().failed
+    }
+
+    /// Looks at what has happened to the pool's file.  After a loss nothing more is acknowledged,
+    /// also when the file has its size again: what it holds there is gone.  A loss is believed when
+    /// a second look finds it, too: one wrong answer of a file system of the network ends no server.
+    /// A file that was cut short may get another content later.
+    pub(crate) fn look_at_file(&self, look: Look) -> Option<FileTrouble> {
+        const AGAIN: Duration = Duration::from_millis(100);
+        let twice = || {
+            let found = self.media.file_trouble(look, self.written)?;
+            if !found.what.is_loss() {
+                return Some(found);
+            }
+            std::thread::sleep(AGAIN);
+            self.media.file_trouble(look, self.written)
+        };
+        let found = match self.lost().cloned() {
+            Some(lost) if lost.what == FileFate::CutShort => {
+                twice().filter(|found| found.what.is_foreign()).or(Some(lost))
+            }
+            Some(lost) => Some(lost),
+            None => twice(),
+        };
+        if let Some(loss) = found.as_ref().filter(|found| found.what.is_loss()) {
+            let _ = self.lost.set(loss.clone());
+            if loss.what.is_foreign() {
+                let _ = self.foreign.set(loss.clone());
+            }
+            if let Some(sender) = &self.sender {
+                sender.disk().lose();
+            }
+        }
+        let mut last = self.file_trouble.lock().unwrap_or_else(|e| e.into_inner());
+        last.clone_from(&found);
+        found
+    }
+
+    /// Its memory is the file, and that has another content.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.sender.is_none() && self.foreign.get().is_some()
+    }
+
+    /// ... an older state of the pool, whose checksums are valid: what is read may be old.
+    pub(crate) fn is_set_back(&self) -> bool {
+        self.is_foreign() && self.foreign.get().is_some_and(|it| it.what == FileFate::SetBack)
+    }
+
+    /// The loss of the pool's file, as the last look has found it.
+    pub(crate) fn lost(&self) -> Option<&FileTrouble> {
+        self.foreign.get().or(self.lost.get())
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Refuses what such a pool would have to keep.
+    #[inline]
+    pub(crate) fn check_there(&self) -> Result<()> {
+        self.lost_error().map_or(Ok(()), Err)
+    }
+
+    #[inline]
+    pub(crate) fn lost_error(&self) -> Option<Error> {
+        self.lost().map(|lost| self.error_of(lost))
+    }
+
+    #[cold]
+    fn error_of(&self, lost: &FileTrouble) -> Error {
+        Error::PoolLost {
+            pool: self.path().into(),
+            cause: lost.cause.clone(),
+            way_out: lost.way_out.clone(),
+        }
     }
 
     /// An error of the engine that is about a log.
@@ -281,29 +370,25 @@ impl Core {
         }
     }
 
-    /// Refuses volumes in such a pool, unless they are allowed: of none with larger blocks than a
-    /// page, and no static ones.
+    /// Refuses static volumes in such a pool, and all volumes if its blocks are larger than a page.
     pub(crate) fn check_holds_volumes(&self, placed: bool) -> Result<()> {
-        let what = if placed { "static volumes" } else { "volumes" };
-        if self.sender.is_none() || (!placed && self.holds_volumes()) {
+        if placed {
+            return self.check_holds("static volumes");
+        }
+        if self.sender.is_none() || self.holds_volumes() {
             return Ok(());
         }
         let unit = self.engine.medium_info().unit;
-        match self.engine.options().grouped_volumes && !placed {
-            true => Err(Error::Unsupported {
-                path: self.path().into(),
-                cause: format!("the pool is written in groups, in blocks of {unit} bytes: volumes need blocks of 4096"),
-                way_out: "make a pool on a disk whose physical block has 4096 bytes or less".into(),
-            }),
-            false => self.check_holds(what),
-        }
+        Err(Error::Unsupported {
+            path: self.path().into(),
+            cause: format!("the pool is written in groups, in blocks of {unit} bytes: volumes need blocks of 4096"),
+            way_out: "make a pool on a disk whose physical block has 4096 bytes or less".into(),
+        })
     }
 
     /// A pool that is written in groups, and may have volumes.
     pub(crate) fn holds_volumes(&self) -> bool {
-        self.sender.is_some()
-            && self.engine.options().grouped_volumes
-            && self.engine.medium_info().unit == sys::FBY_PAGE
+        self.sender.is_some() && self.engine.medium_info().unit == sys::FBY_PAGE
     }
 
     /// For a call of the engine that waits, on a pool that is written in groups: sends what it waits

@@ -282,6 +282,11 @@ fn dispatch(core: &Core, ring: &mut Option<Ring>, io: Io) {
         core.in_flight.fetch_sub(1, Ordering::AcqRel);
         return;
     };
+    // What is read in the pool may be older than what the origin has.
+    if core.is_set_back() && io.op != sys::FBY_IO_FLUSH {
+        core.complete(&attached, io, Err(Errno::IO.into()));
+        return;
+    }
     let io = match ring {
         Some(ring) if io.op == sys::FBY_IO_WRITE && !attached.stopping.load(Ordering::Acquire) => {
             match ring.write(attached.clone(), io) {

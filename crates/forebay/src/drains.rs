@@ -74,6 +74,9 @@ impl Core {
         progress: &mut dyn FnMut(&str, &DrainProgress) -> ControlFlow<()>,
     ) -> Result<(Vec<Completeness>, DrainProgress)> {
         self.check_writable()?;
+        if self.is_set_back() {
+            self.check_there()?;
+        }
         let started = Instant::now();
         let mut drains = Vec::new();
         for asked in volumes {
@@ -149,6 +152,7 @@ impl Core {
             }
         };
         match attached.is_cut() {
+            _ if self.is_set_back() => Ok(false),
             None => Ok(false),
             Some(true) => {
                 attached.marker.mark_loss(&self.engine).map_err(failed("set"))?;
@@ -213,13 +217,14 @@ impl Core {
             true => passed_over.into(),
             false => v.pages.saturating_sub(v.lost_blocks),
         };
-        let pages_since = match drained {
+        // What has failed keeps the pages that the origin has.
+        let pages_since = match drained && !self.has_failed() {
             true => v.pages.saturating_sub(v.lost_blocks + pages_left),
             false => 0,
         };
         self.look_at_origin(&mut v);
         let mut judged = Completeness::judge(&v, pages_left, lost, v.origin_changed.clone());
-        if pages_since > 0 && !v.rescued {
+        if pages_since > 0 {
             judged.written_since(pages_since);
         }
         Ok(Some(judged))
@@ -254,7 +259,7 @@ impl Core {
         all.collect()
     }
 
-    /// What is lost of a volume, with blocks that a check found damaged and that nobody has
+    /// The lost blocks of a volume, with those that a check found damaged and that nobody has
     /// read yet. Nobody removes a volume meanwhile: they are asked for by its index.
     pub(crate) fn lost_with(&self, v: &mut VolumeInfo, found: &[ReportBlock]) -> Vec<u64> {
         let mut lost = self.engine.lost_blocks(v.index, LOST_LISTED);
@@ -271,7 +276,7 @@ impl Core {
         lost
     }
 
-    /// The same judgement of a pool that nobody writes to, with what is lost.
+    /// Judges a volume of a pool that nobody writes to, with these lost blocks.
     pub(crate) fn judge_with(&self, mut v: VolumeInfo, lost: Vec<u64>) -> Completeness {
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
         self.look_at_origin(&mut v);

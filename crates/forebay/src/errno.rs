@@ -46,3 +46,18 @@ pub(crate) fn at_path(path: &Path, e: io::Error) -> io::Error {
         None => io::Error::new(e.kind(), text),
     }
 }
+
+/// The way out of a limit on the size of files.
+pub(crate) const LARGER_FILES: &str = "allow larger files (ulimit -f, LimitFSIZE= of a unit)";
+
+/// The way out of an error that comes from a limit of the process; `None`: it comes from none.
+pub fn limit_way_out(error: &io::Error) -> Option<&'static str> {
+    match errno_of(error).map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            Some("allow more open files (ulimit -n, LimitNOFILE= of a unit; 1024 is usual)")
+        }
+        Some(Errno::NOMEM) => Some("free memory, or allow more (ulimit -v, MemoryMax= of a unit)"),
+        _ if error.kind() == io::ErrorKind::FileTooLarge => Some(LARGER_FILES),
+        _ => None,
+    }
+}

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use forebay_engine::Code;
 use rustix::io::Errno;
 
-use crate::errno::errno_of;
+use crate::errno::{errno_of, limit_way_out};
 use crate::report::{blocks_text, HeldByDetached, ParseError, RESCUED};
 pub(crate) use engine::{log_error, open_error, unknown_error, volume_error};
 
@@ -32,7 +32,7 @@ pub const EXIT_CODES: [(u8, &str); 21] = [
     (9, "permission denied, or read-only"),
     (10, "not supported: newer format, missing kernel or CPU feature"),
     (11, "lost data: blocks or entries known to be gone"),
-    (12, "holds data: not overwritten without --force"),
+    (12, "holds data: not overwritten or removed without --force, --overwrite or --discard"),
     (13, "interrupted, also by the end of the server"),
     (14, "not complete: a pool still holds what an origin, or a mounted tree, lacks"),
     (15, "media-test: blocks are torn that the disk said were durable"),
@@ -40,10 +40,7 @@ pub const EXIT_CODES: [(u8, &str); 21] = [
     (17, "media-test: nothing can be said: no power cut is known, or it is another disk or record"),
     (18, "media-test: the receiver is not to be reached, or ends the connection"),
     (19, "cut off by a second signal, before it had ended in order"),
-    (
-        RESCUED,
-        "the pool's disk has failed, and the origins have all that was acknowledged as durable",
-    ),
+    (RESCUED, "the pool's disk has failed or its file is lost, and the origins have everything"),
 ];
 
 /// Result with the library's [`Error`].
@@ -97,7 +94,7 @@ pub enum Error {
     PoolInUse { pool: PathBuf, volumes: Vec<String> },
 
     /// No room on the file system, or a limit on it.
-    #[error("{}: no space left for {bytes_wanted} bytes ({source}); free space, choose a smaller size, or another place", path.display())]
+    #[error("{}: no space left for {bytes_wanted} bytes ({source}); {}", path.display(), no_room_way_out(source))]
     DiskFull { path: PathBuf, bytes_wanted: u64, source: io::Error },
 
     /// The media cannot hold a pool.
@@ -199,9 +196,14 @@ pub enum Error {
     #[error("{origin}: its mark cannot be {what}: {source}; {}", mark_way_out(source))]
     Mark { origin: String, what: &'static str, source: io::Error },
 
-    /// An origin waits for what the pool holds.
-    #[error("pool {}: {place} is marked: {mark}; drain the pool first; to give that up: forebay origin accept-loss {place}", pool.display())]
-    Awaited { pool: PathBuf, place: String, mark: String },
+    /// An origin, a mapped file or a tree waits for what the pool holds.
+    #[error("pool {}: {place} waits for it: {why}", pool.display())]
+    Awaited {
+        pool: PathBuf,
+        place: String,
+        /// Its mark, and the way out.
+        why: String,
+    },
 
     /// Entries of the volume are lost.
     #[error("volume {name}: {cause}; {way_out}")]
@@ -221,7 +223,7 @@ pub enum Error {
     Incomplete(Box<crate::report::Completeness>),
 
     /// The volume was detached, or the server stopped, before a drain ended.
-    #[error("volume {name}: the drain did not end, because whoever has the pool open {why}; what is not on the origin yet stays in the pool, or in the memory of its server if the pool's disk has failed: drain it again")]
+    #[error("volume {name}: the drain did not end, because whoever has the pool open {why}. Data that the origin lacks stays in the pool, or in its server's memory if the pool's disk has failed; drain it again")]
     Stopped { name: String, why: &'static str },
 
     /// The request reaches beyond the end of the volume.
@@ -259,8 +261,12 @@ pub enum Error {
     Io { path: PathBuf, doing: &'static str, source: io::Error, way_out: String },
 
     /// The caller's progress function asked to stop.
-    #[error("volume {name}: interrupted; what is not on the origin yet stays in the pool, or in the memory of its server if the pool's disk has failed")]
+    #[error("volume {name}: interrupted; data that the origin lacks stays in the pool, or in its server's memory if the pool's disk has failed")]
     Interrupted { name: String },
+
+    /// The pool's file was removed or cut short while it was open.
+    #[error("pool {}: {cause}; {way_out}", pool.display())]
+    PoolLost { pool: PathBuf, cause: String, way_out: String },
 
     /// The engine contradicted its own contract: a bug of ours.
     #[error("{what}: internal error {code} ({message}); please report it with the output of `forebay check`")]
@@ -268,16 +274,27 @@ pub enum Error {
 }
 
 /// The way out after a failed system call.
-fn way_out(errno: Option<Errno>) -> &'static str {
-    match errno {
-        Some(Errno::MFILE | Errno::NFILE) => {
-            "allow more open files (ulimit -n, LimitNOFILE= of a unit)"
-        }
-        Some(Errno::NOMEM) => "free memory, or allow more (ulimit -v, MemoryMax= of a unit)",
+fn way_out(source: &io::Error) -> &'static str {
+    if let Some(way_out) = limit_way_out(source) {
+        return way_out;
+    }
+    match source.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::AGAIN) => "allow more threads and memory (ulimit -u, TasksMax= of a unit)",
         Some(Errno::NOSPC | Errno::DQUOT) => "free space there",
-        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
+        Some(Errno::NOTCONN) => {
+            "it is below a mount whose server has died (findmnt -T shows which): forebay mount or \
+             forebay replay, of that tree, removes the mount, and so does umount -l"
+        }
         _ => "see the system log for its cause",
+    }
+}
+
+/// The way out where a pool has no room.
+fn no_room_way_out(source: &io::Error) -> String {
+    match limit_way_out(source) {
+        // A file system has such a limit, too.
+        Some(way_out) => format!("{way_out}, or choose a smaller size"),
+        None => "free space, choose a smaller size, or another place".into(),
     }
 }
 
@@ -343,7 +360,7 @@ impl Error {
             Error::Damaged { .. } | Error::Holes { .. } => Errno::BADMSG,
             Error::Unsupported { .. } => Errno::OPNOTSUPP,
             Error::Lost { .. } | Error::Incomplete(_) | Error::Unreachable { .. } => Errno::IO,
-            Error::NoReceiver { .. } => Errno::IO,
+            Error::NoReceiver { .. } | Error::PoolLost { .. } => Errno::IO,
             Error::LogIncomplete { .. } => Errno::BADMSG,
             Error::ReadOnly { .. } | Error::ReadOnlySystem { .. } => Errno::ROFS,
             Error::Interrupted { .. } | Error::Stopped { .. } => Errno::INTR,
@@ -380,7 +397,7 @@ impl Error {
             Error::Busy { .. } | Error::PoolInUse { .. } => 4,
             Error::Damaged { .. } | Error::Internal { .. } => 5,
             Error::WrongOrigin { .. } => 6,
-            Error::OriginIo { .. } | Error::Unreachable { .. } => 7,
+            Error::OriginIo { .. } | Error::Unreachable { .. } | Error::PoolLost { .. } => 7,
             Error::NoReceiver { .. } => 18,
             Error::DiskFull { .. }
             | Error::TooSmall { .. }
@@ -433,7 +450,10 @@ impl Error {
                 what: format!("{}: its symbolic links lead in a circle", path.display()),
                 way_out: "check the path".into(),
             },
-            errno => Error::Io { path, doing, source, way_out: way_out(errno).into() },
+            _ => {
+                let way_out = way_out(&source).into();
+                Error::Io { path, doing, source, way_out }
+            }
         }
     }
 

@@ -81,6 +81,7 @@ mod error;
 pub mod grouped;
 mod kick;
 mod latency;
+mod limit;
 mod log;
 mod mark;
 mod media;
@@ -89,9 +90,12 @@ mod memory;
 mod on_disk;
 mod opened;
 mod origin;
+mod overwrite;
 mod pages;
+mod planted;
 mod pool;
 mod printable;
+mod process;
 mod pulled;
 mod random;
 mod report;
@@ -105,9 +109,11 @@ mod wait;
 
 pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::VolumeChange;
-pub use create::{create, inspect};
+pub use create::inspect;
+pub use errno::limit_way_out;
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use latency::PhaseLatency;
+pub use limit::{raise_file_size, raise_open_files};
 pub use log::{
     Claimed, Effect, Generation, Log, LogEntry, LogHeader, LogOptions, Submitted, Ticket, Writes,
     LOG_HEADER_BYTES,
@@ -118,7 +124,7 @@ pub use mark::{
     OriginStatus,
 };
 pub use media::{
-    file_holder, kernels, lease_holder, process_in_words, CreateOptions, Inspection,
+    file_holder, kernels, lease_holder, lock_alone, lock_holders, CreateOptions, Inspection,
     InspectionState, Media, MediaOptions, PoolSummary,
 };
 pub use medium::{
@@ -131,12 +137,14 @@ pub use origin::{
     join_project, open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin,
     MemOrigin, NbdOrigin, Origin,
 };
+pub use overwrite::{create, refuse_awaited_by, Overwrite};
 pub use pages::Pages;
 pub use pool::{
-    origin_known_by_name, NewVolume, OptionsChange, Placed, Pool, PoolMap, PoolOptions,
-    RescueProgress,
+    origin_known_by_name, refuse_pool_as_origin, NewVolume, OptionsChange, Placed, Pool, PoolMap,
+    PoolOptions, RescueProgress,
 };
 pub use printable::printable;
+pub use process::{is_dying, process_in_words};
 pub use pulled::{
     ask as ask_receiver, run_on as pulled_run_on, verify as verify_pulled, write_until_cut,
     DiskIs as PullDiskIs, Example as PullExample, InFlight, Journal as PullJournal, ModeReport,
@@ -144,13 +152,14 @@ pub use pulled::{
     ReceiveEvent, Receiver, ReceiverLimits, Run as PullRun, RunEnd as PullRunEnd,
 };
 pub use report::{
-    kept_where, BlockHistory, CheckReport, ChunkDump, ChunkState, Completeness, Counters,
-    DestageState, DrainProgress, Drained, EntryDump, EntryKind, EntryName, HeldByDetached, Holder,
-    LogCheck, LogEntryDump, LogHome, LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo,
-    MediaKind, MediumChoice, MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError,
-    Persist, PoolStatus, RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump,
-    SuperblockDump, Uuid, Verdict, Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable,
-    ERAS_WARN_PERCENT, RESCUED,
+    data_in_report, file_in_report, kept_where, list_in_report, path_bytes, path_in_request,
+    path_in_request_if_any, paths_in_request, BlockHistory, CheckReport, ChunkDump, ChunkState,
+    Completeness, Counters, DestageState, DrainProgress, Drained, EntryDump, EntryKind, EntryName,
+    FileFate, FileTrouble, HeldByDetached, Holder, LogCheck, LogEntryDump, LogHome, LogInfo,
+    LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind, MediumChoice, MediumStatus, Mode,
+    OptionsInfo, OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport, ReplayEnd,
+    ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify, VolumeInfo,
+    WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT, RESCUED,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};

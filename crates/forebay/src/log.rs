@@ -280,6 +280,7 @@ impl Log {
     ) -> Result<Submitted> {
         let (core, mut waiter) = (self.core(), Waiter::default());
         let (mut new, mut tries) = (generation == Generation::New, 0);
+        core.check_there()?;
         loop {
             let (mut wake, mut name) = (0, Name::default());
             let seen = core.sender.as_ref().map_or(0, Sender::ends);
@@ -338,6 +339,7 @@ impl Log {
     /// freed entries.
     pub fn sync(&self, txg: u64) -> Result<LogHeader> {
         let mut wake = 0;
+        self.core().check_there()?;
         let synced = self.core().engine.log_sync(self.0.index, txg, &mut wake);
         self.core().wake(wake);
         self.core().push();

@@ -31,9 +31,13 @@ mod content;
 mod file;
 mod host;
 mod keep;
+#[cfg(test)]
+mod owed;
 mod place;
 #[cfg(test)]
 mod planted;
+#[cfg(test)]
+mod sizeless;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -184,7 +188,7 @@ impl Owner<'_> {
             Found::Damaged(_) if self.accept || bug!(DamagedIsNothing) => Ok(None),
             Found::Damaged(why) => refuse(
                 format!(
-                "it bears a mark that cannot be read ({why}), so it may lack what some pool holds"
+                "its mark cannot be read ({why}), so it may lack data that some pool holds"
             ),
                 format!("if this pool holds it, say so ({accept}); {give_up}"),
             ),
@@ -441,7 +445,7 @@ impl Marker {
         self.turn.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Behind the commit of a write: may it be acknowledged?  Else [`mark`](Self::mark).
+    /// Whether a write may be acknowledged after its commit; if not, [`mark`](Self::mark) comes first.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         compiler_fence(Ordering::SeqCst);
@@ -463,13 +467,7 @@ impl Marker {
         // Written through the cache and past it, as write-through does.
         let info = engine.volume_info(self.index).map_err(|e| io::Error::other(e.message()))?;
         let set = match self.lacks(engine, &info) {
-            true => {
-                let there = turn.owed;
-                let set = self.set(engine, &mut turn, now(), there);
-                // A failed attempt may have set it all the same.
-                turn.owed = set.is_err();
-                set
-            }
+            true => self.try_to_set(engine, &mut turn),
             false => Ok(()),
         };
         turn.failed = set.as_ref().err().map(|e| (Instant::now(), again(e)));
@@ -482,9 +480,14 @@ impl Marker {
         if self.on.load(Ordering::Acquire) {
             return Ok(());
         }
+        self.try_to_set(engine, &mut turn)
+    }
+
+    /// Sets it anew.  A failed attempt may have set it all the same: it is to be removed then.
+    fn try_to_set(&self, engine: &Engine, turn: &mut Turn) -> io::Result<()> {
         let there = turn.owed;
-        let set = self.set(engine, &mut turn, now(), there);
-        turn.owed = set.is_err();
+        let set = self.set(engine, turn, now(), there);
+        turn.owed = set.is_err() && !bug!(PerhapsForgotten);
         set
     }
 

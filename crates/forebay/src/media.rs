@@ -14,8 +14,11 @@
 
 mod create;
 mod detect;
+mod locks;
 mod map;
+mod overwritten;
 mod signature;
+mod whereabouts;
 
 use crate::report::Persist;
 
@@ -24,12 +27,13 @@ pub(crate) use create::{
     summary, too_small, NewFile,
 };
 pub use create::{CreateOptions, Inspection, InspectionState, PoolSummary};
-pub(crate) use detect::{
-    check_link, claim, has_dax, id_of as detect_id, lock_holders, lock_soon, Access,
-};
-pub use detect::{file_holder, lease_holder, process_in_words};
+pub(crate) use detect::{check_link, claim, has_dax, id_of as detect_id, Access};
+pub(crate) use locks::lock_soon;
+pub use locks::{file_holder, lease_holder, lock_alone, lock_holders};
 pub use map::Media;
+pub(crate) use overwritten::Written;
 pub(crate) use signature::{found_on_disk as found_at, superblocks, EDGE_BYTES, RUN_MAGIC};
+pub(crate) use whereabouts::Look;
 
 /// How to open the media.  Fill in what matters and take the rest from
 /// `..Default::default()`.

@@ -185,7 +185,7 @@ pub(crate) fn media_of(path: &Path, grouped: &GroupedMedium, read_only: bool) ->
         kernel: kernels().first().copied().unwrap_or("generic").into(),
         note,
     };
-    Media::of_image(info, grouped.media().clone(), read_only)
+    Media::of_image(info, grouped.media().clone(), read_only, grouped.file())
 }
 
 /// Describes a path whose content is not mapped.

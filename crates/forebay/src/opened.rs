@@ -69,6 +69,8 @@ impl OpenPool {
         drop(self.destage.lock().unwrap_or_else(|e| e.into_inner()).take());
         match &self.core.sender {
             Some(sender) if !self.core.read_only => sender.close(),
+            // What lies in the file now is another's.
+            _ if self.core.is_foreign() => Ok(()),
             _ => self.core.engine.close().map_err(|e| self.core.pool_error(e)),
         }
     }

@@ -196,7 +196,7 @@ pub(crate) enum Known {
 }
 
 impl Known {
-    /// Of a file or image.
+    /// The size of a file or image.
     pub fn size_bytes(&self) -> Option<u64> {
         match self {
             Known::Named(_) => None,

@@ -33,14 +33,14 @@ use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{open_error, Error, Result, NOT_THERE};
 use crate::grouped::{GroupedMedium, Sender};
 use crate::mark::{Completed, Judged, OriginMarks};
-use crate::media::{detect_id, Media, MediaOptions};
+use crate::media::{detect_id, superblocks, Look, Media, MediaOptions};
 use crate::on_disk::{self, Found};
 use crate::opened::OpenPool;
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
 use crate::pages::Pages;
 use crate::report::{
-    blocks_text, Completeness, DrainProgress, MediaInfo, OptionsInfo, PoolStatus, RecoveryReport,
-    Uuid, Verify, VolumeInfo,
+    blocks_text, Completeness, DrainProgress, FileTrouble, MediaInfo, OptionsInfo, PoolStatus,
+    RecoveryReport, Uuid, Verify, VolumeInfo,
 };
 use crate::volume::{self, Volume};
 use attaching::Attaching;
@@ -73,8 +73,6 @@ pub struct PoolOptions {
     pub io_uring: bool,
     /// Threads that recovery runs on; 0: one for each CPU, at least 2.
     pub recovery_threads: usize,
-    /// Volumes in a pool that is written in groups to a disk.  Such a pool is refused without it.
-    pub ssd_volumes: bool,
 }
 
 impl Default for PoolOptions {
@@ -91,7 +89,6 @@ impl Default for PoolOptions {
             idle: None,
             io_uring: true,
             recovery_threads: 0,
-            ssd_volumes: false,
         }
     }
 }
@@ -110,6 +107,32 @@ pub struct OptionsChange {
     pub idle_seconds: Option<f64>,
 }
 
+/// Refuses an origin, for a new volume, that holds a pool.
+pub fn refuse_pool_as_origin(place: &Path) -> Result<()> {
+    refuse_pool(place, origin::open(place, true, Away::default())?.as_ref())
+}
+
+/// A pool in an origin is overwritten by what is written to the volume, while another server may
+/// have it open.  A volume in which somebody makes a pool later is one of a guest's, so only the
+/// choice of an origin is asked about, and no attach of what is recorded.
+fn refuse_pool(place: &Path, origin: &dyn Origin) -> Result<()> {
+    const BLOCK: usize = 4096;
+    let read = |at: u64, to: &mut [u8]| {
+        let mut block = [0; BLOCK];
+        let read = origin.read_at(&mut block, at).is_ok();
+        to.copy_from_slice(&block[..to.len()]);
+        read
+    };
+    match superblocks(origin.size_bytes(), BLOCK as u64, read).next() {
+        None => Ok(()),
+        Some(_) => Err(Error::HoldsData {
+            path: place.into(),
+            found: "a Forebay pool, which a volume in front of it would write over".into(),
+            way_out: "Name the disk or file that the volume is to cache. If the pool is content of this disk, as a guest's is: forebay volume add --accept-pool".into(),
+        }),
+    }
+}
+
 /// A volume to add.
 #[derive(Clone, Debug, Default)]
 pub struct NewVolume {
@@ -122,6 +145,8 @@ pub struct NewVolume {
     pub block_size: u32,
     /// As [`AttachOptions::origin_by_name`].
     pub origin_by_name: bool,
+    /// Take an origin that holds a Forebay pool, as the disk of a guest that has one there does.
+    pub accept_pool: bool,
     /// The share, if it is a static volume.
     pub placed: Option<Placed>,
 }
@@ -188,7 +213,6 @@ impl Pool {
             no_checksums: !o.checksums,
             statics: true,
             maps: true,
-            grouped_volumes: o.ssd_volumes,
             verify: raw_verify(o.verify),
             high_watermark: o.high_watermark_percent,
             low_watermark: o.low_watermark_percent,
@@ -257,16 +281,32 @@ impl Pool {
         Pages::of(self.0.core())
     }
 
-    /// A path to its file, if the file was deleted: it disappears with this process, together
-    /// with all cached data.
-    pub fn deleted(&self) -> Option<PathBuf> {
-        self.0.core().media.deleted()
+    /// Looks at what has happened to its file, which may take as long as the file systems on its
+    /// path do.  From the look on that finds the file removed or cut short, nothing more is
+    /// acknowledged.
+    pub fn look_at_file(&self) -> Option<FileTrouble> {
+        self.0.core().look_at_file(Look::WithPath)
     }
 
-    /// The size of its file now, if the file was cut short: what it has lost cannot be read any
-    /// more, and it cannot be opened again until it has its size.
-    pub fn cut_short(&self) -> Option<u64> {
-        self.0.core().media.cut_short()
+    /// ... without a question to its path: it finds no move, and waits for the file's system alone.
+    pub fn look_for_loss(&self) -> Option<FileTrouble> {
+        self.0.core().look_at_file(Look::File)
+    }
+
+    /// The loss of its file, as the last look has found it.
+    pub fn lost(&self) -> Option<FileTrouble> {
+        self.0.core().lost().cloned()
+    }
+
+    /// An older state of the pool lies in its memory: nothing tells whether what is read there is
+    /// the newest.
+    pub fn is_set_back(&self) -> bool {
+        self.0.core().is_set_back()
+    }
+
+    /// ... as the error of what it would have to keep.
+    pub fn lost_error(&self) -> Option<Error> {
+        self.0.core().lost_error()
     }
 
     /// Attached volumes whose origins are not what they were at the attach, and how they differ.
@@ -336,6 +376,9 @@ impl Pool {
         }
         if is_name(id) && !new.origin_by_name {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
+        }
+        if !new.accept_pool {
+            refuse_pool(&new.origin, origin.as_ref())?;
         }
         OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core().uuid(), &new.name)?;
         self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
@@ -503,9 +546,10 @@ impl Pool {
         if let Some(state) = state {
             *core.marks_in.lock().unwrap_or_else(|e| e.into_inner()) = Some(state.into());
         }
+        core.check_rescue(o.rescue)?;
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
-        core.engine.volume_ready(index, volume::raw_holes(o.holes)).map_err(named)?;
+        core.engine.volume_ready(index, volume::raw_holes(o)).map_err(named)?;
         let judged = Judged::of(&core.open_media(), &info, origin.as_ref(), state, accept)?;
         let size = recorded.changed.map_or(info.size_bytes, |sectors| sectors * 512);
         let marker =

@@ -11,8 +11,8 @@
 //! | writes | one, of 1 to 16 blocks | 1 to 32, of 1 to 4 blocks each |
 //! | durable by | FUA, as [`FuaWay`](crate::FuaWay) says | one flush (`fdatasync`) after all of them |
 //!
-//! What a step writes follows from the run's seed and its number: the receiver keeps but the
-//! number of the last step.
+//! The run's seed and the number of a step determine what it writes.  So the receiver keeps only
+//! the number of the last step.
 //!
 //! "Kept" needs a cut.  The machine that wrote has started again since, or the disk failed under a
 //! writer that still told the receiver.  A writer that ends in another way says so, to the receiver
@@ -20,7 +20,7 @@
 //!
 //! An accusation needs the run's disk: the same model and serial number, or sectors of the run.
 //!
-//! What is found in a block, where `a` is the last acknowledged step that wrote it:
+//! The table judges the content of a block; `a` is the last acknowledged step that wrote it:
 //!
 //! | content | in the step that was cut | elsewhere |
 //! |---|---|---|

@@ -245,6 +245,9 @@ impl<'a> Request<'a> {
     /// Once, first.
     #[inline(always)]
     pub fn begin(&mut self) -> Step {
+        if self.volume.core().is_lost() && (self.changes || self.volume.core().is_set_back()) {
+            return self.end_if_there();
+        }
         let next = self.go(None);
         self.step(next)
     }
@@ -252,7 +255,10 @@ impl<'a> Request<'a> {
     /// Takes the result of the step; for a wait `Ok`, or an error if waiting should end.
     pub fn resume(&mut self, result: io::Result<()>) -> Step {
         if self.asked == Asked::Mark {
-            return Step::Done(result.map_err(|source| self.marking_failed(source)));
+            return match result {
+                Ok(()) => self.end_if_there(),
+                Err(source) => Step::Done(Err(self.marking_failed(source))),
+            };
         }
         let errno = result.as_ref().err().map_or(0, errno_or_io);
         let failed = result.err().filter(|_| self.asked == Asked::Origin);
@@ -282,8 +288,8 @@ impl<'a> Request<'a> {
         self.ends = self.volume.core().sender.as_ref().map_or(0, Sender::ends);
     }
 
-    /// Where it waits for the pool's disk: sends what is to be written, or sleeps until another
-    /// thread has.  Returns at once where it waits for nothing there.
+    /// Sends what is to be written if the request waits for the pool's disk, or sleeps until another
+    /// thread has sent it.  Returns at once if the request waits for nothing there.
     pub fn wait_for_disk(&self) {
         let core = self.volume.core();
         let Some(sender) = &core.sender else { return };
@@ -308,9 +314,17 @@ impl<'a> Request<'a> {
     #[inline(always)]
     fn done(&mut self) -> Step {
         match !self.changes || self.volume.marker().is_on() {
+            true if self.changes && self.volume.core().is_lost() => self.end_if_there(),
             true => Step::Done(Ok(())),
             false => self.marking(),
         }
+    }
+
+    /// The end of a change.  A pool whose file is lost acknowledges nothing that it would have to
+    /// keep.
+    #[cold]
+    fn end_if_there(&self) -> Step {
+        Step::Done(self.volume.core().check_there())
     }
 
     #[cold]

@@ -112,8 +112,8 @@ impl Volume {
         if self.info()?.static_bytes > 0 {
             return Err(Error::Volume {
                 name: self.name().into(),
-                cause: "what is lost of a static volume cannot be given up by itself".into(),
-                way_out: "overwrite the blocks, or remove the volume (forebay volume remove --discard), which loses nothing else once it is drained, and add it again".into(),
+                cause: "lost blocks of a static volume cannot be given up one by one".into(),
+                way_out: "overwrite the blocks. Or drain the volume, remove it (forebay volume remove --discard) and add it again, which loses nothing else".into(),
                 code: sys::FBY_E_LOST,
             });
         }

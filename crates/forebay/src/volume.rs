@@ -161,8 +161,9 @@ impl Inner {
     }
 }
 
-pub(crate) fn raw_holes(holes: Holes) -> u32 {
-    match holes {
+pub(crate) fn raw_holes(o: &AttachOptions) -> u32 {
+    match o.holes {
+        _ if o.rescue => sys::FBY_HOLES_RESCUE,
         Holes::Fail => sys::FBY_HOLES_FAIL,
         Holes::Isolate => sys::FBY_HOLES_ISOLATE,
         Holes::Accept => sys::FBY_HOLES_ACCEPT,
@@ -205,7 +206,7 @@ impl Volume {
         let raw = engine::Attach {
             origin_sectors: size / SECTOR,
             identity,
-            holes: raw_holes(o.holes),
+            holes: raw_holes(o),
             round_pages: sizes.round_pages,
             nrequests: sizes.buffers,
             buffer_bytes: sizes.buffer_bytes,

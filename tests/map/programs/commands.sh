@@ -80,7 +80,7 @@ if [ "$1" = list ]; then
 fi
 store=$2 most=${4:-16383}
 cd "$3"
-# A line that a kill has cut was not acknowledged, and the next one follows it.
+# A line that a kill has truncated was not acknowledged, and the next line follows it.
 last=$("all_$store" | {
 	last=0
 	while read -r n v; do

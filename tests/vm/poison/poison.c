@@ -2,10 +2,10 @@
 /*
  * poison.c - a test's module: lines of the media whose loads fail.
  *
- * An emulated machine has no memory that fails, so the machine check is put
- * where the module meets it: fby_port_read_crc() answers what it does when
- * copy_mc_to_kernel() met one.  A store that covers a poisoned line whole heals
- * it, as the hardware does.  forebay.ko itself is the one that is shipped.
+ * An emulated machine has no memory that fails, so the machine check is put where the module meets
+ * it. fby_port_read_crc() answers what it does when copy_mc_to_kernel() met one.  A store that
+ * covers a poisoned line whole heals it, as the hardware does. forebay.ko itself is the one that is
+ * shipped.
  *
  *	echo OFFSET >/sys/module/poison/parameters/add	(bytes from the pool's start)
  *	cat /sys/module/poison/parameters/lines	how many are left
@@ -29,8 +29,8 @@ static DEFINE_SPINLOCK(poison_lock);
 static u64 poisoned[LINES_MAX];
 static unsigned int lines, hits;
 
-/* A probe may count as a machine check's kind of interrupt, where lockdep wants no
- * lock waited for.  Here it can be: nothing that is probed runs under this one.
+/* A probe may count as an interrupt like a machine check, where lockdep allows no lock to be waited
+ * for.  Here it can be: nothing that is probed runs under this lock.
  */
 #define lock_poison(flags)                                         \
 	do {                                                       \

@@ -13,27 +13,27 @@ pub enum Log {
     /// List the logs of a pool
     #[command(after_help = after!("forebay log list /dev/pmem0 --json"))]
     List(LogPool),
-    /// Make a log, in no state: its consumer begins to log
+    /// Make an empty log, which its consumer then claims
     #[command(after_help = after!(
         "forebay log create /dev/pmem0 intent",
-        "forebay log create /dev/pmem0 intent --home consumer   who stores its header himself",
+        "forebay log create /dev/pmem0 intent --home consumer   the consumer stores the header",
     ))]
     Create(LogCreate),
-    /// Show all about a log
+    /// Show the details of a log
     #[command(after_help = after!("forebay log show /dev/pmem0 intent --json"))]
     Show(LogName),
-    /// List the entries of a log that are still there, in order
+    /// List the entries that a log still holds, in order
     #[command(after_help = after!("forebay log dump /dev/pmem0 intent --data"))]
     Dump(LogDump),
-    /// Tell what a replay would come to; to replay is its consumer's
+    /// Show what a replay would find; only the log's consumer can replay it
     #[command(after_help = after!(
-        "forebay log replay --dry-run /dev/pmem0 intent    0: all is there; 11: entries are lost",
+        "forebay log replay --dry-run /dev/pmem0 intent    0: complete; 11: entries are lost",
     ))]
     Replay(LogReplay),
     /// Remove a log; refused while it holds entries
     #[command(after_help = after!(
         "forebay log destroy /dev/pmem0 intent",
-        "forebay log destroy /dev/pmem0 intent --discard   its consumer loses what it was promised",
+        "forebay log destroy /dev/pmem0 intent --discard   acknowledged entries are lost",
     ))]
     Destroy(LogDestroy),
 }
@@ -50,9 +50,9 @@ pub struct LogPool {
 pub struct LogCreate {
     /// The pool; it must not be served
     pub pool: PathBuf,
-    /// Name of the new log, which no volume has
+    /// Name of the new log; no volume, log or map of the pool may have it
     pub name: String,
-    /// Who keeps its header: embedded (the pool) or consumer
+    /// Keeper of the log's header: embedded, the pool; consumer, the program that appends
     #[arg(long, value_name = "HOME", default_value = "embedded")]
     pub home: LogHome,
     #[command(flatten)]
@@ -77,7 +77,7 @@ pub struct LogDump {
     pub pool: PathBuf,
     /// The log
     pub name: String,
-    /// Verify the data's checksums
+    /// Verify the checksums of the data, too
     #[arg(long)]
     pub data: bool,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub struct LogReplay {
     pub pool: PathBuf,
     /// The log
     pub name: String,
-    /// Only report: nothing is changed
+    /// Only report, and change nothing; this is required
     #[arg(long, required = true)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -103,7 +103,7 @@ pub struct LogDestroy {
     pub pool: PathBuf,
     /// The log
     pub name: String,
-    /// Remove it even if it holds entries; they are lost
+    /// Remove the log even if it holds entries; they are lost
     #[arg(long)]
     pub discard: bool,
     #[command(flatten)]

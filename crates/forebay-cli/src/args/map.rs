@@ -10,54 +10,58 @@ use crate::units;
 
 #[derive(Debug, Subcommand)]
 pub enum Map {
-    /// Make a map: a share of the pool for files that programs map
+    /// Make a map: a part of the pool for the files that programs map
     #[command(after_help = after!(
         "forebay create /dev/pmem0 --maps 8G && forebay map add /dev/pmem0 db --size 8G",
     ))]
     Add(MapAdd),
-    /// List maps, and the files of which they have pages since a crash
+    /// List maps, and the files whose pages a crash left in them
     #[command(after_help = after!("forebay map list /dev/pmem0 --json"))]
     List(MapPool),
     /// Show how full maps are
     #[command(after_help = after!("forebay map status /dev/pmem0"))]
     Status(MapPool),
-    /// Write to their files what a crash left, before they are mapped again
+    /// Write the pages that a crash left to their files, before programs map these again
     ///
-    /// A file that is gone, another, shorter, changed by others, or damaged in the pool is
-    /// named, and its pages stay; all others reach their files.  It can be cut off at any
-    /// time, and run again.
+    /// Pages stay in the pool if their file is missing, replaced, shorter or changed by others, or
+    /// if they are damaged.  The command names each such file, and writes all other pages.  It can
+    /// be interrupted at any time, and run again.
     ///
-    /// Exit code 0: nothing is left; 11: pages of some files stay.
+    /// If the pool is served, the server writes back the pages of a killed process.  The command
+    /// waits for that.
+    ///
+    /// Exit codes: 0, no pages are left; 11, pages of some files stay; 14, pages stay only of files
+    /// that processes have mapped, or that the server is still writing back.
     #[command(after_help = after!(
         "forebay map recover /dev/pmem0 --dry-run",
         "forebay map recover /dev/pmem0",
-        "forebay map recover /dev/pmem0 /srv/db/data.mdb --accept    though others changed it",
+        "forebay map recover /dev/pmem0 /srv/db/data.mdb --accept    even if others changed it",
     ))]
     Recover(MapRecover),
-    /// Copy what the pool has of a file to another directory; nothing is changed
+    /// Copy the pages that the pool has of a file to another directory, and change nothing
     ///
-    /// For each file a new one with the pages, each where it is in the file, and a list of
-    /// which these are.
+    /// For each file the command makes a new file with these pages at their offsets, and a list of
+    /// the pages.
     #[command(after_help = after!(
         "forebay map salvage /dev/pmem0 /srv/db/data.mdb --to /var/tmp/saved",
-        "forebay map salvage /dev/pmem0 '#3' --to /var/tmp/saved    of a damaged record",
+        "forebay map salvage /dev/pmem0 '#3' --to /var/tmp/saved    by number, if its record is damaged",
     ))]
     Salvage(MapSalvage),
-    /// Give up what the pool has of a file, which stays as it is
+    /// Give up the pages that the pool has of a file; the file stays as it is
     #[command(after_help = after!("forebay map drop /dev/pmem0 /srv/db/data.mdb --discard"))]
     Drop(MapDrop),
-    /// Keep files of a pool that is served in its memory, for programs that share them
+    /// Keep files in the memory of a served pool, for programs that share them
     ///
-    /// The server brings the range in and does not give it back until --off, or until it ends:
-    /// programs by map-run --shared find it there.  Of all frames half can be locked, by this and by
-    /// mlock together.
+    /// The server reads the range into the pool and keeps it there until --off, or until the server
+    /// ends.  Programs that run under map-run --shared then need not wait for the disk.  This and
+    /// mlock together can keep at most half of the map's memory.
     #[command(after_help = after!(
         "forebay map pin /dev/pmem0 /srv/db/data.mdb",
         "forebay map pin /dev/pmem0 /srv/db/data.mdb --from 0 --to 64M",
         "forebay map pin /dev/pmem0 /srv/db/data.mdb --off",
     ))]
     Pin(MapPin),
-    /// Remove a map; refused while it has pages that files lack
+    /// Remove a map; refused while it has pages that their files lack
     #[command(after_help = after!("forebay map remove /dev/pmem0 db"))]
     Remove(MapRemove),
 }
@@ -66,9 +70,10 @@ pub enum Map {
 pub struct MapAdd {
     /// The pool, made with --maps; it must not be served
     pub pool: PathBuf,
-    /// Name of the new map, which no volume and no log has
+    /// Name of the new map; no volume, log or map of the pool may have it
     pub name: String,
-    /// Its share, a multiple of 2M; default: all of the room, for the first one
+    /// Size of the map, a multiple of 2M; default for the first map: all that create --maps
+    /// reserved
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub size: Option<u64>,
     #[command(flatten)]
@@ -89,13 +94,13 @@ pub struct MapPool {
 pub struct MapRecover {
     /// The pool; served or not
     pub pool: PathBuf,
-    /// These files alone, as `forebay map list` names them; default: all
+    /// The files, as `forebay map list` names them; default: all
     pub files: Vec<PathBuf>,
-    /// Only report: nothing is changed
+    /// Only report, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Write the pages though others have changed the file, or its mark is gone or of another
-    /// host
+    /// Write the pages even if others have changed the file, or if its mark is missing or names
+    /// another host
     #[arg(long)]
     pub accept: bool,
     #[command(flatten)]
@@ -124,7 +129,7 @@ pub struct MapDrop {
     /// The files, as `forebay map list` names them
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Confirms that synced data which is not in the files is lost
+    /// Confirm that synced data which the files lack is lost
     #[arg(long, required = true)]
     pub discard: bool,
     #[command(flatten)]
@@ -135,7 +140,7 @@ pub struct MapDrop {
 
 #[derive(Args, Debug)]
 pub struct MapPin {
-    /// The pool, which is served
+    /// The pool; it must be served
     pub pool: PathBuf,
     /// The files
     #[arg(required = true)]
@@ -143,13 +148,13 @@ pub struct MapPin {
     /// The map; default: the only one of the pool
     #[arg(long, value_name = "NAME")]
     pub map: Option<String>,
-    /// The first byte; segments of 2M are kept
+    /// First byte of the range; the server keeps whole segments of 2M
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "0")]
     pub from: u64,
-    /// Up to this byte; default: the end of the file
+    /// End of the range; default: the end of the file
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub to: Option<u64>,
-    /// Keep them no more
+    /// Stop keeping the files
     #[arg(long, conflicts_with_all = ["from", "to"])]
     pub off: bool,
     #[command(flatten)]
@@ -162,7 +167,7 @@ pub struct MapRemove {
     pub pool: PathBuf,
     /// The map
     pub name: String,
-    /// Remove it even if it has pages that files lack; they are lost
+    /// Remove the map even if it has pages that their files lack; these pages are lost
     #[arg(long)]
     pub discard: bool,
     #[command(flatten)]

@@ -11,22 +11,23 @@ use crate::units;
 
 #[derive(Args, Debug)]
 pub struct MapRun {
-    /// The pool, made with --maps.  One that is not served is the program's from its first such
-    /// file to its last
+    /// The pool, made by forebay create --maps.  If it is not served, no other process can use it
+    /// while the program has such a file open
     #[arg(long, value_name = "POOL")]
     pub pool: PathBuf,
     /// The map; default: the only one of the pool
     #[arg(long, value_name = "NAME")]
     pub map: Option<String>,
-    /// Files to map: patterns of names, as data.mdb or '*.log', or of paths, as
-    /// '/srv/db/*.log'; all other files are untouched
+    /// Which files to map: patterns of names, such as data.mdb or '*.log', or of paths, such as
+    /// '/srv/db/*.log'.  Calls on all other files are unchanged
     #[arg(long, value_name = "GLOB", required = true, num_args = 1..)]
     pub files: Vec<String>,
-    /// Other processes have the same files open, each by map-run --shared: all of them see what
-    /// one stores and writes.  The pool has to be served
+    /// Share the files with other processes that run under map-run --shared: each sees what the
+    /// others store and write.  The pool must be served
     #[arg(long)]
     pub shared: bool,
-    /// Address space for a file to grow in while it is mapped, at least twice its size
+    /// Address space into which a mapped file can grow, such as 64M; a file gets at least twice its
+    /// size
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "1G")]
     pub room: u64,
     #[command(flatten)]

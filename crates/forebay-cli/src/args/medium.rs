@@ -12,23 +12,23 @@ use crate::units;
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay media-info /var/lib/pool          a file there, or one to be made",
-    "forebay media-info /srv                   what an fsync costs in that directory",
-    "forebay media-info /dev/nvme0n1p4         what the disk says of itself",
-    "forebay media-info /dev/nvme0n1p4 --write and how fast it is, if it is empty",
+    "forebay media-info /var/lib/pool          a file there, or a file to be made",
+    "forebay media-info /srv                   the cost of an fsync in that directory",
+    "forebay media-info /dev/nvme0n1p4         the properties that the disk reports",
+    "forebay media-info /dev/nvme0n1p4 --write   and its speed; only if it is empty",
     "forebay media-info /srv --json | jq .refusals",
 ))]
 pub struct MediaInfo {
     /// A block device, a file, a file to be made, or a directory
     pub path: PathBuf,
-    /// Measure a block device, by writing to a part of it that is zeroed again; refused if
-    /// anything is found on it
+    /// Measure a block device by writing to a part of it, and zero that part again; refused if the
+    /// device holds any data
     #[arg(long)]
     pub write: bool,
-    /// Write nothing, not even to a nameless temporary file in the directory
+    /// Write nothing, not even to an unnamed temporary file in the directory
     #[arg(long, conflicts_with = "write")]
     pub no_measure: bool,
-    /// Most time for measuring
+    /// Longest time for the measurement, such as 500ms, 10s or 5m
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub time: Duration,
     #[command(flatten)]
@@ -39,39 +39,39 @@ pub struct MediaInfo {
 #[command(after_help = after!(
     "forebay media-test --receive                              on another machine, first",
     "forebay media-test /dev/sdb --server 10.0.0.7:7420        then pull the plug of the disk",
-    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --verify   when it is back",
-    "forebay media-test /dev/sdb --verify --journal UUID.run   by the receiver's file",
-    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --overwrite   destroys what is on it",
+    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --verify   when the disk is back",
+    "forebay media-test /dev/sdb --verify --journal UUID.run   with the receiver's file",
+    "forebay media-test /dev/sdb --server 10.0.0.7:7420 --overwrite   destroys the disk's data",
 ))]
 pub struct MediaTest {
-    /// The disk, partition or file to write to; all of it may be overwritten
+    /// The disk, partition or file to test; all of it may be overwritten
     #[arg(required_unless_present = "receive")]
     pub device: Option<PathBuf>,
-    /// The receiver, which runs on a machine whose power stays on
+    /// Address of the receiver (--receive), on a machine whose power stays on
     #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["receive", "journal"])]
     pub server: Option<String>,
-    /// Compare the disk with what was acknowledged, instead of writing
+    /// Write nothing, and compare the disk with the acknowledged writes
     #[arg(long)]
     pub verify: bool,
-    /// Take the receiver's file of the run, instead of asking the receiver
+    /// Read the receiver's file of the run, instead of asking the receiver
     #[arg(long, value_name = "FILE", requires = "verify", conflicts_with = "server")]
     pub journal: Option<PathBuf>,
     /// The run to compare with; default: the one in the disk's first block
     #[arg(long, value_name = "UUID", requires = "verify", conflicts_with = "journal")]
     pub run: Option<Uuid>,
-    /// How writes become durable: both (in turns), fua or flush
+    /// How writes become durable: fua, flush, or both, which alternates them
     #[arg(long, value_name = "MODE", default_value_t, conflicts_with = "verify")]
     pub mode: PullModes,
-    /// Use so much of the disk, from its start on; default: 1G, or all of a smaller one
+    /// Use this much of the disk, from its start; default: 1G, or all of a smaller disk
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "verify")]
     pub size: Option<u64>,
-    /// End after this time if nobody has pulled the plug
+    /// Stop after this time if nobody has pulled the plug
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = units::parse_time)]
     pub time: Duration,
-    /// Destroy what is on the disk
+    /// Overwrite the disk even if it holds data; the data is destroyed
     #[arg(long, conflicts_with = "verify")]
     pub overwrite: bool,
-    /// Be the receiver, at this address
+    /// Run the receiver, at this address; default: 0.0.0.0:7420
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
@@ -80,7 +80,7 @@ pub struct MediaTest {
         conflicts_with_all = ["device", "server", "verify", "size", "overwrite"],
     )]
     pub receive: Option<String>,
-    /// Where the receiver keeps a file for each run
+    /// Directory in which the receiver keeps a file for each run
     #[arg(long, value_name = "DIR", default_value = "forebay-media-test")]
     pub directory: PathBuf,
     #[command(flatten)]
@@ -89,22 +89,22 @@ pub struct MediaTest {
 
 #[derive(Args, Debug)]
 pub struct BenchSsd {
-    /// Directory for both pools, on the disk; default: the one for temporary files
+    /// Directory for both pools, on the disk to measure; default: $TMPDIR, or /tmp
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Size of each pool
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = units::parse_size)]
     pub pool_size: u64,
-    /// Bytes of an entry
+    /// Size of an entry
     #[arg(long, value_name = "SIZE", default_value = "4096", value_parser = units::parse_size)]
     pub bytes: u64,
-    /// Numbers of threads, one after the other
+    /// Numbers of threads, measured one after the other
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,4,16", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub threads: Vec<u32>,
-    /// Rounds of each number
+    /// Rounds for each number of threads
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// How long each of both has its turn in a round
+    /// Length of a turn; in each round the pool and the mapped file have one turn
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::parse_time)]
     pub turn: Duration,
     #[command(flatten)]

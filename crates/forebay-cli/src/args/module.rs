@@ -9,14 +9,14 @@ use forebay::{defaults, Holes};
 use super::origin::State;
 use super::{Json, Tuning};
 
-/// Makes a volume of a pool a block device of its own, without NBD; needs the
-/// module forebay, and persistent memory for the pool.
+/// The block device needs no server and no NBD.  It needs the kernel module forebay, and a pool on
+/// persistent memory.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay attach /dev/pmem0 data /dev/sdb             /dev/forebay0 appears",
     "forebay attach /dev/pmem0 data /dev/sdb --max-age 5s --jobs 32",
-    "forebay attach --all                                what /etc/forebay.d says",
-    "forebay attach --config ./fast.toml --dry-run       is the file right?",
+    "forebay attach --all                                every volume of /etc/forebay.d",
+    "forebay attach --config ./fast.toml --dry-run       checks the file",
 ))]
 pub struct AttachDevice {
     /// The pool: a persistent-memory device in fsdax mode
@@ -24,29 +24,29 @@ pub struct AttachDevice {
     pub pool: Option<PathBuf>,
     /// The volume
     pub volume: Option<String>,
-    /// Block device that the volume caches
+    /// The origin: the block device that the volume caches
     pub origin: Option<PathBuf>,
-    /// Every volume that /etc/forebay.d/*.toml names, see forebay.d(5)
+    /// Attach every volume that /etc/forebay.d/*.toml names, see forebay.d(5)
     #[arg(long, conflicts_with_all = ["config", "pool", "DeviceOptions", "Tuning"], help_heading = "Configuration")]
     pub all: bool,
-    /// Every volume of this file, or of the *.toml of this directory
+    /// Attach every volume of this file, or of the *.toml files in this directory
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pool", "DeviceOptions", "Tuning"], help_heading = "Configuration")]
     pub config: Option<PathBuf>,
-    /// Only the volume NAME of these; may be given again
+    /// Of these volumes, attach only NAME; the option can be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "pool", help_heading = "Configuration")]
     pub only: Vec<String>,
-    /// Print what would be asked of the module, and do nothing
+    /// Print the request to the module, and do nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Attach though the mark of the origin is missing, cannot be read, or was set on
-    /// another host
+    /// Attach even if the mark of the origin is missing, is unreadable, or was set on another host.
+    /// If another pool has used the origin since, cached data overwrites what that pool wrote
     #[arg(long)]
     pub accept_mark: bool,
     #[command(flatten)]
     pub state: State,
     #[command(flatten)]
     pub device: DeviceOptions,
-    /// Options of the pool: those of the first attach count
+    /// Options of the pool; those of the first attach apply
     #[command(flatten)]
     pub tuning: Tuning,
     #[command(flatten)]
@@ -57,34 +57,35 @@ pub struct AttachDevice {
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(defaults::QUEUE_DEPTH_MAX)), help_heading = "Device")]
-    #[arg(help = format!("Requests of destage to the origin at once [default: {}]", defaults::QUEUE_DEPTH))]
+    #[arg(help = format!("Largest number of concurrent write-back requests to the origin [default: {}]", defaults::QUEUE_DEPTH))]
     pub jobs: Option<u32>,
     #[arg(long, value_name = "POLICY", help_heading = "Device")]
-    #[arg(help = format!("What to do about entries that recovery found lost: fail, isolate or accept, as for forebay serve [default: {}]", Holes::default()))]
+    #[arg(help = format!("What to do if recovery finds entries lost: fail, isolate or accept, as for forebay serve [default: {}]", Holes::default()))]
     pub holes: Option<Holes>,
-    /// Write to the origin all the time, so that little is ever cached
+    /// Write all cached data to the origin.  New writes bypass the cache, and are durable after a
+    /// flush
     #[arg(long, help_heading = "Device")]
     pub cleaner: bool,
-    /// Make the pool if the device is blank, and the volume if it is not there
+    /// Make the pool if the device is blank, and the volume if the pool lacks it
     #[arg(long, help_heading = "Device")]
     pub create: bool,
-    /// Attach though the origin is not the recorded one, or has grown; onto
-    /// other data, what is cached would destroy that
+    /// Attach even if the origin is not the recorded one, or has grown.  Cached data overwrites
+    /// what this origin holds
     #[arg(long, help_heading = "Device")]
     pub accept_changed_origin: bool,
-    /// Take an origin that the system knows by its name alone: with --create or
-    /// --accept-changed-origin, which record it
+    /// Accept an origin that the system knows only by its name; use it with --create or
+    /// --accept-changed-origin, which record the name
     #[arg(long, help_heading = "Device")]
     pub origin_by_name: bool,
-    /// The origin's id, instead of what the system says of the device
+    /// Identity of the origin; default: the one that the system reports for the device
     #[arg(long, value_name = "ID", help_heading = "Device")]
     pub origin_id: Option<String>,
-    /// The pool begins at this sector of 512 bytes, a multiple of 8
+    /// First sector of the pool on its device, in units of 512 bytes, a multiple of 8; default: 0
     #[arg(long, value_name = "SECTOR", help_heading = "Device")]
     pub start_sector: Option<u64>,
 }
 
-/// Cached data stays in the pool, unless --flush is given.
+/// Without --flush, cached data stays in the pool, and the origin may lack it.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay detach data                       by the volume's name",
@@ -92,13 +93,13 @@ pub struct DeviceOptions {
     "forebay detach --all",
 ))]
 pub struct DetachDevice {
-    /// Devices: the volume's name, forebayN, or a path
+    /// The devices, each by its volume's name, as forebayN, or by its path
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     pub devices: Vec<String>,
-    /// All attached devices
+    /// Detach all devices
     #[arg(long)]
     pub all: bool,
-    /// First write everything cached to the origin
+    /// First write all cached data to the origin
     #[arg(long)]
     pub flush: bool,
     #[command(flatten)]
@@ -107,8 +108,7 @@ pub struct DetachDevice {
     pub json: Json,
 }
 
-/// The devices that the kernel module has made; those of the device mapper are
-/// listed by `dmsetup status --target forebay`.
+/// `dmsetup status --target forebay` lists the devices of the device mapper.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay list",

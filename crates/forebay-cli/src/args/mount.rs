@@ -11,14 +11,14 @@ use forebay_mount::{Flags, MountOptions};
 use super::{Json, MediaArgs};
 use crate::units;
 
-/// A server that has the pool open already mounts it, next to what else it serves;
-/// otherwise one is started, which ends with the last of its mounts.  What a log holds
-/// from before is replayed onto the tree first.
+/// If a server has the pool open, that server mounts the tree.  Otherwise the command starts a
+/// server, which ends when its last tree is unmounted.  Changes that a crash left in the log are
+/// first replayed onto the tree.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay mount /dev/pmem0 /srv/data                    over the tree itself",
-    "forebay mount /dev/pmem0 /srv/data /mnt/fast          next to it",
-    "forebay mount /dev/pmem0 /var/lib/etcd --log etcd     a second tree has a log of its own",
+    "forebay mount /dev/pmem0 /srv/data /mnt/fast          at a path of its own",
+    "forebay mount /dev/pmem0 /var/lib/etcd --log etcd     a second tree needs its own log",
     "forebay mount /dev/pmem0 /srv/data --foreground       for a service manager",
     "in /etc/fstab, by mount.forebay:",
     "  /dev/pmem0  /srv/data  forebay  nofail  0 0         options: tree=DIR,log=NAME,ro,...",
@@ -26,10 +26,10 @@ use crate::units;
 pub struct Mount {
     /// The pool
     pub pool: PathBuf,
-    /// A directory of an ordinary file system, which keeps all files
+    /// The directory to mount; its file system keeps all files
     pub tree: PathBuf,
-    /// Mount point for programs; default: over the tree itself, so that nothing reaches the
-    /// tree without the mount
+    /// Directory at which programs see the tree; default: the tree itself, so that no program can
+    /// bypass the mount
     pub mountpoint: Option<PathBuf>,
     #[command(flatten)]
     pub how: MountHow,
@@ -44,65 +44,65 @@ pub struct Mount {
 
 #[derive(Args, Clone, Debug)]
 pub struct MountHow {
-    /// The log of the pool that holds what the tree does not have yet; it is made if it is
-    /// not there
+    /// Name of the log, in the pool, for changes that the tree does not have yet; a missing log is
+    /// made
     #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
-    /// Nothing can be written through the mount
+    /// Mount read-only
     #[arg(long, conflicts_with_all = ["write_back", "log_writes", "slow_log", "names_at_sync", "sync_interval", "sync_bytes"])]
     pub read_only: bool,
-    /// Users other than the one who mounts may use it, by the permissions of its files;
-    /// root's mounts are so anyway
+    /// Allow other users to use the mount; file permissions apply.  Mounts by root always allow
+    /// this
     #[arg(long)]
     pub allow_other: bool,
-    /// The kernel keeps what is written and not synced for a while: many small writes are
-    /// faster, a sync is slower, and what is not synced is lost if the server is killed
+    /// Let the kernel collect unsynced writes.  Many small writes are faster, and a sync is slower.
+    /// Unsynced data is lost if the server is killed
     #[arg(long)]
     pub write_back: bool,
-    /// Make writes durable when they return, so that a sync takes no time: for directories in
-    /// which nearly everything written is synced at once, as a database's log.  All bytes go
-    /// through the pool's log, so copying much data is slower
+    /// Make each write durable before it returns; a sync then costs nothing.  Use this where
+    /// programs sync nearly everything at once, as for a database's log.  All bytes go through the
+    /// pool's log, so large copies are slower
     #[arg(long)]
     pub log_writes: bool,
-    /// Take a pool on a disk (forebay create --medium ssd) whose durable writes take more than
-    /// 200 us: each file that is created, renamed or removed waits for one
+    /// Accept a pool on a disk (forebay create --medium ssd) whose durable writes take more than
+    /// 200 us.  Each create, rename and remove waits for one such write
     #[arg(long)]
     pub slow_log: bool,
-    /// Changes of names and attributes are durable with the next sync of any file or directory,
-    /// or after a second, as on a file system of the kernel, and not when they return: for a pool
-    /// on a disk, where each of them would be a durable write
+    /// Make changes of names and attributes durable with the next sync of any file or directory, or
+    /// after 1 s, and not before they return.  File systems of the kernel do the same.  Use this
+    /// for a pool on a disk, where each such change would wait for a durable write
     #[arg(long)]
     pub names_at_sync: bool,
-    /// Restrictions in addition to those of the mount of the tree's own file system: nosuid,
-    /// nodev, noexec, nosymfollow, noatime, nodiratime; separated by commas
+    /// Mount flags to add to those of the tree's file system, separated by commas: nosuid, nodev,
+    /// noexec, nosymfollow, noatime, nodiratime
     #[arg(long, value_name = "FLAGS", default_value_t, hide_default_value = true)]
     pub flags: Flags,
-    /// How long a change may be in the log alone before the tree is synced
+    /// Longest time that a change is only in the log, before the tree is synced
     #[arg(long, value_name = "TIME", default_value = format!("{:?}", MountOptions::default().sync_interval), value_parser = units::parse_time)]
     pub sync_interval: Duration,
-    /// How many bytes may be
+    /// Largest amount of changes that is only in the log, before the tree is synced
     #[arg(long, value_name = "SIZE", default_value = units::size(MountOptions::default().sync_bytes), value_parser = units::parse_size)]
     pub sync_bytes: u64,
-    /// Replay what the log holds although something speaks against it, named by its kind as the
-    /// refusal names it (see forebay replay --help); forebay replay can tell before
+    /// Replay the log despite a danger of these kinds, separated by commas.  The refusal names the
+    /// kind, and forebay replay --help explains it.  First see forebay replay --dry-run
     #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
     pub accept: Accept,
-    /// Directory for the data that the log has of missing files; default: .forebay-found in the
-    /// tree
+    /// Directory for data in the log whose file is missing from the tree; default: .forebay-found
+    /// in the tree
     #[arg(long, value_name = "DIR")]
     pub salvage: Option<PathBuf>,
 }
 
-/// All logged changes are in the tree when it returns.
+/// When the command returns, the tree has all logged changes, unless --keep was given.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay umount /srv/data",
-    "forebay umount /srv/data --keep     at once; the next mount replays what the tree lacks",
+    "forebay umount /srv/data --keep     at once; the next mount replays the log",
 ))]
 pub struct Umount {
     /// The mount point of the tree
     pub mountpoint: PathBuf,
-    /// Do not wait for the tree: changes that it lacks stay in the log
+    /// Do not sync the tree: changes that the tree lacks stay in the log
     #[arg(long)]
     pub keep: bool,
     #[command(flatten)]
@@ -130,11 +130,11 @@ impl Default for MountHow {
     }
 }
 
-/// forebay mount does this by itself; here it can be seen before, and what a mount refuses
-/// can be ordered.  While a server has the pool open it is refused.
+/// forebay mount does this automatically.  Use this command to see the changes first (--dry-run),
+/// or to replay a log that forebay mount refuses (--accept).  No server may have the pool open.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay replay /dev/pmem0 /srv/data --dry-run            11: it is refused, as it may be a copy",
+    "forebay replay /dev/pmem0 /srv/data --dry-run            exit code 11: a replay needs --accept",
     "forebay replay /dev/pmem0 /srv/data",
     "forebay replay /dev/pmem0 /srv/data --accept=moved --salvage /var/tmp/saved",
 ))]
@@ -143,23 +143,25 @@ pub struct Replay {
     pub pool: PathBuf,
     /// The tree that was mounted
     pub tree: PathBuf,
-    /// The log that holds what the tree does not have
+    /// The log that holds changes which the tree lacks
     #[arg(long, value_name = "NAME", default_value_t = MountOptions::default().log)]
     pub log: String,
-    /// Only report what would be done: nothing is changed
+    /// Only report, and change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Go on although something speaks against it, by its kind: moved (the tree is at another
-    /// path), older-tree (it is an older copy, and what came in between is lost), no-group
-    /// (.forebay-group is gone or no proof), unmarked (the tree lacks the log's mark), under-way
-    /// (leave out the last change, which the tree refuses), lost-entries (leave out what depends
-    /// on entries that are lost), sealed (leave as it is what the tree refuses to change, as for
-    /// chattr +i, where no seal shows); by commas. Without a kind: moved, by which nothing is lost.
-    /// What is accepted is told in the report
+    /// Replay despite these dangers, separated by commas; the report names what was accepted:
+    ///   - moved: the tree is at another path; nothing is lost (the default without KINDS)
+    ///   - older-tree: the tree is an older copy; changes made after the copy are lost
+    ///   - no-group: .forebay-group is missing or proves nothing; this may be an older copy
+    ///   - unmarked: the tree lacks the log's mark; the replay may undo later changes
+    ///   - under-way: leave out the last change, which the tree refuses
+    ///   - lost-entries: leave out changes that depend on lost entries of the log
+    ///   - sealed: leave out changes that the tree forbids (chattr +i on an NFS server)
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "moved", default_value_t, hide_default_value = true)]
     pub accept: Accept,
-    /// Directory for the data that the log has of missing files; default: .forebay-found in the
-    /// tree
+    /// Directory for data in the log whose file is missing from the tree; default: .forebay-found
+    /// in the tree
     #[arg(long, value_name = "DIR")]
     pub salvage: Option<PathBuf>,
     #[command(flatten)]
@@ -168,19 +170,20 @@ pub struct Replay {
     pub json: Json,
 }
 
-/// While a tree is mounted, and after a crash until it is replayed, it bears a mark.  The mark
-/// names the log and the pool that may hold changes that the tree lacks; no other pool or log
-/// may be used with the tree.  The mark is removed when the tree has everything.  This command
-/// removes it by order, for a pool that is gone: changes that only its log holds are lost then.
+/// A tree has a mark while it is mounted, and after a crash until its log is replayed.  The mark
+/// names the pool and the log that may hold changes which the tree lacks.  Until it is removed, no
+/// other pool or log can be used with the tree.  Forebay removes the mark when the tree has
+/// everything.  If the pool is lost, this command removes the mark; changes that only the log holds
+/// are then lost.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay unmark /srv/data                    only tells what the mark says; 12: there is one",
+    "forebay unmark /srv/data                    shows the mark; exit code 12: there is one",
     "forebay unmark /srv/data --accept-loss      acknowledged changes that the tree lacks are lost",
 ))]
 pub struct Unmark {
     /// A tree that is not mounted
     pub tree: PathBuf,
-    /// Give up what was acknowledged and is in the log alone
+    /// Remove the mark, and give up acknowledged changes that only the log holds
     #[arg(long)]
     pub accept_loss: bool,
     #[command(flatten)]

@@ -7,35 +7,35 @@ use clap::{Args, Subcommand};
 
 use super::Json;
 
-/// A pool that may hold what an origin lacks has marked it.
+/// While a pool may hold writes that an origin lacks, the origin has a mark of that pool.
 #[derive(Debug, Subcommand)]
 pub enum Origin {
-    /// Show, without the pool, whether it is complete, or what may be missing
+    /// Show, without the pool, whether an origin is complete, or what may be missing
     ///
-    /// Exit code 0: it bears no mark, and is complete as far as marks tell; 14: it may lack
-    /// writes; 5: its mark cannot be read, and it may lack writes.
+    /// Exit codes: 0, the origin has no mark, so it is complete as far as marks show; 14, the
+    /// origin may lack writes; 5, its mark is unreadable, so it may lack writes.
     Status(OriginStatus),
-    /// Give up data that a lost pool held of it, and remove the mark
+    /// Give up the data of an origin that only a lost pool held, and remove the mark
     ///
-    /// The origin stays as it is: acknowledged data that is only in that pool is lost, and file
-    /// systems and databases on the origin are as after a disk that lost writes.  If the pool
-    /// reappears, it is not attached to the origin any more.
+    /// The origin stays as it is.  Acknowledged data that only the pool holds is lost: file systems
+    /// and databases on the origin are in the state of a disk that lost writes.  If the pool
+    /// reappears, Forebay refuses to attach it to the origin.
     AcceptLoss(AcceptLoss),
-    /// Accept the marks of a number that this host had before its product UUID changed
+    /// Accept all marks that this host set before its product UUID changed
     ///
-    /// A virtual machine that is moved or restored, and a machine with another mainboard, may get
-    /// another product UUID.  It looks like a clone then, gets a number of its own, and is refused at
-    /// the marks of the old one.  This accepts all of these at once.  Never do it on a clone of a
-    /// machine that goes on: both would use the same origins.
+    /// A virtual machine that was moved or restored may get a new product UUID.  So may a machine
+    /// with a new mainboard.  To Forebay it looks like a clone: it gets a new host number, and its
+    /// old marks refuse it.  This command accepts all marks of the old number.  Never use it on a
+    /// clone while the original machine is in use: both would write to the same origins.
     AcceptHost(AcceptHost),
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay origin accept-host 0123456789abcdef0123456789abcdef     the number is in the refusal",
+    "forebay origin accept-host 0123456789abcdef0123456789abcdef     the refusal names the number",
 ))]
 pub struct AcceptHost {
-    /// The number of the host that the marks name
+    /// The old host number, which the marks name
     #[arg(value_name = "HOST")]
     pub host: String,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct AcceptHost {
 /// The directory of marks that are files: of devices and exports.
 #[derive(Args, Clone, Debug, Default)]
 pub struct State {
-    /// Marks of origins that cannot bear their own are in this directory; default:
+    /// Directory for the marks of origins that cannot store a mark themselves; default:
     /// $FOREBAY_STATE_DIR, or /var/lib/forebay for root
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
@@ -69,11 +69,11 @@ pub struct OriginStatus {
 
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay origin status /dev/sdb            first: what may be missing?",
+    "forebay origin status /dev/sdb            first: shows what may be missing",
     "forebay origin accept-loss /dev/sdb       acknowledged writes are lost",
 ))]
 pub struct AcceptLoss {
-    /// A block device, file or URI, which nobody uses
+    /// A block device, file or URI, as for forebay volume add; nobody may use it
     pub place: PathBuf,
     #[command(flatten)]
     pub state: State,

@@ -29,13 +29,12 @@ const WRITERS: [&str; 11] = [
     "idle",
 ];
 
-/// A volume that cannot be attached is left out, and named; the others are served.  The server
-/// first writes pages that a crash left in maps to their files, and names those that stay.
+/// If a volume cannot be attached, the server names it and serves the others.  Pages that a crash
+/// left in maps are first written to their files; the server names the files whose pages stay.
 ///
-/// It sends a service manager READY=1 and STOPPING=1 (sd_notify); the unit
-/// forebay-serve@.service is made for it (systemctl start forebay-serve@dev-pmem0).  SIGINT or
-/// SIGTERM ends it in order, and a second one at once (exit code 19); SIGHUP does not, and there is
-/// nothing to reload.
+/// SIGINT or SIGTERM ends the server in order; a second one ends it at once, with exit code 19.
+/// SIGHUP has no effect.  The server reports READY=1 and STOPPING=1 to a service manager
+/// (sd_notify); the unit forebay-serve@.service uses that.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("when_full", |a| a.default_value(WhenFull::default().to_string())))]
 #[command(mut_arg("mode", |a| a.default_value(Mode::default().to_string())))]
@@ -44,36 +43,37 @@ const WRITERS: [&str; 11] = [
 #[command(after_help = after!(
     "forebay serve /dev/pmem0",
     "forebay serve /dev/shm/pool --socket /run/user/1000/fb/nbd.sock",
-    "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has moved",
-    "forebay serve /dev/pmem0 --cleaner                   until nothing is cached",
-    "forebay serve /dev/pmem0 --mount /srv/data           a tree next to the volumes",
-    "forebay serve /dev/pmem0 --json > ready &           URIs, processes, as JSON",
+    "forebay serve /dev/pmem0 --origin data=/dev/sdc      the disk has a new name",
+    "forebay serve /dev/pmem0 --cleaner                   empties the pool while it serves",
+    "forebay serve /dev/pmem0 --mount /srv/data           mounts a tree, too",
+    "forebay serve /dev/pmem0 --json > ready &            prints the URIs as JSON",
+    "systemctl start forebay-serve@dev-pmem0              the same as a service",
 ))]
 pub struct Serve {
     /// The pool
     pub pool: PathBuf,
-    /// Unix socket; its directory must be its owner's alone (mode 0700).  Default: one of
-    /// the pool's UUID, in $FOREBAY_RUNTIME_DIR, or /run/forebay for root
+    /// Unix socket for NBD; its directory must have mode 0700.  Default: a socket named for the
+    /// pool's UUID, in $FOREBAY_RUNTIME_DIR, or in /run/forebay for root
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Request threads of each connection
+    /// Number of request threads for each connection, 1 to 256
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub threads: u32,
     #[command(flatten)]
     pub attach: Attach,
     #[command(flatten)]
     pub past: Past,
-    /// Empty the pool: --mode cleaner
+    /// Empty the pool while it serves; the same as --mode cleaner
     #[arg(long, conflicts_with_all = ["mode", "write_through"], help_heading = "Past the cache")]
     pub cleaner: bool,
-    /// Keep nothing but on the origins: --mode write-through
+    /// Acknowledge a write when its origin has it; the same as --mode write-through
     #[arg(long, conflicts_with = "mode", help_heading = "Past the cache")]
     pub write_through: bool,
-    /// Open the pool read-only and serve it so
+    /// Open the pool read-only, and serve its volumes read-only
     #[arg(long, conflicts_with_all = WRITERS)]
     pub read_only: bool,
-    /// A tree to mount, over itself or elsewhere, as forebay mount does; the log of a
-    /// second one is mount-2, and so on
+    /// A tree to mount, over itself or at MOUNTPOINT, as forebay mount does.  The first tree uses
+    /// the log mount, the second mount-2, and so on
     #[arg(long, value_name = "TREE[=MOUNTPOINT]", help_heading = "Mounts")]
     pub mount: Vec<String>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub struct Serve {
     /// Print the readiness message as one line of JSON
     #[command(flatten)]
     pub json: Json,
-    /// Make an empty file at PATH when connections are accepted
+    /// Make an empty file at PATH when the server accepts connections
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 }
@@ -91,34 +91,36 @@ pub struct Serve {
 /// How volumes are attached to their origins.
 #[derive(Args, Clone, Debug)]
 pub struct Attach {
-    /// The present place of a volume's origin, if it moved: a path or a URI
+    /// Present place of the origin of volume NAME, if it has moved: a path or a URI
     #[arg(long, value_name = "NAME=PATH", value_parser = units::parse_name_path)]
     pub origin: Vec<(String, PathBuf)>,
-    /// Attach though an origin is not the recorded one, or has grown; onto
-    /// other data, what is cached would destroy that
+    /// Attach even if an origin is not the recorded one, or has grown.  Cached data overwrites what
+    /// this origin holds
     #[arg(long)]
     pub accept_changed_origin: bool,
-    /// Take an origin that the system knows by its name alone, and record that
-    /// the name is enough
+    /// Accept an origin that the system knows only by its name, and record that the name is enough
     #[arg(long)]
     pub origin_by_name: bool,
-    /// Attach though the mark of an origin is missing, cannot be read, or was set on
-    /// another host; if another pool has had the origin since, what is cached would
-    /// destroy what that wrote
+    /// Attach even if the mark of an origin is missing, is unreadable, or was set on another host.
+    /// If another pool has used the origin since, cached data overwrites what that pool wrote
     #[arg(long)]
     pub accept_mark: bool,
     #[command(flatten)]
     pub state: State,
-    /// How to treat entries that recovery found lost: fail, the volume is not attached;
-    /// isolate, blocks that can be named answer with an I/O error; accept, blocks that cannot
-    /// be named may show older data
+    /// What to do if recovery finds entries lost:
+    ///   - fail: do not attach the volume
+    ///   - isolate: lost blocks return an I/O error; do not attach if some are unknown
+    ///   - accept: as isolate, but unknown lost blocks may show older data
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub holes: Holes,
-    /// How requests behave while an origin on the network is away: error, they fail after
-    /// --away-limit; wait, they wait as long as it takes
+    /// What requests do while an origin on the network is unreachable:
+    ///   - error: they fail after --away-limit
+    ///   - wait: they wait until it is reachable
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "POLICY", default_value_t)]
     pub when_away: WhenAway,
-    /// Time after which they fail
+    /// With --when-away error: how long a request waits for an unreachable origin before it fails
     #[arg(long, value_name = "TIME", value_parser = units::parse_time, default_value = "30s")]
     pub away_limit: Duration,
 }
@@ -126,22 +128,28 @@ pub struct Attach {
 /// Requests that bypass the cache.
 #[derive(Args, Clone, Debug)]
 pub struct Past {
-    /// Writes of so many bytes and more go straight to the origin, as far as
-    /// their blocks are not cached; 0: none.  They are durable after a flush
+    /// Send writes of at least this size straight to the origin, except for blocks that are cached;
+    /// 0: cache all writes.  A write to the origin is durable after a flush
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, help_heading = "Past the cache")]
     pub bypass_limit: Option<u64>,
-    /// How a write behaves when the pool is full: wait, or bypass
+    /// What a write does when the pool is full:
+    ///   - wait: it waits for space
+    ///   - bypass: it goes to the origin, and is durable after a flush
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "POLICY", help_heading = "Past the cache")]
     pub when_full: Option<WhenFull>,
-    /// How a volume uses the pool: write-back, a write is acknowledged when the pool has it;
-    /// write-through, when its flushed origin has it; cleaner, all cached data goes to the
-    /// origin, and new writes bypass the cache and are durable after a flush
+    /// How a volume uses the pool:
+    ///   - write-back: a write is acknowledged when the pool has it
+    ///   - write-through: a write is acknowledged when its flushed origin has it
+    ///   - cleaner: cached data goes to the origin; so do new writes, durable after a flush
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "MODE", help_heading = "Past the cache")]
     pub mode: Option<Mode>,
-    /// When a write is durable that its client does not ask to be (FUA), if the pool is on a disk:
-    /// always, when it is acknowledged; flush, after the client's next flush, as on a disk with a
-    /// volatile cache; auto, flush where a durable write takes the disk 200 us or more.  In a pool in
-    /// memory it is when it is acknowledged
+    /// When a write without FUA is durable, if the pool is on a disk (in memory it always is):
+    ///   - always: when it is acknowledged
+    ///   - flush: after the client's next flush, as on a disk with a volatile cache
+    ///   - auto: flush if a durable write takes the disk 200 us or more, otherwise always
+    #[arg(verbatim_doc_comment)]
     #[arg(long, value_name = "WHEN", help_heading = "Pool on a disk")]
     pub durable: Option<WriteDurable>,
 }
@@ -167,24 +175,24 @@ impl Serve {
     }
 }
 
-/// Without options: shows those in effect, of the pool and of each volume.
+/// Without options, the command shows the options in effect, for the pool and for each volume.
 ///
-/// Settings apply until the pool is served again: a pool stores no options, and those of
-/// forebay serve count.  A pool that nobody serves has no options to change; for the devices of
-/// the kernel module see docs/manual/kernel.md.
+/// A change applies until the server ends: a pool stores no options, and the next server uses
+/// those of its command line.  If nobody serves the pool, there are no options to change.  For the
+/// devices of the kernel module, see docs/manual/kernel.md.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
-    "forebay set /dev/pmem0                                shows them",
+    "forebay set /dev/pmem0                               shows the options",
     "forebay set /dev/pmem0 --high-watermark 80 --low-watermark 40 --max-age 30s",
     "forebay set /dev/pmem0 --max-age none --verify first",
-    "forebay set /dev/pmem0 --bypass-limit 1M             writes of 1 MiB and more, of all volumes",
+    "forebay set /dev/pmem0 --bypass-limit 1M             large writes of all volumes go to the origin",
     "forebay set /dev/pmem0 --volume db --mode write-through",
     "forebay set /dev/pmem0 --json | jq .options",
 ))]
 pub struct Set {
-    /// The pool
+    /// The pool; to change an option, it must be served
     pub pool: PathBuf,
-    /// Only this volume
+    /// Change or show only this volume
     #[arg(long, value_name = "NAME")]
     pub volume: Option<String>,
     #[command(flatten)]
@@ -198,22 +206,23 @@ pub struct Set {
 /// The options of [`Tuning`] that can change while the pool is open.
 #[derive(Args, Clone, Debug)]
 pub struct SetOptions {
-    /// Checksum new data
+    /// Store a checksum with new data
     #[arg(long, value_name = "BOOL", help_heading = "Pool")]
     pub checksums: Option<bool>,
-    /// Verify checksums of reads: always, first or never
+    /// When a read of cached data verifies its checksum: always, first (only the first read) or
+    /// never
     #[arg(long, value_name = "WHEN", help_heading = "Pool")]
     pub verify: Option<Verify>,
-    /// Start writing to the origin when so much of the pool is in use
+    /// Start to write back when this much of the pool is in use, 1 to 100
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Pool")]
     pub high_watermark: Option<u32>,
-    /// Stop there
+    /// Stop writing back when only this much is in use, 1 to 99
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99), help_heading = "Pool")]
     pub low_watermark: Option<u32>,
-    /// Write to the origin what is older: 500ms, 30s, 5m, or none
+    /// Write back data that is older than this, such as 500ms, 30s or 5m; none: no limit
     #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Pool")]
     pub max_age: Option<Duration>,
-    /// Write a volume to its origin when nothing wrote to it for so long, or none
+    /// Write back a volume when it has had no write for this long, such as 30s; none: never
     #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Pool")]
     pub idle: Option<Duration>,
 }
@@ -268,24 +277,25 @@ impl Attach {
 #[derive(Args, Clone, Debug)]
 pub struct Tuning {
     #[arg(long, value_name = "N|auto", value_parser = units::parse_slots, help_heading = "Tuning")]
-    #[arg(help = format!("Commit slots: how many writers the media serves at once, 1 to {}, or auto: what suits media, CPUs and the pool's size [default: auto]", defaults::SLOTS_MAX))]
+    #[arg(help = format!("Number of commit slots, which limits the concurrent writers, 1 to {}, or auto: chosen by media, CPUs and pool size [default: auto]", defaults::SLOTS_MAX))]
     pub slots: Option<u32>,
-    /// Checksum new data
+    /// Store a checksum with new data
     #[arg(long, value_name = "BOOL", default_value_t = PoolOptions::default().checksums, action = clap::ArgAction::Set, help_heading = "Tuning")]
     pub checksums: bool,
     #[arg(long, value_name = "WHEN", help_heading = "Tuning")]
-    #[arg(help = format!("Verify checksums of reads: always, first or never [default: {}]", Verify::default()))]
+    #[arg(help = format!("When a read of cached data verifies its checksum: always, first (only the first read) or never [default: {}]", Verify::default()))]
     pub verify: Option<Verify>,
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100), help_heading = "Tuning")]
-    #[arg(help = format!("Start writing to the origin when so much of the pool is in use [default: {}]", defaults::HIGH_WATERMARK_PERCENT))]
+    #[arg(help = format!("Start to write back when this much of the pool is in use [default: {}]", defaults::HIGH_WATERMARK_PERCENT))]
     pub high_watermark: Option<u32>,
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99), help_heading = "Tuning")]
-    #[arg(help = format!("Stop there [default: {} less]", defaults::WATERMARK_GAP_PERCENT))]
+    #[arg(help = format!("Stop writing back when only this much is in use [default: {} less]", defaults::WATERMARK_GAP_PERCENT))]
     pub low_watermark: Option<u32>,
-    /// Write to the origin what is older: 500ms, 30s, 5m, or none [default: none]
+    /// Write back data that is older than this, such as 500ms, 30s or 5m; none: no limit
+    /// [default: none]
     #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Tuning")]
     pub max_age: Option<Duration>,
-    /// Write a volume to its origin when nothing wrote to it for so long, or none
+    /// Write back a volume when it has had no write for this long, such as 30s; none: never
     /// [default: none]
     #[arg(long, value_name = "TIME|none", value_parser = time_or_none, help_heading = "Tuning")]
     pub idle: Option<Duration>,

@@ -61,7 +61,7 @@ pub struct OriginWrites {
 }
 
 impl OriginWrites {
-    /// Since it was attached.
+    /// Counts the writes of a volume since it was attached.
     pub fn of(volume: &Volume) -> forebay::Result<Self> {
         let info = volume.info()?;
         Ok(OriginWrites {

@@ -3,7 +3,7 @@
 
 pub type Histogram = hdrhistogram::Histogram<u64>;
 
-/// For anything up to a minute, two digits of it.
+/// Makes a histogram of times up to a minute, with a precision of two digits.
 pub fn new() -> Histogram {
     let mut h = Histogram::new_with_bounds(1, 60_000_000_000, 2).expect("the bounds are in order");
     h.auto(true);

@@ -108,7 +108,7 @@ struct Results<'a> {
     ratios: Vec<f64>,
     safety: &'a Safety,
     disk: &'a Disk,
-    /// Not shown without root, FUSE and sqlite3.
+    /// None without root, FUSE or sqlite3.
     mount: Option<&'a Mounted>,
     seconds: f64,
 }
@@ -226,7 +226,7 @@ impl Stage {
         Ok(made.media)
     }
 
-    /// Written in full, so that no later write has to allocate blocks.
+    /// Makes an origin file and writes all of it, so that no later write has to allocate blocks.
     fn make_origin(&self, path: &Path, bytes: u64) -> anyhow::Result<()> {
         let zeroes = vec![0; 4 * MIB as usize];
         let bar = self.bar(bytes, "  making the origin files {bar:30} {bytes}/{total_bytes}");

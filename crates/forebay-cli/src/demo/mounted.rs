@@ -14,11 +14,11 @@ use serde::Serialize;
 use super::Stage;
 use crate::mount_bed::MountBed;
 
-/// How SQLite keeps its journal, and what that asks of a file system for each commit.
+/// SQLite's modes of a journal, each with its demands on a file system for a commit.
 const JOURNALS: [(&str, &str); 2] =
     [("wal", "a write and a sync"), ("delete", "a file created and removed, several syncs")];
 
-/// SQLite, synchronous=FULL, one row a commit.
+/// Rates of SQLite with synchronous=FULL and one row a commit.
 #[derive(Debug, Serialize)]
 pub struct Commits {
     pub journal: &'static str,
@@ -26,10 +26,10 @@ pub struct Commits {
     pub mount_per_s: f64,
 }
 
-/// Databases that are written to at once, in the last of what is measured on a disk.
+/// The number of databases that are written to concurrently, in the last measurement on a disk.
 const AT_ONCE: usize = 8;
 
-/// With the pool in a file of the disk that the directory is on.
+/// Rates with the pool in a file of the disk that the directory is on.
 #[derive(Debug, Serialize)]
 pub struct OnDisk {
     pub rates: Vec<Commits>,
@@ -41,11 +41,11 @@ pub struct OnDisk {
 #[derive(Debug, Serialize)]
 pub struct Mounted {
     pub rates: Vec<Commits>,
-    /// The same with a pool on the disk, measured if the media is not durable.
+    /// Rates of the same programs with a pool on the disk, measured if the media is not durable.
     pub on_disk: Option<OnDisk>,
-    /// Why that cannot be shown.
+    /// The reason why that cannot be shown.
     pub on_disk_lacks: Option<String>,
-    /// Acknowledged in the mount before SQLite and the server were killed.
+    /// Commits that were acknowledged in the mount before SQLite and the server were killed.
     pub commits: u64,
     /// Acknowledged commits that are missing after the next mount.
     pub lost: u64,
@@ -96,12 +96,12 @@ impl OnDisk {
     }
 }
 
-/// Rows that SQLite's program is asked for before the first of them is told: it must not
-/// sleep between two, or what is measured is how a pipe wakes it.
+/// The number of rows that are requested before the first of them is reported.  SQLite must not
+/// sleep between two rows, or the measurement would be of the wake-ups through a pipe.
 const AHEAD: u64 = 32;
 
-/// A database that is written to by SQLite's own program: each row is told when its
-/// commit has returned.
+/// A database that SQLite's own program writes to.  The program reports each row when its commit
+/// has returned.
 struct Sqlite {
     program: Child,
     told: BufReader<std::process::ChildStdout>,
@@ -113,7 +113,7 @@ impl Sqlite {
     fn open(directory: &Path, journal: &str) -> anyhow::Result<Sqlite> {
         let mut program = Command::new("sqlite3");
         program.args(["-batch", "-bail"]).arg(directory.join(format!("{journal}.db")));
-        // It complains when the server is killed.
+        // SQLite prints errors when the server is killed.
         let program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut program = program.spawn()?;
         let told = BufReader::new(program.stdout.take().context("sqlite3's output")?);
@@ -159,7 +159,7 @@ impl Sqlite {
         Ok(())
     }
 
-    /// Commits a second.
+    /// Measures commits a second.
     fn measure(&mut self, stage: &Stage, time: Duration) -> anyhow::Result<f64> {
         let (start, before) = (Instant::now(), self.rows);
         while start.elapsed() < time {
@@ -177,7 +177,7 @@ impl Drop for Sqlite {
     }
 }
 
-/// Why this part cannot be shown here, if it cannot.
+/// Returns the reason why this part cannot be shown here, if there is one.
 fn lacking() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("it is shown as root");
@@ -189,7 +189,7 @@ fn lacking() -> Option<&'static str> {
     (!found.is_ok_and(|s| s.success())).then_some("sqlite3 is not installed")
 }
 
-/// Commits a second of some databases that are written to at once.
+/// Measures commits a second of several databases that are written to concurrently.
 fn together(stage: &Stage, directory: &Path, time: Duration) -> anyhow::Result<f64> {
     let one = |n: usize| {
         let own = directory.join(format!("together-{n}"));
@@ -206,12 +206,12 @@ fn together(stage: &Stage, directory: &Path, time: Duration) -> anyhow::Result<f
     })
 }
 
-/// With a pool on the disk of the directory.
+/// Measures with a pool on the disk of the directory.
 fn on_disk(stage: &Stage, time: Duration) -> anyhow::Result<Result<OnDisk, String>> {
     let (dir, pool) = (stage.path("mount-disk"), stage.path("mount.pool"));
     let mut bed = match MountBed::new(dir, pool, stage.sizes.mount, MediumChoice::Ssd) {
         Ok(bed) => bed,
-        // The directory's file system is none that can keep the promise.
+        // The directory's file system cannot keep the promise.
         Err(why) => return Ok(Err(format!("{why:#}"))),
     };
     let mut rates = Vec::new();
@@ -228,7 +228,7 @@ fn on_disk(stage: &Stage, time: Duration) -> anyhow::Result<Result<OnDisk, Strin
     Ok(Ok(OnDisk { rates, databases: AT_ONCE, together_plain_per_s, together_mount_per_s }))
 }
 
-/// `Err` in words where it cannot be shown here.
+/// Runs this part.  `Err`: it cannot be shown here, for the stated reason.
 pub fn run(stage: &Stage, media_is_durable: bool) -> anyhow::Result<Result<Mounted, String>> {
     if let Some(why) = lacking() {
         return Ok(Err(why.into()));
@@ -241,7 +241,7 @@ pub fn run(stage: &Stage, media_is_durable: bool) -> anyhow::Result<Result<Mount
         let plain_per_s = Sqlite::open(&bed.plain(), journal)?.measure(stage, time)?;
         rates.push(Commits { journal, plain_per_s, mount_per_s: 0.0 });
     }
-    // A /dev/fuse that is there need not be one that may be used, as in a container.
+    // /dev/fuse may exist and not be usable, as in a container.
     if let Err(why) = bed.mount(&[]) {
         return Ok(Err(format!("{why:#}")));
     }

@@ -26,7 +26,7 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(0x7d, 0x5b, 0xa6),
 ];
 
-/// "0", "90 %", "99 %", and so on.
+/// The name of a share of writes: "0", "90 %", "99 %", and so on.
 fn share_name(nines: &f64) -> String {
     match *nines {
         n if n < 0.5 => "0".into(),
@@ -34,7 +34,7 @@ fn share_name(nines: &f64) -> String {
     }
 }
 
-/// Only as far as there are writes to show it.
+/// The curve ends where there are too few writes to show more.
 fn curve(h: &Histogram) -> Vec<(f64, u64)> {
     let last = (h.len().max(2) as f64).log10().min(NINES_MAX);
     let nines = (0..=STEPS).map(|step| last * f64::from(step) / f64::from(STEPS));

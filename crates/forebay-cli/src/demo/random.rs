@@ -2,7 +2,7 @@
 //! Numbers that a seed determines (splitmix64), so that writer and verifier
 //! agree on what was written without talking.
 
-/// One number for these two.
+/// Makes one number of two.
 pub fn mix(a: u64, b: u64) -> u64 {
     let mut z =
         a.wrapping_add(b.wrapping_mul(0xd134_2543_de82_ef95)).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -11,7 +11,7 @@ pub fn mix(a: u64, b: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// One after the other.
+/// A sequence of numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -24,7 +24,7 @@ impl Random {
         mix(self.0, 0)
     }
 
-    /// From 0 up to, not including, n.
+    /// Returns a number from 0 up to, not including, n.
     pub fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }

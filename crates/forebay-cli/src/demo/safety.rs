@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Part two of the demo: a process that writes is killed again and again, and
-//! after each recovery every sector of its volume is compared with the log.
+//! Part two of the demo.  A process that writes is killed again and again.  After each recovery
+//! every sector of its volume is compared with the log.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -49,7 +49,7 @@ pub struct Expected {
 pub struct Loss {
     pub sector: u64,
     pub expected: u64,
-    /// None: not whole, or it could not be read.
+    /// None: the sector is not whole, or could not be read.
     pub found: Option<u64>,
 }
 
@@ -95,8 +95,8 @@ impl Expected {
         &mut self.versions[op.first as usize..][..op.count as usize]
     }
 
-    /// Compares what is there with what must be; from then on, what is there
-    /// of the undecided writes must stay.
+    /// Compares the content with the expected one.  From then on, the content of undecided writes
+    /// must stay.
     pub fn compare(&mut self, first: u64, found: &[Option<u64>]) -> Vec<Loss> {
         let mut losses = Vec::new();
         for (sector, &found) in (first..).zip(found) {
@@ -135,7 +135,7 @@ fn number_at(entry: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.try_into().ok()?))
 }
 
-/// Distinct acknowledged writes among the losses.
+/// The number of distinct acknowledged writes among the losses.
 pub fn writes_lost(losses: &[Loss]) -> u64 {
     let mut versions: Vec<_> = losses.iter().map(|l| (l.expected, l.sector / 8)).collect();
     versions.sort_unstable();
@@ -154,7 +154,7 @@ pub fn run(stage: &Stage) -> anyhow::Result<(Safety, Expected)> {
         let while_writing = Duration::from_millis(20 + random.below(380));
         log.kill_a_writer(stage, &mut expected, Moment::AfterFirstWrite(while_writing))?;
         safety.kills += 1;
-        // Every other time, the recovery from it is killed as well.
+        // One recovery in two, on average, is killed as well.
         if safety.kills < stage.kills && random.below(2) == 0 {
             let while_opening = Duration::from_micros(random.below(30_000));
             log.kill_a_writer(stage, &mut expected, Moment::AfterStart(while_opening))?;
@@ -174,7 +174,7 @@ pub fn run(stage: &Stage) -> anyhow::Result<(Safety, Expected)> {
     Ok((safety, expected))
 }
 
-/// When the writer is killed.
+/// The moment at which the writer is killed.
 #[derive(Clone, Copy)]
 enum Moment {
     AfterFirstWrite(Duration),
@@ -237,7 +237,7 @@ impl Log {
     }
 }
 
-/// The process; killed when dropped.
+/// The process that writes; it is killed when dropped.
 struct Writer(Child);
 
 impl Writer {
@@ -299,7 +299,7 @@ fn verify(stage: &Stage, expected: &mut Expected, safety: &mut Safety) -> anyhow
     Ok(pool.close()?)
 }
 
-/// Reads in pieces of 64 KiB; a piece that fails is read again by sector.
+/// Reads in pieces of 64 KiB.  If a piece fails, its sectors are read one by one.
 pub fn compare_all(expected: &mut Expected, read: impl Fn(&mut [u8], u64) -> bool) -> Vec<Loss> {
     const PIECE: usize = 64 << 10;
     let mut losses = Vec::new();

@@ -26,7 +26,7 @@ pub const BLOCK: usize = 4096;
 pub struct Page(pub [u8; BLOCK]);
 
 impl Page {
-    /// A page with the same words each time; only the stamp of each sector differs.
+    /// Makes a page with the same words each time; only the stamp of each sector differs.
     pub fn new() -> Box<Page> {
         let mut page = Box::new(Page([0; BLOCK]));
         let mut random = Random::new(1);
@@ -36,7 +36,7 @@ impl Page {
         page
     }
 
-    /// Says in each sector which block it is, and of which write.
+    /// Stamps each sector with its block and the number of the write.
     pub fn stamp(&mut self, block: u64, version: u64) {
         for sector in self.0.chunks_exact_mut(512) {
             sector[..8].copy_from_slice(&block.to_le_bytes());
@@ -45,9 +45,9 @@ impl Page {
     }
 }
 
-/// Something that takes synchronous writes.
+/// A target of synchronous writes.
 pub trait Target: Sync {
-    /// Durable when it returns.
+    /// Writes a page, durably.
     fn write(&self, page: &Page, block: u64) -> anyhow::Result<()>;
 }
 
@@ -94,7 +94,7 @@ pub struct Measured {
     pub name: String,
     pub threads: usize,
     pub through_forebay: bool,
-    /// Blocks that were written at random.
+    /// Blocks that are written at random.
     pub blocks: u64,
     pub seconds: f64,
     pub histogram: Histogram,
@@ -134,12 +134,12 @@ impl Measured {
     }
 }
 
-/// A counter on lines of its own: sharing one would slow the writers.
+/// A counter on cache lines of its own: shared lines would slow the writers.
 #[repr(align(128))]
 #[derive(Default)]
 struct Counter(AtomicU64);
 
-/// How a measurement is made.
+/// The parameters of a measurement.
 pub struct Run<'a> {
     pub name: &'a str,
     pub threads: usize,
@@ -149,7 +149,7 @@ pub struct Run<'a> {
     pub time: Duration,
 }
 
-/// The last version of each block, as the writers know it.
+/// The last version of each block that the writers have written.
 pub struct Versions(Vec<AtomicU64>);
 
 impl Versions {
@@ -182,7 +182,7 @@ pub fn measure(
                 let seed = mix(stage.seed, thread as u64);
                 scope.spawn(move || {
                     let written = write(run, target, versions, thread, seed, &done.0, stop);
-                    // One that fails ends the others.
+                    // A thread that fails ends the others.
                     stop.fetch_or(written.is_err(), Ordering::Relaxed);
                     written
                 })
@@ -220,7 +220,7 @@ pub fn measure(
     })
 }
 
-/// One thread: each has its own blocks, so that it knows what they hold.
+/// Runs one thread.  Each thread has its own blocks, so it knows their content.
 fn write(
     run: &Run,
     target: &impl Target,

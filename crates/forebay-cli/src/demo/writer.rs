@@ -2,10 +2,10 @@
 //! The process that the demo kills: threads that write, and note each
 //! acknowledged write in a log outside the pool.
 //!
-//! A seed determines every write of every thread, so the log needs to say only how far each
-//! thread came: 16 bytes, thread and number, appended in one system call after the write was
-//! acknowledged.  Every write in the log was acknowledged; of the others, only each thread's
-//! next write can have happened.
+//! A seed determines every write of every thread.  So the log only needs to say how far each thread
+//! came: 16 bytes, thread and number.  One system call appends them after the write was
+//! acknowledged.  Every write in the log was acknowledged.  Of the other writes, only the next one
+//! of each thread can have happened.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ use crate::args;
 pub const THREADS: usize = 2;
 pub const LOG_ENTRY: usize = 16;
 
-/// One write of a thread: it covers these sectors.
+/// One write of a thread, by its sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
     pub first: u64,
@@ -30,8 +30,8 @@ pub struct Op {
 }
 
 impl Op {
-    /// Write `number` of a thread, which has its own part of the volume.
-    /// Mostly whole blocks; also parts of one, and runs of several.
+    /// Determines write `number` of a thread, which has its own part of the volume.  Most writes
+    /// are whole blocks; some are parts of one, or runs of several.
     pub fn of(seed: u64, thread: usize, number: u64, sectors: u64) -> Op {
         let mut random = Random::new(mix(mix(seed, thread as u64), number));
         let part = sectors / THREADS as u64 / 8 * 8;
@@ -78,7 +78,7 @@ pub fn run(a: &args::DemoWriter) -> anyhow::Result<u8> {
     })
 }
 
-/// Until the process is killed, or something fails.
+/// Writes until the process is killed or a write fails.
 fn write_on(
     volume: &Volume,
     mut log: &File,

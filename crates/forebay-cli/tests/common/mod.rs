@@ -2,6 +2,7 @@
 //! A directory to try the command in, gone when dropped.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod maps;
 pub mod nbd;
 
 use std::fs;
@@ -26,12 +27,12 @@ pub struct Output {
 pub const APART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apart");
 
 impl Bench {
-    /// In memory where there is such a file system: the tests are then fast.
+    /// Uses a file system in memory if there is one, which makes the tests fast.
     pub fn new() -> Bench {
         Bench::in_directory(&forebay_test::memory())
     }
 
-    /// On a file system that is no memory, as far as one can tell.
+    /// Uses a file system that is not in memory, as far as that can be seen.
     pub fn on_disk() -> Bench {
         Bench::in_directory(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
@@ -56,7 +57,7 @@ impl Bench {
         fs::write(self.path(name), bytes).unwrap();
     }
 
-    /// In place: the origin's identity may be its inode.
+    /// Edits a file in place, because the identity of an origin may be its inode.
     pub fn edit(&self, name: &str, edit: impl FnOnce(&mut [u8])) {
         let mut bytes = fs::read(self.path(name)).unwrap();
         edit(&mut bytes);
@@ -90,12 +91,12 @@ impl Bench {
         out
     }
 
-    /// A pool of seven chunks.
+    /// Makes a pool of seven chunks.
     pub fn make_pool(&self) {
         self.run_ok(&["create", "pool", "--size", "16M"]);
     }
 
-    /// The pool, and a volume v of 1 MiB on the file origin.
+    /// Makes a pool, and a volume v of 1 MiB on the file origin.
     pub fn make_volume(&self) {
         self.make_pool();
         self.write("origin", &[0; 1 << 20]);
@@ -123,8 +124,9 @@ impl Drop for Bench {
     }
 }
 
-/// The command, after others of the shell, as a user whom a limit on threads holds.  None
-/// holds root: it becomes one whom nobody is, and who runs what is open, wherever it lies.
+/// Runs a command, after other shell commands, as a user to whom a limit on threads applies.  No
+/// such limit applies to root, so root becomes an unused user.  The program runs from an open
+/// descriptor, because that user may not reach its path.
 pub fn as_a_user(b: &Bench, before: &str, words: &[&str]) -> Command {
     let command = b.command(words);
     let mut limited = Command::new("bash");
@@ -137,8 +139,8 @@ pub fn as_a_user(b: &Bench, before: &str, words: &[&str]) -> Command {
     limited
 }
 
-/// Whether a limit on threads holds whom [`as_a_user`] runs: no limit holds root, who in a
-/// container may be unable to become another user.
+/// Whether a limit on threads applies to the user of [`as_a_user`].  No limit applies to root, and
+/// in a container root may be unable to become another user.
 pub fn limits_hold(b: &Bench) -> bool {
     let owner = fs::metadata(b.directory()).unwrap().uid();
     owner != 0 || chown(b.directory(), Some(NOBODY), Some(NOBODY)).is_ok()
@@ -146,7 +148,7 @@ pub fn limits_hold(b: &Bench) -> bool {
 
 const NOBODY: u32 = 61_857;
 
-/// Run by that user, whose the directory becomes.
+/// Makes that user run the command and own the directory.
 pub fn of_a_user<'c>(b: &Bench, command: &'c mut Command) -> &'c mut Command {
     if chown(b.directory(), Some(NOBODY), Some(NOBODY)).is_err() {
         return command;

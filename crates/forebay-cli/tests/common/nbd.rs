@@ -21,7 +21,7 @@ const GO: u32 = 7;
 pub struct Client(pub UnixStream);
 
 impl Client {
-    /// Up to the first option.
+    /// Connects up to the first option.
     pub fn greeted(socket: &Path) -> io::Result<Client> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -32,7 +32,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Ready for requests.
+    /// Connects until requests can be sent.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Client> {
         let mut client = Client::greeted(socket)?;
         let mut data = (export.len() as u32).to_be_bytes().to_vec();
@@ -56,7 +56,7 @@ impl Client {
         self.0.write_all(&bytes)
     }
 
-    /// Its kind and its data.
+    /// The kind and the data of a reply to an option.
     pub fn option_reply(&mut self) -> io::Result<(u32, Vec<u8>)> {
         let head = self.take(20)?;
         let number = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().unwrap());
@@ -133,7 +133,7 @@ impl Served {
         Served::try_start(bench, options).expect("the server ended before it was ready")
     }
 
-    /// The exit code, if it ended instead of getting ready.
+    /// Starts a server.  Returns the exit code if the server ended instead of becoming ready.
     pub fn try_start(bench: &Bench, options: &[&str]) -> Result<Served, i32> {
         let mut command = Served::command(bench, "pool");
         command.args(options);
@@ -156,7 +156,7 @@ impl Served {
         }
     }
 
-    /// Says that it is ready, once more if it started anew.
+    /// Whether the server reports again that it is ready, after a restart.
     pub fn ready_line(&mut self) -> bool {
         let mut line = String::new();
         self.ready.read_line(&mut line).unwrap();
@@ -173,7 +173,7 @@ impl Served {
         assert!(status.success());
     }
 
-    /// The exit code after SIGTERM; None: it did not end.
+    /// The exit code after SIGTERM.  None: the server did not end.
     pub fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
         self.wait()

@@ -16,14 +16,14 @@ use crate::common::{crc32c, Bench, APART};
 #[derive(Default)]
 pub struct World {
     pub server: Option<Server>,
-    /// This command line runs the actual one.
+    /// A command line that runs the actual one.
     pub behind: Vec<String>,
-    /// Replaces a drain's usual one.
+    /// The time limit of a drain, instead of the usual one.
     pub patience: Option<&'static str>,
     pub pool: Option<Pool>,
-    /// Some of what was acknowledged is lost, or of another volume.
+    /// Some acknowledged data is lost, or belongs to another volume.
     pub hopeless: bool,
-    /// Likewise for the log's entries.
+    /// Some entries of the log are lost.
     pub log_hopeless: bool,
 }
 
@@ -96,7 +96,7 @@ pub fn served(b: &Bench) -> World {
     world
 }
 
-/// Offsets of a block's entry and data.
+/// The offsets of a block's entry and data.
 pub fn place(b: &Bench, block: u64) -> (usize, usize) {
     let options = PoolOptions { read_only: true, ..Default::default() };
     let pool = Pool::open(&b.path("pool"), &options).unwrap();
@@ -107,7 +107,7 @@ pub fn place(b: &Bench, block: u64) -> (usize, usize) {
     (line as usize, data as usize)
 }
 
-/// Flips a bit of the entry with this body, or of what lies `back` bytes before.
+/// Flips a bit of the entry with this body, or of a byte `back` bytes before it.
 pub fn damage_log(b: &Bench, body: &str, back: usize) -> World {
     dirty(b);
     b.edit("pool", |bytes| {
@@ -145,7 +145,7 @@ pub fn edit_superblocks(b: &Bench, edit: fn(&mut [u8])) {
     });
 }
 
-/// In a name space of mounts of its own, after what `mount` says.
+/// Runs a command in a mount namespace of its own, after `mount`.
 pub fn behind_mount(mount: &str) -> Vec<String> {
     let script = format!("{mount} && exec \"$@\"");
     [APART, ".", "sh", "-c", &script, "sh"].map(String::from).to_vec()

@@ -2,6 +2,8 @@
 //! A test bed: a pool with a map, its server, and processes of the same program that map files.
 //! Tests kill them.
 
+#![allow(dead_code)] // no test uses all of it
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -151,8 +153,8 @@ impl Process {
                 let all = std::fs::read_dir(&tasks);
                 all.is_ok_and(|mut all| all.all(|task| state_is(task, states)))
             };
-            // A call of the kernel that has met a page without a frame cannot be stopped: it sleeps
-            // until somebody fills the page, and here nobody does.
+            // A system call that touched a page without a frame cannot be stopped.  It sleeps until
+            // somebody fills the page, and nobody does here.
             const SLEEPS: Duration = Duration::from_secs(1);
             let mut since = Instant::now();
             wait("the threads", || {
@@ -163,6 +165,13 @@ impl Process {
             })
             .expect("stopped");
         }
+    }
+
+    /// Kills it, though another process may still have its output.
+    pub fn kill_it(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().expect("it is dead");
+        self.reader = None;
     }
 
     pub fn kill(&mut self) -> Vec<String> {
@@ -181,7 +190,8 @@ impl Drop for Process {
     }
 }
 
-/// Whether a thread is in one of these states, by their letters in /proc.  One that has ended is.
+/// Whether a thread is in one of these states, by their letters in /proc.  A thread that has ended
+/// counts too.
 fn state_is(task: std::io::Result<std::fs::DirEntry>, states: &[char]) -> bool {
     let stat = task.and_then(|t| std::fs::read_to_string(t.path().join("stat")));
     stat.map_or(true, |s| s.rsplit_once(") ").is_some_and(|(_, s)| s.starts_with(states)))

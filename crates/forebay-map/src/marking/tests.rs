@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Tests of how long a stamp explains changes, of the record of a file that was left to others,
-//! and of the cost of a write-back.
+//! Tests three things: how long a stamp explains changes, the record of a file that was left to
+//! others, and the cost of a write-back.
 
 use std::sync::Arc;
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: data that cannot be written to its file is reported by name and kept, and does not
-//! hold up the rest; it can be copied elsewhere and discarded by order.  Method: a simulated
-//! share in which a crash has left pages, with files that are gone, replaced, shorter or
-//! locked.
+//! Goal: data that cannot be written to its file is reported by name and kept, and does not hold up
+//! the rest.  It can be copied elsewhere and discarded by order.  Method: a simulated share in
+//! which a crash has left pages, with files that are gone, replaced, shorter or locked.
 //!
 //! These tests find each planted bug of recovery.
 
@@ -522,6 +521,23 @@ fn data_that_cannot_be_written_back_is_kept() {
         let found = found.expect_err(&format!("{mistake:?} was not found"));
         println!("{mistake:?}: {found}");
     }
+}
+
+/// Pages that are in the file count, also if the record cannot be removed.
+#[test]
+fn a_recovery_whose_last_step_fails_says_what_it_has_done() {
+    let _alone = alone();
+    let place = Place::new("last");
+    let machine = Machine::new(2, &[0], []);
+    let a = place.file("a", 3);
+    crashed(&machine, &a, &[0, 2], 7);
+    machine.fail_remove();
+    let report = home(&machine);
+    assert_eq!(pages_with(&a, 7), [0, 2]);
+    assert_eq!((report.pages, report.files), (2, 0), "{report:?}");
+    assert_eq!(report.refused.iter().map(|r| r.pages).collect::<Vec<_>>(), [0], "{report:?}");
+    let report = home(&machine);
+    assert!(report.refused.is_empty() && machine.is_empty(), "{report:?}");
 }
 
 #[test]

@@ -15,11 +15,11 @@ use super::board::{Board, Is};
 use super::visits::{Server, Visit};
 use super::{Grant, Reply};
 use crate::cache::{not_for_ever, Shared, Unreadable, HOME_AGAIN};
-use crate::error::{Error, Result};
+use crate::error::{not_text, Error, Result};
+use crate::exclusive::{parts, segments_within};
 use crate::features::Features;
 use crate::file::Mapped;
 use crate::locked::lock;
-use crate::own::{parts, segments_within};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::served;
@@ -333,7 +333,7 @@ impl Guest {
     ) -> Result<Arc<Guest>> {
         let refused = |why: String| Error::Refused { path: path.to_owned(), why };
         let Some(known_by) = path.to_str() else {
-            return Err(refused("its path is not UTF-8".into()));
+            return Err(refused(not_text()));
         };
         let features = shared.options.features.clone();
         let features = features.unwrap_or_else(|| Features::detect(lent.memory(), 0));
@@ -490,7 +490,12 @@ impl Mapped for Guest {
             let len = end.saturating_sub(at);
             stay.done(&Request::SyncOthers { home: stay.home, at, len })?;
         }
-        self.sync_granted(at, len)
+        self.sync_granted(at, len)?;
+        // The server has the file, and writes back all of it.
+        match stay.shared.store.lost() {
+            None => Ok(()),
+            Some(_) => self.write_back().map(drop),
+        }
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {

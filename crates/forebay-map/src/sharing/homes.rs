@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{Guests, Peer};
-use crate::backing::{Backing, RegularFile};
+use crate::backing::{identity_at, Backing};
 use crate::cache::{Cache, Options, NOT_HOME};
 use crate::claims::Claims;
 use crate::error::{Error, Result};
+use crate::exclusive::{segments_within, InPool, Inner};
 use crate::locked::lock;
-use crate::own::{segments_within, InPool, Inner};
 use crate::pages::{PAGE, SEGMENT};
 use crate::store::Store;
 use crate::track::Track;
@@ -122,10 +122,10 @@ impl Homes {
     }
 
     /// Brings in a range of a file, as far as the file reaches, and keeps it in the pool until
-    /// `unpin`, whether or not a process shares the file.  Returns the number of segments of
-    /// the file that are pinned now.
+    /// `unpin`.  It does so whether or not a process shares the file.  Returns the number of
+    /// segments of the file that are pinned now.
     pub fn pin(&self, path: &Path, from: u64, to: u64) -> Result<usize> {
-        let identity = RegularFile::look(path)?.identity().to_vec();
+        let identity = identity_at(path)?;
         let changing = self.changing.claim(&identity);
         let Some(home) = self.find_or_open(&identity, || self.open(path, &identity, 0))? else {
             return Err(Error::Refused { path: path.to_owned(), why: NOT_HOME.into() });
@@ -151,7 +151,7 @@ impl Homes {
 
     /// Removes all pins of a file.
     pub fn unpin(&self, path: &Path) -> Result<usize> {
-        let identity = RegularFile::look(path)?.identity().to_vec();
+        let identity = identity_at(path)?;
         match self.all().into_iter().find(|h| h.content.backing.identity() == identity) {
             Some(home) => self.unpin_it(&home).map(|()| 0),
             None => Ok(0),
@@ -267,6 +267,7 @@ impl Homes {
             Request::WriteBack { home } => plain(self.home(who, home).and_then(|h| {
                 let _io = h.shared_io();
                 let pages = h.content.write_back(0..h.content.segments())?;
+                h.content.outlive_pool(0..0)?;
                 Ok(Answer::At(pages as u64))
             })),
             Request::IsDirty { home } => plain(self.home(who, home).and_then(|h| {
@@ -299,7 +300,7 @@ impl Homes {
     /// Opens the file with that identity, which the caller has claimed.
     fn open(&self, path: &Path, identity: &[u8], room: u64) -> Result<Option<Arc<Home>>> {
         // Otherwise the open would meet one of the other file.
-        if RegularFile::look(path)?.identity() != identity {
+        if identity_at(path)? != identity {
             return Err(Error::Refused { path: path.to_owned(), why: ANOTHER.into() });
         }
         // Address space that was not asked for is limited to what one mapping can have.

@@ -52,6 +52,10 @@ impl Backing for Disked {
         if from.is_empty() {
             return Ok(());
         }
+        while self.0.slow_write.load(Ordering::SeqCst) == at / PAGE as u64 {
+            self.0.stalled.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let mut fault = self.0.fault();
         let bad = lock(&self.0.faults).page;
         if (at / PAGE as u64..(at + from.len() as u64).div_ceil(PAGE as u64)).contains(&bad) {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::OnceLock;
 
-use forebay::{MapClaim, Uuid};
+use forebay::{FileFate, MapClaim, Uuid};
 
 use super::{get, set, Frame, Machine};
 use crate::error::{Error, Result};
@@ -29,6 +29,10 @@ impl Store for Machine {
             share_bytes: 1 << 20,
             at: "/simulated/pool".into(),
         })
+    }
+
+    fn lost(&self) -> Option<FileFate> {
+        *lock(&self.lost)
     }
 
     fn capacity(&self) -> usize {
@@ -131,6 +135,9 @@ impl Store for Machine {
 
     fn remove_file(&self, file: u32) -> Result<()> {
         let mut share = self.share()?;
+        if std::mem::take(&mut lock(&self.faults).remove) {
+            return Err(Error::Pool("fails as ordered".into()));
+        }
         assert!(!share.frames.iter().any(|f| (f.used || f.taken) && f.file == file), "has frames");
         share.files.remove(&file).expect("is there");
         Ok(())

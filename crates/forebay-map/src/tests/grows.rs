@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use forebay::FileFate;
+
 use super::{alone, has, options};
 use crate::planted::{plant, Planted};
 use crate::recover::recover;
@@ -65,6 +67,40 @@ fn an_append_costs_no_sync_of_the_file() {
     }
     let (syncs, _) = machine.syncs_and_blocks(0);
     assert!(syncs >= 30, "a store without promises: {syncs} syncs of 30 appends");
+}
+
+/// A crash takes what a lost pool has.
+#[test]
+fn a_sync_of_a_lost_pool_is_in_the_file_or_fails() {
+    let _alone = alone();
+    let (machine, cache, file) = begin(true);
+    append(&file, 1, 9000);
+    file.sync(0, u64::MAX).expect("synced");
+    assert!(!machine.durable(0).starts_with(&[1; 9000]), "the pool alone has it");
+    machine.lose(FileFate::Removed);
+    append(&file, 2, 9000);
+    file.sync(9000, 9000).expect("synced");
+    let content = [[1; 9000], [2; 9000]].concat();
+    assert!(machine.durable(0) == content, "the file has what was synced");
+    // Nothing was stored since, but the size is another one.
+    file.set_size(19000).expect("longer");
+    file.sync(0, u64::MAX).expect("synced");
+    assert_eq!(machine.durable(0).len(), 19000);
+    machine.bad_page(1);
+    file.store(PAGE as u64, &[3]);
+    file.sync(0, u64::MAX).expect_err("the disk does not take it");
+    machine.bad_page(u64::MAX);
+    file.sync(0, u64::MAX).expect("the disk takes it");
+    assert_eq!(machine.durable(0)[PAGE], 3);
+
+    // Another content lies in the pool's memory.
+    machine.lose(FileFate::Overwritten);
+    file.store(0, &[4]);
+    let refused = file.sync(0, 1).expect_err("it may be anything");
+    assert!(refused.to_string().contains("overwritten"), "{refused}");
+    cache.round().expect_err("nothing is written back");
+    assert_eq!(machine.content(0)[0], 1);
+    file.close().expect_err("the file lacks it");
 }
 
 /// The file grows by zeroes, by data that was not synced, and by another program after the

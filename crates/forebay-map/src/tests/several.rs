@@ -203,38 +203,6 @@ fn data_synced_by_any_thread_survives_a_power_cut() {
     }
 }
 
-/// The kernel reports a failed fsync to one caller.  That may be a write-back, a call that
-/// reads the change time, or one that marks the file.
-#[test]
-fn a_sync_that_failed_for_another_call_counts_for_all() {
-    let _alone = alone();
-    let Some(features) = has("a_sync_that_failed_for_another_call_counts_for_all") else { return };
-    for (who, planted) in (0..3).flat_map(|who| [(who, false), (who, true)]) {
-        let machine = Machine::new(2, &[2 * ONE], []);
-        let cache = cache(&machine, &features);
-        let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
-        if who == 0 {
-            file.store(0, &[1]);
-            file.sync(0, 1).expect("a sync");
-        }
-        file.write(ONE, &vec![2; SEGMENT]).expect("past the pool");
-        machine.fail_sync();
-        let failed = match who {
-            0 => file.write_back().map(drop),
-            1 => cache.round().map(drop),
-            _ => file.set_size(2 * ONE - 1),
-        };
-        failed.expect_err("it is told");
-        plant(planted.then_some(Planted::FailureForgotten));
-        let synced = file.sync(0, u64::MAX);
-        plant(None);
-        assert_eq!(synced.is_ok(), planted, "{who}: {synced:?}");
-        assert!(planted || file.sync(0, u64::MAX).is_err(), "nobody knows what is there");
-        let stayed = usize::from(who == 0);
-        assert_eq!(file.write_back().expect("again"), stayed, "the page stayed dirty");
-    }
-}
-
 /// Bytes that were cut off are gone, even if the file could not be truncated at first.
 #[test]
 fn a_truncation_that_failed_is_ended_before_anything_else() {
@@ -489,7 +457,13 @@ fn blocks_of_a_hole_are_allocated_before_a_page_there_is_kept() {
         }
         if dies {
             let id = machine.files().expect("files")[0].0;
-            keep_stores(&*machine, id, &*machine.file(0)).expect("kept");
+            let keep = || keep_stores(&*machine, id, &*machine.file(0)).expect("kept");
+            keep();
+            // A mark that is there is not set again, which costs a sync of its directory.
+            file.store(ONE + PAGE as u64, &[2]);
+            let before = machine.syncs_and_blocks(0).0;
+            keep();
+            assert_eq!(machine.syncs_and_blocks(0).0, before, "the mark was set again");
         } else {
             file.sync(0, u64::MAX).expect("a sync");
         }
@@ -737,7 +711,7 @@ fn a_slow_open_holds_up_no_other() {
         while !machine.stalled.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The same file has to wait.
+        // This open of the same file has to wait.
         let again = s.spawn(|| cache.open_backing(machine.file(0), ONE).map(drop));
         within(Duration::from_secs(10), "the open of another file", || {
             cache.open(&path, ONE).expect("opened").close().expect("closed");

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Goal: the guarantees for an exclusive file hold for a shared one.  Each process sees the
-//! others' stores, a sync by any of them makes all stores durable, and the stores of a process
-//! survive its death.  Method: the histories of the module above, with calls by several
-//! processes in turn whose messages are function calls, on a simulated machine whose power is
-//! cut; processes are killed and come again.  Also threads of three processes at once, with
-//! pages that one stores and another syncs.  Each planted bug is found by one of the two
-//! methods.
+//! Goal: the guarantees for an exclusive file hold for a shared one.  Each process sees the others'
+//! stores, a sync by any of them makes all stores durable, and the stores of a process survive its
+//! death.  Method: the histories of the module above, with calls by several processes in turn,
+//! whose messages are function calls.  They run on a simulated machine whose power is cut;
+//! processes are killed and come again.  Threads of three processes also run at once, with pages
+//! that one stores and another syncs.  Each planted bug is found by one of the two methods.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -14,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
+use forebay::FileFate;
 use forebay_engine::lasting::Lasting;
 
 use super::several::{in_time, word};
@@ -575,6 +575,21 @@ fn stores_are_visible_to_others_and_outlive_their_process() {
     assert_eq!(seen, bytes(1, 7), "after its death");
     second.close().expect("closed");
     assert_eq!(machine.content(0)[100..612], bytes(1, 7), "in the file");
+}
+
+/// A crash takes what a lost pool has.
+#[test]
+fn a_sync_of_a_lost_pool_writes_the_shared_file() {
+    let _alone = alone();
+    let Some(features) = has("a_sync_of_a_lost_pool_writes_the_shared_file") else { return };
+    let machine = Machine::new(3, &[2 * ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, 2 * ONE).expect("open"));
+    machine.lose(FileFate::Removed);
+    first.store(100, &bytes(1, 7));
+    second.sync(0, 2 * ONE).expect("a sync");
+    assert_eq!(machine.durable(0)[100..612], bytes(1, 7));
 }
 
 /// A guest syncs by itself, so the mark stays as long as there is one.

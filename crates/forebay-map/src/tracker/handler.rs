@@ -2,8 +2,8 @@
 //! The threads of a tracker.  One reads events and handles stores to watched segments.  Others
 //! bring in segments that were touched.
 //!
-//! The thread that reads events never waits for a lock or a file: a thread that evicts a
-//! segment holds its lock and waits until its event has been read.
+//! The thread that reads events never waits for a lock or a file.  A thread that evicts a segment
+//! holds its lock and waits until its event has been read.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -24,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(10);
 /// How often a thread is requested again if the system grants none.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// What an answer may wait for.
+/// The resource that an answer may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Reads the kernel's caches of the tree.  It waits for nothing, and hands the rest to

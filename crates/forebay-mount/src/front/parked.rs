@@ -15,7 +15,7 @@ use crate::tree::Result;
 
 /// Something that becomes durable.
 pub(crate) trait Awaited: Send {
-    /// What has a lower number is durable no later.
+    /// A request with a lower number is durable no later.
     fn number(&self) -> u64;
     /// A wait would return at once.
     fn is_settled(&self) -> bool;

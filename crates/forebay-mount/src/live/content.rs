@@ -8,9 +8,9 @@ use std::sync::Arc;
 use forebay::Ticket;
 
 use super::groups::Hold;
-use super::recent::Writes;
+use super::replay_hazard::ReplayHazard;
 use super::room::Room;
-use super::taken::Taken;
+use super::write_buffer::Writes;
 use super::{ns_of, Content, Inode, Journal, Live, Logged, Pending, What, When};
 use crate::record::{self, Allocate, Record, Records, DATA_OVERHEAD};
 use crate::replay::planted::{planted, Bug};
@@ -67,7 +67,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     ) -> Result<u64> {
         self.alive()?;
         let mut content = to.content();
-        content.kept = None;
+        content.buffered = None;
         let copied = self.unlogged(to, || self.with_room(tree));
         // An error may come after a part was written.
         let written = *copied.as_ref().unwrap_or(&length);
@@ -83,15 +83,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// is no room for more.
     pub fn write(&self, inode: &Arc<Inode<T::Node>>, offset: u64, bytes: &[u8]) -> Result<usize> {
         self.alive()?;
-        // The lock is taken before the write to the tree, so that kept writes are in the order
+        // The lock is taken before the write to the tree, so that buffered writes are in the order
         // of the writes.
         let mut content = inode.content();
-        let kept = content.kept.take();
+        let buffered = content.buffered.take();
         let written = self.unlogged(inode, || self.write_tree(inode, offset, bytes))?;
         let bytes = &bytes[..written];
-        content.kept = match (content.dirty.is_empty(), kept) {
-            (true, _) => self.recent.first(offset, bytes),
-            (false, Some(kept)) => self.recent.next(kept, offset, bytes),
+        content.buffered = match (content.dirty.is_empty(), buffered) {
+            (true, _) => self.write_buffer.first(offset, bytes),
+            (false, Some(buffered)) => self.write_buffer.next(buffered, offset, bytes),
             (false, None) => None,
         };
         content.dirty.add(offset, offset.saturating_add(written as u64));
@@ -126,23 +126,23 @@ impl<T: Tree, J: Journal> Live<T, J> {
         length: u64,
     ) -> Result<Logged<'_, T>> {
         let nothing = Pending::by_another(Ticket::default());
-        let Some(taken) = &mut content.taken else { return Ok(nothing) };
-        let synced = taken.txg <= self.groups.numbers().1;
-        if synced && !taken.replaces {
-            content.taken = None;
+        let Some(hazard) = &mut content.hazard else { return Ok(nothing) };
+        let synced = hazard.txg <= self.groups.numbers().1;
+        if synced && !hazard.replaces {
+            content.hazard = None;
             return Ok(nothing);
         }
-        if !taken.ranges.overlap(offset, offset.saturating_add(length)) {
+        if !hazard.ranges.overlap(offset, offset.saturating_add(length)) {
             return Ok(nothing);
         }
-        let logs = taken.spend(length);
+        let logs = hazard.spend(length);
         if synced && !logs {
-            content.taken = None;
+            content.hazard = None;
             return Ok(nothing);
         }
         let logged = self.log_locked(inode, content, logs)?;
-        if let Some(taken) = &mut content.taken {
-            taken.txg = self.groups.numbers().0;
+        if let Some(hazard) = &mut content.hazard {
+            hazard.txg = self.groups.numbers().0;
         }
         Ok(logged)
     }
@@ -151,14 +151,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// range.
     fn takes_away(&self, content: &mut Content, range: (u64, u64)) {
         let (open, synced) = self.groups.numbers();
-        let before = content.taken.take().filter(|taken| taken.txg > synced || taken.replaces);
-        content.taken = Some(Taken::add(before, range, open, self.options.sync_limit));
+        let before = content.hazard.take().filter(|hazard| hazard.txg > synced || hazard.replaces);
+        content.hazard = Some(ReplayHazard::add(before, range, open, self.options.sync_limit));
     }
 
     pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
         let mut content = inode.content();
         let record = Record::Truncate { fid: inode.fid, size };
-        content.kept = None;
+        content.buffered = None;
         let cut = || self.tree.truncate(&inode.node, size);
         self.unlogged(inode, || self.change(When::Durable, inode, &record, cut))?;
         content.dirty.cut(size);
@@ -175,7 +175,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
     ) -> Result<()> {
         let mut content = inode.content();
         if !planted(Bug::KeptTooLong) {
-            content.kept = None;
+            content.buffered = None;
         }
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
         let allocate = || self.tree.allocate(&inode.node, mode, offset, length);
@@ -207,8 +207,8 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// which may not be durable yet.
     pub(super) fn log_content(&self, inode: &Arc<Inode<T::Node>>) -> Result<Logged<'_, T>> {
         let mut content = inode.content();
-        if let Some(taken) = &mut content.taken {
-            taken.replaces = false;
+        if let Some(hazard) = &mut content.hazard {
+            hazard.replaces = false;
         }
         self.log_locked(inode, &mut content, true)
     }
@@ -227,15 +227,20 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }));
         }
         let attr = self.tree.attr(&inode.node)?;
+        let changed = ns_of(attr.ctime);
         // The file may have been written before the clock was set back.
-        self.latest_ns.fetch_max(ns_of(attr.ctime), Ordering::Relaxed);
-        let kept = content.kept.take().and_then(|kept| self.recent.take(kept));
+        let latest = self.latest_ns.fetch_max(changed, Ordering::Relaxed);
+        if changed > latest && self.clock.is_ahead(changed) {
+            self.look_at_clock();
+        }
+        let buffered =
+            content.buffered.take().and_then(|buffered| self.write_buffer.take(buffered));
         let small = logs && content.dirty.bytes() <= self.options.sync_limit;
         let parts = content.dirty.parts().filter(|_| small);
-        let logged = match (parts, kept) {
+        let logged = match (parts, buffered) {
             _ if attr.nlink == 0 => Some(Pending::by_another(Ticket::default())),
-            (Some(parts), Some(kept)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
-                self.log_kept(inode, &attr, &kept)?
+            (Some(parts), Some(buffered)) if parts.last().is_some_and(|p| p.1 <= attr.size) => {
+                self.log_buffered(inode, &attr, &buffered)?
             }
             (Some(parts), _) => self.log_as_read(inode, &attr, parts)?,
             _ => None,
@@ -244,7 +249,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             Some(logged) => logged,
             None => {
                 let synced = self.sync_file(inode)?;
-                content.taken = None;
+                content.hazard = None;
                 synced
             }
         };
@@ -258,14 +263,14 @@ impl<T: Tree, J: Journal> Live<T, J> {
     }
 
     /// Logs the writes as they came; the tree has all of them.
-    fn log_kept(
+    fn log_buffered(
         &self,
         inode: &Arc<Inode<T::Node>>,
         attr: &Attr,
-        kept: &Writes,
+        buffered: &Writes,
     ) -> Result<Option<Logged<'_, T>>> {
-        let parts = kept.places.iter().map(|&(at, length)| (at, at + length as u64));
-        let mut rest = &kept.bytes[..];
+        let parts = buffered.places.iter().map(|&(at, length)| (at, at + length as u64));
+        let mut rest = &buffered.bytes[..];
         let next = |_, b: &mut [u8]| {
             let (bytes, behind) = rest.split_at(b.len().min(rest.len()));
             rest = behind;

@@ -31,6 +31,8 @@ struct State<N> {
     groups: [Group<N>; 2],
     /// Owners of inodes that are gone and that the group named which is being synced.
     frees: Vec<(u32, u32)>,
+    /// When the last group was synced that freed inodes.
+    freed: Option<Instant>,
     /// An operation waits for space in the log.
     space_wanted: bool,
     /// Counts syncs, for operations that wait for space.
@@ -131,6 +133,7 @@ impl<N> Groups<N> {
             synced,
             groups: Default::default(),
             frees: Vec::new(),
+            freed: None,
             space_wanted: false,
             syncs: 0,
             ending: false,
@@ -276,10 +279,18 @@ impl<N> Groups<N> {
         gone
     }
 
+    /// Whether a group that freed inodes was synced within this time.
+    pub fn freed_within(&self, time: Duration) -> bool {
+        self.lock().freed.is_some_and(|freed| freed.elapsed() < time)
+    }
+
     /// Records that the log has dropped the group.
     pub fn synced(&self, txg: u64) {
         let mut state = self.lock();
         *state.group(txg) = Group::default();
+        if !state.frees.is_empty() {
+            state.freed = Some(Instant::now());
+        }
         state.frees.clear();
         state.synced = txg;
         state.syncs += 1;

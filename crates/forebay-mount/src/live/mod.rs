@@ -25,23 +25,24 @@
 
 mod attributes;
 mod background;
+mod clock;
 mod content;
 mod groups;
 mod inodes;
 mod names;
 mod order;
 mod ranges;
-mod recent;
+mod replay_hazard;
 mod room;
 mod syncs;
-mod taken;
 mod waits;
 mod whiteout;
+mod write_buffer;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use forebay::{Ticket, Writes};
 use rustix::io::Errno;
@@ -50,17 +51,18 @@ use crate::mark::GroupMark;
 use crate::record::{self, Fid, Kind, Record, Records, Time, ROOT};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Result, Tree, TreeIdentity, Unordered, DEFAULT_ACL};
+use clock::Clock;
 pub use content::Fsync;
 pub use groups::Unsynced;
 use groups::{Groups, Hold};
 use inodes::Inodes;
 use order::Order;
 use ranges::Ranges;
-use recent::{Kept, Recent};
+use replay_hazard::ReplayHazard;
 use room::Room;
 use syncs::Syncs;
-use taken::Taken;
 use waits::Wait;
+use write_buffer::{Buffered, WriteBuffer};
 
 /// The destination of entries: a log of a pool.
 pub trait Journal: Send + Sync {
@@ -144,10 +146,10 @@ pub struct Inode<N> {
 struct Content {
     /// Written bytes that no entry has.
     dirty: Ranges,
-    /// The dirty ranges are exactly the writes that are kept here.
-    kept: Option<Kept>,
+    /// The dirty ranges are exactly the buffered writes.
+    buffered: Option<Buffered>,
     /// The ranges that the replay of an unsynced group would undo.
-    taken: Option<Taken>,
+    hazard: Option<ReplayHazard>,
     /// Which of [`ASKED_OFTEN`] the inode is known to lack.
     lacks: [bool; ASKED_OFTEN.len()],
     /// The last entry with content of this file.  Who finds nothing left to log waits for it.
@@ -190,7 +192,7 @@ struct Appended {
     ticket: Ticket,
 }
 
-/// What an entry is.
+/// The kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A change that the tree gets after it was appended.
@@ -274,6 +276,7 @@ pub struct Live<T: Tree, J: Journal> {
     root: Arc<Inode<T::Node>>,
     inodes: Mutex<Inodes<T::Node>>,
     next_fid: AtomicU64,
+    clock: Clock,
     /// The latest time (ns since 1970) that the clock has shown, here or in a file.
     latest_ns: AtomicU64,
     appender: Mutex<Appender>,
@@ -298,7 +301,7 @@ pub struct Live<T: Tree, J: Journal> {
     bears: OnceLock<GroupMark<T::Node>>,
     /// When each operation that waits for space in the log began to wait.
     waits: Mutex<Vec<Instant>>,
-    recent: Recent,
+    write_buffer: WriteBuffer,
     /// The time of the last sync for room: see [`room`].
     room_made: Mutex<Option<Instant>>,
     pub counters: Counters,
@@ -313,6 +316,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let identity = tree.identity()?;
         let node = tree.root();
         let attr = tree.attr(&node)?;
+        let clock = Clock::default();
         let root = Arc::new(Inode {
             ino: attr.ino,
             kind: attr.kind,
@@ -329,11 +333,12 @@ impl<T: Tree, J: Journal> Live<T, J> {
             inodes: Mutex::new(Inodes::of(&root)),
             root,
             next_fid: AtomicU64::new(ROOT + 1),
+            alive_ns: AtomicU64::new(clock.now_ns()),
+            clock,
             latest_ns: AtomicU64::new(0),
             appender: Mutex::default(),
             last: AtomicU64::new(0),
             appended_ns: AtomicU64::new(0),
-            alive_ns: AtomicU64::new(now_ns()),
             order: Order::default(),
             may_precede: AtomicBool::new(false),
             unordered: AtomicBool::new(false),
@@ -343,7 +348,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             syncs: Syncs::default(),
             bears: OnceLock::new(),
             waits: Mutex::default(),
-            recent: Recent::default(),
+            write_buffer: WriteBuffer::default(),
             room_made: Mutex::default(),
             counters: Counters::default(),
             tree,
@@ -366,6 +371,13 @@ impl<T: Tree, J: Journal> Live<T, J> {
             }
         }
         let _ = self.bears.set(group);
+        self.look_at_clock();
+    }
+
+    /// A crash may take the change that this makes in the tree.
+    fn look_at_clock(&self) {
+        let Some(group) = self.bears.get() else { return };
+        self.clock.look(|| group.clock(&self.tree));
     }
 
     fn tell_order(&self, what: &str, why: &Unordered) {
@@ -424,6 +436,11 @@ impl<T: Tree, J: Journal> Live<T, J> {
     fn fail_log(&self, error: &JournalError) -> Errno {
         let errno = Errno::IO.raw_os_error();
         self.end_by(Failure { what: error.to_string(), errno, of_log: true })
+    }
+
+    /// Nobody will find the log again: nothing more is acknowledged.
+    pub fn lose_log(&self, cause: &str) {
+        self.fail_log(&JournalError::Failed(cause.into()));
     }
 
     fn end_by(&self, failure: Failure) -> Errno {
@@ -572,7 +589,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             });
         }
         // If the clock was set back, earlier changes have later times than the entries.
-        let now = now_ns();
+        let now = self.clock.now_ns();
         let latest = self.latest_ns.fetch_max(now, Ordering::Relaxed).max(now);
         let told = (hold.txg, latest);
         if now < latest && appender.told != told {
@@ -694,7 +711,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             if let (true, Some(tree)) = (planted(Bug::ReachedTooLate), self.bears.get()) {
                 tree.reach(&self.tree, entry.number)?;
             }
-            // What waits for space in the tree keeps no other change.
+            // A change that waits for space in the tree holds up no other one.
             drop(under_way);
             // The group is no longer held by then.
             match self.outcome(hold, entry.number, done) {
@@ -735,10 +752,6 @@ impl<T: Tree, J: Journal> Live<T, J> {
 fn ns_of(time: Time) -> u64 {
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(time.nanoseconds.into())
-}
-
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
 #[cfg(test)]

@@ -154,7 +154,7 @@ mod tests {
         assert!(order.precedes(entry(3), LONG, never));
     }
 
-    /// What is not durable is never older than the bound.
+    /// A change that is not durable is never older than the bound.
     #[test]
     fn a_change_waits_where_an_earlier_one_has_not_been_durable_for_too_long() {
         let order = Order::default();

@@ -8,6 +8,10 @@
 //! sync of a group does.  A change that a quota refuses is tried again only if something was
 //! removed, and only once if another owner removed it.  There is at most one such sync a
 //! second; operations that come in between wait for it or for a regular sync of a group.
+//!
+//! A file system may free the room a moment after the sync: btrfs removes the extents of a large
+//! file in the background.  So a change is tried again until a second after the sync, and for a
+//! second at most.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +24,17 @@ use crate::tree::{Result, Tree};
 /// Between two syncs that are for room alone.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long after a sync the file system may free the room of the files that it has removed.
+const LATE: Duration = Duration::from_secs(1);
+/// Between two tries meanwhile.
+const AGAIN: Duration = Duration::from_millis(20);
+
 /// How often room was made for one operation.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     made: u32,
+    /// Since when it is tried again without another sync.
+    late: Option<Instant>,
 }
 
 /// Unsynced groups name inodes that have no name any more.
@@ -51,10 +62,20 @@ impl<T: Tree, J: Journal> Live<T, J> {
             _ => 0,
         };
         if room.made >= most {
-            return false;
+            return error == Errno::NOSPC && self.comes_late(room);
         }
         room.made += 1;
         self.sync_for_room()
+    }
+
+    /// Waits a moment if the file system may still free what the last groups have removed.
+    fn comes_late(&self, room: &mut Room) -> bool {
+        let waited = room.late.get_or_insert_with(Instant::now).elapsed();
+        if waited >= LATE || !self.groups.freed_within(LATE) {
+            return false;
+        }
+        std::thread::sleep(AGAIN);
+        !self.groups.is_over()
     }
 
     fn sync_for_room(&self) -> bool {

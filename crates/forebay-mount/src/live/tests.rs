@@ -8,8 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::thread;
 
+mod clock;
+mod later;
 mod ordered;
 mod paths;
+mod room;
 mod silent;
 mod waiting;
 
@@ -195,58 +198,6 @@ fn bounded<R: Send + 'static>(what: &str, run: impl FnOnce() -> R + Send + 'stat
     let (done, result) = mpsc::channel();
     thread::spawn(move || done.send(run()));
     result.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}: it hangs"))
-}
-
-/// An operation without room tries again and again: others wait only for regular syncs.
-#[test]
-fn a_lack_of_room_costs_at_most_one_sync_a_second() {
-    let bed = Bed::calm("room");
-    let background = bed.background();
-    let groups = || bed.live.groups.syncs();
-    let tries_of = |error| {
-        let tries = AtomicU64::new(0);
-        let refused = bed.live.with_room(|| {
-            tries.fetch_add(1, Ordering::Relaxed);
-            Err::<(), _>(error)
-        });
-        assert_eq!(refused, Err(error));
-        tries.into_inner()
-    };
-    let remove = |name: &str| {
-        bed.create(name).unwrap();
-        bed.live.unlink(bed.live.root(), name.as_bytes(), false).unwrap();
-    };
-    bed.create("there").unwrap();
-    assert_eq!((tries_of(Errno::DQUOT), tries_of(Errno::NOSPC), groups()), (1, 1, 0));
-    remove("another's");
-    let acting = Acting::new(Caller { uid: 4242, gid: 4242, pid: 0 });
-    assert_eq!((tries_of(Errno::DQUOT), groups()), (2, 1), "his group of files, perhaps");
-    assert_eq!((tries_of(Errno::DQUOT), groups()), (1, 1), "nothing is gone any more");
-    drop(acting);
-    let begun = Instant::now();
-    for i in 0..5 {
-        remove(&i.to_string());
-        assert_eq!(tries_of([Errno::NOSPC, Errno::DQUOT][i % 2]), 2);
-    }
-    // One a second for room, and one that comes by itself.
-    let most = 2 * (2 + begun.elapsed().as_secs());
-    assert!(groups() <= most, "{} syncs in {:?}", groups() - 1, begun.elapsed());
-    bed.live.end();
-    background.join().unwrap();
-}
-
-/// After a failure nothing is synced any more, so no operation waits for room.
-#[test]
-fn a_lack_of_room_is_refused_at_once_after_a_failure() {
-    let bed = Bed::calm("no-room");
-    bed.create("gone").unwrap();
-    bed.live.unlink(bed.live.root(), b"gone", false).unwrap();
-    bed.live.groups.fail();
-    let begun = Instant::now();
-    *bed.live.room_made.lock().unwrap() = Some(begun);
-    let refused = bed.live.with_room(|| Err::<(), _>(Errno::NOSPC));
-    assert_eq!(refused, Err(Errno::NOSPC));
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -559,7 +510,7 @@ fn writes_that_are_not_kept_are_read_back() {
     assert_eq!(logged, large);
 }
 
-/// Of two concurrent syncs perhaps only one learns that both have failed.
+/// Perhaps only one of two concurrent syncs learns that both have failed.
 #[test]
 fn a_sync_waits_for_the_outcome_of_a_concurrent_one() {
     let bed = Bed::calm("beside");
@@ -579,7 +530,7 @@ fn a_sync_waits_for_the_outcome_of_a_concurrent_one() {
 #[test]
 fn an_entry_says_when_it_was_made() {
     let bed = Bed::calm("time");
-    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let now = || super::Clock::default().now_ns();
     let before = now();
     let file = bed.create("f").unwrap();
     bed.live.write(&file, 0, b"bytes").unwrap();

@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::ENDING_WAIT;
-use crate::holders;
-use crate::tree::Tree;
 use crate::unix::UnixTree;
 
 /// Why a tree is not open.
@@ -49,8 +47,8 @@ pub(crate) fn open_tree(
     match lock(tree.path(), || tree.lock(), interrupted)? {
         Locked::Ours => Ok(tree),
         Locked::Others => {
-            let mut what = String::from("it is mounted already, or a replay onto it goes on");
-            let by = holders::of_lock(tree.root().ino());
+            let mut what = String::from("it is mounted already, or a replay onto it is under way");
+            let by = tree.locked_by();
             if !by.is_empty() {
                 what += &format!("; its lock is held by {}", by.join(", "));
             }

@@ -13,7 +13,7 @@ use super::*;
 #[test]
 fn a_start_without_one_of_its_threads_leaves_nothing() {
     const ALONE: &str = "FOREBAY_TEST_MOUNT_ALONE";
-    if !geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
         return forebay_test::skipped!("needs root and /dev/fuse");
     }
     if std::env::var_os(ALONE).is_none() {

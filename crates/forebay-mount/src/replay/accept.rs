@@ -60,6 +60,11 @@ pub(crate) fn accepted(kind: &str, what: impl fmt::Display) -> String {
     format!("accepted ({kind}): {what}")
 }
 
+/// Whether a line of a report is of [`accepted`].
+pub(crate) fn is_accepted(line: &str) -> bool {
+    line.starts_with("accepted (")
+}
+
 impl fmt::Display for Accept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut given = *self;

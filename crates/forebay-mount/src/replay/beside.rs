@@ -185,7 +185,7 @@ fn a_file_without_a_certain_name() -> Result<(), String> {
     Ok(())
 }
 
-/// The same for a file from which entries have taken other names, before or after another
+/// Checks a file from which entries have taken other names, before or after another
 /// program took that one, by an unlink or by a rename over it.
 fn a_file_without_a_certain_name_that_had_others() -> Result<(), String> {
     for (before, over) in [(true, false), (true, true), (false, false), (false, true)] {

@@ -39,7 +39,9 @@ mod narrowed;
 mod sealed;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::Utf8Chunk;
 
 use rustix::io::Errno;
 use serde::Serialize;
@@ -53,8 +55,8 @@ use run::{Done, Failed};
 use staging::Staging;
 use within::Walked;
 
-pub(crate) use accept::accepted;
 pub use accept::Accept;
+pub(crate) use accept::{accepted, is_accepted};
 pub(crate) use found::put_aside;
 pub use staging::{is_staging, tidy};
 
@@ -363,9 +365,22 @@ fn failed<T>(
     done.map_err(|cause| ReplayError::Tree { path: path(), what, cause, seal: false })
 }
 
-/// The text of bytes for a message.
+/// The text of bytes for a message and for JSON: different bytes have different texts.
 fn printable(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).chars().flat_map(char::escape_debug).collect()
+    let of = |chunk: Utf8Chunk<'_>| {
+        let valid = chunk.valid().chars().flat_map(char::escape_debug);
+        let invalid = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}"));
+        valid.collect::<String>() + &invalid.collect::<String>()
+    };
+    bytes.utf8_chunks().map(of).collect()
+}
+
+/// The text of a path of the user.
+fn shown(path: &Path) -> String {
+    match path.to_str() {
+        Some(text) => text.into(),
+        None => printable(path.as_os_str().as_bytes()),
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::unix::UnixTree;
 
 const ANY: u32 = u32::MAX;
 
-/// Of the owner, user 4242 if there is one, the group, the mask and others.
+/// An ACL of the owner, user 4242 if there is one, the group, the mask and others.
 fn acl(owner: u16, user: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     let entries =
@@ -35,7 +35,7 @@ enum Log {
     Owner(u32),
     Group(u32),
     Xattr(&'static [u8], Option<Vec<u8>>),
-    /// What comes after, in an entry of its own.
+    /// The second log follows in an entry of its own.
     Both(Box<Log>, Box<Log>),
 }
 

@@ -77,7 +77,18 @@ pub enum Bug {
     KeptTooLate,
     RightsNotNoted,
     ClockGoesOn,
+    ClockOfOurs,
     ContentNotSynced,
+    NumberBelieved,
+    PoolWithin,
+    OriginWithin,
+    SystemHidden,
+    MarksHidden,
+    PathAsWritten,
+    DeadOverTree,
+    DeadOverPool,
+    DeadOfOthers,
+    OneDeadMount,
 }
 
 /// Bugs of the replay, and of what is logged for it.
@@ -135,6 +146,16 @@ pub const OF_FORGERS: [Bug; 3] = [Bug::MarkOfAnybody, Bug::DoneUnproved, Bug::Gr
 #[cfg(test)]
 pub const OF_GROUPS: [Bug; 4] =
     [Bug::GroupBeforeTree, Bug::GroupAfterLog, Bug::GroupIgnored, Bug::GroupNotSynced];
+
+/// Bugs in looking for what a mount would hold or hide.
+#[cfg(test)]
+pub const OF_NEEDS: [Bug; 4] =
+    [Bug::PoolWithin, Bug::OriginWithin, Bug::SystemHidden, Bug::MarksHidden];
+
+/// Bugs in removing dead mounts.
+#[cfg(test)]
+pub const OF_DEAD: [Bug; 4] =
+    [Bug::DeadOverTree, Bug::DeadOverPool, Bug::DeadOfOthers, Bug::OneDeadMount];
 
 /// Bugs in handling changes that bypass the mount.
 #[cfg(test)]

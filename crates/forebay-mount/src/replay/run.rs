@@ -19,7 +19,7 @@ use super::later;
 use super::plan::{Plan, Step};
 use super::planted::{planted, Bug};
 use super::staging::{name_of, note_rights, First, Kept, Rights};
-use super::{failed, Action, ReplayError, ReplayOptions, Result};
+use super::{failed, shown, Action, ReplayError, ReplayOptions, Result};
 use crate::mark;
 use crate::record::{Allocate, Fid, Kind, SetAttr};
 use crate::tree::{New, RenameHow, Tree};
@@ -31,14 +31,14 @@ struct Run<'p, 'a, T: Tree> {
     entries: &'p [Vec<u8>],
     nodes: HashMap<Fid, T::Node>,
     staging: T::Node,
-    /// What inodes had that were made writable for a process that is not root, or that users lost
-    /// rights of.
+    /// The rights of inodes that were made writable for a process that is not root, or that users
+    /// lost rights of.
     rights: BTreeMap<Fid, Rights>,
     /// Content was written that no sync covers.
     unsynced: bool,
     /// Directories that were made private, and are in the staging directory still.
     private: Vec<(Fid, Rights)>,
-    /// What files had before their content was written, where that counts in the end.
+    /// Attributes of files before their content was written, where they count in the end.
     kept: BTreeMap<Fid, Kept>,
     options: &'p ReplayOptions,
     found: Found<'p, T::Node>,
@@ -656,9 +656,8 @@ pub fn salvage<N>(plan: &Plan<'_, N>, dir: &Path) -> Result<Vec<String>> {
             out.sync_all()
         };
         let written = write();
-        written
-            .map_err(|cause| ReplayError::Salvage { path: path.display().to_string(), cause })?;
-        salvaged.push(format!("{words}: {}", path.display()));
+        written.map_err(|cause| ReplayError::Salvage { path: shown(&path), cause })?;
+        salvaged.push(format!("{words}: {}", shown(&path)));
     }
     Ok(salvaged)
 }

@@ -49,7 +49,8 @@ pub struct Rights {
     /// User and group.  `None`: an older Forebay noted it, which changed no owner for the time being.
     pub owner: Option<(u32, u32)>,
     pub capability: Option<Vec<u8>>,
-    /// Of an inode that was found by its name, or made.  Its rights are evidence of which it is.
+    /// The handle of an inode that was found by its name, or made.  Its rights are evidence of
+    /// which it is.
     pub handle: Option<Handle>,
 }
 
@@ -98,7 +99,7 @@ pub struct Staging<N> {
     pub touched: BTreeSet<Fid>,
     /// The earlier rights of inodes that it made writable or took rights of.
     pub rights: BTreeMap<Fid, Rights>,
-    /// What files had before their content was written, where that counts in the end.
+    /// Attributes of files before their content was written, where they count in the end.
     pub kept: BTreeMap<Fid, Kept>,
     /// The path of the report of found files.
     pub report: Option<String>,
@@ -498,7 +499,7 @@ fn parse(list: &[u8], key: &str) -> Option<List> {
 }
 
 impl List {
-    /// Of what is noted several times the first is what there was.
+    /// The first of several notes about one thing says what there was.
     fn take(&mut self, line: &[u8]) -> Option<()> {
         let of = |what: &[u8]| line.strip_prefix(what);
         if let Some(fid) = of(b"changed ").and_then(number) {

@@ -85,7 +85,7 @@ fn rights_are_taken_before_anything_is_written() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// What lies in a new directory has its name before the directory has its attributes.
+/// A file in a new directory has its name before the directory has its attributes.
 #[test]
 fn a_new_directory_is_never_open_to_more_than_at_the_end() {
     let dir = directory("made");
@@ -631,4 +631,14 @@ fn a_report_says_how_far_the_tree_was() {
         assert_eq!(is, if ahead { 0o644 } else { 0o600 }, "{case}");
         std::fs::remove_dir_all(&dir).unwrap();
     }
+}
+
+#[test]
+fn names_that_differ_are_told_apart() {
+    let names: [&[u8]; 6] =
+        [b"a\xff", b"a\xfe", b"a\\xff", "a\u{fffd}".as_bytes(), b"a\n", b"a\\n"];
+    let texts: HashSet<_> = names.into_iter().map(printable).collect();
+    assert_eq!(texts.len(), names.len(), "{texts:?}");
+    assert!(texts.contains("a\\xff"), "{texts:?}");
+    assert_eq!(shown(Path::new("/a b'")), "/a b'");
 }

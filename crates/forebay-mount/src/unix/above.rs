@@ -89,6 +89,33 @@ pub fn is_mounted_at(mountpoint: &Path) -> bool {
     places().iter().any(|place| place.kind == "fuse.forebay" && place.at == mountpoint)
 }
 
+/// The tree that is mounted there, as this process's namespace shows it.
+pub fn tree_mounted_at(mountpoint: &Path) -> Option<PathBuf> {
+    let is_there = |p: &Place| p.kind == "fuse.forebay" && p.at == mountpoint;
+    // The last one lies over the others.
+    places().into_iter().rfind(is_there).map(|place| place.source)
+}
+
+/// The device and the path in its file system of what a path leads to.  `None`: it is unknown.
+fn in_file_system(path: &Path, places: &[Place]) -> Option<(String, PathBuf)> {
+    let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let id = fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+    let place = places.iter().find(|place| place.id == id)?;
+    let below = path.strip_prefix(&place.at).ok()?;
+    Some((place.device.clone(), place.root.join(below)))
+}
+
+/// Whether a file is in a directory of its file system, whichever mounts lead to both.  Both paths
+/// are whole, and without symlinks.
+pub fn lies_in(file: &Path, directory: &Path) -> bool {
+    let places = places();
+    let of = |path| in_file_system(path, &places);
+    let (Some((device, file)), Some((other, directory))) = (of(file), of(directory)) else {
+        return file.starts_with(directory);
+    };
+    device == other && file.starts_with(directory)
+}
+
 impl UnixTree {
     /// A directory above the root for which this holds, or which is a tree that is mounted
     /// over itself; as far up as the file system, the mounts of this namespace and the
@@ -116,7 +143,7 @@ impl UnixTree {
         Ok(same.then(|| Node::new(&self.cache, fd, &stat, false)))
     }
 
-    /// The same for the directories that the mount of the tree does not show.
+    /// Looks for such a directory among those that the mount of the tree does not show.
     fn above_the_mount(&self, holds: &impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
         let places = places();
         let root = self.root.fd()?;

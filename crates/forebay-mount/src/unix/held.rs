@@ -201,9 +201,9 @@ struct Slot {
     /// An O_PATH descriptor; of a file that was made here, one for reading and writing.
     held: Option<Arc<Descriptor>>,
     made: bool,
-    /// Of a file: for reading and writing.
+    /// A descriptor for reading and writing, if it is a file.
     both: Option<Arc<Descriptor>>,
-    /// Of a file that does not allow that, for reading; also of a directory.
+    /// A descriptor for reading, if it is a directory or a file that allows no more.
     reading: Option<Arc<Descriptor>>,
     pinned: bool,
     queued: bool,

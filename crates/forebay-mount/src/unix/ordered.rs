@@ -20,7 +20,7 @@ use crate::tree::Unordered;
 const XFS: u64 = 0x5846_5342;
 /// With a journal.
 const EXT: u64 = 0xef53;
-/// Of a tmpfs a crash leaves nothing.
+/// A crash leaves nothing of a tmpfs.
 const TMPFS: u64 = 0x0102_1994;
 
 /// The options of a file system that end this, with what they do and the way out.  All others

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::{
-    inspect, Completeness, DrainProgress, Error as PoolError, OptionsChange, OptionsInfo, Uuid,
-    VolumeChange,
+    inspect, Completeness, DrainProgress, Error as PoolError, FileFate, FileTrouble, OptionsChange,
+    OptionsInfo, Uuid, VolumeChange,
 };
 use serde_json::Value;
 
@@ -83,13 +83,20 @@ impl Client {
         Client::for_pool_within(dir, pool, PATIENCE)
     }
 
-    /// The same with a time limit for each answer.
+    /// Connects with a time limit for each answer.
     pub fn for_pool_within(dir: &Path, pool: &Path, patience: Duration) -> Result<Option<Client>> {
         let owner = std::fs::metadata(pool).ok().map(|found| found.uid());
         if let Some(client) = Client::of_media(dir, pool, patience, owner)? {
             return Ok(Some(client));
         }
-        let asked = inspect(pool)?;
+        let asked = match inspect(pool) {
+            Ok(asked) => asked,
+            Err(e @ PoolError::NotFound { .. }) => {
+                let lost = Client::of_lost(dir, pool, patience);
+                return lost.map(|(client, _)| Some(client)).ok_or_else(|| e.into());
+            }
+            Err(e) => return Err(e.into()),
+        };
         let Some(sb) = asked.superblock else { return Ok(None) };
         let Some(mut client) = Client::connect_within(dir, sb.uuid, patience, owner)? else {
             return Ok(None);
@@ -103,6 +110,24 @@ impl Client {
                 pid: answered.pool.pid,
             }),
         }
+    }
+
+    /// The server of a pool whose file had this path, and was removed or moved, and what it says.  Of
+    /// several that had it one after another, the last.
+    pub fn of_lost(dir: &Path, pool: &Path, patience: Duration) -> Option<(Client, FileTrouble)> {
+        let asked = place_of(pool)?;
+        let sockets = std::fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
+        let sockets = sockets.filter(|path| path.extension().is_some_and(|e| e == "sock"));
+        let lost = sockets.filter_map(|socket| {
+            let mut client = Client::connect_at(socket, patience, None).ok()??;
+            let served = client.status().ok()?.pool;
+            let trouble = served.file_trouble?;
+            let gone = matches!(trouble.what, FileFate::Removed | FileFate::Moved);
+            let is_it = gone && place_of(&trouble.path).is_some_and(|place| place == asked);
+            is_it.then_some((served.uptime_seconds, client, trouble))
+        });
+        let last = lost.min_by(|(a, ..), (b, ..)| a.total_cmp(b));
+        last.map(|(_, client, trouble)| (client, trouble))
     }
 
     /// By the link that the server has made.  `None`: there is none, or an old one.
@@ -301,6 +326,14 @@ impl Client {
     fn unexpected(&self, answer: &Answer) -> Error {
         self.failed(format!("the answer is not one to this request: {answer:?}"))
     }
+}
+
+/// The place of a file that may be gone, by whatever path of its directory.
+fn place_of(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let directory = path.parent()?;
+    let directory = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.into());
+    Some(directory.join(path.file_name()?))
 }
 
 /// A timeout, as the system says it for a socket, or as we do.

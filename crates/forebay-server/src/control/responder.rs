@@ -230,18 +230,21 @@ fn carry_out(
             Answer::Called(beside(&go_on, format!("asking {kind}"), call)?)
         }
         Request::Drain { volume } => {
-            if volume.is_none() {
-                beside(&go_on, "draining".into(), |told| shared.drain(told))?;
-            }
+            let of_services = match volume {
+                None => beside(&go_on, "draining".into(), |told| shared.drain(told)),
+                Some(_) => Ok(()),
+            };
             let drained = pool.drain(volume.as_deref(), &mut |name, progress| {
                 go_on(&Answer::Progress { volume: name.into(), progress: progress.clone() })
             });
-            Answer::Drained(drained.map_err(|e| match e {
+            let drained = drained.map_err(|e| match e {
                 PoolError::Interrupted { name } if stop.load(Ordering::Acquire) => {
                     PoolError::Stopped { name, why: "stops" }
                 }
                 e => e,
-            })?)
+            });
+            of_services?;
+            Answer::Drained(drained?)
         }
     })
 }

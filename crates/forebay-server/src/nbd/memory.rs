@@ -732,7 +732,7 @@ mod tests {
         let held: Vec<_> = clients.iter().map(|c| memory.hold(c, MIB, &none).unwrap()).collect();
         held.into_iter().for_each(|h| h.end(Vec::with_capacity(MIB)));
         assert_eq!(memory.state().spare, 4 * MIB);
-        // The same connection uses it again.
+        // One connection uses its memory again.
         let mut again = memory.hold(&clients[0], MIB, &none).unwrap();
         assert_eq!(again.buffer().capacity(), MIB);
         drop(again);

@@ -50,7 +50,7 @@ struct WriteTask {
     durable: bool,
     /// For writes that bypassed the cache, in that case.
     gate: Option<Gate>,
-    /// The same for a request that is not durable.
+    /// The answer to a request that is not durable yet.
     later: Option<Ticket>,
 }
 

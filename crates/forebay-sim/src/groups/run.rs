@@ -314,7 +314,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whose ticket is durable is told so.
+    /// Tells each writer whose ticket is durable.
     fn told(&mut self) -> bool {
         let before = self.tickets.len();
         let (engine, known) = (&self.engine, &mut self.known);

@@ -85,7 +85,6 @@ impl VolumeScene {
     pub(super) fn options(&self) -> sys::fby_options {
         sys::fby_options {
             nslots: self.geometry.nslots,
-            grouped_volumes: true,
             high_watermark: 60,
             low_watermark: 40,
             ..Default::default()
@@ -484,7 +483,7 @@ impl<'a> Run<'a> {
         self.goes_on();
     }
 
-    /// Whose ticket is durable is told so.
+    /// Tells each writer whose ticket is durable.
     fn told(&mut self) {
         let mut told = false;
         for (known, floors) in self.known.iter().zip(&mut self.floors) {

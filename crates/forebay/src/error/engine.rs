@@ -30,7 +30,7 @@ pub(crate) fn open_error(path: &std::path::Path, e: Code) -> Error {
         },
         sys::FBY_E_LOGS_ONLY => Error::Unsupported {
             path,
-            cause: "the pool is written in groups, and something in it is neither a log's nor free".into(),
+            cause: "the pool is written in groups, and it has something that such a pool does not hold".into(),
             way_out: "nothing was written; open it with the version of Forebay that made it".into(),
         },
         sys::FBY_E_FEATURE_RO => Error::Unsupported {
@@ -90,14 +90,14 @@ pub(crate) fn volume_error(name: &str, e: Code) -> Error {
         sys::FBY_E_VOLUME_TABLE_FULL => "remove a volume, or use another pool",
         sys::FBY_E_VOLUME_BUSY => "detach it first",
         sys::FBY_E_VOLUME_DETACHED => "attach it first",
-        sys::FBY_E_VOLUME_DIRTY => "attach and drain it first, or discard what it holds",
+        sys::FBY_E_VOLUME_DIRTY => "drain it first (forebay drain), or discard what it holds (--discard)",
         sys::FBY_E_ORIGIN_SIZE | sys::FBY_E_ORIGIN_IDENTITY => "attach the right origin",
         sys::FBY_E_NAME => "use another, of 1 to 63 characters",
         sys::FBY_E_STATIC_FULL => "use a smaller share, or remove a static volume that is not needed",
-        sys::FBY_E_ERAS => "drain it, detach it and attach it: empty, it begins anew. If it was refused when it was attached, remove it with what it holds, and add it again",
+        sys::FBY_E_ERAS => "drain it, detach it and attach it: an empty volume starts over. If the attach was refused, remove it with its data, and add it again",
         sys::FBY_E_GEOMETRY => "use an origin of at least one block and at most 2^60 bytes",
         sys::FBY_E_BUSY => "try again when they are done",
-        sys::FBY_E_ORIGIN_IO => "what went past the cache since the flush before may be lost: write it again; what is cached is safe",
+        sys::FBY_E_ORIGIN_IO => "writes that bypassed the cache since the last flush may be lost: write them again; cached data is safe",
         _ => {
             let what = format!("volume {name}");
             return Error::Internal { what, code: e.0, message: e.message() };
@@ -123,7 +123,7 @@ pub(crate) fn log_error(name: &str, e: Code) -> Error {
         sys::FBY_E_NAME => "use another, of 1 to 63 characters",
         sys::FBY_E_NO_LOG => "see the list of logs",
         sys::FBY_E_LOG_STATE => "see `forebay log show`",
-        sys::FBY_E_LOG_UNCLAIMED => "claim it, replay it and create it anew",
+        sys::FBY_E_LOG_UNCLAIMED => "claim it, replay it and create it again",
         sys::FBY_E_LOG_OBSOLETE | sys::FBY_E_LOG_SKIPS => {
             "append to one of the three after the synced one"
         }
@@ -168,15 +168,15 @@ mod tests {
             (sys::FBY_E_VOLUME_DAMAGED, 5, "restore the volume table"),
             (sys::FBY_E_VOLUME_BUSY, 4, "detach it first"),
             (sys::FBY_E_VOLUME_DETACHED, 2, "attach it first"),
-            (sys::FBY_E_VOLUME_DIRTY, 4, "attach and drain it first"),
+            (sys::FBY_E_VOLUME_DIRTY, 12, "drain it first"),
             (sys::FBY_E_ORIGIN_SIZE, 6, "the right origin"),
             (sys::FBY_E_ORIGIN_IDENTITY, 6, "the right origin"),
             (sys::FBY_E_NAME, 2, "of 1 to 63"),
             (sys::FBY_E_GEOMETRY, 2, "at least one block"),
             (sys::FBY_E_STATIC_FULL, 8, "a smaller share"),
-            (sys::FBY_E_ERAS, 8, "begins anew"),
+            (sys::FBY_E_ERAS, 8, "starts over"),
             (sys::FBY_E_BUSY, 4, "when they are done"),
-            (sys::FBY_E_ORIGIN_IO, 7, "write it again"),
+            (sys::FBY_E_ORIGIN_IO, 7, "write them again"),
             (sys::FBY_E_INVARIANT, 5, "internal error"),
             (sys::FBY_E_LOST, 11, "internal error"),
         ];

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub struct Disk {
     flushes: Mutex<Flushes>,
     watch: Watch,
     persisted: Mutex<Persists>,
+    /// Its file was removed or cut short: it takes nothing more.
+    lost: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,6 +77,19 @@ impl Disk {
             flushes: Mutex::default(),
             watch: Watch::default(),
             persisted: Mutex::default(),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Each later write and flush fails, so that the pool fails.
+    pub(crate) fn lose(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    fn check_there(&self) -> io::Result<()> {
+        match self.lost.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(rustix::io::Errno::IO.into()),
         }
     }
 
@@ -127,7 +142,7 @@ impl Disk {
 
     /// All that was read of it is durable, before a pool is there.
     pub(super) fn settle(&self) -> io::Result<()> {
-        self.watch.request(Asked::Flush, || self.device.flush())
+        self.watch.request(Asked::Flush, || self.check_there().and_then(|()| self.device.flush()))
     }
 
     pub(super) fn read(&self, to: &mut [u8], at: u64) -> io::Result<()> {
@@ -135,7 +150,10 @@ impl Disk {
     }
 
     fn write(&self, image: &Image, at: u64, bytes: usize, fua: bool) -> io::Result<()> {
-        self.watch.request(Asked::Write, || self.device.write(image, at, bytes, fua))
+        self.watch.request(Asked::Write, || {
+            self.check_there()?;
+            self.device.write(image, at, bytes, fua)
+        })
     }
 
     fn flush(&self, flushes: &mut Flushes) -> io::Result<()> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is appended to volumes and nobody waits for: a thread sends it.
+//! A thread sends the appends to volumes that nobody waits for.
 //!
 //! A write that a later flush makes durable is acknowledged when it is appended.  If no flush
 //! comes, its group is sent when it is [`AGE`] old.  Destage has the thread send, too: it waits for

@@ -40,13 +40,13 @@ pub(super) fn unshare(fd: &OwnedFd, facts: &mut MediumFacts, size: u64) -> Resul
         match done {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(e) => {
-                return Err(failed(&facts.path, "giving it blocks of its own", shared, e.into()))
+                return Err(failed(&facts.path, "giving it unshared blocks", shared, e.into()))
             }
         }
         facts.look_at_file(fd);
         let said = match shared_bytes(facts).unwrap_or(0) {
             0 => format!("{} of the file were shared with a copy (reflink), and are its own now", human_bytes(shared)),
-            left => format!("{} of the file share their blocks with a copy (reflink), so each first write goes elsewhere and can fail for lack of space: use a copy made by cp --reflink=never --sparse=never", human_bytes(left)),
+            left => format!("{} of the file share their blocks with a copy (reflink). The first write to each block needs a new one, and can fail for lack of space: use a copy made by cp --reflink=never --sparse=never", human_bytes(left)),
         };
         mend.told.push(said);
     }

@@ -4,11 +4,13 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use forebay_engine::groups::Durable;
+use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::{sys, Image, Media, Memory, OpenError, Soft, Source, Store};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -19,6 +21,7 @@ use super::layout::{self, Mend};
 use crate::engine::{probe_of, Code, Engine};
 use crate::errno::again;
 use crate::error::{open_error, unknown_error, Error, Result};
+use crate::limit;
 use crate::media::{claim, superblocks, Access, EDGE_BYTES};
 use crate::medium::{DeviceFacts, MediumFacts, Place};
 use crate::memory::memory_available;
@@ -57,6 +60,8 @@ pub struct GroupedMedium {
     told: Vec<String>,
     /// It is read on demand, and this is what cannot be.
     demanded: Option<Arc<Refused>>,
+    /// The pool's file, if it is one, to look at what has happened to it.
+    file: Option<Lasting<OwnedFd>>,
 }
 
 /// Reads of an image on demand that failed.
@@ -138,10 +143,15 @@ impl GroupedMedium {
         let durable = durable(path, &facts, o.durable)?;
         let size_bytes = rustix::fs::seek(&*fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
+        if facts.place == Place::File && !o.read_only {
+            limit::allows(path, size_bytes)?;
+        }
         let mut mend = match facts.place == Place::File && !o.read_only && !o.new {
             true => layout::unshare(&fd, &mut facts, size_bytes)?,
             false => Mend::default(),
         };
+        let file = (facts.place == Place::File).then(|| lasting::duplicate(fd.as_fd()));
+        let file = file.transpose().map_err(|e| Error::system(path, "opening it", e))?;
         let device = Arc::new(FileDevice::new(fd, size_bytes));
         let mut medium = match o.on_demand && o.read_only {
             true => GroupedMedium::looked_at(path, device, facts.unit_bytes, durable)?,
@@ -155,7 +165,7 @@ impl GroupedMedium {
         medium.told = mend.told;
         // One that is there was made before anybody looked.
         medium.told.extend(facts.misaligned());
-        medium.facts = Some(facts);
+        (medium.facts, medium.file) = (Some(facts), file);
         Ok(medium)
     }
 
@@ -199,7 +209,7 @@ impl GroupedMedium {
         Ok(GroupedMedium { unlocked, ..medium })
     }
 
-    /// Of a pool that is only looked at: no more is read than what somebody asks for.
+    /// Opens a pool that is only looked at: no more is read than somebody asks for.
     pub(super) fn looked_at(
         path: &Path,
         device: Arc<dyn Device>,
@@ -239,14 +249,20 @@ impl GroupedMedium {
             beyond_bytes: beyond,
             told: Vec::new(),
             demanded: None,
+            file: None,
         }
+    }
+
+    /// Another descriptor of its file, if it is one.
+    pub(crate) fn file(&self) -> Option<Lasting<OwnedFd>> {
+        self.file.as_ref().and_then(|file| lasting::duplicate(file.as_fd()).ok())
     }
 
     pub(crate) fn media(&self) -> &Arc<Media> {
         &self.media
     }
 
-    /// What the system said of it when it was opened.
+    /// The facts that the system gave when the medium was opened.
     pub fn facts(&self) -> Option<&MediumFacts> {
         self.facts.as_ref()
     }
@@ -384,7 +400,7 @@ impl GroupedMedium {
     }
 }
 
-/// What the system says of the device, or what was asked for, if that is no weaker.
+/// The method that the system's facts call for, or the one asked for, if that is no weaker.
 fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<Durable> {
     let cache = facts.device.as_ref().and_then(|d| d.write_cache.as_deref());
     let fua = facts.device.as_ref().is_some_and(needs_no_flush);

@@ -16,9 +16,9 @@
 //! A leader that sends something other than its log's group gives up the lead, so that the group
 //! does not wait for it.
 //!
-//! What nobody has a ticket for is sent by the call that left it (`push`).  That call does not
-//! become the sender of those who append: after a few requests it leaves the rest to them, and
-//! the last of them sends what is left then.
+//! A record for which nobody has a ticket is sent by the call that left it (`push`).  That call
+//! does not become the sender of those who append: after a few requests it leaves the rest to them,
+//! and the last of them sends what is left then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -93,7 +93,7 @@ struct Queue {
     leader: Option<Leader>,
     /// By ticket.
     waiting: VecDeque<Waiter>,
-    /// Of the next group.
+    /// The hold of the next group.
     hold: Option<Hold>,
     /// The leader sleeps until those are there that the hold expects.
     holds: bool,
@@ -118,7 +118,7 @@ const CALLED: u32 = 1;
 /// Its ticket is not pending any more, and it is not in the queue.
 const OVER: u32 = 2;
 
-/// Where a thread sleeps.
+/// The place in which a thread sleeps.
 #[derive(Debug)]
 struct Seat {
     /// Changed under the lock.

@@ -75,8 +75,8 @@ impl fmt::Display for Mark {
 }
 
 impl Mark {
-    /// By which command, with the pool that set it, the origin gets what it lacks; the pool is
-    /// to follow.
+    /// The command by which the origin gets what it lacks from the pool that set the mark.  The
+    /// pool's path is to follow.
     pub fn way_home(&self) -> &'static str {
         match self.map {
             true => "forebay map recover",

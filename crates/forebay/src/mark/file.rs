@@ -149,8 +149,8 @@ impl FileMark {
     }
 }
 
-/// By which a regular file is known again: no copy has the same, nor a file that is given its
-/// number later.
+/// Returns the identity of a regular file.  No copy has the same, nor has a file that is given
+/// its number later.
 pub fn file_identity(file: BorrowedFd<'_>) -> io::Result<String> {
     origin::identity_of_file(file)
 }

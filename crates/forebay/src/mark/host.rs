@@ -318,9 +318,9 @@ pub fn accept_host(number: &str) -> Result<(), Error> {
 pub(super) fn accept_once(host: &str) -> String {
     match Places::of_system().may_be_accepted(host) {
         true => format!(
-            "; if this is the same machine with another product UUID (a moved or restored virtual \
-             machine, another mainboard), and not a clone of it, say so once for all origins: \
-             forebay origin accept-host {host}"
+            ". If this is the same machine with a new product UUID (a moved or restored virtual \
+             machine, a new mainboard), accept its marks on all origins: forebay origin accept-host \
+             {host}. Never do that on a clone"
         ),
         false => String::new(),
     }
@@ -644,7 +644,7 @@ mod tests {
     #[test]
     fn a_moved_machine_is_accepted_in_every_directory() {
         let dirs = ["user", "system"];
-        // What it is, the machine that each directory has a record of, why the order is refused.
+        // A name, the machine that each directory has a record of, and why the order is refused.
         type Row<'a> = (&'a str, [Option<Machine<'a>>; 2], Result<(), &'a str>);
         #[rustfmt::skip]
         let table: [Row<'_>; 6] = [

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::content::{Mark, MOST_BYTES};
 use super::{Bears, MarkedBy, MarkedOn};
 use crate::errno::{about, at_path};
+use crate::media::lock_soon;
 
 const ATTRIBUTE: &str = "user.forebay";
 pub(super) const SYSTEM: &str = "/var/lib/forebay";
@@ -143,7 +144,7 @@ impl Kept {
         let name = format!(".{}.lock", file_name(&self.name));
         loop {
             let file = rustix::fs::openat(&dir, &name, flags, Mode::from_raw_mode(0o600))?;
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match lock_soon(&file, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) => return Err(Errno::BUSY.into()),
                 done => done?,
             }
@@ -390,7 +391,15 @@ fn own_description(file: BorrowedFd<'_>) -> io::Result<Lasting<OwnedFd>> {
 /// None: it bears none.
 fn attribute(file: &OwnedFd) -> Result<Option<Vec<u8>>, Errno> {
     let mut bytes = vec![0; MOST_BYTES + 1];
-    match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes[..]) {
+    let read = match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes[..]) {
+        // Opened by O_PATH, because a process has a lease of it.
+        Err(Errno::BADF) => {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            rustix::fs::getxattr(path, ATTRIBUTE, &mut bytes[..])
+        }
+        read => read,
+    };
+    match read {
         Err(Errno::NODATA) => Ok(None),
         read => {
             bytes.truncate(read?);

@@ -30,7 +30,7 @@ pub enum OriginState {
 /// The state of an origin, with all known details.
 #[derive(Clone, Debug, Serialize)]
 pub struct OriginStatus {
-    #[serde(serialize_with = "crate::report::path_as_text")]
+    #[serde(flatten, serialize_with = "crate::report::path::place::serialize")]
     pub place: PathBuf,
     pub state: OriginState,
     pub complete: bool,
@@ -44,6 +44,9 @@ pub struct OriginStatus {
     pub size_bytes: Option<u64>,
     /// The damage of the mark.
     pub damage: Option<String>,
+    /// The process that has a lease of the file, as one has that maps the file onto a pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leased_by: Option<u32>,
 }
 
 impl OriginStatus {
@@ -116,6 +119,13 @@ impl OriginMarks {
         self.kept.find().map_err(self.fails("looked for"))
     }
 
+    fn leased_by(&self) -> Option<u32> {
+        match &self.known {
+            Some(Known::File(_, fd)) => crate::media::lease_holder(fd),
+            _ => None,
+        }
+    }
+
     /// Reads the mark's content, without the pool.
     pub fn status(&self) -> Result<OriginStatus> {
         let (state, mark, damage) = match self.find()? {
@@ -133,6 +143,7 @@ impl OriginMarks {
             mark,
             size_bytes: self.known.as_ref().and_then(Known::size_bytes),
             damage,
+            leased_by: self.leased_by(),
         })
     }
 
@@ -142,6 +153,11 @@ impl OriginMarks {
         let before = self.status()?;
         if before.complete {
             return Ok(before);
+        }
+        if before.leased_by.is_some() {
+            let way_out = "it is mapped onto a pool, and complete when that process has ended";
+            let (path, way_out) = (self.place.clone(), way_out.into());
+            return Err(Error::Busy { path, holder: before.leased_by, way_out });
         }
         self.claimed(OriginMarks::take_away)?;
         Ok(before)
@@ -175,7 +191,7 @@ impl OriginMarks {
             Found::Nothing => Ok(()),
             // The mark of a part of the disk, or of the whole disk.
             Found::Marked(mark) => Err(self.fails("taken away")(io::Error::other(format!(
-                "{} bears a mark of its own, and is a part of it, or has it as a part: {mark}",
+                "{} has its own mark, and is a part of it, or contains it: {mark}",
                 mark.origin
             )))),
             Found::Damaged(why) => Err(self.fails("taken away")(io::Error::other(why))),
@@ -379,8 +395,8 @@ mod tests {
 
     use super::super::tests::turn;
     use super::*;
-    use crate::create::create;
     use crate::media::{inspect, CreateOptions};
+    use crate::overwrite::create;
 
     /// The module takes one of them; the other one leaves the mark as it is.
     #[test]

@@ -19,6 +19,7 @@ bugs! {
     ClearedTooEarly,
     FlagStays,
     FailureForgotten,
+    PerhapsForgotten,
     OtherPoolTaken,
     OtherHostTaken,
     OlderCopyTaken,

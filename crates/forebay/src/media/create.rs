@@ -49,7 +49,7 @@ pub struct CreateOptions {
 /// A pool that was made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolSummary {
-    #[serde(serialize_with = "crate::report::path_as_text")]
+    #[serde(flatten, with = "crate::report::path::path")]
     pub path: PathBuf,
     pub uuid: Uuid,
     pub chunk_size_bytes: u32,
@@ -69,7 +69,7 @@ pub struct PoolSummary {
 /// The content found at a path.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {
-    #[serde(serialize_with = "crate::report::path_as_text")]
+    #[serde(flatten, with = "crate::report::path::path")]
     pub path: PathBuf,
     pub state: InspectionState,
     pub size_bytes: u64,
@@ -524,7 +524,7 @@ fn format(path: &Path, media: &Media, o: &CreateOptions) -> Result<PoolSummary> 
     summary(path, media, uuid, 0)
 }
 
-/// Of the pool that was just made.
+/// The summary of the pool that was just made.
 /// `unit`: that of a pool that is written in groups, else 0.
 pub(crate) fn summary(path: &Path, media: &Media, uuid: Uuid, unit: u32) -> Result<PoolSummary> {
     let probe = engine::probe(media);

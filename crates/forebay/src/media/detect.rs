@@ -2,8 +2,7 @@
 //! Opens a path as media and finds out what it is, without mapping it.
 
 use std::fs;
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use forebay_engine::lasting::{self, Lasting};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::locks::{a_holder_ends, lock, lock_holder};
 use crate::error::{Error, Result};
 use crate::report::MediaKind;
 
@@ -115,7 +115,8 @@ pub(crate) fn claim(
 }
 
 /// A reader of a block device claims it, too (O_EXCL), and closes it soon: so it is waited for, as
-/// for its lock.  A claim without such a lock is another program's, which may keep it for ever.
+/// for its lock, and so is one that ends.  A claim without such a lock is another program's, which
+/// may keep it for ever.
 fn open_after_readers(path: &Path, flags: OFlags) -> Result<Lasting<OwnedFd>, Errno> {
     const PATIENCE: Duration = Duration::from_secs(10);
     /// Between its claim and its lock a reader shows no lock.
@@ -124,7 +125,7 @@ fn open_after_readers(path: &Path, flags: OFlags) -> Result<Lasting<OwnedFd>, Er
     loop {
         match lasting::open(|| rustix::fs::open(path, flags, Mode::empty())) {
             Err(Errno::BUSY) if flags.contains(OFlags::EXCL) && start.elapsed() < PATIENCE => {
-                if !is_read(path) {
+                if !is_soon_free(path, start) {
                     races += 1;
                     if races > RACES {
                         return Err(Errno::BUSY);
@@ -137,16 +138,18 @@ fn open_after_readers(path: &Path, flags: OFlags) -> Result<Lasting<OwnedFd>, Er
     }
 }
 
-/// A process has the lock of a reader, and none that of a writer.
-fn is_read(path: &Path) -> bool {
+/// Who has claimed the device has the lock of a reader, or ends.
+fn is_soon_free(path: &Path, start: Instant) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
     let Ok(fd) = opened else { return false };
-    lock_holder(&*fd).is_some()
-        && rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared).is_ok()
+    let is_read = || {
+        lock_holder(&*fd).is_some()
+            && rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared).is_ok()
+    };
+    a_holder_ends(&*fd, start) || is_read()
 }
 
-/// For a file its file system and number, for a device its number.
 pub(super) fn id_of_stat(st: &rustix::fs::Stat) -> String {
     match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => format!("file:{:x}:{}", st.st_dev, st.st_ino),
@@ -212,190 +215,6 @@ fn open_error(path: &Path, e: Errno) -> Error {
     }
 }
 
-fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
-    let operation = match access {
-        Access::Peek => return Ok(()),
-        Access::Read => FlockOperation::NonBlockingLockShared,
-        Access::Write => FlockOperation::NonBlockingLockExclusive,
-    };
-    if access == Access::Read {
-        let_writers_pass(fd);
-    }
-    let locked = match (lock_soon(fd, operation), access) {
-        (Err(Errno::WOULDBLOCK), Access::Write) => lock_after_readers(fd),
-        (locked, _) => locked,
-    };
-    match locked {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => {
-            let holder = file_holder(fd);
-            let mapped = if holder.is_none() { mapped_by(fd) } else { Vec::new() };
-            let way_out = match mapped.is_empty() {
-                true => "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
-                false => format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and is written back once they have ended"),
-            };
-            Err(Error::Busy { path: path.into(), holder, way_out })
-        }
-        Err(e) => Err(Error::system(path, "locking it", e.into())),
-    }
-}
-
-/// Locks, and tries again for a moment: a child that was just forked has the
-/// parent's locks until it executes its program.
-pub(crate) fn lock_soon(fd: &OwnedFd, operation: FlockOperation) -> Result<(), Errno> {
-    const TRIES: u32 = 20;
-    for _ in 1..TRIES {
-        match rustix::fs::flock(fd, operation) {
-            Err(Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(2)),
-            done => return done,
-        }
-    }
-    rustix::fs::flock(fd, operation)
-}
-
-/// Readers such as status and the exporter close the pool soon.  While a writer waits for them,
-/// it also holds a record lock, and new readers wait for that: so no more of them come.
-fn lock_after_readers(fd: &OwnedFd) -> Result<(), Errno> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    let start = Instant::now();
-    let mut first = false;
-    let locked = loop {
-        // The second of two writers is refused as before.  Some file systems do not support
-        // this lock.
-        first = first || record_lock(fd, FlockOperation::NonBlockingLockExclusive);
-        // A writer holds the lock, and may keep it for ever.
-        if let Err(e) = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
-            break Err(e);
-        }
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if start.elapsed() < PATIENCE => {
-                let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            done => break done,
-        }
-    };
-    if first {
-        record_lock(fd, FlockOperation::Unlock);
-    }
-    locked
-}
-
-fn record_lock(fd: &OwnedFd, operation: FlockOperation) -> bool {
-    rustix::fs::fcntl_lock(fd, operation).is_ok()
-}
-
-/// Waits as long as a writer waits for those that look already.
-fn let_writers_pass(fd: &OwnedFd) {
-    const PATIENCE: Duration = Duration::from_secs(12);
-    let start = Instant::now();
-    loop {
-        match rustix::fs::fcntl_lock(fd, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => {
-                record_lock(fd, FlockOperation::Unlock);
-                return;
-            }
-            Err(Errno::WOULDBLOCK | Errno::ACCESS) if start.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(_) => return,
-        }
-    }
-}
-
-/// The process that has locked a file (flock), if it lives; only a hint.
-pub fn file_holder<F: AsFd>(fd: F) -> Option<u32> {
-    // One that has ended may be named all the same.
-    lock_holder(fd).filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
-}
-
-/// The process that holds the flock, from /proc/locks; only a hint.
-///
-/// The kernel walks its locks anew for each read(2), by their number in the
-/// list: a lock that goes away between two reads hides another one. So each
-/// read asks for more than the kernel gives at once, a page of whole lines, and
-/// a holder that does not show is looked for again.
-fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
-    holder(fd, "FLOCK")
-}
-
-/// All processes that hold the flock and show; only a hint.
-pub(crate) fn lock_holders<F: AsFd>(fd: F) -> Vec<u32> {
-    let all = || Some(holders_in(&all_locks().ok()?, "FLOCK", &key_of(fd.as_fd())?));
-    let Some(first) = lock_holder(&fd) else { return Vec::new() };
-    match all().unwrap_or_default() {
-        all if all.is_empty() => vec![first],
-        all => all,
-    }
-}
-
-/// Names a process for a message: its number, command and user, as far as this process may look at
-/// others.
-pub fn process_in_words(pid: u32) -> String {
-    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let user = user.and_then(|ids| ids.split_whitespace().next()).unwrap_or("?");
-    format!("process {pid} ({}) of user {user}", crate::printable::printable(command.trim_end()))
-}
-
-/// The process that has a lease (F_SETLEASE) of the file, from the same place.
-pub fn lease_holder<F: AsFd>(fd: F) -> Option<u32> {
-    holder(fd, "LEASE")
-}
-
-fn holder<F: AsFd>(fd: F, kind: &str) -> Option<u32> {
-    const TRIES: usize = 4;
-    let key = key_of(fd.as_fd())?;
-    (0..TRIES).find_map(|_| holders_in(&all_locks().ok()?, kind, &key).first().copied())
-}
-
-/// How /proc/locks names a file.
-fn key_of(fd: BorrowedFd<'_>) -> Option<String> {
-    let st = rustix::fs::fstat(fd).ok()?;
-    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
-    Some(format!("{major:02x}:{minor:02x}:{}", st.st_ino))
-}
-
-/// Processes that have it mapped; only a hint.  They keep the lock of the process that has
-/// opened it, though that has ended.
-fn mapped_by(fd: &OwnedFd) -> Vec<u32> {
-    let (Ok(st), Ok(processes)) = (rustix::fs::fstat(fd), fs::read_dir("/proc")) else {
-        return Vec::new();
-    };
-    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
-    let key = format!(" {major:02x}:{minor:02x} {} ", st.st_ino);
-    let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    let maps = |pid: &u32| {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
-        *pid != std::process::id() && maps.is_ok_and(|maps| maps.contains(&key))
-    };
-    processes.flatten().filter_map(pid).filter(maps).collect()
-}
-
-fn all_locks() -> std::io::Result<String> {
-    let mut file = fs::File::open("/proc/locks")?;
-    let mut all = Vec::new();
-    let mut piece = [0; 1 << 14];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(String::from_utf8_lossy(&all).into_owned()),
-            n => all.extend_from_slice(&piece[..n]),
-        }
-    }
-}
-
-fn holders_in(locks: &str, kind: &str, key: &str) -> Vec<u32> {
-    let holder = |line: &str| {
-        let mut words = line.split_whitespace().skip(1).skip_while(|w| *w == "->");
-        (words.next()? == kind).then_some(())?;
-        let pid = words.nth(2)?;
-        (words.next()? == key).then_some(())?;
-        pid.parse().ok()
-    };
-    locks.lines().filter_map(holder).collect()
-}
-
 fn open_file(path: &Path, fd: Lasting<OwnedFd>) -> Result<Opened> {
     let st = rustix::fs::fstat(&fd).map_err(|e| Error::system(path, "looking at it", e.into()))?;
     let fs = rustix::fs::fstatfs(&fd)
@@ -421,7 +240,7 @@ fn open_block(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Resul
         return Err(Error::Unsuitable {
             path: path.into(),
             what: "a block device without DAX, no faster than a disk".into(),
-            way_out: "make a pool that is written in groups (--medium ssd), or use persistent memory (a devdax device, or a file on a file system mounted with -o dax), or a plain file as a stand-in".into(),
+            way_out: "make a pool for an SSD (--medium ssd); use persistent memory: a devdax device, or a file on a file system mounted with -o dax; or use a plain file as a stand-in".into(),
         });
     }
     let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
@@ -458,7 +277,7 @@ fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<
     };
     let size_bytes = number("size").ok_or_else(|| Error::Unsuitable {
         path: path.into(),
-        what: "a devdax device whose size sysfs does not tell".into(),
+        what: "a devdax device whose size sysfs does not show".into(),
         way_out: "see that /sys is mounted".into(),
     })?;
     // Newer kernels show it next to size, older ones in the region.
@@ -512,35 +331,4 @@ fn region(shape: Shape, device: (u32, u32)) -> Option<PathBuf> {
         name.strip_prefix("region").is_some_and(|n| n.parse::<u32>().is_ok())
     });
     own.map(Path::to_path_buf)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-
-    use rustix::fs::MemfdFlags;
-
-    use super::*;
-
-    #[test]
-    fn a_holder_is_named_while_other_locks_come_and_go() {
-        let file = |name| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC).unwrap();
-        let held = file("held");
-        rustix::fs::flock(&held, FlockOperation::LockExclusive).unwrap();
-        let stop = AtomicBool::new(false);
-        let missed = std::thread::scope(|s| {
-            s.spawn(|| {
-                let other = file("other");
-                while !stop.load(Ordering::Relaxed) {
-                    rustix::fs::flock(&other, FlockOperation::LockExclusive).unwrap();
-                    rustix::fs::flock(&other, FlockOperation::Unlock).unwrap();
-                }
-            });
-            let me = Some(std::process::id());
-            let missed = (0..20_000).filter(|_| lock_holder(&held) != me).count();
-            stop.store(true, Ordering::Relaxed);
-            missed
-        });
-        assert_eq!(missed, 0);
-    }
 }

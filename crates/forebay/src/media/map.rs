@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,21 +14,25 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::detect::{self, Access, Opened, Shape};
-use super::{kernels, signature, MediaOptions};
+use super::{kernels, signature, whereabouts, MediaOptions};
 use crate::engine;
 use crate::error::{Error, Result};
 use crate::report::{human_bytes, MediaInfo, MediaKind, Persist};
 
 /// Media, opened, locked and mapped.
 pub struct Media {
-    info: MediaInfo,
+    pub(super) info: MediaInfo,
     /// The engine's view.
     mapped: Arc<Mapped>,
     read_only: bool,
     /// Memory modules that it is interleaved over, if known.
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
-    fd: Option<Lasting<OwnedFd>>,
+    pub(super) fd: Option<Lasting<OwnedFd>>,
+    /// Its path from the root, at the open.
+    pub(super) at: PathBuf,
+    /// It had a name at the open, as far as its file system says.
+    pub(super) named: bool,
 }
 
 impl std::fmt::Debug for Media {
@@ -75,9 +79,16 @@ impl Media {
         Media::open_as(path, o, access, None)
     }
 
-    /// The image of a disk.
-    pub(crate) fn of_image(info: MediaInfo, image: Arc<Mapped>, read_only: bool) -> Media {
-        Media { info, mapped: image, read_only, modules: None, fd: None }
+    /// The image of a disk, with the descriptor of that.
+    pub(crate) fn of_image(
+        info: MediaInfo,
+        image: Arc<Mapped>,
+        read_only: bool,
+        fd: Option<Lasting<OwnedFd>>,
+    ) -> Media {
+        let at = from_root(&info.path);
+        let named = whereabouts::is_named(fd.as_ref());
+        Media { info, mapped: image, read_only, modules: None, fd, at, named }
     }
 
     /// Maps it, whatever it holds.  `len`: map only so much of a device.
@@ -200,7 +211,9 @@ impl Media {
             }
             None => mapped,
         };
-        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd })
+        let at = from_root(&info.path);
+        let named = whereabouts::is_named(fd.as_ref());
+        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd, at, named })
     }
 
     /// The properties of the media.
@@ -239,23 +252,6 @@ impl Media {
         lasting::duplicate(fd.as_fd())
     }
 
-    /// A path of its file, if that was deleted and is gone when this process ends.
-    pub(crate) fn deleted(&self) -> Option<PathBuf> {
-        let fd = self.fd.as_ref()?;
-        let st = rustix::fs::fstat(fd.as_fd()).ok()?;
-        let file = rustix::fs::FileType::from_raw_mode(st.st_mode).is_file();
-        let path = || format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()).into();
-        (file && st.st_nlink == 0).then(path)
-    }
-
-    /// The size of its file, if that is smaller than it was when it was opened.
-    pub(crate) fn cut_short(&self) -> Option<u64> {
-        let st = rustix::fs::fstat(self.fd.as_ref()?.as_fd()).ok()?;
-        let file = rustix::fs::FileType::from_raw_mode(st.st_mode).is_file();
-        let size_bytes = u64::try_from(st.st_size).ok()?;
-        (file && size_bytes < self.info.size_bytes).then_some(size_bytes)
-    }
-
     /// Writers that it serves best at once, in a pool of so many chunks.
     pub(crate) fn best_slots(&self, chunks: u32) -> u32 {
         let cpus = std::thread::available_parallelism().map_or(4, usize::from);
@@ -268,6 +264,11 @@ impl Media {
         assert!(!self.read_only);
         self.mapped.zero(start as u64, len);
     }
+}
+
+/// The process may change its directory later.
+fn from_root(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.into())
 }
 
 /// `None`: auto, which is none.

@@ -34,7 +34,7 @@ pub enum Place {
 /// Facts that the system tells of a medium.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MediumFacts {
-    #[serde(serialize_with = "crate::report::path_as_text")]
+    #[serde(flatten, with = "crate::report::path::path")]
     pub path: PathBuf,
     pub place: Place,
     pub size_bytes: u64,

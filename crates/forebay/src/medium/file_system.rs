@@ -14,7 +14,7 @@ pub struct FileSystemFacts {
     /// As the kernel calls it: `ext4`, `xfs`, `nfs4`.
     pub kind: String,
     pub class: FsClass,
-    #[serde(serialize_with = "crate::report::path_as_text")]
+    #[serde(flatten, with = "crate::report::path::mounted_on")]
     pub mounted_on: PathBuf,
     /// The device or server that is mounted there.
     pub source: String,

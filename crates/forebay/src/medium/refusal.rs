@@ -125,8 +125,8 @@ impl MediumFacts {
         of_device(device, refuse);
     }
 
-    /// What the disks below do is done to what lies above them.  A zoned disk is not among that:
-    /// what makes an ordinary disk of it says so itself.
+    /// A refusal of a disk below is one of the device above it.  A zoned disk is no reason:
+    /// the device that makes an ordinary disk of it says so itself.
     fn refuse_below(&self, refuse: &mut impl FnMut(&str, String, &str)) {
         let Some(device) = &self.device else { return };
         for below in device.all_below() {
@@ -167,7 +167,7 @@ fn of_device(device: &DeviceFacts, refuse: &mut impl FnMut(&str, String, &str)) 
         };
         refuse(
             "write-cache-unknown",
-            format!("{said}, so nobody knows whether the kernel flushes the disk's cache"),
+            format!("{said}, so it is unknown whether the kernel flushes the disk's cache"),
             "use another disk, or a newer kernel",
         );
     }
@@ -232,7 +232,7 @@ fn of_kind(system: &FileSystemFacts) -> Option<(&'static str, String, &'static s
         ),
         FsClass::Overlay => (
             "overlay",
-            format!("{kind}: the file system below, which may copy on write or flush nothing, cannot be told from here"),
+            format!("{kind}: the file system below is unknown; it may copy on write or flush nothing"),
             "in a container use a volume, a directory of the host's own file system; else ext4 or xfs",
         ),
         FsClass::InPlace | FsClass::Memory | FsClass::Unknown => return None,

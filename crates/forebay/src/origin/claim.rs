@@ -9,7 +9,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::media::{lock_holders, lock_soon, process_in_words};
+use crate::media::{lock_holders, lock_soon};
+use crate::process::process_in_words;
 
 pub(super) fn access(read_only: bool) -> OFlags {
     match read_only {

@@ -469,7 +469,7 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> 
         true => {
             let OfBlock { own, id: known, twin } = of_device(fd.as_fd(), &st);
             if let Some(twin) = twin.filter(|_| own == id) {
-                return Some(format!("cannot be told: {name} and {twin} are both {own}"));
+                return Some(format!("cannot be identified: {name} and {twin} are both {own}"));
             }
             known
         }
@@ -499,7 +499,14 @@ pub(super) fn known_by(path: &Path) -> Result<Known> {
         return Err(unsuitable(path, kind));
     }
     let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(system("opening it"))?;
+    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
+        // A process has a lease of it.  An open would make the process write all back, or end.
+        Err(Errno::AGAIN) if kind == FileType::RegularFile => {
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            rustix::fs::open(path, flags, Mode::empty()).map_err(system("opening it"))?
+        }
+        fd => fd.map_err(system("opening it"))?,
+    };
     let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
     match FileType::from_raw_mode(st.st_mode) {
         FileType::BlockDevice => {
@@ -508,10 +515,8 @@ pub(super) fn known_by(path: &Path) -> Result<Known> {
                 None => Ok(Known::Named(id)),
                 Some(twin) => Err(Error::Unsupported {
                     path: path.into(),
-                    cause: format!(
-                        "{twin} is {own} as well, so that nobody can say whose mark that is"
-                    ),
-                    way_out: "take the other disk away, or give one of them another serial number"
+                    cause: format!("{twin} is {own}, too, so it is unknown whose mark that is"),
+                    way_out: "remove the other disk, or give one of them another serial number"
                         .into(),
                 }),
             }

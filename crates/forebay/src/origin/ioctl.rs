@@ -66,7 +66,7 @@ pub fn join_project(file: BorrowedFd<'_>, above: BorrowedFd<'_>) -> Result<(), E
 pub(crate) struct FileExtent {
     pub start: u64,
     pub len: u64,
-    /// Where it is on the file system's device, in bytes.
+    /// The address on the file system's device, in bytes.
     pub physical: u64,
     /// It has blocks, and reads as zeroes until it is written.
     pub unwritten: bool,

@@ -14,8 +14,8 @@
 //! | it is away, or answers nothing | `--when-away`: nothing, or an error after a while |
 //! | it comes back with another size | errors as if it were away, and `status` says so |
 //!
-//! What a caller gave up on may still be written by a server that stands still, so what
-//! comes later for the same place waits until the server has answered or the connection
+//! A server that stands still may still write a request that its caller gave up.  So a later
+//! request for the same place waits until the server has answered or the connection
 //! has ended.  A connection is never ended for being slow.
 
 mod link;
@@ -80,7 +80,7 @@ struct Shared {
     state: Mutex<State>,
     /// Something has ended, or is not waited for any more.
     changed: Condvar,
-    /// Of the links.
+    /// The kicks of the links.
     kicks: Vec<Kick>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn place_of(place: &Path) -> Result<Place<'_>> {
     let refuse = |what: &str| {
         Err(Error::usage(
             format!("{}: {what}", place.display()),
-            "name a file or block device by its path, or by file:///path, an export of an NBD server by nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT, and an image of Ceph by rbd:POOL/IMAGE[@CONF]; ./ before a path that looks like a URI",
+            "name a file or block device by its path or file:///PATH; an NBD export by nbd+unix:///EXPORT?socket=PATH or nbd://HOST/EXPORT; a Ceph image by rbd:POOL/IMAGE[@CONF]. Begin a path that looks like a URI with ./",
         ))
     };
     if let Some(rest) = place.as_os_str().as_bytes().strip_prefix(b"rbd:") {

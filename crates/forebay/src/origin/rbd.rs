@@ -11,7 +11,7 @@
 //! | another client takes the lock | errors from then on, until the volume is detached and attached again; a thread asks for it every few seconds, since an image that nobody writes to would not tell |
 //! | the image is resized | what it can no longer take is an error, and `status` says so |
 //!
-//! What a caller gave up on may still be written, so what comes later for the same place waits
+//! A request that its caller gave up may still be written, so a later one for its place waits
 //! until librbd has ended it.
 
 #[cfg(test)]

@@ -169,7 +169,8 @@ fn remove_error(core: &Core, name: &str, e: Code) -> Error {
             name: name.into(),
             cause: "it holds entries, or may".into(),
             way_out: "replay and destroy it first, or discard what it holds (--discard): its consumer then loses what it was promised".into(),
-            code: e.0,
+            // As a volume that holds data: their exit code is the same.
+            code: sys::FBY_E_VOLUME_DIRTY,
         },
         _ => core.log_error(name, e),
     }

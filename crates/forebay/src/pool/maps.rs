@@ -14,8 +14,9 @@ use super::{table_full, Pool};
 use crate::core::Core;
 use crate::engine::{Code, Engine};
 use crate::error::{Error, Result};
+use crate::media::Look;
 use crate::opened::OpenPool;
-use crate::report::{MapCheck, MapInfo, Uuid};
+use crate::report::{FileFate, MapCheck, MapInfo, Uuid};
 
 /// A map that this process may use.  It keeps the pool open.
 #[derive(Debug)]
@@ -38,6 +39,16 @@ impl PoolMap {
     /// Path of the pool.
     pub fn path(&self) -> &Path {
         self.pool.core().path()
+    }
+
+    /// The loss of the pool's file, as the last look has found it.
+    pub fn lost(&self) -> Option<FileFate> {
+        self.pool.core().lost().map(|lost| lost.what)
+    }
+
+    /// Looks at what has happened to that file: [`crate::Pool::look_for_loss`].
+    pub fn look_for_loss(&self) {
+        self.pool.core().look_at_file(Look::File);
     }
 
     /// The file that is the pool's memory.

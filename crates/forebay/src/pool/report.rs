@@ -130,7 +130,8 @@ impl Core {
             mode,
             durable,
             rescued: info.attached && self.rescued(index),
-            pool_failed: self.has_failed(),
+            pool_failed: self.has_failed() || self.is_lost(),
+            pool_lost: self.is_lost(),
         };
         v.origin_use = OriginUse::of(&v);
         Ok(v)
@@ -235,6 +236,7 @@ impl Core {
                 damaged.iter().map(|b| self.report_block(b)).collect()
             },
             medium: self.medium_status(),
+            file_trouble: self.file_trouble.lock().unwrap_or_else(|e| e.into_inner()).clone(),
             destage_failure: self.failure(),
             checksum_kernel: sys::posix_crc_kernel().into(),
         }

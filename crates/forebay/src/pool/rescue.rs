@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What becomes of volumes when the disk of their pool has failed: memory has what they hold, and it
-//! is gone with the process.
+//! The rescue of volumes whose pool's disk has failed: memory has what they hold, and it is gone
+//! with the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use forebay_engine::sys;
 
 use super::Pool;
 use crate::attach::AttachOptions;
-use crate::error::Result;
+use crate::core::Core;
+use crate::error::{Error, Result};
 use crate::report::VolumeInfo;
 use crate::volume::Volume;
 
@@ -23,13 +27,16 @@ pub struct RescueProgress {
     pub errors: u64,
 }
 
+/// A hole may hold what the origin lacks, with a name or without.
+fn is_at_stake(v: &VolumeInfo) -> bool {
+    v.attached || v.pages > 0 || v.damaged || v.holes > 0 || v.holes_unknown > 0
+}
+
 impl Pool {
     /// Volumes that have something in this process if the disk has failed: those that are attached,
     /// and those that hold what their origins lack, perhaps.
     pub fn at_stake(&self) -> Vec<VolumeInfo> {
-        let lost = |v: &VolumeInfo| v.damaged || v.holes + v.holes_unknown > 0;
-        let all = self.volumes().into_iter();
-        all.filter(|v| v.attached || v.pages > 0 || lost(v)).collect()
+        self.volumes().into_iter().filter(is_at_stake).collect()
     }
 
     /// Writes a record as it is, of a volume that is not attached and holds something: a disk that
@@ -62,9 +69,58 @@ impl Pool {
     }
 
     /// Attaches a volume to its recorded origin, for what it holds.  Marks are looked for where those
-    /// of the volumes are that were attached before.
-    pub fn attach_for_rescue(&self, name: &str) -> Result<Volume> {
+    /// of the volumes are that were attached before.  Another thread may be attaching it: that is
+    /// waited for, until it is given up.  Lost entries that nobody accepted refuse nothing, and count
+    /// in the verdict: the origin gets what there is.
+    pub fn attach_for_rescue(&self, name: &str, given_up: &AtomicBool) -> Result<Volume> {
+        const PAUSE: Duration = Duration::from_millis(50);
         let state = self.0.core().marks_in.lock().unwrap_or_else(|e| e.into_inner()).clone();
-        self.attach(name, &AttachOptions { state, ..Default::default() })
+        let options = AttachOptions { state, rescue: true, ..Default::default() };
+        loop {
+            let busy = match self.attach(name, &options) {
+                Err(e @ Error::Volume { code: sys::FBY_E_VOLUME_BUSY, .. }) => e,
+                done => return done,
+            };
+            if let Some(volume) = self.volume(name) {
+                return Ok(volume);
+            }
+            if given_up.load(Ordering::Acquire) {
+                return Err(busy);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl Core {
+    /// A healthy pool has time to ask what is to become of lost entries.
+    pub(super) fn check_rescue(&self, rescue: bool) -> Result<()> {
+        match rescue && !self.has_failed() && !self.is_lost() {
+            false => Ok(()),
+            true => Err(Error::usage(
+                "a rescue is for a pool whose disk has failed, or whose file is lost",
+                "attach the volume without it",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_alone_puts_a_volume_at_stake() {
+        let empty = VolumeInfo::default();
+        assert!(!is_at_stake(&empty));
+        for at_stake in [
+            VolumeInfo { attached: true, ..empty.clone() },
+            VolumeInfo { pages: 1, ..empty.clone() },
+            VolumeInfo { damaged: true, ..empty.clone() },
+            VolumeInfo { holes: 1, ..empty.clone() },
+            VolumeInfo { holes_unknown: 1, ..empty.clone() },
+        ] {
+            assert!(is_at_stake(&at_stake), "{at_stake:?}");
+        }
     }
 }

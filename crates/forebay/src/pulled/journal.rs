@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the receiver keeps of a run: its parameters, the number of its last step, and how its
+//! The receiver's record of a run: its parameters, the number of its last step, and how its
 //! writer ended, if that is known.
 //!
 //! ```text

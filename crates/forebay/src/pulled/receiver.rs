@@ -257,7 +257,7 @@ impl Receiver {
                 let why = match end {
                     RunEnd::Uncut => "the writer ends, and nobody has cut the power".into(),
                     RunEnd::DiskFailed => format!("the disk failed in step {}", steps + 1),
-                    RunEnd::Stalled => format!("step {} took too long to be told", steps + 1),
+                    RunEnd::Stalled => format!("the report of step {} took too long", steps + 1),
                 };
                 return (steps, why);
             }

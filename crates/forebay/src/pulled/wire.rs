@@ -162,7 +162,7 @@ pub(super) fn receive(
 pub(super) struct Link {
     server: String,
     stream: TcpStream,
-    /// The same connection, for whoever sends: a message is sent whole.
+    /// The sending side of the connection: a message is sent whole.
     outgoing: Arc<Mutex<TcpStream>>,
     /// The thread that gives signs of life ends with it.
     alive: Option<mpsc::Sender<()>>,

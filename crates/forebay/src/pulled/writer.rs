@@ -19,6 +19,7 @@ use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::mark::now;
 use crate::medium::{Claim, MediumFacts, Target, Used};
+use crate::overwrite::Overwrite;
 use crate::report::{human_bytes, Uuid};
 
 /// Bytes written at once when the disk is filled.
@@ -36,14 +37,14 @@ const TAIL: u64 = 1 << 20;
 const WRITE_MOST: usize = 16;
 
 /// The options of a run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PullOptions {
     pub modes: Modes,
     /// Bytes of the disk that are used, from its start on; `None`: 1 GiB, or all of it.
     pub size_bytes: Option<u64>,
     pub most: Duration,
     /// The content of the disk may be destroyed.
-    pub overwrite: bool,
+    pub overwrite: Option<Overwrite>,
 }
 
 /// How far it is.
@@ -93,12 +94,13 @@ pub fn write_until_cut(
         });
     }
     let target = Target::open(path, Claim::Write)?;
+    let overwrites = o.overwrite.as_ref().is_some_and(|looked| looked.path() == path);
     let held = |found| Error::HoldsData {
         path: path.into(),
         found,
         way_out: "If that may be destroyed: --overwrite".into(),
     };
-    if let Some(found) = target.found()?.filter(|_| !o.overwrite) {
+    if let Some(found) = target.found()?.filter(|_| !overwrites) {
         return Err(held(found));
     }
     let mut run = new_run(&facts, &target, o)?;
@@ -109,7 +111,7 @@ pub fn write_until_cut(
     })?;
     run.blank = match used {
         Used::Nowhere => true,
-        Used::At(_) if o.overwrite => false,
+        Used::At(_) if overwrites => false,
         Used::At(byte) => return Err(held(format!("data of unknown kind (at byte {byte})"))),
         Used::Stopped => {
             return Ok(PullEnd {
@@ -401,7 +403,7 @@ mod tests {
             modes: Modes::Both,
             size_bytes: None,
             most: Duration::ZERO,
-            overwrite: false,
+            overwrite: None,
         };
         for (unit, good) in
             [(4096, true), (16384, true), (65536, true), (12288, false), (131_072, false)]

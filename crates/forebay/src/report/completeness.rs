@@ -12,6 +12,8 @@ use forebay_engine::sys;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::errno::LARGER_FILES;
+
 use super::log::LogInfo;
 use super::status::{CheckReport, DrainProgress, VolumeInfo};
 
@@ -158,6 +160,12 @@ pub struct Completeness {
     /// The pool's disk has failed: what the origin lacks is in memory.
     #[serde(default)]
     pub pool_failed: bool,
+    /// ... or its file is lost.
+    #[serde(default)]
+    pub pool_lost: bool,
+    /// Its server ends, and has done what it could.
+    #[serde(default)]
+    pub given_up: bool,
 }
 
 impl Completeness {
@@ -208,6 +216,8 @@ impl Completeness {
             origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
             attach_failed: false,
             pool_failed: v.pool_failed,
+            pool_lost: v.pool_lost,
+            given_up: false,
         }
     }
 
@@ -272,8 +282,10 @@ impl Completeness {
     /// The advice to the user; empty if there is nothing to do.
     pub fn way_out(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self.verdict {
+            // The server's last message has it.
+            _ if self.given_up => "",
             Verdict::Complete | Verdict::LossAccepted | Verdict::WrittenSince => "",
-            Verdict::OriginMarked => "drain it with the pool that marked it; if that is gone, forebay origin accept-loss gives up what it held",
+            Verdict::OriginMarked => "drain it with the pool that marked it; if that pool is gone, forebay origin accept-loss gives up its data",
             Verdict::RecordDamaged => return Cow::Owned(format!(
                 "restore the pool from a copy, or remove the volume and what it holds: forebay volume remove POOL '{}' --discard",
                 self.volume
@@ -281,11 +293,15 @@ impl Completeness {
             Verdict::OriginChanged => "compare the origin with a backup before it is used",
             // The reason ends with it.
             Verdict::NotAttached if self.attach_failed => "",
+            Verdict::LostEntries | Verdict::LostBlocks if self.pool_lost && self.pages_left == 0 => "restore them from a backup; forebay origin accept-loss gives them up",
+            Verdict::LostEntries | Verdict::LostBlocks if self.pool_failed && self.pages_left == 0 => "restore them from a backup, or attach what can be copied of the pool with --holes; forebay origin accept-loss gives them up",
+            Verdict::LostEntries | Verdict::LostBlocks if self.pool_failed => "stop the server, which writes to the origin what there is, and names the rest",
             Verdict::LostEntries => "--holes isolate takes those that have a name, --holes accept all; forebay check names them",
             Verdict::LostBlocks if self.is_static => "overwrite them through the volume and drain again, or restore them from a backup; what is lost of a static volume is given up with all of it: drain it, then forebay volume remove --discard, and add it again",
             Verdict::LostBlocks => "overwrite them through the volume and drain again, or restore them from a backup; forebay drain --accept-lost, with no server running, gives them up",
+            Verdict::Rescued if self.pool_lost => "make a new pool",
             Verdict::Rescued => "replace the disk and make a new pool there; if the disk comes back, the pool on it is not to have this origin again (forebay volume remove --discard)",
-            Verdict::NotAttached if self.pool_failed => "stop the server, which attaches it then, and writes to its origin what memory has",
+            Verdict::NotAttached if self.pool_failed => "stop the server, which attaches it then, and writes to its origin what it holds",
             Verdict::NotAttached => "stop the server, and drain the volume without it (--origin NAME=PATH where its origin is now)",
             Verdict::OriginFails => return Cow::Owned(format!(
                 "{}; {}",
@@ -302,7 +318,7 @@ impl Completeness {
 pub fn kept_where(pool_failed: bool) -> &'static str {
     match pool_failed {
         false => "what is cached stays safe in the pool",
-        true => "the pool's disk has failed, and what is cached is in memory alone: keep the server running until the origin has it",
+        true => "the pool has failed, and only its server has the cached data: keep the server running until the origin has it",
     }
 }
 
@@ -328,7 +344,7 @@ pub(crate) fn origin_way_out(errno: Option<i32>) -> &'static str {
         Some(Errno::NOSPC | Errno::DQUOT) => {
             "free space on the file system of the origin, or raise its quota"
         }
-        Some(Errno::FBIG) => "allow larger files (ulimit -f, LimitFSIZE= of a unit)",
+        Some(Errno::FBIG) => LARGER_FILES,
         Some(Errno::ROFS | Errno::ACCESS | Errno::PERM) => {
             "see why the origin takes no writes any more (mount, blockdev --getro, the system log)"
         }
@@ -351,9 +367,12 @@ impl fmt::Display for Completeness {
                     n => write!(f, "the pool holds {n} pages of 4 KiB that were written since")?,
                 }
             }
-            Verdict::OriginMarked => write!(f, "NOT complete: its origin bears a mark: {origin}")?,
+            Verdict::OriginMarked => write!(f, "NOT complete: its origin has a mark: {origin}")?,
             Verdict::Complete => f.write_str("the origin alone is complete")?,
-            Verdict::Rescued => f.write_str("the pool's disk has failed, and the origin alone is complete: all that was acknowledged as durable was written there from memory")?,
+            Verdict::Rescued => {
+                let what = if self.pool_lost { "file is lost" } else { "disk has failed" };
+                write!(f, "the pool's {what}, and the origin alone is complete: all that was acknowledged as durable was written there from memory")?
+            }
             Verdict::LossAccepted => {
                 f.write_str("all that is left is on the origin;")?;
                 if !self.lost.is_empty() {
@@ -372,12 +391,17 @@ impl fmt::Display for Completeness {
                 f.write_str("NOT complete: both copies of the volume's record are damaged")?
             }
             Verdict::OriginChanged => write!(f, "NOT complete: its origin {origin}")?,
-            Verdict::LostEntries => write!(
-                f,
-                "NOT complete: at least {} entries are LOST, {} of them of unknown blocks",
-                self.lost_entries.max(self.lost_entries_unnamed),
-                self.lost_entries_unnamed
-            )?,
+            Verdict::LostEntries => {
+                write!(
+                    f,
+                    "NOT complete: at least {} entries are LOST, {} of them of unknown blocks",
+                    self.lost_entries.max(self.lost_entries_unnamed),
+                    self.lost_entries_unnamed
+                )?;
+                if !self.lost.is_empty() {
+                    write!(f, "; {} LOST", blocks_text(&self.lost))?;
+                }
+            }
             Verdict::LostBlocks if self.lost.is_empty() => {
                 write!(f, "NOT complete: the newest data of {} blocks is LOST", self.lost_blocks)?
             }
@@ -400,6 +424,13 @@ impl fmt::Display for Completeness {
                 self.origin.iter().try_for_each(|why| write!(f, ": {why}"))?;
             }
             Verdict::Unknown => f.write_str("it is not known whether the origin is complete")?,
+        }
+        let lost = matches!(self.verdict, Verdict::LostEntries | Verdict::LostBlocks);
+        if lost && self.pool_failed && self.pages_left == 0 {
+            f.write_str("; all else is on the origin")?;
+            if self.lost_entries_unnamed > 0 {
+                f.write_str(", where the unknown blocks may have older data than before")?;
+            }
         }
         if self.pages_left > 0 && self.verdict != Verdict::LossAccepted {
             write!(f, "; the pool holds {} pages of 4 KiB that the origin lacks", self.pages_left)?;
@@ -574,7 +605,7 @@ mod tests {
     /// Nothing is safe in a pool whose disk has failed, and no drain of the pool without its server
     /// finds it.
     #[test]
-    fn what_a_failed_pool_keeps_is_in_memory() {
+    fn what_a_failed_pool_keeps_is_with_its_server() {
         for (attached, last_error) in
             [(true, Some("write: EIO".to_string())), (true, None), (false, None)]
         {
@@ -588,9 +619,23 @@ mod tests {
             };
             for c in [judged, Completeness::unfinished("v", &unfinished)] {
                 let way_out = c.way_out();
-                assert!(way_out.contains("memory") && !way_out.contains("safe"), "{c}");
+                assert!(way_out.contains("server") && !way_out.contains("safe"), "{c}");
                 assert!(!way_out.contains("without it") && c.exit_code() != 0, "{c}");
             }
+        }
+    }
+
+    /// It names no disk that nothing is wrong with.
+    #[test]
+    fn the_rescue_from_a_lost_file_is_told_as_one() {
+        for (pool_lost, says, not) in
+            [(true, "file is lost", "disk"), (false, "disk has failed", "file")]
+        {
+            let v = VolumeInfo { attached: true, rescued: true, pool_lost, ..Default::default() };
+            let c = Completeness::judge(&v, 3, vec![], None);
+            assert_eq!(c.verdict, Verdict::Rescued);
+            let told = format!("{c}; {}", c.way_out());
+            assert!(told.contains(says) && !told.contains(not), "{told}");
         }
     }
 

@@ -25,10 +25,10 @@ pub struct SuperblockDump {
     pub chunk_size_bytes: u32,
     pub chunks: u32,
     pub max_volumes: u32,
-    /// Behind the chunks, for static volumes.
+    /// Room after the chunks, for static volumes.
     #[serde(default)]
     pub static_bytes: u64,
-    /// Behind that, for maps.
+    /// Room after that of static volumes, for maps.
     #[serde(default)]
     pub map_bytes: u64,
     /// Recorded by a clean close; meaningless without `clean`.

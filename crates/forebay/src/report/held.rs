@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What volumes that are not attached keep from writers, in a pool that has no chunk for these.
+//! The space that volumes that are not attached keep from writers, in a pool that has no chunk for
+//! these.
 
 use std::fmt;
 

@@ -12,7 +12,7 @@ use super::Uuid;
 pub struct MapInfo {
     pub name: String,
     pub uuid: Uuid,
-    /// Of the pool's room for maps ([`CreateOptions::map_bytes`](crate::CreateOptions::map_bytes)).
+    /// Size of the pool's room for maps ([`CreateOptions::map_bytes`](crate::CreateOptions::map_bytes)).
     pub share_bytes: u64,
     /// Pieces of memory of this size each.
     pub frames: u32,

@@ -2,9 +2,9 @@
 //! The media of a pool.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::words::words;
 
@@ -93,7 +93,7 @@ words! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediaInfo {
     /// As opened; `(memory)` for anonymous memory.
-    #[serde(serialize_with = "path_as_text")]
+    #[serde(flatten, with = "super::path::path")]
     pub path: PathBuf,
     /// The identity of the file or device, whatever its name: no copy has the same.
     #[serde(default)]
@@ -109,14 +109,6 @@ pub struct MediaInfo {
     pub kernel: String,
     /// One sentence about what this media is good for.
     pub note: String,
-}
-
-/// A path need not be text, JSON has to be.
-pub(crate) fn path_as_text<S: Serializer>(
-    path: &Path,
-    to: S,
-) -> std::result::Result<S::Ok, S::Error> {
-    to.collect_str(&path.display())
 }
 
 /// Bytes with a unit, for messages.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a volume uses the pool for, what it does when the pool is full, and when its writes are
-//! durable.
+//! The modes of a volume: its use of the pool, its behaviour when the pool is full, and when its
+//! writes are durable.
 
 use serde::{Deserialize, Serialize};
 

@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::completeness::{Completeness, Verdict};
+use super::file::FileTrouble;
 use super::held::HeldByDetached;
 use super::log::{LogCheck, LogInfo};
 use super::map::{MapCheck, MapInfo};
@@ -216,7 +217,7 @@ pub struct VolumeInfo {
     /// attached.
     #[serde(default)]
     pub conflicts: u64,
-    /// Of a static volume: how many of its eras are used, in per cent; at 100 it takes no
+    /// The part of a static volume's eras that is used, in per cent; at 100 it takes no
     /// writes.  From 50 on, the eras begin anew when the volume is attached empty.
     #[serde(default)]
     pub eras_percent: u32,
@@ -234,7 +235,7 @@ pub struct VolumeInfo {
     /// [`crate::Pool::status`] only.
     #[serde(default)]
     pub origin_changed: Option<String>,
-    /// Of a volume that is not attached: the content of the mark on its origin; determined as
+    /// The content of the mark on the origin of a volume that is not attached; determined as
     /// above.
     #[serde(default)]
     pub origin_mark: Option<String>,
@@ -308,6 +309,9 @@ pub struct VolumeInfo {
     /// The pool's disk has failed: what is cached is in the memory of this process.
     #[serde(default)]
     pub pool_failed: bool,
+    /// ... or its file is lost.
+    #[serde(default)]
+    pub pool_lost: bool,
 }
 
 /// From here on status says that a static volume is to be drained and attached anew.
@@ -483,6 +487,9 @@ pub struct PoolStatus {
     /// The disk, if the pool is written in groups.
     #[serde(default)]
     pub medium: Option<MediumStatus>,
+    /// A loss or a move of the pool's file while it is open.
+    #[serde(default)]
+    pub file_trouble: Option<FileTrouble>,
     /// The last damaged blocks found.
     pub damaged_blocks: Vec<ReportBlock>,
     /// Why destage does not work at all: an internal error.

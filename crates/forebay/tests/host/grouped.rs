@@ -219,18 +219,14 @@ fn what_it_does_not_hold_is_refused_by_name() {
     let Some(path) = made(&dir) else { return };
     let pool = open(&path);
     let origin = MemOrigin::new(1 << 20).unwrap();
-    let file = dir.file("origin", 1 << 20);
     let (name, placed) = ("v", Placed { share_bytes: 64 << 10, flush_every: None });
     let other = |change: fn(&mut CreateOptions)| {
         let mut o = options();
         change(&mut o);
         create(&dir.path("other"), &o).map(drop)
     };
-    let new = NewVolume { name: name.into(), origin: file, ..Default::default() };
     let refused = [
-        ("volumes", pool.volume_add(&new).map(drop)),
-        ("volumes", pool.volume_add_origin(name, &origin, 0).map(drop)),
-        ("volumes", pool.volume_add_placed(name, &origin, 0, Some(placed)).map(drop)),
+        ("static volumes", pool.volume_add_placed(name, &origin, 0, Some(placed)).map(drop)),
         ("maps", pool.map_add("m", 4 << 20).map(drop)),
         ("maps", pool.map("m").map(drop)),
         ("static volumes", other(|o| o.static_bytes = 64 << 10)),

@@ -219,3 +219,52 @@ fn a_killed_create_leaves_a_whole_pool_or_none() {
     }
     println!("formatted in place: {whole} whole, {unfinished} unfinished");
 }
+
+/// Much memory, which a process that is killed gives back before its locks.
+const HELD_BYTES: usize = 1500 << 20;
+
+/// Has a pool, and much memory.
+#[test]
+#[ignore = "a helper of the test that kills it"]
+fn holder() {
+    let Some(dir) = std::env::var_os(DIR) else {
+        return;
+    };
+    let dir = Path::new(&dir);
+    let memory = std::hint::black_box(vec![1u8; HELD_BYTES]);
+    let _pool = open(&dir.join("pool"));
+    std::fs::write(dir.join("ready"), []).unwrap();
+    std::thread::sleep(Duration::from_secs(60));
+    drop(memory);
+}
+
+/// A server that was killed is started again at once.
+#[test]
+fn a_pool_is_opened_once_its_holder_has_been_killed() {
+    let dir = Dir::new("ending");
+    dir.pool(8);
+    if available_bytes() < 2 * HELD_BYTES as u64 {
+        forebay_test::skipped!("a holder that ends is not tried: it takes 1500 MiB of memory");
+        return;
+    }
+    for round in 0..3 {
+        let ready = dir.path("ready");
+        let mut child = spawn("kill::holder", ready.parent().unwrap());
+        while !ready.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "the holder has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::remove_file(&ready).unwrap();
+        child.kill().unwrap();
+        let opened = Pool::open(&dir.path("pool"), &PoolOptions::default());
+        child.wait().unwrap();
+        opened.unwrap_or_else(|e| panic!("round {round}: {e}")).close().unwrap();
+    }
+}
+
+fn available_bytes() -> u64 {
+    let all = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib = all.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    kib.and_then(|kib| kib.trim_end_matches("kB").trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}

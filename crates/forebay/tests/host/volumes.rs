@@ -34,7 +34,7 @@ fn a_new_volume_shows_nothing_of_an_old_one() {
         }
         let e = pool.volume_remove("v", false).unwrap_err();
         assert!(e.to_string().contains("not on its origin yet"), "{e}");
-        assert_eq!(e.exit_code(), 4);
+        assert_eq!(e.exit_code(), 12);
         pool.volume_remove("v", true).unwrap();
         assert_sound(&pool);
     }

@@ -171,8 +171,8 @@ fn blocks_that_were_cut_off_are_allocated_again() {
     }
 }
 
-/// A call that waits for a frame must end before the size can change, and the process of that
-/// call may itself have to release a frame.
+/// A call that waits for a frame must end before the size can change.  The process of that call may
+/// itself have to release a frame.
 #[test]
 fn frames_are_released_while_a_resize_waits() {
     let _alone = alone();
@@ -278,7 +278,7 @@ fn a_segment_that_was_only_read_is_released_without_blocks() {
     assert_eq!(machine.content(0)[2 * ONE as usize..][..CELL as usize], bytes(1, 7));
 }
 
-/// Its file would stay open for nobody.
+/// If it joined, its file would stay open for nobody.
 #[test]
 fn a_process_that_ends_while_its_file_is_opened_does_not_join() {
     let _alone = alone();

@@ -67,7 +67,7 @@ fn one(cause: Cause, how: Change, bug: Option<Bug>) {
     bed.live.write(&file, 0, b"first").unwrap();
     bed.live.fsync(&file).unwrap();
     let logged = bed.logged();
-    let now = now_ns();
+    let now = bed.live.clock.now_ns();
     let heard = if cause == Cause::ClockSetBack { now + LONG_NS } else { now - LONG_NS };
     bed.live.alive_ns.store(heard, Ordering::Relaxed);
     match cause {

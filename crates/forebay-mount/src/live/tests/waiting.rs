@@ -133,6 +133,41 @@ fn an_error_that_another_sync_was_told_is_waited_for() {
     }
 }
 
+/// A sync begins while the number of a group is synced, and gets the error that is the number's.
+/// The log keeps the group: a tree that has an older number than its log counts as an older copy.
+#[test]
+fn a_number_is_trusted_once_earlier_syncs_have_ended() {
+    for bug in [None, Some(Bug::NumberBelieved)] {
+        let tree = SimTree::new(State::empty());
+        let options = LiveOptions { interval: NEVER, ..LiveOptions::default() };
+        let live = Arc::new(Live::new(tree.clone(), MemoryLog::default(), 0, options).unwrap());
+        let (pool, period) = (forebay::Uuid([1; 16]), forebay::Uuid([2; 16]));
+        let (log, at, since) = ("mount".into(), "pool".into(), 0);
+        let mark = mark::Mark { pool, log, period, since, at, groups: true, ahead: false };
+        live.bear(mark::begin(&tree, 0, || Ok(mark)).unwrap());
+        // A group with names is synced with all, and its number alone.
+        live.create(live.root(), b"f", &New::plain(Kind::File, 0o644)).unwrap();
+        tree.write_back.hold();
+        let (background, (done, told)) = (live.clone(), mpsc::channel());
+        thread::spawn(move || {
+            plant(bug);
+            done.send(background.sync_here())
+        });
+        tree.write_back.was_told();
+        let beside = live.syncs.begin();
+        tree.write_back.let_return();
+        if bug.is_some() {
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Ok(())), "the mistake");
+            continue;
+        }
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "another is on its way");
+        live.fail("planted", Errno::IO);
+        drop(beside);
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(Err(Errno::IO)));
+        assert!(!live.journal().entries.lock().unwrap().is_empty(), "the log has lost the group");
+    }
+}
+
 /// The log fails.  Everything that programs were told is in the tree, and is synced there; if the
 /// tree fails, too, nobody says so.
 #[test]

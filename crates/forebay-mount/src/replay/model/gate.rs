@@ -11,7 +11,7 @@ thread_local! {
     static WHO: Cell<Who> = const { Cell::new(Who::Alone) };
 }
 
-/// Whose operation makes a change.
+/// The one whose operation makes a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Alone,
@@ -21,7 +21,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// Whose changes this thread makes.
+    /// The one whose changes this thread makes.
     pub fn now() -> Who {
         WHO.get()
     }

@@ -95,7 +95,7 @@ pub fn log_of(events: &[Event]) -> Vec<Vec<u8>> {
     log_with(events, 0)
 }
 
-/// The same, with so many of the entries that were submitted and are not settled.
+/// The log after these events, with so many of the entries that were submitted and are not settled.
 fn log_with(events: &[Event], more: usize) -> Vec<Vec<u8>> {
     if !is_logging(events) {
         return Vec::new();

@@ -98,7 +98,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// What remains of a write whose data is lost, after a later operation.
+    /// Takes from a write whose data is lost the part that a later operation replaced.
     fn is_before(&mut self, later: &Op) {
         let Op::Write { ino: of, offset: start, bytes } = self else { return };
         match later {
@@ -322,7 +322,7 @@ impl Disk {
 struct Inner {
     now: State,
     trace: Vec<Event>,
-    /// Whose operation each event is of.
+    /// The one whose operation made each event.
     by: Vec<Who>,
 }
 
@@ -774,8 +774,10 @@ impl Tree for SimTree {
     }
     fn sync(&self, node: &u64) -> Result<()> {
         let failed = self.write_back.take();
-        if failed {
+        if failed || self.write_back.take_hold() {
             self.write_back.linger();
+        }
+        if failed {
             return Err(Errno::IO);
         }
         self.event(Event::SyncFile(*node));

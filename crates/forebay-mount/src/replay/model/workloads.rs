@@ -474,13 +474,13 @@ fn written(before: &State, a: Act) -> Option<u64> {
 fn is_asked(before: &State, a: Act) -> bool {
     match a {
         Act::Fsync(_) | Act::Sync | Act::Truncate(..) | Act::Allocate(..) => true,
-        // Of a file over another one.
+        // A file is renamed over another one.
         Act::Rename(..) => written(before, a).is_some_and(|i| before.inodes[&i].kind == Kind::File),
         _ => false,
     }
 }
 
-/// What two operations leave that came at once, after this event.
+/// The states that two concurrent operations leave after this event.
 fn at_once(
     (tree, start): (&SimTree, usize),
     before: &State,

@@ -16,6 +16,8 @@ struct Told {
     /// A sync that was told has not returned.
     lingers: bool,
     returns: bool,
+    /// The next sync lingers, and does not fail.
+    is_held: bool,
 }
 
 impl WriteBack {
@@ -25,6 +27,14 @@ impl WriteBack {
 
     pub fn fail(&self) {
         self.lock().has_failed = true;
+    }
+
+    pub fn hold(&self) {
+        self.lock().is_held = true;
+    }
+
+    pub fn take_hold(&self) -> bool {
+        std::mem::take(&mut self.lock().is_held)
     }
 
     pub fn take(&self) -> bool {
@@ -39,7 +49,7 @@ impl WriteBack {
         drop(self.changed.wait_while(told, |told| !told.returns).unwrap());
     }
 
-    /// Waits until a sync was told.
+    /// Waits until a sync lingers.
     pub fn was_told(&self) {
         drop(self.changed.wait_while(self.lock(), |told| !told.lingers).unwrap());
     }

@@ -174,7 +174,7 @@ impl<T: Tree> Run<'_, '_, T> {
                 Err(Errno::NODATA) if value.is_none() => Ok(()),
                 done => failed(done, "set an extended attribute of", self.at(fid)),
             };
-        // Of the attributes only the ACL and the mode change each other, and the mode may
+        // Only the ACL and the mode change each other among the attributes, and the mode may
         // forbid the others.
         let (acl, others): (Vec<_>, Vec<_>) = file
             .xattrs

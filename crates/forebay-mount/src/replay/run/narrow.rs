@@ -60,7 +60,7 @@ impl Loss {
         let is = tree.attr(node)?;
         let (mut hidden, mut capability) = (false, false);
         for (name, logged) in file.xattrs.iter().filter(|(name, _)| takes_rights(name)) {
-            // What cannot be read is not the log's.
+            // An attribute that cannot be read is not the log's.
             let there = tree.xattr(node, name);
             if there.as_ref().is_ok_and(|there| there.as_deref() == *logged) {
                 continue;

@@ -181,7 +181,7 @@ fn a_format_that_is_cut_does_not_bring_back_half_a_pool() {
     assert!(whole >= 1 && none >= 2, "{whole} {none}");
 }
 
-/// What an opening for writing relies on was flushed first, however writes become durable; if that
+/// An open for writing flushes first what it relies on, however writes become durable.  If the flush
 /// fails, nothing is opened, and nothing was written.
 #[test]
 fn what_was_read_is_flushed_before_anybody_relies_on_it() {

@@ -15,7 +15,7 @@ use crate::medium::MediumFacts;
 struct Temporary(PathBuf);
 
 impl Temporary {
-    /// Of the file system for temporary files, written once.
+    /// Makes a file on the file system for temporary files, and writes all of it once.
     fn new(name: &str) -> Temporary {
         Temporary::of(name, blank())
     }

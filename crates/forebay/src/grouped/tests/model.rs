@@ -155,7 +155,7 @@ impl Model {
         self.state().sent.get(&std::thread::current().id()).copied().unwrap_or(0)
     }
 
-    /// By which group the entry became durable.
+    /// The number of the group by which the entry became durable.
     pub fn durable_by(&self, id: u64) -> Option<u64> {
         self.state().tags.get(&id).copied()
     }

@@ -34,7 +34,8 @@ fn ask(pool: &Pool) -> PoolStatus {
     assert!(pool.log_info("nowhere").is_err());
     assert!(pool.volume_info("nowhere").is_err());
     assert!(pool.maps().is_empty() && pool.volumes().is_empty());
-    let _ = (pool.media(), pool.uuid(), pool.recovery(), pool.durable_write(), pool.deleted());
+    let _ = (pool.media(), pool.uuid(), pool.recovery(), pool.durable_write());
+    assert_eq!(pool.look_for_loss(), None);
     shown
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::{Durable, GroupedMedium};
 use super::bed::{room, watch_the_machine};
-use super::model::{Model, CHUNK, UNIT};
+use super::model::{Landed, Model, CHUNK, UNIT};
 use super::pools::KINDS;
 use crate::attach::AttachOptions;
 use crate::bypass::VolumeChange;
@@ -24,12 +24,12 @@ use crate::volume::Volume;
 
 const BLOCK: usize = 4096;
 const THREADS: u64 = 6;
-/// Of each thread.
+/// The blocks of each thread.
 const BLOCKS: u64 = 40;
 
 fn options() -> PoolOptions {
     let max_age = Some(Duration::from_millis(30));
-    PoolOptions { ssd_volumes: true, max_age, io_uring: false, ..Default::default() }
+    PoolOptions { max_age, io_uring: false, ..Default::default() }
 }
 
 fn opened(model: &Arc<Model>, kind: Durable, new: bool) -> Pool {
@@ -422,6 +422,19 @@ fn pages_of_a_pool_that_failed_never_replace_what_was_written_since() {
     assert_eq!(bed.version(1), 9);
 }
 
+/// A healthy pool has time to ask what is to become of lost entries.
+#[test]
+fn a_rescue_is_for_a_pool_that_has_failed() {
+    let bed = OnDisk::new("healthy");
+    let pool = bed.pool(true);
+    bed.attach(&pool).unwrap().detach().unwrap();
+    let given_up = AtomicBool::new(false);
+    let e = pool.attach_for_rescue("v", &given_up).expect_err("it is attached for a rescue");
+    assert!(e.exit_code() == 2 && e.to_string().contains("has failed"), "{e}");
+    bed.attach(&pool).unwrap().detach().unwrap();
+    pool.close().unwrap();
+}
+
 /// The device fails at each of the writes that a drain needs.  The drain ends when the origin has
 /// everything, and says so.
 #[test]
@@ -466,6 +479,65 @@ fn a_write_past_the_cache_of_a_pool_that_failed_needs_no_mark() {
     pool.close().unwrap_err();
 }
 
+/// A write is refused, because the device fails, and its bytes may be on the device all the same.  They
+/// may be on the origin later, in place of what was there before.  Nobody reads them meanwhile, and
+/// they replace nothing that was acknowledged after: a write past the cache is refused there.
+#[test]
+fn what_was_refused_replaces_nothing_that_was_acknowledged() {
+    let limit = VolumeChange { bypass_limit_bytes: Some(BLOCK as u64), ..Default::default() };
+    let mode = |mode| VolumeChange { mode: Some(mode), ..Default::default() };
+    let ways = [limit, mode(Mode::WriteThrough), mode(Mode::Cleaner)];
+    let mut there = 0;
+    for landed in [Landed::Nothing, Landed::First, Landed::All] {
+        for way in &ways {
+            let what = format!("{landed:?} {way:?}");
+            let bed = OnDisk::new("refused");
+            let pool = bed.pool(true);
+            let volume = bed.attach(&pool).unwrap();
+            for at in [1, 2] {
+                volume.write_at_durably(&block(at, 5), at * BLOCK as u64).unwrap();
+            }
+            let (writes, ..) = bed.model.counts();
+            bed.model
+                .plan(|plan| plan.writes = (writes..writes + 100).map(|n| (n, landed)).collect());
+            let refused = [(1, 6), (3, 6)];
+            for (at, new) in refused {
+                let e = volume.write_at_durably(&block(at, new), at * BLOCK as u64).unwrap_err();
+                assert_eq!(e.exit_code(), 7, "{what}: {e}");
+            }
+            let read = |at: u64| {
+                let mut there = vec![0; BLOCK];
+                volume.read_at(&mut there, at * BLOCK as u64).map(|()| version(at, &there))
+            };
+            assert_eq!(read(2).unwrap(), 5, "{what}");
+            for (at, before) in [(1, 5), (3, 0)] {
+                let read = read(at);
+                assert!(read.as_ref().map_or(true, |is| *is == before), "{what}: {at}: {read:?}");
+            }
+            volume.set(way);
+            let mut least = [0, 5, 5, 0, 0];
+            for at in [1, 2, 3, 4] {
+                if volume.write_at_durably(&block(at, 7), at * BLOCK as u64).is_ok() {
+                    least[at as usize] = 7;
+                }
+            }
+            volume.drain(&mut |_| ControlFlow::Continue(())).unwrap();
+            for at in [1, 2, 3, 4] {
+                let is = bed.version(at);
+                there += u64::from(is == 6);
+                assert!(is >= least[at as usize], "{what}: block {at} is {is}, not {least:?}");
+            }
+            let _ = volume.detach();
+            pool.close().unwrap_err();
+            bed.model.plan(|plan| plan.writes.clear());
+            let pool = bed.pool(false);
+            assert_eq!(bed.attach(&pool).expect_err("an older copy").exit_code(), 6, "{what}");
+            pool.close().unwrap();
+        }
+    }
+    assert!(there > 0, "no byte of a refused write was written to the origin");
+}
+
 /// The device fails at each of the writes that a first write needs, those of the volume's record among
 /// them.  When it comes back, its pool has what was acknowledged, and may have the origin that lacks it.
 #[test]
@@ -498,10 +570,10 @@ fn a_device_that_fails_while_the_origin_is_marked_may_come_back() {
     assert!((1..12).contains(&acknowledged), "{acknowledged}");
 }
 
-/// Only where the host says so, and none that is written in place.
+/// No volume that is written in place.
 #[test]
 fn what_such_a_pool_does_not_hold_is_refused() {
-    let (model, pool, origin, volume) = made(Durable::Fua, 10, WriteDurable::Auto, 0);
+    let (_model, pool, origin, volume) = made(Durable::Fua, 10, WriteDurable::Auto, 0);
     volume.detach().unwrap();
     let placed = crate::pool::Placed { share_bytes: 1 << 20, flush_every: None };
     let refused = pool.volume_add_placed("s", &origin, 0, Some(placed)).unwrap_err();
@@ -510,8 +582,17 @@ fn what_such_a_pool_does_not_hold_is_refused() {
         "{refused}"
     );
     pool.close().unwrap();
+}
+
+/// A program that asks for nothing has volumes, as the command has.
+#[test]
+fn the_options_by_default_open_a_pool_with_volumes() {
+    let (model, pool, _origin, volume) = made(Durable::Fua, 10, WriteDurable::Auto, 0);
+    volume.detach().unwrap();
+    pool.close().unwrap();
     let path = Path::new("(model)");
     let medium = GroupedMedium::on(path, model, UNIT as u32, Durable::Fua).unwrap();
-    let refused = Pool::open_on(medium, &PoolOptions::default()).unwrap_err();
-    assert_eq!(refused.exit_code(), 10, "{refused}");
+    let pool = Pool::open_on(medium, &PoolOptions::default()).unwrap();
+    assert_eq!(pool.volumes()[0].name, "v");
+    pool.close().unwrap();
 }

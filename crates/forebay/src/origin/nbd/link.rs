@@ -137,7 +137,7 @@ impl Link {
                     self.kick_others();
                 }
             }
-            // Behind what has just ended: no answer is to come of the last that was in flight.
+            // This look comes after the requests that have just ended: the last one in flight gets no answer.
             let left = let_go.map(|by: Instant| by.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero() || connection.in_flight() == 0) {
                 return "it is released".into();

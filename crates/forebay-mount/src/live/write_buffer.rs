@@ -2,7 +2,7 @@
 //! The bytes written last, so that a sync need not read them back.
 //!
 //! A few files are written and synced again and again.  Their writes since the last sync are
-//! kept, as they came, for as many files as there are slots.  A file holds a [`Kept`] while
+//! buffered, as they came, for as many files as there are slots.  A file holds a [`Buffered`] while
 //! that covers all of its writes.  Another file that needs the slot takes it, and then the
 //! bytes of the first are read back.
 
@@ -14,9 +14,9 @@ const SLOTS: usize = 32;
 const MOST_BYTES: usize = 64 << 10;
 const MOST_WRITES: usize = 64;
 
-/// A reference to the kept writes of a file, valid while no other file has taken its slot.
+/// A reference to the buffered writes of a file, valid while no other file has taken its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct Buffered {
     slot: usize,
     number: u64,
 }
@@ -44,15 +44,15 @@ struct Slots {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Slots>);
+pub(super) struct WriteBuffer(Mutex<Slots>);
 
-impl Recent {
+impl WriteBuffer {
     fn lock(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the first write since a file's sync.
-    pub fn first(&self, offset: u64, bytes: &[u8]) -> Option<Kept> {
+    /// Buffers the first write since a file's sync.
+    pub fn first(&self, offset: u64, bytes: &[u8]) -> Option<Buffered> {
         if bytes.len() > MOST_BYTES {
             return None;
         }
@@ -69,15 +69,15 @@ impl Recent {
         (free.number, free.used) = (all.clock, all.clock);
         free.writes.places.push((offset, bytes.len()));
         free.writes.bytes.extend_from_slice(bytes);
-        Some(Kept { slot, number: all.clock })
+        Some(Buffered { slot, number: all.clock })
     }
 
-    /// Keeps another write after the earlier ones.
-    pub fn next(&self, kept: Kept, offset: u64, bytes: &[u8]) -> Option<Kept> {
+    /// Buffers another write after the earlier ones.
+    pub fn next(&self, buffered: Buffered, offset: u64, bytes: &[u8]) -> Option<Buffered> {
         let mut all = self.lock();
         all.clock += 1;
         let clock = all.clock;
-        let slot = all.slots.get_mut(kept.slot).filter(|s| s.number == kept.number)?;
+        let slot = all.slots.get_mut(buffered.slot).filter(|s| s.number == buffered.number)?;
         let writes = &mut slot.writes;
         if writes.bytes.len() + bytes.len() > MOST_BYTES || writes.places.len() == MOST_WRITES {
             slot.number = 0;
@@ -86,13 +86,13 @@ impl Recent {
         slot.used = clock;
         writes.places.push((offset, bytes.len()));
         writes.bytes.extend_from_slice(bytes);
-        Some(kept)
+        Some(buffered)
     }
 
-    /// Takes what is kept; `None`: somebody else has the slot.
-    pub fn take(&self, kept: Kept) -> Option<Writes> {
+    /// Takes the buffered writes; `None`: another file has the slot.
+    pub fn take(&self, buffered: Buffered) -> Option<Writes> {
         let mut all = self.lock();
-        let slot = all.slots.get_mut(kept.slot).filter(|s| s.number == kept.number)?;
+        let slot = all.slots.get_mut(buffered.slot).filter(|s| s.number == buffered.number)?;
         slot.number = 0;
         Some(std::mem::take(&mut slot.writes))
     }
@@ -104,38 +104,39 @@ mod tests {
 
     #[test]
     fn writes_are_kept_in_their_order() {
-        let recent = Recent::default();
-        let kept = recent.first(100, b"abc").unwrap();
-        let other = recent.first(0, b"other").unwrap();
-        assert_eq!(recent.next(kept, 101, b"X"), Some(kept));
-        let writes = recent.take(kept).unwrap();
+        let buffer = WriteBuffer::default();
+        let buffered = buffer.first(100, b"abc").unwrap();
+        let other = buffer.first(0, b"other").unwrap();
+        assert_eq!(buffer.next(buffered, 101, b"X"), Some(buffered));
+        let writes = buffer.take(buffered).unwrap();
         assert_eq!((writes.places, writes.bytes), (vec![(100, 3), (101, 1)], b"abcX".to_vec()));
-        assert!(recent.take(kept).is_none() && recent.next(kept, 0, b"").is_none());
-        assert_eq!(recent.take(other).unwrap().bytes, b"other");
+        assert!(buffer.take(buffered).is_none() && buffer.next(buffered, 0, b"").is_none());
+        assert_eq!(buffer.take(other).unwrap().bytes, b"other");
     }
 
     #[test]
     fn the_least_recently_used_file_gives_way() {
-        let recent = Recent::default();
-        let all: Vec<Kept> = (0..SLOTS as u64).map(|i| recent.first(i, b"x").unwrap()).collect();
-        assert_eq!(recent.next(all[0], 7, b"y"), Some(all[0]));
-        let more = recent.first(0, b"z").unwrap();
-        assert!(recent.take(all[1]).is_none(), "the oldest");
-        assert!(recent.next(all[1], 0, b"w").is_none());
-        assert_eq!(recent.take(more).unwrap().bytes, b"z");
-        assert_eq!(recent.take(all[0]).unwrap().bytes, b"xy");
-        assert_eq!(recent.take(all[2]).unwrap().bytes, b"x");
+        let buffer = WriteBuffer::default();
+        let all: Vec<Buffered> =
+            (0..SLOTS as u64).map(|i| buffer.first(i, b"x").unwrap()).collect();
+        assert_eq!(buffer.next(all[0], 7, b"y"), Some(all[0]));
+        let more = buffer.first(0, b"z").unwrap();
+        assert!(buffer.take(all[1]).is_none(), "the oldest");
+        assert!(buffer.next(all[1], 0, b"w").is_none());
+        assert_eq!(buffer.take(more).unwrap().bytes, b"z");
+        assert_eq!(buffer.take(all[0]).unwrap().bytes, b"xy");
+        assert_eq!(buffer.take(all[2]).unwrap().bytes, b"x");
     }
 
     #[test]
     fn too_much_of_one_file_is_not_kept() {
-        let recent = Recent::default();
-        assert!(recent.first(0, &vec![0; MOST_BYTES + 1]).is_none());
-        let kept = recent.first(0, &vec![0; MOST_BYTES]).unwrap();
-        assert!(recent.next(kept, 0, b"x").is_none());
-        assert!(recent.take(kept).is_none());
-        let kept = recent.first(0, b"").unwrap();
-        assert!((1..MOST_WRITES).all(|_| recent.next(kept, 0, b"").is_some()));
-        assert!(recent.next(kept, 0, b"").is_none());
+        let buffer = WriteBuffer::default();
+        assert!(buffer.first(0, &vec![0; MOST_BYTES + 1]).is_none());
+        let buffered = buffer.first(0, &vec![0; MOST_BYTES]).unwrap();
+        assert!(buffer.next(buffered, 0, b"x").is_none());
+        assert!(buffer.take(buffered).is_none());
+        let buffered = buffer.first(0, b"").unwrap();
+        assert!((1..MOST_WRITES).all(|_| buffer.next(buffered, 0, b"").is_some()));
+        assert!(buffer.next(buffered, 0, b"").is_none());
     }
 }

@@ -14,7 +14,7 @@ use forebay::FoundMark;
 use crate::backing::Backing;
 use crate::cache::{segments_of, Reclaimed, Shared};
 use crate::content::{Content, Segments};
-use crate::error::{Error, Result};
+use crate::error::{not_text, Error, Result};
 use crate::fair::FairRw;
 use crate::features::Features;
 use crate::file::Mapped;
@@ -81,7 +81,7 @@ fn said_of(found: &FoundMark) -> Option<String> {
         FoundMark::Nothing => None,
         FoundMark::Marked(mark) => Some(mark.to_string()),
         FoundMark::Damaged(why) => {
-            Some(format!("it may lack writes: it bears a mark that cannot be read ({why})"))
+            Some(format!("it may lack writes: its mark cannot be read ({why})"))
         }
     }
 }
@@ -97,11 +97,11 @@ impl Inner {
             match features.faults || segments <= capacity {
             true => Ok(()),
             false => Err(format!(
-                "with room for it to grow it has {segments} segments of 2 MiB, and the pool has \
-                 frames for {capacity}: all have to be there at once, since this user may not have \
-                 them brought in when they are touched ({}); ask for less room (map-run --room), or \
-                 take a pool with more (create --maps), or let the user have userfaultfd (sysctl \
-                 vm.unprivileged_userfaultfd=1, or the right to open /dev/userfaultfd)",
+                "with room to grow it has {segments} segments of 2 MiB, and the pool has frames for \
+                 {capacity}. All must be in the pool at once, since this user may not load them on \
+                 a page fault ({}). Ask for less room (map-run --room), use a pool with more frames \
+                 (create --maps), or allow userfaultfd (sysctl vm.unprivileged_userfaultfd=1, or \
+                 the right to open /dev/userfaultfd)",
                 features.missing.join("; ")
             )),
         }
@@ -133,7 +133,7 @@ pub(crate) fn content_of(
         return Err(Error::Refused { path, why: "it is empty, and has no room to grow".into() });
     };
     let Some(known_by) = path.to_str() else {
-        return Err(Error::Refused { path, why: "its path is not UTF-8".into() });
+        return Err(Error::Refused { path, why: not_text() });
     };
     // A crash must not undo the state of the file at the open while the pool keeps newer pages,
     // so sync it first.
@@ -460,7 +460,8 @@ impl Mapped for Inner {
             let io = self.shared_io();
             self.check_open()?;
             if !self.content.is_cut() || planted::is(Planted::CutNotEnded) {
-                return self.sync_range(at, len);
+                self.sync_range(at, len)?;
+                return self.content.outlive_pool(segments_within(at, len, self.room()));
             }
             drop(io);
             let _alone = self.alone();
@@ -632,6 +633,13 @@ impl Mapped for Inner {
         self.content.marking.lease_seen()
     }
 
+    fn outlast(&self) -> Result<bool> {
+        let Content { store, backing, id, .. } = &*self.content;
+        let Some(file) = backing.file() else { return Ok(false) };
+        backing.check_ours().map_err(self.system("check"))?;
+        store.keep(*id, file)
+    }
+
     fn write_back(&self) -> Result<usize> {
         let _io = self.shared_io();
         self.content.write_back(self.segments())
@@ -767,8 +775,8 @@ impl<T: Track> Inner<T> {
         content.write_back(self.segments())?;
         withdrawn?;
         for segment in self.segments() {
-            // The mapping is withdrawn, so the segment has no store that was not synced, and no
-            // thread can reach the frame after it belongs to another file.
+            // The mapping is withdrawn, so the segment has no store that was not synced.  No thread
+            // can reach the frame after it belongs to another file.
             match self.tracker.discard(segment, || true, || content.release(segment, false)) {
                 Ok(()) => {}
                 Err(NotEvicted::InUse) => content.release(segment, false)?,

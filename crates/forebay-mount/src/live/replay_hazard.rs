@@ -8,7 +8,7 @@
 use super::ranges::Ranges;
 
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct ReplayHazard {
     pub ranges: Ranges,
     /// No later group has such an entry, or what was logged after it.
     pub txg: u64,
@@ -20,15 +20,20 @@ pub(super) struct Taken {
     left: u64,
 }
 
-impl Taken {
-    /// Adds a range to what there was before.  A file that is cut to nothing begins anew.
-    pub fn add(before: Option<Taken>, range: (u64, u64), txg: u64, limit: u64) -> Taken {
+impl ReplayHazard {
+    /// Adds a range to what there was before.  A truncation to nothing drops the earlier ranges.
+    pub fn add(
+        before: Option<ReplayHazard>,
+        range: (u64, u64),
+        txg: u64,
+        limit: u64,
+    ) -> ReplayHazard {
         let replaces = range == (0, u64::MAX);
-        let anew = Taken { ranges: Ranges::default(), txg, replaces, left: limit };
-        let mut taken = before.filter(|_| !replaces).unwrap_or(anew);
-        taken.ranges.add(range.0, range.1);
-        taken.txg = txg;
-        taken
+        let new = ReplayHazard { ranges: Ranges::default(), txg, replaces, left: limit };
+        let mut hazard = before.filter(|_| !replaces).unwrap_or(new);
+        hazard.ranges.add(range.0, range.1);
+        hazard.txg = txg;
+        hazard
     }
 
     /// `false`: these bytes are too many to be logged as they come.

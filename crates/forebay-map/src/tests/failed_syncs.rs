@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Goal: a failed sync of a file counts for all that was written before it, whoever saw it fail.
+//! Method: a sync of the simulated machine's file fails at a chosen moment, next to writes that go
+//! past the pool.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::several::{cache, in_time};
+use super::{alone, has};
+use crate::planted::{plant, Planted};
+use crate::simulated::Machine;
+use crate::{PAGE, SEGMENT};
+
+const ONE: u64 = SEGMENT as u64;
+
+/// The kernel reports a failed fsync to one caller.  That may be a write-back, a call that
+/// reads the change time, or one that marks the file.  Another write to the file itself hides it
+/// no more.
+#[test]
+fn a_sync_that_failed_for_another_call_counts_for_all() {
+    let _alone = alone();
+    let Some(features) = has("a_sync_that_failed_for_another_call_counts_for_all") else { return };
+    let mistake = |who| if who == 3 { Planted::FirstCountLost } else { Planted::FailureForgotten };
+    for (who, planted) in (0..4).flat_map(|who| [(who, false), (who, true)]) {
+        let machine = Machine::new(2, &[2 * ONE], []);
+        let cache = cache(&machine, &features);
+        let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+        let stays = who == 0 || who == 3;
+        if stays {
+            file.store(0, &[1]);
+            file.sync(0, 1).expect("a sync");
+        }
+        file.write(ONE, &vec![2; SEGMENT]).expect("past the pool");
+        machine.fail_sync();
+        let failed = match who {
+            1 => cache.round().map(drop),
+            2 => file.set_size(2 * ONE - 1),
+            _ => file.write_back().map(drop),
+        };
+        failed.expect_err("it is told");
+        plant(planted.then_some(mistake(who)));
+        if who == 3 {
+            file.write(ONE, &vec![3; SEGMENT]).expect("past the pool");
+        }
+        let synced = file.sync(0, u64::MAX);
+        plant(None);
+        assert_eq!(synced.is_ok(), planted, "{who}: {synced:?}");
+        assert!(planted || file.sync(0, u64::MAX).is_err(), "nobody knows what is there");
+        assert_eq!(file.write_back().expect("again"), usize::from(stays), "the page stayed dirty");
+    }
+}
+
+/// Of two writes to the file itself at once, the one that began first may end last.  A sync that
+/// failed between their beginnings counts.
+#[test]
+fn a_sync_that_failed_counts_for_the_write_that_began_before_it() {
+    let _alone = alone();
+    let name = "a_sync_that_failed_counts_for_the_write_that_began_before_it";
+    let Some(features) = has(name) else { return };
+    for (planted, failed) in [(false, true), (true, true), (false, false)] {
+        let machine = Machine::new(2, &[3 * ONE], []);
+        let cache = cache(&machine, &features);
+        let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
+        file.store(0, &[1]);
+        file.sync(0, 1).expect("a sync");
+        machine.slow_write.store(ONE / PAGE as u64, Ordering::SeqCst);
+        plant(planted.then_some(Planted::LastCountLost));
+        in_time("two writers", || {
+            std::thread::scope(|s| {
+                let first = s.spawn(|| file.write(ONE, &vec![2; SEGMENT]));
+                while !machine.stalled.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                if failed {
+                    machine.fail_sync();
+                }
+                assert_eq!(file.write_back().is_err(), failed, "it is told");
+                file.write(2 * ONE, &vec![3; SEGMENT]).expect("past the pool");
+                machine.slow_write.store(u64::MAX, Ordering::SeqCst);
+                first.join().expect("it ends").expect("past the pool");
+            });
+        });
+        let synced = file.sync(0, u64::MAX);
+        plant(None);
+        assert_eq!(synced.is_ok(), planted || !failed, "{planted} {failed}: {synced:?}");
+    }
+}
