@@ -12,7 +12,7 @@ mod placed;
 mod report;
 mod rescue;
 
-pub use known::origin_known_by_name;
+pub use known::{origin_known_by_name, refuse_pool_as_origin};
 pub use maps::PoolMap;
 pub use rescue::RescueProgress;
 
@@ -33,7 +33,7 @@ use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{open_error, Error, Result, NOT_THERE};
 use crate::grouped::{GroupedMedium, Sender};
 use crate::mark::{Completed, Judged, OriginMarks};
-use crate::media::{detect_id, superblocks, Look, Media, MediaOptions};
+use crate::media::{detect_id, Look, Media, MediaOptions};
 use crate::on_disk::{self, Found};
 use crate::opened::OpenPool;
 use crate::origin::{self, join_identity, place_of, split_identity, Origin, Place};
@@ -105,32 +105,6 @@ pub struct OptionsChange {
     pub max_age_seconds: Option<f64>,
     /// 0: never.
     pub idle_seconds: Option<f64>,
-}
-
-/// Refuses an origin, for a new volume, that holds a pool.
-pub fn refuse_pool_as_origin(place: &Path) -> Result<()> {
-    refuse_pool(place, origin::open(place, true, Away::default())?.as_ref())
-}
-
-/// A pool in an origin is overwritten by what is written to the volume, while another server may
-/// have it open.  A volume in which somebody makes a pool later is one of a guest's, so only the
-/// choice of an origin is asked about, and no attach of what is recorded.
-fn refuse_pool(place: &Path, origin: &dyn Origin) -> Result<()> {
-    const BLOCK: usize = 4096;
-    let read = |at: u64, to: &mut [u8]| {
-        let mut block = [0; BLOCK];
-        let read = origin.read_at(&mut block, at).is_ok();
-        to.copy_from_slice(&block[..to.len()]);
-        read
-    };
-    match superblocks(origin.size_bytes(), BLOCK as u64, read).next() {
-        None => Ok(()),
-        Some(_) => Err(Error::HoldsData {
-            path: place.into(),
-            found: "a Forebay pool, which a volume in front of it would write over".into(),
-            way_out: "Name the disk or file that the volume is to cache. If the pool is content of this disk, as a guest's is: forebay volume add --accept-pool".into(),
-        }),
-    }
 }
 
 /// A volume to add.
@@ -378,7 +352,7 @@ impl Pool {
             return Err(origin_known_by_name(&new.name, origin.as_ref()));
         }
         if !new.accept_pool {
-            refuse_pool(&new.origin, origin.as_ref())?;
+            known::refuse_pool(&new.origin, origin.as_ref())?;
         }
         OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core().uuid(), &new.name)?;
         self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
