@@ -6,12 +6,13 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{test_kill_process, Pid};
 
-/// PF_EXITING.
-const EXITING: u64 = 0x4;
+/// PF_EXITING, and PF_SIGNALED: a signal has ended the thread, which comes first.
+const EXITING: u64 = 0x4 | 0x400;
 /// SIGKILL in a set of pending signals.  The kernel adds it for each thread when a signal or
 /// exit_group ends the process.
 const KILLED: u64 = 1 << 8;
@@ -41,21 +42,30 @@ fn threads(pid: u32) -> io::Result<Vec<String>> {
     Ok(threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).collect())
 }
 
+/// Looks at the threads until one look finds the condition, three times at most.  Between the end
+/// of the pending SIGKILL and the flag, a thread that dies shows neither for a few microseconds.
+/// A process never comes back from its end, so that a later look is as good as the first.
+fn soon(pid: u32, condition: impl Fn(&[String]) -> bool) -> bool {
+    (0..3).any(|look| {
+        if look > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        threads(pid).is_ok_and(|all| condition(&all))
+    })
+}
+
 /// Whether the process is dead, or all of its threads end without running again.  False where
 /// that cannot be seen.
 pub fn is_dying(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    if test_kill_process(process) == Err(Errno::SRCH) {
-        return true;
-    }
-    threads(pid).is_ok_and(|all| !all.is_empty() && all.iter().all(|stat| ends(stat)))
+    let is_gone = || test_kill_process(process) == Err(Errno::SRCH);
+    is_gone() || soon(pid, |all| !all.is_empty() && all.iter().all(|stat| ends(stat))) || is_gone()
 }
 
 /// Whether the process is dying and may have files still.  What a zombie had is closed, or another
 /// process has it.
 pub(crate) fn is_ending(pid: u32) -> bool {
-    let is = |all: Vec<String>| all.iter().all(|s| ends(s)) && all.iter().any(|s| !is_over(s));
-    threads(pid).is_ok_and(is)
+    soon(pid, |all| all.iter().all(|s| ends(s)) && all.iter().any(|s| !is_over(s)))
 }
 
 /// Names a process for a message: its number, command and user, as far as this process may look at
@@ -73,7 +83,7 @@ mod tests {
     use super::*;
 
     use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     #[test]
     fn a_process_is_dying_from_its_kill_on() {
@@ -105,6 +115,7 @@ mod tests {
         };
         assert!(!ends(&rest("4194304".into(), "0".into())));
         assert!(ends(&rest("4194308".into(), "0".into())));
+        assert!(ends(&rest("4195328".into(), "0".into())), "PF_SIGNALED");
         assert!(ends(&rest("4194304".into(), "256".into())));
         assert!(!ends(&rest("4194304".into(), "16384".into())), "SIGTERM");
         assert!(!ends("7 (cut") && !is_over("7 (cut"));

@@ -45,7 +45,7 @@ pub(super) fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
 /// Locks, and tries again for a moment: a child that was just forked has the parent's locks until it
 /// executes its program.  While a process that holds the lock ends, it waits for that, too.
 pub(crate) fn lock_soon<F: AsFd>(fd: F, operation: FlockOperation) -> Result<(), Errno> {
-    const TRIES: u32 = 20;
+    const TRIES: u32 = 100;
     let (start, mut tries) = (Instant::now(), 0);
     loop {
         match rustix::fs::flock(&fd, operation) {
@@ -62,7 +62,7 @@ pub(crate) fn lock_soon<F: AsFd>(fd: F, operation: FlockOperation) -> Result<(),
 }
 
 /// Locks a file or directory for this process alone (flock), as long as the open file description
-/// lives.  A process that ends is waited for up to 10 s, one that lives 40 ms: then the error is
+/// lives.  A process that ends is waited for up to 10 s, one that lives 0.2 s: then the error is
 /// EWOULDBLOCK.
 pub fn lock_alone<F: AsFd>(fd: F) -> std::io::Result<()> {
     Ok(lock_soon(fd, FlockOperation::NonBlockingLockExclusive)?)
