@@ -111,6 +111,7 @@ time.sleep(120)' >"$work/nameserver" &
 		grep -q ready "$work/nameserver" && break
 		sleep 0.05
 	done
+	grep -q ready "$work/nameserver" || fail "the nameserver does not start"
 	printf 'nameserver 127.83.83.83\noptions timeout:30 attempts:5\n' >"$work/resolv.conf"
 	"$FOREBAY" create "$work/names" --size 24M >/dev/null
 	said=$("$root/tests/apart" "$work" bash -c 'mount --bind "$1/resolv.conf" /etc/resolv.conf &&
@@ -180,10 +181,11 @@ slowly() {
 	start_server --low-watermark 90 --high-watermark 95
 	timeout 60 fio --name=slow --ioengine=nbd --uri="$(uri slow)" --rw=write --bs=4k --size=64k --aux-path="$work" >/dev/null
 	stop_server
-	in_time 16 "does not answer|ended while it was writing" "$FOREBAY" drain "$pool" --timeout 3s
-	in_time 16 "it does not answer" "$FOREBAY" drain "$pool" --timeout 7s
+	# A write that is under way is waited for up to ten seconds more.
+	in_time 25 "does not answer|ended while it was" "$FOREBAY" drain "$pool" --timeout 3s
+	in_time 35 "it does not answer" "$FOREBAY" drain "$pool" --timeout 15s
 	kill -STOP "${far[slow]}"
-	in_time 6 "no answer in 3s" "$FOREBAY" drain "$pool" --timeout 3s
+	in_time 15 "no answer in 3s" "$FOREBAY" drain "$pool" --timeout 3s
 	kill_far slow
 	unset "far[slow]"
 	say "a drain before a server that does not answer: ends in time, says what it waits for"
@@ -221,7 +223,7 @@ killed=$(rate 2)
 say "servers killed and started again, three times: the volume beside them $killed writes/s, before $before"
 kill -STOP "${far[@]}"
 halted=$(rate "$still")
-in_time 9 "does not answer" "$FOREBAY" drain "$pool" kit --timeout 7s
+in_time 20 "does not answer" "$FOREBAY" drain "$pool" kit --timeout 7s
 "$FOREBAY" status "$pool" | grep -q "it does not answer" || fail "status is silent about servers that stand still: $("$FOREBAY" status "$pool")"
 kill -CONT "${far[@]}"
 say "servers stand still for $still s: the volume beside them $halted writes/s; status says so"

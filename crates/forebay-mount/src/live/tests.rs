@@ -4,7 +4,7 @@
 //! directory of this machine, with a log in memory.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
 use std::thread;
 
