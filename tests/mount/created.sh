@@ -59,7 +59,7 @@ look "$work/disk/plain" make >"$work/plain"
 grep -q "acl-0/d/d/d .* 0200.* 0200" "$work/plain" || fail "no ACL is inherited on the plain directory: this test shows nothing"
 umask 077
 start_mount "$tree" --sync-interval 600s
-fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+copy_frozen "$work/image" "$work/before"
 look "$tree" make >"$work/mounted"
 diff -u "$work/plain" "$work/mounted" >&2 || fail "with a umask of 077 the server gives other modes or ACLs than the directory"
 kill_mount

@@ -40,21 +40,32 @@ make_disk() {
 	mkdir -p "$work/disk"
 	mount_image "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
 }
+# copy_frozen DISK COPY: copies the disk of the file system at $work/disk as it is at one moment.
+copy_frozen() {
+	local code=0
+	fsfreeze -f "$work/disk"
+	cp --sparse=always "$1" "$2" || code=$?
+	fsfreeze -u "$work/disk" # whatever came, since a frozen file system stops all who use it
+	[ $code = 0 ] || fail "$1 cannot be copied to $2"
+}
 umount_disk() { ! mountpoint -q "$work/disk" || umount "$work/disk"; }
 at_end 'umount -l "$work/disk" 2>/dev/null || true'
 
 # start_mount TREE [OPTIONS]: over the tree itself; returns when programs can use it.
 # MOUNT_OPTIONS="--log-writes" runs any of the tests with that.
 start_mount() {
-	local tree=$1 tries
+	local tree=$1 tries said
 	shift
 	[ -e "$pool" ] || make_pool
+	# The server also says that when its status names the mount, a moment after the kernel has it.
+	: >>"$work/mount.log"
+	said=$(grep -ac '^mounted ' "$work/mount.log") || true
 	# shellcheck disable=SC2086
 	"$FOREBAY" mount "$pool" "$tree" --allow-other --foreground ${MOUNT_OPTIONS:-} "$@" >>"$work/mount.log" 2>&1 &
 	server=$!
 	mounted=$tree
 	for ((tries = 0; tries < 1200; tries++)); do
-		[ "$(stat -f -c %T "$tree" 2>/dev/null)" = fuseblk ] && return
+		[ "$(grep -ac '^mounted ' "$work/mount.log")" -gt "$said" ] && return
 		kill -0 "$server" 2>/dev/null || { tail -n 20 "$work/mount.log" >&2; fail "the mount ended before it was there"; }
 		sleep 0.05
 	done
@@ -70,8 +81,12 @@ stop_mount() {
 
 # Kills the server without notice.
 kill_mount() {
-	kill_server
-	[ -z "$mounted" ] || umount -l "$mounted" 2>/dev/null || true
+	kill -KILL "$server"
+	# A thread of the server that has just asked its own mount for something would keep it from
+	# ending: -f makes the kernel answer.
+	[ -z "$mounted" ] || umount -f -l "$mounted" 2>/dev/null || true
+	wait "$server" 2>/dev/null || true
+	server=''
 	mounted=''
 }
 at_end '[ -z "$mounted" ] || umount -l "$mounted" 2>/dev/null || true'

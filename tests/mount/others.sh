@@ -149,7 +149,7 @@ P
 	start_mount "$work/disk/tree" --sync-interval 0.2s
 	synced "$work/disk/tree/older" older
 	sleep 1
-	fsfreeze -f "$work/disk" && cp "$work/drive/disk" "$work/older" && fsfreeze -u "$work/disk"
+	copy_frozen "$work/drive/disk" "$work/older"
 	synced "$work/disk/tree/newer" newer
 	sleep 1
 	synced "$work/disk/tree/older" changed

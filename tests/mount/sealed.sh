@@ -24,7 +24,7 @@ for kind in $kinds; do
 	for name in $olds; do echo "old $name" >"$tree/$kind/$name"; done
 done
 start_mount "$tree" --sync-interval 600s
-fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+copy_frozen "$work/image" "$work/before"
 python3 - "$tree" $kinds <<'P'
 import os, sys
 def synced(path, text, flags=os.O_WRONLY):
@@ -128,7 +128,7 @@ mkdir -m 1777 "$tree/theirs"
 for name in rename remove; do echo "old $name" >"$tree/theirs/$name"; done
 chown -R 1000:1000 "$tree/theirs"
 start_mount "$tree" --sync-interval 600s
-fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+copy_frozen "$work/image" "$work/before"
 mv "$tree/theirs/rename" "$tree/theirs/renamed"
 rm "$tree/theirs/remove"
 # This later change of the directory shows that no earlier one was under way.
@@ -161,7 +161,7 @@ elif make_disk xfs 320M; then
 		fail "a directory of a project takes a file of none"
 	echo old >"$tree/quota/old"
 	start_mount "$tree" --sync-interval 600s
-	fsfreeze -f "$work/disk" && cp --sparse=always "$work/image" "$work/before" && fsfreeze -u "$work/disk"
+	copy_frozen "$work/image" "$work/before"
 	mkdir "$tree/quota/sub"
 	mv "$tree/quota/old" "$tree/quota/sub/moved"
 	for name in quota/new quota/sub/inner; do

@@ -42,6 +42,9 @@ at_end stop_disk
 
 cut_disk() {
 	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+	until grep -q '^cut:' "$work/disk.log"; do
+		kill -0 "$disk" 2>/dev/null || fail "the disk has ended: $(cat "$work/disk.err")"
+		sleep 0.01
+	done
 }
 sectors_lost() { sed -n '/^cut:/{s/.* \([0-9]*\) sectors lost/\1/p;q}' "$work/disk.log"; }
