@@ -110,6 +110,10 @@ pub(crate) enum Planted {
     NoTurn,
     /// A file is closed while threads can still store to it.
     NotWithdrawn,
+    /// Whoever keeps stores of a dead process replaces any mark of its file.
+    MarkedOver,
+    /// The size that a dead process set is not kept.
+    GrowthForgotten,
     /// Not a bug: the kernel cannot keep a mapping from children.
     AdviceFails,
     /// Not a bug: the kernel protects half of a segment and then fails.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
-use crate::store::{not_foreign, FileRecord, Stamp, Store};
+use crate::store::{not_foreign, FileRecord, Stamp, Store, Synced};
 
 pub use salvage::{salvage, Salvaged};
 
@@ -192,48 +192,104 @@ pub fn recover_some(
     Ok(report)
 }
 
+/// A frame with pages that a dead process had stored and not synced.
+struct Stored {
+    frame: u32,
+    /// The range of the file that the frame holds.
+    at: u64,
+    inside: usize,
+    pages: PageSet,
+}
+
 /// Makes durable what a dead process had stored to a file and not synced.  The memory has
 /// outlived the process, as a page cache would, and the machine has not stopped since.  The
 /// caller has the file locked, and no process stores to its frames.  Does nothing if the file
-/// does not match its record.
+/// does not match its record, was given up, or bears a mark that this map has not set.
 pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()> {
+    let system = |doing| Error::system(file.path(), doing);
     not_foreign(store)?;
     let record = store.files()?.into_iter().find(|(of, _)| *of == id);
     let Some((_, record)) = record else { return Ok(()) };
-    let changed = file.changed().map_err(Error::system(file.path(), "stat"))?;
+    let changed = file.changed().map_err(system("stat"))?;
     let is_it = !record.cut && !record.damaged && file.identity() == record.identity;
     if !is_it || !record.stamp.explains(changed) {
         return Ok(());
     }
-    let now = file.size().map_err(Error::system(file.path(), "stat"))?;
+    let now = file.size().map_err(system("stat"))?;
     let size = record.grows.map_or(record.size, |g| now.min(g.ahead).max(record.size));
-    let (marking, mut is_marked) = (Marking::default(), false);
-    for of in store.frames()?.into_iter().filter(|f| f.file == Some(id)) {
-        let at = of.segment * SEGMENT as u64;
-        let inside = size.saturating_sub(at).min(SEGMENT as u64) as usize;
-        let pages = differing(store, of.frame, file, at, inside);
-        if pages.is_empty() {
-            continue;
+    let (mut stored, is_dirty) = stored(store, id, file, size)?;
+    if stored.is_empty() && size == record.size {
+        return Ok(());
+    }
+    let found = file.marked().map_err(system("its mark"))?;
+    let is_ours = matches!(&found, FoundMark::Marked(mark) if store.claim().has_set(mark));
+    // The file was marked before its first dirty page and before it grew.
+    let holds = is_dirty || record.grows.is_some();
+    let may_mark = found == FoundMark::Nothing && !holds;
+    if !is_ours && !may_mark && !planted::is(Planted::MarkedOver) {
+        return Ok(());
+    }
+    stored = with_blocks(Of { store, id, backing: file }, stored)?;
+    if !stored.is_empty() {
+        if !is_ours {
+            file.mark(store.claim()).map_err(system("mark it"))?;
         }
-        // Allocating blocks counts as a change of ours.
-        let _change = marking.change(Of { store, id, backing: file })?;
-        if !has_blocks(file, at, inside) {
-            continue;
+        // The blocks, of the dead process too, may not be durable: a mark may be in another file.
+        if !planted::is(Planted::BlocksNotSynced) {
+            file.sync().map_err(system("sync"))?;
         }
-        if !std::mem::replace(&mut is_marked, true) {
-            file.mark(store.claim()).map_err(Error::system(file.path(), "mark it"))?;
-            if size > record.size {
-                store.promise(id, size)?;
-            }
+    }
+    if size > record.size && !planted::is(Planted::GrowthForgotten) {
+        store.promise(id, size)?;
+    }
+    for Stored { frame, pages, .. } in stored {
+        if store.sync(frame, &pages)? == Synced::BehindEnd {
+            return Err(Error::Pool("a page that a process had stored is after the end".into()));
         }
-        store.sync(of.frame, &pages)?;
     }
     Ok(())
 }
 
-/// Whether the range has blocks, after an attempt to allocate missing ones.
-fn has_blocks(file: &dyn Backing, at: u64, len: usize) -> bool {
-    matches!(file.has_hole(at, len as u64), Ok(false)) || file.allocate(at, len as u64).is_ok()
+/// The frames of a file of this size that differ from it, and whether a frame has a page that the
+/// file lacks or may lack.
+fn stored(
+    store: &dyn Store,
+    id: u32,
+    file: &dyn Backing,
+    size: u64,
+) -> Result<(Vec<Stored>, bool)> {
+    let (mut all, mut is_dirty) = (Vec::new(), false);
+    for of in store.frames()?.into_iter().filter(|f| f.file == Some(id)) {
+        let (dirty, unknown) = store.left_dirty(of.frame)?;
+        is_dirty |= !dirty.is_empty() || !unknown.is_empty();
+        let at = of.segment * SEGMENT as u64;
+        let inside = size.saturating_sub(at).min(SEGMENT as u64) as usize;
+        let pages = differing(store, of.frame, file, at, inside);
+        if !pages.is_empty() {
+            all.push(Stored { frame: of.frame, at, inside, pages });
+        }
+    }
+    Ok((all, is_dirty))
+}
+
+/// The frames whose ranges have blocks, after an attempt to allocate missing ones.
+fn with_blocks(of: Of<'_>, mut stored: Vec<Stored>) -> Result<Vec<Stored>> {
+    let (file, marking) = (of.backing, Marking::default());
+    let mut refused = Ok(());
+    stored.retain(|&Stored { at, inside, .. }| {
+        if matches!(file.has_hole(at, inside as u64), Ok(false)) {
+            return true;
+        }
+        // Allocating blocks counts as a change of ours.
+        match marking.change(of) {
+            Ok(_change) => file.allocate(at, inside as u64).is_ok(),
+            Err(e) => {
+                refused = Err(e);
+                false
+            }
+        }
+    });
+    refused.map(|()| stored)
 }
 
 /// The pages of a frame whose memory differs from the file; all pages if one of the two cannot

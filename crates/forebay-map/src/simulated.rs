@@ -87,6 +87,8 @@ struct Disk {
     full: bool,
     mark: Option<Mark>,
     durable_mark: Option<Mark>,
+    /// How often the mark was set.
+    marks: u64,
     changed: Time,
     durable_changed: Time,
     /// How often the change time was read.
@@ -115,6 +117,10 @@ pub(crate) struct Machine {
     pub revoked: AtomicBool,
     /// The share can promise sizes.
     pub promises: AtomicBool,
+    /// The mark of a file is another file, as on a file system without attributes.
+    pub marks_elsewhere: AtomicBool,
+    /// The share knows no size of a file that a page is within.
+    pub behind_end: AtomicBool,
     /// A sync of a file has begun and does not end.
     pub stall: AtomicBool,
     pub stalled: AtomicBool,
@@ -212,6 +218,8 @@ impl Machine {
             waits: AtomicBool::new(false),
             revoked: AtomicBool::new(false),
             promises: AtomicBool::new(true),
+            marks_elsewhere: AtomicBool::new(false),
+            behind_end: AtomicBool::new(false),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             slow_write: AtomicU64::new(u64::MAX),
@@ -259,6 +267,11 @@ impl Machine {
     pub fn syncs_and_blocks(&self, file: usize) -> (u64, usize) {
         let disk = lock(&self.disks[file]);
         (disk.syncs, disk.has_blocks.len())
+    }
+
+    /// How often a file was marked.
+    pub fn times_marked(&self, file: usize) -> u64 {
+        lock(&self.disks[file]).marks
     }
 
     /// How often the change time of a file was read.

@@ -11,6 +11,7 @@
 
 mod failed_syncs;
 mod grows;
+mod kept;
 mod several;
 mod shared;
 mod stores_at_close;

@@ -142,7 +142,15 @@ impl Backing for Disked {
 
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
-        self.disk().mark = Some(by.mark("the one file"));
+        {
+            let mut disk = self.disk();
+            disk.mark = Some(by.mark("the one file"));
+            disk.marks += 1;
+            if self.0.marks_elsewhere.load(Ordering::SeqCst) {
+                disk.durable_mark = disk.mark.clone();
+                return Ok(());
+            }
+        }
         self.sync_all()
     }
 

@@ -225,7 +225,8 @@ impl Store for Machine {
         assert!(f.used);
         let size = share.files[&f.file].size;
         let limit = size.saturating_sub(f.segment * SEGMENT as u64).div_ceil(PAGE as u64);
-        if pages.iter().any(|p| p as u64 >= limit) {
+        let behind_end = self.behind_end.load(Ordering::SeqCst);
+        if behind_end || pages.iter().any(|p| p as u64 >= limit) {
             return Ok(Synced::BehindEnd);
         }
         self.make_durable(&mut share, frame, pages);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{alone, has, options};
 use crate::planted::{plant, Planted};
-use crate::recover::{keep_stores, recover};
+use crate::recover::recover;
 use crate::simulated::{open, Machine, Random};
 use crate::store::Store;
 use crate::{Cache, Features, MapFile, PAGE, SEGMENT};
@@ -442,39 +442,24 @@ fn allocated_blocks_are_durable_before_a_sync_needs_them() {
     }
 }
 
-/// The file has a hole.  A sync of a page there, or what keeps the stores of a dead process,
-/// allocates its blocks: recovery may find a full disk.
+/// The file has holes.  A sync of a page there allocates its blocks: recovery may find a full disk.
 #[test]
-fn blocks_of_a_hole_are_allocated_before_a_page_there_is_kept() {
+fn blocks_of_a_hole_are_allocated_before_a_page_there_is_synced() {
     let _alone = alone();
-    for dies in [false, true] {
-        let machine = Machine::new(4, &[ONE], []);
-        let cache = cache(&machine, &Features::detect(machine.memory(), 0));
-        let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
-        file.set_size(3 * ONE).expect("longer, by holes");
-        for at in [ONE, 2 * ONE] {
-            file.store(at, &[2]);
-        }
-        if dies {
-            let id = machine.files().expect("files")[0].0;
-            let keep = || keep_stores(&*machine, id, &*machine.file(0)).expect("kept");
-            keep();
-            // A mark that is there is not set again, which costs a sync of its directory.
-            file.store(ONE + PAGE as u64, &[2]);
-            let before = machine.syncs_and_blocks(0).0;
-            keep();
-            assert_eq!(machine.syncs_and_blocks(0).0, before, "the mark was set again");
-        } else {
-            file.sync(0, u64::MAX).expect("a sync");
-        }
-        let blocks = machine.syncs_and_blocks(0).1;
-        assert_eq!(blocks, 3 * SEGMENT / PAGE, "dies: {dies}");
-        let after = machine.cut(|| ()).machine(&mut Random(1), dies, &[]);
-        let home = recover(&*after, open(&after)).expect("a recovery");
-        assert!(home.refused.is_empty(), "dies: {dies}: {home:?}");
-        let content = after.content(0);
-        assert_eq!((content[SEGMENT], content[2 * SEGMENT]), (2, 2), "dies: {dies}");
+    let machine = Machine::new(4, &[ONE], []);
+    let cache = cache(&machine, &Features::detect(machine.memory(), 0));
+    let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
+    file.set_size(3 * ONE).expect("longer, by holes");
+    for at in [ONE, 2 * ONE] {
+        file.store(at, &[2]);
     }
+    file.sync(0, u64::MAX).expect("a sync");
+    assert_eq!(machine.syncs_and_blocks(0).1, 3 * SEGMENT / PAGE);
+    let after = machine.cut(|| ()).machine(&mut Random(1), false, &[]);
+    let home = recover(&*after, open(&after)).expect("a recovery");
+    assert!(home.refused.is_empty(), "{home:?}");
+    let content = after.content(0);
+    assert_eq!((content[SEGMENT], content[2 * SEGMENT]), (2, 2));
 }
 
 /// A server that was stopped may carry out an earlier request later, when the frame belongs to
