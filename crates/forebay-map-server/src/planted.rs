@@ -20,6 +20,8 @@ pub(crate) enum Planted {
     FrameGivenTwice,
     /// The descriptor of a dead process's file is closed before the file is written back.
     ReleasedEarly,
+    /// The file of a dead process is unlocked between keeping its stores and its recovery.
+    OpenedTwice,
     /// A lease that a descriptor has is not released when its file is written back.
     LeaseKept,
     /// The mark of a file is removed before its pages are written.
@@ -36,6 +38,9 @@ pub(crate) enum Planted {
     SlowDisk,
     /// Not a bug: frames are released and files truncated a second late.
     DoneLate,
+    /// Not a bug: between keeping the stores of a dead process and the recovery of its file, the
+    /// server waits until a test lets it continue.
+    Paused,
 }
 
 #[cfg(feature = "planted")]
@@ -43,8 +48,24 @@ pub(crate) fn is(mistake: Planted) -> bool {
     use std::sync::OnceLock;
     static NAME: OnceLock<String> = OnceLock::new();
     let name = NAME.get_or_init(|| std::env::var("FOREBAY_MAP_PLANTED").unwrap_or_default());
-    *name == format!("{mistake:?}")
+    // Several have spaces between them.
+    name.split(' ').any(|name| name == format!("{mistake:?}"))
 }
+
+/// Makes a file next to the pool's, and waits until a test removes it.
+#[cfg(feature = "planted")]
+pub(crate) fn pause_at(pool: &str) {
+    if is(Planted::Paused) {
+        let paused = format!("{pool}.paused");
+        let made = std::fs::write(&paused, []);
+        while made.is_ok() && std::path::Path::new(&paused).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+pub(crate) const fn pause_at(_: &str) {}
 
 #[cfg(not(feature = "planted"))]
 pub(crate) const fn is(_: Planted) -> bool {

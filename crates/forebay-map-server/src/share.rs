@@ -417,9 +417,16 @@ impl Share {
             let held = self.owned().files.get_mut(&file).map(|held| held.kept.take());
             drop(held);
         }
-        if self.keep_stores(file)? && !planted::is(Planted::TakenFromTheLiving) {
-            return Ok(Home::Locked);
-        }
+        // One handle for both steps: its drop releases the locks that the process had.
+        let opened = match self.keep_stores(file) {
+            Err(e) if is_busy(&e) && !planted::is(Planted::TakenFromTheLiving) => {
+                return Ok(Home::Locked);
+            }
+            Err(e) if is_busy(&e) => None,
+            opened => opened?,
+        };
+        let opened = std::cell::Cell::new(opened.filter(|_| !planted::is(Planted::OpenedTwice)));
+        planted::pause_at(&self.store.claim().at);
         let kept = self.kept(file);
         let frames: Vec<u32> = {
             let owned = self.owned();
@@ -433,22 +440,18 @@ impl Share {
         }
         let name = [format!("#{file}").into()];
         let locked = std::cell::Cell::new(false);
-        let open = |path: &Path| -> Result<Box<dyn Backing>> {
-            match self.open(file, path) {
-                Ok(file) => {
-                    if planted::is(Planted::UnmarkedFirst) {
-                        let _ = file.unmark();
-                    }
-                    Ok(Box::new(file))
-                }
-                Err(e) => {
-                    locked.set(matches!(e, Error::Locked { .. }) || is_short(&e));
-                    Err(e)
-                }
+        let open = |path: &Path| {
+            // The recovery looks whether it is the file of the record.
+            let file = opened.take().map_or_else(|| self.open(file, path), Ok);
+            locked.set(file.as_ref().is_err_and(is_busy));
+            if planted::is(Planted::UnmarkedFirst) {
+                let _ = file.as_ref().map(|file| file.unmark());
             }
+            file
         };
         let how = Options { only: &name, ..Options::default() };
         let report = recover_some(&*self.store, &open, &how, &mut |_| {})?;
+        drop(opened.take());
         if locked.get() {
             return Ok(Home::Locked);
         }
@@ -463,23 +466,20 @@ impl Share {
         }
     }
 
-    /// Keeps stores of the process that it had not synced.  Returns whether this has to wait
-    /// because another process has the file locked.
-    fn keep_stores(&self, file: u32) -> Result<bool> {
-        if planted::is(Planted::GuestForgotten) {
-            return Ok(false);
-        }
+    /// Opens and locks the file of a dead process, and keeps stores that the process had not synced.
+    /// None: the recovery reports why it cannot be opened.
+    fn keep_stores(&self, file: u32) -> Result<Option<Box<dyn Backing>>> {
         let record = self.store.files()?.into_iter().find(|(of, _)| *of == file);
-        let Some((_, record)) = record else { return Ok(false) };
-        let open =
-            |path: &Path| -> Result<Box<dyn Backing>> { Ok(Box::new(self.open(file, path)?)) };
-        match open_of(&open, &record) {
-            Ok(backing) => keep_stores(&*self.store, file, &*backing).map(|()| false),
-            Err(Error::Locked { .. }) => Ok(true),
-            Err(e) if is_short(&e) => Ok(true),
-            // The recovery reports the error.
-            Err(_) => Ok(false),
+        let Some((_, record)) = record else { return Ok(None) };
+        let backing = match open_of(&|path| self.open(file, path), &record) {
+            Ok(backing) => backing,
+            Err(e) if is_busy(&e) => return Err(e),
+            Err(_) => return Ok(None),
+        };
+        if !planted::is(Planted::GuestForgotten) {
+            keep_stores(&*self.store, file, &*backing)?;
         }
+        Ok(Some(backing))
     }
 
     /// The file of a dead process cannot be written back now: nobody waits for that any more.
@@ -497,13 +497,13 @@ impl Share {
 
     /// Opens a dead process's file by the descriptor that the process had of it, if that is kept
     /// and the file is still there.
-    fn open(&self, file: u32, path: &Path) -> Result<RegularFile> {
+    fn open(&self, file: u32, path: &Path) -> Result<Box<dyn Backing>> {
         if let Some(kept) = self.kept(file) {
             if let Some(opened) = kept.open(path)? {
-                return Ok(opened);
+                return Ok(Box::new(opened));
             }
         }
-        RegularFile::open(path)
+        Ok(Box::new(RegularFile::open(path)?))
     }
 
     /// Forgets the file's owner.  The record may be free already, and its number may belong to
@@ -523,9 +523,14 @@ impl Share {
     }
 }
 
-/// The server lacks descriptors or memory for a moment, which says nothing of the file.
-fn is_short(e: &Error) -> bool {
-    let Error::System { error, .. } = e else { return false };
+/// Another process has the file locked, or the server lacks descriptors or memory for a moment,
+/// which says nothing of the file.
+fn is_busy(e: &Error) -> bool {
+    let error = match e {
+        Error::Locked { .. } => return true,
+        Error::System { error, .. } => error,
+        _ => return false,
+    };
     let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(|e| Some(e.raw_os_error()));
     short.contains(&error.raw_os_error())
 }

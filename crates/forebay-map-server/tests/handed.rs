@@ -2,8 +2,8 @@
 //! Goal: who opens the file of a killed process waits until the server has written it back, and
 //! no descriptor that a process hands over harms the server or another file.  Method: a process
 //! has a lease of its file, as map-run has, stores to all pages, syncs them, and is killed.  Its
-//! file is read at once, in some rounds next to a stopped server.  These tests find each planted
-//! bug.
+//! file is read at once, in some rounds next to a stopped server.  In another test the server waits
+//! between two steps.  These tests find each planted bug.
 
 mod bed;
 
@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use bed::{can, say, serve, server, wait, Place, Process, ROLE, SEGMENTS};
 use forebay::{Pool, PoolOptions};
-use forebay_map::backing::identity_at;
+use forebay_map::backing::{identity_at, RegularFile};
 use forebay_map::store::FileRecord;
 use forebay_map::wire::{self, Answer, Request};
-use forebay_map::{Options, Session, Wanted, SEGMENT};
+use forebay_map::{Error, Options, Session, Wanted, SEGMENT};
 use forebay_map_server::MapService;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -123,6 +123,17 @@ fn rounds(rounds: u8, planted: &str, child: bool) -> Result<(), String> {
     (1..=rounds).try_for_each(|n| round(&place, &server, n, n % 2 == 0, child, false))
 }
 
+/// A process that has stored to a file and not synced.  `outlasts`: the server has its descriptor.
+fn store(place: &Path, outlasts: bool) {
+    let options = Options { by_hand: true, ..Options::default() };
+    let session = Session::open(&Wanted::of(&place.join("pool")), options).expect("served");
+    let mapped = session.map(&place.join("file0"), 0).expect("a file");
+    assert!(!outlasts || mapped.outlast().expect("an answer"), "the server does not keep it");
+    mapped.store(0, &[1]);
+    say("stored");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
 fn is_one_of_them() -> bool {
     let (Ok(role), Some(place)) = (std::env::var(ROLE), std::env::var_os("FOREBAY_MAP_PLACE"))
     else {
@@ -133,6 +144,7 @@ fn is_one_of_them() -> bool {
         ["map", number, child] => {
             map(Path::new(&place), number.parse().expect("a number"), child == "1");
         }
+        ["store", outlasts] => store(Path::new(&place), outlasts == "1"),
         _ => unreachable!("{role}"),
     }
     true
@@ -152,6 +164,41 @@ fn who_opens_a_renamed_file_of_a_killed_process_waits() {
         let place = Place::new();
         let server = server(&place, TEST, "").expect("a server");
         (1..=5).for_each(|n| round(&place, &server, n, false, false, true).expect("it sees all"));
+    }
+}
+
+/// The server has kept the stores of a dead process, and does not yet recover its file.
+fn locked(planted: &str, outlasts: bool) -> Result<(), String> {
+    let place = Place::new();
+    let server = server(&place, TEST, planted)?;
+    let mut process = Process::start(&place, TEST, &format!("store {}", u8::from(outlasts)), "");
+    wait("it to store", || process.has_said("stored") || !process.lives())?;
+    process.kill_it();
+    let paused = place.0.join("pool.paused");
+    wait("the pause", || paused.exists())?;
+    let is_locked = match RegularFile::open(&place.file(0)) {
+        Err(Error::Locked { .. }) => Ok(()),
+        other => Err(format!("outlasts: {outlasts}: {other:?}")),
+    };
+    wait("the record to end", || {
+        let _ = std::fs::remove_file(&paused);
+        bed::is_marked(&place, 0) == Some(false)
+    })?;
+    drop(server);
+    is_locked?;
+    assert_eq!(std::fs::read(place.file(0)).expect("the file")[0], 1, "its store is lost");
+    Ok(())
+}
+
+#[test]
+fn a_file_is_locked_from_the_first_step_of_its_recovery_to_the_last() {
+    if !can() {
+        return;
+    }
+    for outlasts in [false, true] {
+        locked("Paused", outlasts).expect("it is locked");
+        let found = locked("Paused OpenedTwice", outlasts);
+        println!("{}", found.expect_err("OpenedTwice is not found"));
     }
 }
 
