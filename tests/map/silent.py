@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """A FUSE file system with one empty file, whose attributes the kernel asks for each time:
-silent.py DIRECTORY.  While it is stopped, it is like one whose server does not answer.  Needs root."""
+silent.py DIRECTORY [SUBTYPE].  While it is stopped, it is like one whose server does not answer.
+With a subtype it reads each request for its free space and never answers it.  Needs root."""
 
 import ctypes
 import errno
@@ -9,7 +10,7 @@ import os
 import struct
 import sys
 
-LOOKUP, FORGET, GETATTR, OPEN, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 26, 27, 36, 42
+LOOKUP, FORGET, GETATTR, OPEN, STATFS, INIT, OPENDIR, INTERRUPT, BATCH_FORGET = 1, 2, 3, 14, 17, 26, 27, 36, 42
 FILE = 2
 
 
@@ -35,9 +36,10 @@ def answer(what, node, body):
 
 
 fuse = os.open("/dev/fuse", os.O_RDWR)
+subtype = os.fsencode(sys.argv[2]) if len(sys.argv) > 2 else b"silent"
 libc = ctypes.CDLL(None, use_errno=True)
 options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-if libc.mount(b"silent", os.fsencode(sys.argv[1]), b"fuse.silent", 6, options) != 0:
+if libc.mount(b"silent", os.fsencode(sys.argv[1]), b"fuse." + subtype, 6, options) != 0:
     sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
 print("mounted", flush=True)
 while True:
@@ -50,7 +52,7 @@ while True:
             continue
         raise
     what, unique, node = struct.unpack_from("<4xIQQ", request)
-    if what in (FORGET, BATCH_FORGET, INTERRUPT):
+    if what in (FORGET, BATCH_FORGET, INTERRUPT) or (what == STATFS and len(sys.argv) > 2):
         continue
     failed, said = answer(what, node, request[40:])
     try:

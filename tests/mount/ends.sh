@@ -95,9 +95,34 @@ stopped() {
 	[ $((SECONDS - begun)) -lt 16 ] || fail "a stopped server was waited for $((SECONDS - begun)) s"
 	say "a stopped server is told from none, after $((SECONDS - begun)) s"
 }
+# A server is stopped after it has read a request: no signal ends who waits for the answer.
+# The command ends all the same.
+asked() {
+	local silent command tries
+	mkdir "$work/asked"
+	python3 "$root/tests/map/silent.py" "$work/asked" forebay >"$work/asked.log" 2>&1 &
+	silent=$!
+	for ((tries = 0; tries < 400; tries++)); do [ ! -s "$work/asked.log" ] || break; sleep 0.05; done
+	grep -q mounted "$work/asked.log" || fail "silent.py: $(cat "$work/asked.log")"
+	for command in "umount $work/asked" "mount $pool $work/asked"; do
+		rm -f "$work/asked.code"
+		# shellcheck disable=SC2086 # words
+		{ FOREBAY_RUNTIME_DIR=$work/run-4 "$FOREBAY" $command >"$work/asked.log" 2>&1 && code=0 || code=$?; echo $code >"$work/asked.code"; } &
+		for ((tries = 0; tries < 1000; tries++)); do [ ! -s "$work/asked.code" ] || break; sleep 0.05; done
+		[ -s "$work/asked.code" ] || { kill -KILL $silent; fail "${command%% *} does not end: $(cat "$work/asked.log")"; }
+		[ "$(cat "$work/asked.code")" != 0 ] && grep -Eq "does not answer|no answer" "$work/asked.log" ||
+			fail "$command: exit code $(cat "$work/asked.code"): $(cat "$work/asked.log")"
+	done
+	kill -KILL $silent
+	wait $silent 2>/dev/null || true
+	umount -l "$work/asked" || true
+	say "umount and mount end next to a server that has read what they ask, and does not answer"
+}
 [ -n "$alone" ] || {
-	stopped & # beside the others, since it waits for most of its time
+	stopped & # beside the others, since they wait for most of their time
 	stopped=$!
+	asked &
+	asked=$!
 }
 
 while read -r code name; do
@@ -152,6 +177,7 @@ other_number() {
 }
 [ -n "$alone" ] || {
 	wait "$stopped" || fail "umount with a stopped server"
+	wait "$asked" || fail "commands next to a server that does not answer"
 	other_number
 }
 say "10 ways to end a session are told apart${alone:+ where the server has no fusectl}${reused:+; device number used again: $reused}"
@@ -227,7 +253,10 @@ early() {
 	child=''
 	until [ -n "$child" ]; do
 		kill -0 "$starting" || fail "it has ended: $(cat "$work/mount.log")"
-		read -r child _ <"/proc/$starting/task/$starting/children" || true
+		# Another child asks whether what is mounted there answers.
+		for child in $(cat "/proc/$starting/task/$starting/children") ''; do
+			! grep -qsz -- --foreground "/proc/$child/cmdline" || break
+		done
 	done
 	kill -STOP "$child"
 	kill -TERM "$starting"

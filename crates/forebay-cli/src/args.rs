@@ -155,6 +155,8 @@ pub struct Internal {
 pub enum InternalCommand {
     /// The process that the demo kills
     DemoWriter(DemoWriter),
+    /// Asks the server of a mount for its free space: see forebay_mount::looks_by
+    Look { path: PathBuf },
     /// Makes systemd's units from /etc/forebay.d
     SystemdGenerator(module::SystemdGenerator),
 }

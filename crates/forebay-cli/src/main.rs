@@ -52,6 +52,12 @@ use args::{Cli, Command, Internal, InternalCommand};
 use clap::Parser;
 
 fn main() -> ExitCode {
+    forebay_mount::looks_by(|path| {
+        // Of this very program, also after an update.
+        let mut look = std::process::Command::new("/proc/self/exe");
+        look.arg("look").arg(path);
+        look
+    });
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
         None => match Cli::try_parse() {
@@ -136,6 +142,7 @@ fn run(command: Command) -> anyhow::Result<u8> {
 
 fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
     match command {
+        InternalCommand::Look { path } => Ok(forebay_mount::look_as_process(&path)),
         InternalCommand::DemoWriter(a) => demo::writer::run(&a),
         InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }

@@ -1,19 +1,80 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads the answers of a mount's server with a limit on the wait.
+//!
+//! A thread that asks a FUSE server waits in the kernel without regard to any signal, once the server
+//! has read its question.  A server that is stopped in that moment keeps the thread, and the
+//! process cannot end.  If the server is in the same process and is killed, nobody ends the wait at
+//! all: the thread keeps the process's descriptors open, /dev/fuse among them.  So another process
+//! asks ([`ask`]), and it is left to itself if no answer comes.
 
 use std::io;
-use std::sync::mpsc;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{mpsc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::statfs;
+
+/// Makes the command that runs [`look_as_process`] with a path.
+static LOOKER: OnceLock<fn(&Path) -> Command> = OnceLock::new();
+
+/// From now on another process asks the servers of mounts.  Until then a thread does.
+pub fn looks_by(looker: fn(&Path) -> Command) {
+    let _ = LOOKER.set(looker);
+}
+
+/// What that process does: the exit code is 0, or the error number.
+pub fn look_as_process(path: &Path) -> u8 {
+    // An answer of another kind than an error number is an answer.
+    statfs(path).map_or_else(|e| u8::try_from(e.raw_os_error()).unwrap_or(0), |_| 0)
+}
+
+/// Asks the server of the mount at the path, if one is there, for its free space.  The kernel may
+/// still have its attributes cached.
+pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
+    let (tell, told) = mpsc::channel();
+    let path = std::path::absolute(path)?;
+    let by_process = LOOKER.get().filter(|_| any_mount_of_fuse()).and_then(|looker| {
+        let mut command = looker(&path);
+        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().ok()
+    });
+    let wait = move || match by_process {
+        Some(mut process) => match process.wait()?.code() {
+            Some(0) => Ok(()),
+            Some(error) => Err(io::Error::from_raw_os_error(error)),
+            None => Err(io::Error::other("the process that asks it was ended by a signal")),
+        },
+        None => Ok(statfs(path).map(drop)?),
+    };
+    thread::Builder::new().name("mount-ask".into()).spawn(move || tell.send(wait()))?;
+    Ok(told)
+}
+
+/// Whether there may be one.
+fn any_mount_of_fuse() -> bool {
+    std::fs::read("/proc/self/mountinfo")
+        .map_or(true, |mounts| mounts.windows(7).any(|part| part == b" - fuse"))
+}
+
+/// As [`ask`], for 10 s at most.
+pub(crate) fn asked(path: &Path) -> io::Result<()> {
+    in_time(&ask(path)?)
+}
 
 /// Looks at a path that may be a mount with a stopped server.  Such a look fails after 10 s and
 /// never waits forever.
 pub(crate) fn answer<T: Send + 'static>(
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    const PATIENCE: Duration = Duration::from_secs(10);
     let (tell, told) = mpsc::channel();
     thread::Builder::new().spawn(move || tell.send(look()))?;
+    in_time(&told)
+}
+
+fn in_time<T>(told: &mpsc::Receiver<io::Result<T>>) -> io::Result<T> {
+    const PATIENCE: Duration = Duration::from_secs(10);
     told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
         let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
                     with ps, continue it (kill -CONT) or end it";

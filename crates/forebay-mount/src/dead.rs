@@ -4,11 +4,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
-use crate::answer::answer;
+use crate::answer::asked;
 use crate::replay::planted::{planted, Bug};
 use crate::unix::tree_mounted_at;
 use crate::unmounting::take_away;
@@ -22,8 +21,7 @@ pub enum Unanswered {
     Silent,
 }
 
-/// Asks what is mounted at the path, if anything is.  The kernel may still have its attributes
-/// cached, but not its free space.
+/// Asks what is mounted at the path, if anything is.
 pub fn unanswered(path: &Path) -> Option<Unanswered> {
     match look(path) {
         Ok(true) => Some(Unanswered::Dead),
@@ -34,8 +32,7 @@ pub fn unanswered(path: &Path) -> Option<Unanswered> {
 
 /// Whether it is dead; an error says that no answer came.
 fn look(path: &Path) -> io::Result<bool> {
-    let at = path.to_path_buf();
-    match answer(move || Ok(statfs(at)?)) {
+    match asked(path) {
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(e),
         _ => Ok(false),
@@ -101,7 +98,12 @@ fn resolved(path: &Path) -> Resolved {
         let mut ancestors: Vec<&Path> = path.ancestors().collect();
         ancestors.reverse();
         let first = ancestors.into_iter().find_map(|at| Some((at, unanswered(at)?)));
-        let Some((at, Unanswered::Dead)) = first else { break };
+        let at = match first {
+            Some((at, Unanswered::Dead)) => at,
+            // Any look below it would hang.
+            Some((_, Unanswered::Silent)) => return Resolved { path, dead: None },
+            None => break,
+        };
         let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { break };
         let (Ok(parent), Ok(rest)) = (parent.canonicalize(), path.strip_prefix(at)) else { break };
         // An empty rest would add a slash.

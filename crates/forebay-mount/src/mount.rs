@@ -9,8 +9,8 @@ mod without_log;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay::{LogOptions, LogState, Pool};
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{answer, answered};
+use crate::answer::{answer, answered, ask};
 use crate::attach::{attach, register, unregister, waiting, Flags};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::dead::clear_dead_mount;
@@ -436,9 +436,7 @@ impl Mount {
     /// The session answers; `None`: that was interrupted.
     fn answers(&self, interrupted: &mut dyn FnMut() -> bool) -> io::Result<Option<()>> {
         const PATIENCE: Duration = Duration::from_secs(10);
-        let (tell, told) = mpsc::channel();
-        let at = self.mountpoint.clone();
-        thread::Builder::new().spawn(move || tell.send(std::fs::metadata(at).map(drop)))?;
+        let told = ask(&self.mountpoint)?;
         let ended = || match (self.session_failure.get(), self.ended()) {
             (Some(cause), _) => Some(io::Error::other(cause.clone())),
             (None, true) => Some(io::Error::other("somebody unmounted it at once")),

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
-use crate::answer::answer;
+use crate::answer::{answer, asked};
 use crate::attach::Flags;
 use crate::dead::clear_dead_mount;
 use crate::mark::MarkError;
@@ -79,18 +79,28 @@ impl MountRequest {
 }
 
 /// An absolute path without `.`, `..` and symlinks, also if the server of a mount over it has
-/// died.
+/// died, or does not answer.
 pub fn whole(path: &Path) -> io::Result<PathBuf> {
-    let asked = path.to_path_buf();
-    match answer(move || asked.canonicalize()) {
-        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => {
-            let path = std::path::absolute(path)?;
-            match (path.parent(), path.file_name()) {
-                (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
-                _ => Err(e),
-            }
-        }
+    let path = std::path::absolute(path)?;
+    let at = path.parent().zip(path.file_name());
+    let at = at.and_then(|(parent, name)| Some(canonical(parent).ok()?.join(name)));
+    // The server of a mount at the path is not asked.
+    if let Some(at) = at.as_ref().filter(|at| crate::is_mounted_at(at)) {
+        return Ok(at.clone());
+    }
+    match canonical(&path) {
+        Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => at.ok_or(e),
         found => found,
+    }
+}
+
+fn canonical(path: &Path) -> io::Result<PathBuf> {
+    match asked(path) {
+        Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(e),
+        _ => {
+            let path = path.to_path_buf();
+            answer(move || path.canonicalize())
+        }
     }
 }
 
