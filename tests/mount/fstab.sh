@@ -68,7 +68,7 @@ code() { # WANTED COMMAND...
 	local wanted=$1 got=0
 	shift
 	"$@" >"$work/code.log" 2>&1 || got=$?
-	[ $got = "$wanted" ] || { cat "$work/code.log" >&2; fail "exit code $got, not $wanted: $*"; }
+	[ $got = "$wanted" ] || { cat "$work/code.log" >&2; fail "line ${BASH_LINENO[0]} of inside.sh: exit code $got, not $wanted: $*"; }
 }
 is_mounted() { grep -q " $1 fuse.forebay " /proc/mounts; }
 has() { [[ ,$(findmnt -fnro VFS-OPTIONS --mountpoint "$1"), == *,"$2",* ]]; }
