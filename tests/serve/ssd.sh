@@ -39,6 +39,7 @@ end_load() { # WHAT
 }
 # Reads a field of the volume's status.
 field() { "$FOREBAY" status "$pool" --json | grep "\"$1\":" | tail -n 1 | sed 's/.*: //; s/,$//'; }
+because() { "$FOREBAY" status "$pool" --json | sed -n 's/^ *"durable_because": "\(.*\)",*$/\1/p'; }
 # cut_load DURABLE SECONDS KEY=NUMBER...: the power fails under it.
 total=0
 cut_load() {
@@ -146,9 +147,13 @@ for us in 0 3000; do
 	start_disks flush_us=$us
 	start_server
 	case $us in 0) ;; *) [ "$(field durable)" = '"flush"' ] || fail "a flush of $us us: writes are durable by $(field durable)" ;; esac
+	case $(field durable)$(because) in
+	'"always"auto: '*', less than 200 us' | '"flush"auto: '*', 200 us or more') ;;
+	*) fail "a flush of $us us: writes are durable by $(field durable), because $(because)" ;;
+	esac
 	say "a flush of $us us: by itself $(field durable); $("$FOREBAY" status "$pool" | grep -o 'durable by .* at best')"
 	"$FOREBAY" set "$pool" --durable always >"$work/set.log" 2>&1 || fail "set: $(cat "$work/set.log")"
-	[ "$(field durable)" = '"always"' ] || fail "set --durable always: $(field durable)"
+	[ "$(field durable)$(because)" = '"always"it was asked for' ] || fail "set --durable always: $(field durable), because $(because)"
 	stop_server
 	stop_disks
 done

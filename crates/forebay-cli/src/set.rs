@@ -71,6 +71,7 @@ fn show(a: &args::Set, status: &ServerStatus, changed: bool) -> anyhow::Result<(
                 "bypass_limit_bytes": v.bypass_limit_bytes,
                 "when_full": v.when_full,
                 "durable": v.durable,
+                "durable_because": v.durable_because,
             })
         };
         return out::json(&json!({

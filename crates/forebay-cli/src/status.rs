@@ -198,8 +198,12 @@ fn medium_lines(m: &MediumStatus) -> Vec<String> {
         Some(seconds) => format!(" in {:.0} us at best", seconds * 1e6),
         None => String::new(),
     };
+    let because = match m.durable_by_because.as_str() {
+        "" => String::new(),
+        because => format!(" ({})", printable(because)),
+    };
     let mut lines = vec![format!(
-        "disk      durable by {}{takes}, blocks of {}; {} entries in {} groups; {} writes ({}), {} flushes{errors}",
+        "disk      durable by {}{takes}{because}, blocks of {}; {} entries in {} groups; {} writes ({}), {} flushes{errors}",
         m.durable_by,
         units::bytes(m.unit_bytes.into()),
         units::count(m.records),
@@ -301,7 +305,12 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
             Some(_) => "after the client's next flush, or with FUA",
             None => continue,
         };
-        lines.push(format!("volume {}: a write is durable {when}", printable(&v.label())));
+        let because = v.durable_because.iter().map(|because| format!(" ({})", printable(because)));
+        lines.push(format!(
+            "volume {}: a write is durable {when}{}",
+            printable(&v.label()),
+            because.collect::<String>()
+        ));
     }
     for (v, origin_use) in s.volumes.iter().filter_map(|v| Some((v, v.origin_use?))) {
         lines.push(format!("volume {}: {origin_use}", printable(&v.label())));

@@ -327,8 +327,11 @@ fn a_pool_that_is_written_in_groups_is_made_looked_at_and_removed_from() {
     let status = json(&b, 0, &["status", "p"]);
     assert_eq!(status["medium"]["unit_bytes"], 4096, "{status}");
     assert_eq!(status["media"]["kind"], "disk");
+    let because = status["medium"]["durable_by_because"].as_str().unwrap();
+    assert!(because.contains("it is a file"), "{status}");
     let text = b.run_ok(&["status", "p"]).stdout;
     assert!(text.contains("\ndisk      durable by "), "{text}");
+    assert!(text.contains(&format!(" ({because})")), "{text}");
     for words in [
         &["check", "p"][..],
         &["dump", "superblock", "p"],

@@ -17,8 +17,6 @@ use crate::mark::Marker;
 use crate::origin::Origin;
 use crate::report::Uuid;
 
-/// If the pool's disk needs longer for a durable write, a write waits only if its client asks.
-const SLOW: Duration = Duration::from_micros(200);
 /// Between two looks for pages that the origin refused.
 const REFUSED_LOOK: Duration = Duration::from_secs(1);
 
@@ -97,7 +95,7 @@ impl Attached {
     /// Changes what may change while it is attached.  `durable_write`: how long one takes the pool's
     /// disk, if that is known.
     pub(crate) fn change(&self, durable_write: Option<Duration>, change: &VolumeChange) {
-        self.policy.change(change, || durable_write.is_none_or(|takes| takes >= SLOW));
+        self.policy.change(change, durable_write);
     }
 
     /// When the origin is given up: no drain flushes it any more.

@@ -4,12 +4,14 @@
 //! may change while a volume is attached.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::time::Duration;
 
 use forebay_engine::policy::policy_limit;
 use forebay_engine::request::Policy as Raw;
 use serde::{Deserialize, Serialize};
 
-use crate::report::{Mode, WhenFull, WriteDurable};
+use crate::report::{DurableBecause, Mode, WhenFull, WriteDurable};
 
 /// Changes to an attached volume; `None` keeps a setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,17 +41,18 @@ pub(crate) struct Policy {
     pub raw: Raw,
     /// In a pool that is written in groups a later flush makes a write durable.
     later: AtomicBool,
+    /// Why that is so.  Held while it changes.
+    because: Mutex<Option<DurableBecause>>,
 }
 
 impl Policy {
-    /// `slow`: a durable write takes the pool's disk long.
-    pub(crate) fn change(&self, c: &VolumeChange, slow: impl FnOnce() -> bool) {
+    /// `durable_write`: how long one takes the pool's disk at best, if that is known.
+    pub(crate) fn change(&self, c: &VolumeChange, durable_write: Option<Duration>) {
         if let Some(durable) = c.durable {
-            let later = match durable {
-                WriteDurable::Auto => slow(),
-                durable => durable == WriteDurable::Flush,
-            };
-            self.later.store(later, Ordering::Relaxed);
+            let (decided, because) = durable.decide(durable_write);
+            let mut held = self.because.lock().unwrap_or_else(|e| e.into_inner());
+            self.later.store(decided == WriteDurable::Flush, Ordering::Relaxed);
+            *held = Some(because);
         }
         if let Some(bytes) = c.bypass_limit_bytes {
             self.raw.bypass_sectors.store(policy_limit(bytes), Ordering::Relaxed);
@@ -66,6 +69,15 @@ impl Policy {
     #[inline(always)]
     pub(crate) fn is_later(&self) -> bool {
         self.later.load(Ordering::Relaxed)
+    }
+
+    /// When a write is durable, and why, of a volume in a pool that is written in groups.
+    pub(crate) fn durable(&self) -> (WriteDurable, Option<DurableBecause>) {
+        let because = self.because.lock().unwrap_or_else(|e| e.into_inner());
+        match self.is_later() {
+            true => (WriteDurable::Flush, *because),
+            false => (WriteDurable::Always, *because),
+        }
     }
 
     /// In whole sectors; 0: none.
@@ -95,28 +107,31 @@ mod tests {
     fn what_is_not_named_stays() {
         let p = Policy::default();
         assert!(p.limit_bytes() == 0 && p.when_full() == WhenFull::Wait);
-        p.change(&VolumeChange { bypass_limit_bytes: Some(4095), ..Default::default() }, || true);
+        p.change(&VolumeChange { bypass_limit_bytes: Some(4095), ..Default::default() }, None);
         assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Wait);
-        p.change(&VolumeChange { when_full: Some(WhenFull::Bypass), ..Default::default() }, || {
-            true
-        });
+        p.change(&VolumeChange { when_full: Some(WhenFull::Bypass), ..Default::default() }, None);
         assert!(p.limit_bytes() == 4096 && p.when_full() == WhenFull::Bypass);
         for (mode, raw) in Mode::ALL.into_iter().zip([
             sys::FBY_MODE_WRITE_BACK,
             sys::FBY_MODE_WRITE_THROUGH,
             sys::FBY_MODE_CLEANER,
         ]) {
-            p.change(&VolumeChange { mode: Some(mode), ..Default::default() }, || true);
+            p.change(&VolumeChange { mode: Some(mode), ..Default::default() }, None);
             assert!(p.mode() == mode && mode as u8 == raw && p.limit_bytes() == 4096);
             assert_eq!(mode.to_string().parse::<Mode>().unwrap(), mode);
             assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
         }
-        for (durable, later) in
-            [(WriteDurable::Auto, true), (WriteDurable::Always, false), (WriteDurable::Flush, true)]
-        {
-            p.change(&VolumeChange { durable: Some(durable), ..Default::default() }, || true);
-            p.change(&VolumeChange::default(), || panic!("nobody asks"));
-            assert_eq!(p.is_later(), later, "{durable}");
+        assert_eq!(p.durable(), (WriteDurable::Always, None));
+        let slow = Duration::from_millis(3);
+        for (durable, is, because) in [
+            (WriteDurable::Auto, WriteDurable::Flush, DurableBecause::Took(slow)),
+            (WriteDurable::Always, WriteDurable::Always, DurableBecause::Asked),
+            (WriteDurable::Flush, WriteDurable::Flush, DurableBecause::Asked),
+        ] {
+            p.change(&VolumeChange { durable: Some(durable), ..Default::default() }, Some(slow));
+            // What is not asked for is not decided again.
+            p.change(&VolumeChange::default(), Some(Duration::ZERO));
+            assert_eq!(p.durable(), (is, Some(because)), "{durable}");
         }
         assert!("write".parse::<Mode>().is_err());
         assert_eq!("bypass".parse::<WhenFull>().unwrap().to_string(), "bypass");

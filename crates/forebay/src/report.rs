@@ -30,6 +30,7 @@ pub use log::{
 pub use map::{MapCheck, MapInfo};
 pub(crate) use media::human_bytes;
 pub use media::{MediaInfo, MediaKind, MediumChoice, Persist};
+pub(crate) use mode::DurableBecause;
 pub use mode::{Mode, WhenFull, WriteDurable};
 pub use options::{OptionsInfo, Verify};
 pub use path::{

@@ -17,11 +17,28 @@ use crate::engine::Engine;
 use crate::errno::errno_or_io;
 use crate::error::Error;
 
+/// How a write becomes durable on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub by: Durable,
+    pub because: &'static str,
+}
+
+impl From<Durable> for Chosen {
+    fn from(by: Durable) -> Chosen {
+        Chosen { by, because: ASKED }
+    }
+}
+
+/// Nobody looked at the device for it.
+pub(super) const ASKED: &str = "it was asked for";
+
 /// A device that a pool lies on.
 pub struct Disk {
     path: PathBuf,
     device: Arc<dyn Device>,
     durable: Durable,
+    because: &'static str,
     /// Held around persist, and around each flush with the engine's report of it
     /// (`core/medium/device.h`).
     flushes: Mutex<Flushes>,
@@ -70,10 +87,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Disk {
     pub fn new(path: &Path, device: Arc<dyn Device>, durable: Durable) -> Disk {
+        Disk::chosen(path, device, durable.into())
+    }
+
+    pub(super) fn chosen(path: &Path, device: Arc<dyn Device>, durable: Chosen) -> Disk {
         Disk {
             path: path.into(),
             device,
-            durable,
+            durable: durable.by,
+            because: durable.because,
             flushes: Mutex::default(),
             watch: Watch::default(),
             persisted: Mutex::default(),
@@ -99,6 +121,11 @@ impl Disk {
 
     pub fn durable(&self) -> Durable {
         self.durable
+    }
+
+    /// Why it is that.
+    pub fn durable_by_because(&self) -> &'static str {
+        self.because
     }
 
     /// How long one durable write takes at best, by those that the pool itself made last: an open

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::device::{Device, FileDevice};
-use super::disk::{Beneath, Disk};
+use super::disk::{Beneath, Chosen, Disk, ASKED};
 use super::layout::{self, Mend};
 use crate::engine::{probe_of, Code, Engine};
 use crate::errno::again;
@@ -176,7 +176,7 @@ impl GroupedMedium {
         unit: u32,
         durable: Durable,
     ) -> Result<GroupedMedium> {
-        let medium = GroupedMedium::loaded(path, device, unit, durable, false)?;
+        let medium = GroupedMedium::loaded(path, device, unit, durable.into(), false)?;
         medium.settle()?;
         Ok(medium)
     }
@@ -195,7 +195,7 @@ impl GroupedMedium {
         path: &Path,
         device: Arc<dyn Device>,
         unit: u32,
-        durable: Durable,
+        durable: Chosen,
         new: bool,
     ) -> Result<GroupedMedium> {
         // A pool that is there knows its size, and the device may have become larger.
@@ -214,7 +214,7 @@ impl GroupedMedium {
         path: &Path,
         device: Arc<dyn Device>,
         unit: u32,
-        durable: Durable,
+        durable: Chosen,
     ) -> Result<GroupedMedium> {
         let pool = pool_bytes(&device, unit);
         let size = image_bytes(path, &*device, unit, pool)?;
@@ -231,14 +231,14 @@ impl GroupedMedium {
         path: &Path,
         device: Arc<dyn Device>,
         unit: u32,
-        durable: Durable,
+        durable: Chosen,
         image: Image,
         pool: Option<u64>,
     ) -> GroupedMedium {
         let beyond = device.size_bytes().saturating_sub(pool.unwrap_or(u64::MAX));
-        let disk = Arc::new(Disk::new(path, device, durable));
+        let disk = Arc::new(Disk::chosen(path, device, durable));
         let below = Box::new(Beneath(disk.clone()));
-        let media = Media::grouped(image, unit, durable, None, below);
+        let media = Media::grouped(image, unit, durable.by, None, below);
         let media = media.expect("the best copy kernel with cached stores is always there");
         GroupedMedium {
             disk,
@@ -400,21 +400,38 @@ impl GroupedMedium {
     }
 }
 
-/// The method that the system's facts call for, or the one asked for, if that is no weaker.
-fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<Durable> {
+/// The method that the system's facts call for.
+fn needed(facts: &MediumFacts) -> Chosen {
     let cache = facts.device.as_ref().and_then(|d| d.write_cache.as_deref());
-    let fua = facts.device.as_ref().is_some_and(needs_no_flush);
-    let needed = match (facts.place, cache) {
-        (Place::BlockDevice, Some("write through")) => Durable::Through,
+    let (by, because) = match (facts.place, &facts.device, cache) {
+        (Place::BlockDevice, _, Some("write through")) => {
+            (Durable::Through, "the disk says that its writes are durable without a flush")
+        }
+        (Place::BlockDevice, _, Some(_)) => {
+            (Durable::Flush, "the disk says that it has a volatile write cache")
+        }
+        (Place::BlockDevice, _, None) => {
+            (Durable::Flush, "the disk does not say whether it has a volatile write cache")
+        }
         // A file's metadata may have to be durable too, and the kernel knows that.
-        (Place::File, _) if fua => Durable::Fua,
-        _ => Durable::Flush,
+        (_, Some(device), _) if needs_no_flush(device) => {
+            (Durable::Fua, "it is a file, and each disk below it has FUA or no volatile cache")
+        }
+        (_, Some(_), _) => (Durable::Flush, "it is a file, and not every disk below it has FUA"),
+        (_, None, _) => (Durable::Flush, "it is a file, and the disk below it is not known"),
     };
+    Chosen { by, because }
+}
+
+/// That one, or the one asked for, if that is no weaker.
+fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<Chosen> {
+    let fua = facts.device.as_ref().is_some_and(needs_no_flush);
+    let needed = needed(facts);
     let refused = |what: &str, why: &str, way_out: &str| {
         Err(Error::usage(format!("{}: {what}: {why}", path.display()), way_out))
     };
     match asked {
-        Some(Durable::Through) if needed != Durable::Through => refused(
+        Some(Durable::Through) if needed.by != Durable::Through => refused(
             "writes without a flush are not durable there",
             match facts.place {
                 Place::BlockDevice => "it has a volatile write cache",
@@ -427,7 +444,8 @@ fn durable(path: &Path, facts: &MediumFacts, asked: Option<Durable>) -> Result<D
             "not every disk below it has FUA (queue/fua)",
             "leave that out: the pool sends its flushes itself",
         ),
-        asked => Ok(asked.unwrap_or(needed)),
+        Some(by) => Ok(Chosen { by, because: ASKED }),
+        None => Ok(needed),
     }
 }
 
@@ -562,7 +580,7 @@ mod tests {
         DeviceFacts { fua, write_cache, made_of: made_of.to_vec(), ..Default::default() }
     }
 
-    /// Each kind of place and disk: what is taken, and whether FUA may be asked for.
+    /// Each kind of place and disk: what is taken and why, and whether FUA may be asked for.
     #[test]
     fn fua_is_relied_on_only_where_each_disk_below_has_it() {
         let back = Some("write back");
@@ -572,24 +590,33 @@ mod tests {
         let unknown = disk(None, None, &[]);
         let over = |below: &DeviceFacts| disk(Some(true), back, std::slice::from_ref(below));
         let (file, device) = (Place::File, Place::BlockDevice);
+        let (one, two) =
+            ("each disk below it has FUA or no volatile", "not every disk below it has");
         let table = [
-            ("fua", file, Some(with.clone()), Durable::Fua, true),
-            ("no fua", file, Some(without.clone()), Durable::Flush, false),
-            ("no cache", file, Some(through.clone()), Durable::Fua, true),
-            ("unknown cache", file, Some(unknown.clone()), Durable::Flush, false),
-            ("unknown disk", file, None, Durable::Flush, false),
-            ("over fua", file, Some(over(&with)), Durable::Fua, true),
-            ("over no cache", file, Some(over(&through)), Durable::Fua, true),
-            ("over no fua", file, Some(over(&without)), Durable::Flush, false),
-            ("over over no fua", file, Some(over(&over(&without))), Durable::Flush, false),
-            ("over unknown", file, Some(over(&unknown)), Durable::Flush, false),
-            ("device, fua", device, Some(with), Durable::Flush, true),
-            ("device, no fua", device, Some(without), Durable::Flush, false),
-            ("device, no cache", device, Some(through), Durable::Through, true),
-            ("device, unknown", device, Some(unknown), Durable::Flush, false),
+            ("fua", file, Some(with.clone()), Durable::Fua, true, one),
+            ("no fua", file, Some(without.clone()), Durable::Flush, false, two),
+            ("no cache", file, Some(through.clone()), Durable::Fua, true, one),
+            ("unknown cache", file, Some(unknown.clone()), Durable::Flush, false, two),
+            ("unknown disk", file, None, Durable::Flush, false, "the disk below it is not known"),
+            ("over fua", file, Some(over(&with)), Durable::Fua, true, one),
+            ("over no cache", file, Some(over(&through)), Durable::Fua, true, one),
+            ("over no fua", file, Some(over(&without)), Durable::Flush, false, two),
+            ("over over no fua", file, Some(over(&over(&without))), Durable::Flush, false, two),
+            ("over unknown", file, Some(over(&unknown)), Durable::Flush, false, two),
+            ("device, fua", device, Some(with), Durable::Flush, true, "has a volatile write cache"),
+            ("device, no fua", device, Some(without), Durable::Flush, false, "has a volatile"),
+            ("device, no cache", device, Some(through), Durable::Through, true, "without a flush"),
+            (
+                "device, unknown",
+                device,
+                Some(unknown),
+                Durable::Flush,
+                false,
+                "does not say whether",
+            ),
         ];
         let path = Path::new("(a place)");
-        for (what, place, device, needed, fua) in table {
+        for (what, place, device, needed, fua, because) in table {
             let facts = MediumFacts {
                 path: path.into(),
                 place,
@@ -600,8 +627,11 @@ mod tests {
                 file: None,
                 used_by: Vec::new(),
             };
-            assert_eq!(durable(path, &facts, None).unwrap(), needed, "{what}");
-            assert_eq!(durable(path, &facts, Some(Durable::Flush)).unwrap(), Durable::Flush);
+            let chosen = durable(path, &facts, None).unwrap();
+            assert_eq!(chosen.by, needed, "{what}");
+            assert!(chosen.because.contains(because), "{what}: {}", chosen.because);
+            let flush = Chosen { by: Durable::Flush, because: ASKED };
+            assert_eq!(durable(path, &facts, Some(Durable::Flush)).unwrap(), flush);
             let asked = durable(path, &facts, Some(Durable::Fua));
             assert_eq!(asked.is_ok(), fua, "{what}: {asked:?}");
             let asked = durable(path, &facts, Some(Durable::Through));

@@ -16,7 +16,7 @@ use crate::origin::split_identity;
 use crate::printable::printable;
 use crate::report::{
     Chunks, Counters, DestageState, HeldByDetached, MediumStatus, OptionsInfo, OriginUse,
-    PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo, WriteDurable,
+    PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
 };
 
 /// Damaged blocks that status lists.
@@ -39,10 +39,7 @@ impl Core {
         let limit = policy.map_or(0, |p| p.limit_bytes());
         let when_full = policy.map(|p| p.when_full()).unwrap_or_default();
         let mode = policy.map(|p| p.mode()).unwrap_or_default();
-        let durable = policy.filter(|_| self.sender.is_some()).map(|p| match p.is_later() {
-            true => WriteDurable::Flush,
-            false => WriteDurable::Always,
-        });
+        let durable = policy.filter(|_| self.sender.is_some()).map(|p| p.durable());
         let recorded = sys::text(&info.spec.identity).into_owned();
         let (id, path) = split_identity(&recorded);
         let refused = match &attached {
@@ -128,7 +125,8 @@ impl Core {
             bypass_limit_bytes: (limit != 0).then_some(limit),
             when_full,
             mode,
-            durable,
+            durable: durable.map(|(when, _)| when),
+            durable_because: durable.and_then(|(_, because)| Some(because?.to_string())),
             rescued: info.attached && self.rescued(index),
             pool_failed: self.has_failed() || self.is_lost(),
             pool_lost: self.is_lost(),
@@ -254,6 +252,7 @@ impl Core {
                 Durable::Flush => "flush",
             }
             .into(),
+            durable_by_because: disk.durable_by_because().into(),
             durable_write_seconds: disk.durable_write().map(|takes| takes.as_secs_f64()),
             groups: info.groups,
             records: info.records,

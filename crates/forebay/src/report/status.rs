@@ -303,6 +303,9 @@ pub struct VolumeInfo {
     /// in memory, where each is when it is acknowledged, or the volume is not attached.
     #[serde(default)]
     pub durable: Option<WriteDurable>,
+    /// Why: it was asked for, or how long a durable write took the disk when `auto` decided.
+    #[serde(default)]
+    pub durable_because: Option<String>,
     /// The pool's disk has failed, and the origin has all that was acknowledged.
     #[serde(default)]
     pub rescued: bool,
@@ -407,6 +410,9 @@ pub struct MediumStatus {
     pub unit_bytes: u32,
     /// When a write is durable: `write-through`, `fua` or `flush`.
     pub durable_by: String,
+    /// What the system said of the disk that made it so.
+    #[serde(default)]
+    pub durable_by_because: String,
     /// How long one takes at best, by the last ones.
     #[serde(default)]
     pub durable_write_seconds: Option<f64>,

@@ -20,7 +20,7 @@ fn shown(content: &[u8], on_demand: bool, unreadable: &[usize]) -> Result<(PoolS
     model.plan(|plan| plan.unreadable = unreadable.to_vec());
     let (path, unit) = (Path::new("(model)"), UNIT as u32);
     let medium = match on_demand {
-        true => GroupedMedium::looked_at(path, model.clone(), unit, Durable::Flush),
+        true => GroupedMedium::looked_at(path, model.clone(), unit, Durable::Flush.into()),
         false => GroupedMedium::on(path, model.clone(), unit, Durable::Flush),
     };
     let options = PoolOptions { read_only: true, ..Default::default() };

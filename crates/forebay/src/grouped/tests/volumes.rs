@@ -265,6 +265,29 @@ fn a_write_that_nobody_waits_for_is_sent() {
     pool.close().unwrap();
 }
 
+/// A slow device and a fast one: status says what holds for the volume, and why.
+#[test]
+fn status_says_why_a_write_is_durable_when_it_is() {
+    let (_model, pool, _origin, volume) = made(Durable::Flush, 10, WriteDurable::Auto, 300);
+    let told = || {
+        let v = pool.volumes().remove(0);
+        (v.durable, v.durable_because.unwrap_or_default())
+    };
+    let (durable, because) = told();
+    assert_eq!(durable, Some(WriteDurable::Flush));
+    assert!(because.starts_with("auto: ") && because.ends_with(", 200 us or more"), "{because}");
+    for asked in [WriteDurable::Always, WriteDurable::Flush] {
+        volume.set(&VolumeChange { durable: Some(asked), ..Default::default() });
+        assert_eq!(told(), (Some(asked), "it was asked for".into()));
+    }
+    volume.set(&VolumeChange { durable: Some(WriteDurable::Auto), ..Default::default() });
+    assert_eq!(told(), (durable, because));
+    volume.detach().unwrap();
+    assert_eq!(told(), (None, String::new()));
+    assert_eq!(pool.status().medium.unwrap().durable_by_because, "it was asked for");
+    pool.close().unwrap();
+}
+
 /// The device fails: writes and flushes are refused by its name, and what was durable is read on.
 #[test]
 fn a_failed_device_is_named_and_reads_go_on() {
