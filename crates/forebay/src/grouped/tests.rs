@@ -9,5 +9,6 @@ mod files;
 mod looks;
 mod model;
 mod pools;
+mod rescue;
 mod stalls;
 mod volumes;

@@ -42,12 +42,17 @@ impl Pool {
     /// Writes a record as it is, of a volume that is not attached and holds something: a disk that
     /// died while nothing was written is noticed so.
     pub fn touch_disk(&self) {
+        self.touch(|v| v.pages > 0);
+    }
+
+    /// ... of a volume that is `at_stake`.
+    fn touch(&self, at_stake: impl Fn(&VolumeInfo) -> bool) {
         let core = self.0.core();
         if core.sender.is_none() || core.read_only {
             return;
         }
         let _volumes = self.0.volumes();
-        let idle = |v: &VolumeInfo| !v.attached && !v.damaged && v.pages > 0;
+        let idle = |v: &VolumeInfo| !v.attached && !v.damaged && at_stake(v);
         let Some(v) = core.volumes().into_iter().find(idle) else { return };
         if let Ok(raw) = core.engine.volume_info(v.index) {
             let (identity, sectors) = (sys::text(&raw.spec.identity), raw.spec.origin_sectors);
@@ -77,6 +82,11 @@ impl Pool {
         let state = self.0.core().marks_in.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let options = AttachOptions { state, rescue: true, ..Default::default() };
         loop {
+            // A lost file takes no record, and the engine has to know: the origin's mark would be
+            // numbered there, and the attach refused.
+            if self.0.core().is_lost() && !self.0.core().has_failed() {
+                self.touch(|v| v.label() == name);
+            }
             let busy = match self.attach(name, &options) {
                 Err(e @ Error::Volume { code: sys::FBY_E_VOLUME_BUSY, .. }) => e,
                 done => return done,

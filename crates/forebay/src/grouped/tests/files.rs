@@ -12,7 +12,7 @@ use super::model::Model;
 use crate::error::{Error, Result};
 use crate::medium::MediumFacts;
 
-struct Temporary(PathBuf);
+pub(super) struct Temporary(pub PathBuf);
 
 impl Temporary {
     /// Makes a file on the file system for temporary files, and writes all of it once.
@@ -20,7 +20,7 @@ impl Temporary {
         Temporary::of(name, blank())
     }
 
-    fn of(name: &str, content: Vec<u8>) -> Temporary {
+    pub fn of(name: &str, content: Vec<u8>) -> Temporary {
         let path = std::env::temp_dir().join(format!("fby-{name}-{}", std::process::id()));
         std::fs::write(&path, content).unwrap();
         std::fs::File::open(&path).unwrap().sync_all().unwrap();
@@ -34,12 +34,12 @@ impl Drop for Temporary {
     }
 }
 
-fn open(path: &Path, durable: Option<Durable>) -> Result<GroupedMedium> {
+pub(super) fn open(path: &Path, durable: Option<Durable>) -> Result<GroupedMedium> {
     GroupedMedium::open(path, &GroupedOptions { durable, ..Default::default() })
 }
 
 /// A refusal of the machine's own temporary directory (btrfs, overlay, a network) skips the test.
-fn on_a_disk(opened: Result<GroupedMedium>) -> Option<GroupedMedium> {
+pub(super) fn on_a_disk(opened: Result<GroupedMedium>) -> Option<GroupedMedium> {
     match opened {
         Err(e @ Error::Unsupported { .. }) => {
             forebay_test::skipped!("the temporary directory is no place for a grouped pool: {e}");

@@ -22,7 +22,7 @@ use crate::pool::{NewVolume, Pool, PoolOptions};
 use crate::report::{Mode, Uuid, WriteDurable};
 use crate::volume::Volume;
 
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 const THREADS: u64 = 6;
 /// The blocks of each thread.
 const BLOCKS: u64 = 40;
@@ -62,7 +62,7 @@ fn made(
 }
 
 /// A block of this version.
-fn block(at: u64, version: u64) -> Vec<u8> {
+pub(super) fn block(at: u64, version: u64) -> Vec<u8> {
     let mut data = vec![(at ^ version) as u8; BLOCK];
     data[..8].copy_from_slice(&at.to_le_bytes());
     data[8..16].copy_from_slice(&version.to_le_bytes());
@@ -78,7 +78,7 @@ fn version(at: u64, data: &[u8]) -> u64 {
     version
 }
 
-fn drained(volume: &Volume) {
+pub(super) fn drained(volume: &Volume) {
     volume.drain(&mut |_| ControlFlow::Continue(())).unwrap();
 }
 
@@ -345,13 +345,13 @@ fn a_write_through_to_a_cached_block_ends_when_the_device_has_failed() {
 }
 
 /// A volume in front of a file whose mark is in a directory of the test.
-struct OnDisk {
-    dir: PathBuf,
-    model: Arc<Model>,
+pub(super) struct OnDisk {
+    pub dir: PathBuf,
+    pub model: Arc<Model>,
 }
 
 impl OnDisk {
-    fn new(name: &str) -> OnDisk {
+    pub fn new(name: &str) -> OnDisk {
         let base = forebay_test::memory();
         let dir = base.join(format!("fby-ssd-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -359,25 +359,23 @@ impl OnDisk {
         OnDisk { dir, model: Arc::new(Model::new(room(24), Durable::Fua, 0, 0)) }
     }
 
-    fn disk(&self) -> PathBuf {
+    pub fn disk(&self) -> PathBuf {
         self.dir.join("disk")
     }
 
-    fn state(&self) -> PathBuf {
+    pub fn state(&self) -> PathBuf {
         self.dir.join("marks")
     }
 
     /// Nothing is destaged that no drain asks for.
-    fn pool(&self, new: bool) -> Pool {
-        watch_the_machine();
+    pub fn pool(&self, new: bool) -> Pool {
         let path = Path::new("(model)");
         let medium =
             GroupedMedium::on(path, self.model.clone(), UNIT as u32, Durable::Fua).unwrap();
         if new {
             medium.format(Uuid([7; 16]), CHUNK as u32, 8).unwrap();
         }
-        let options = PoolOptions { max_age: None, ..options() };
-        let pool = Pool::open_on(medium, &options).unwrap();
+        let pool = OnDisk::pool_on(medium);
         if new {
             let new = NewVolume { name: "v".into(), origin: self.disk(), ..Default::default() };
             pool.volume_add(&new).unwrap();
@@ -385,13 +383,18 @@ impl OnDisk {
         pool
     }
 
-    fn attach(&self, pool: &Pool) -> Result<Volume> {
+    pub fn pool_on(medium: GroupedMedium) -> Pool {
+        watch_the_machine();
+        Pool::open_on(medium, &PoolOptions { max_age: None, ..options() }).unwrap()
+    }
+
+    pub fn attach(&self, pool: &Pool) -> Result<Volume> {
         let (durable, state) = (WriteDurable::Always, Some(self.state()));
         pool.attach("v", &AttachOptions { durable, state, ..Default::default() })
     }
 
     /// Its next `n` writes are good.
-    fn dies_after(&self, n: u64) {
+    pub fn dies_after(&self, n: u64) {
         let (writes, ..) = self.model.counts();
         self.model.plan(|plan| plan.dead_from = Some(writes + n));
     }
@@ -400,7 +403,7 @@ impl OnDisk {
         self.model.plan(|plan| plan.dead_from = None);
     }
 
-    fn version(&self, at: u64) -> u64 {
+    pub fn version(&self, at: u64) -> u64 {
         let content = std::fs::read(self.disk()).unwrap();
         version(at, &content[at as usize * BLOCK..][..BLOCK])
     }
