@@ -412,7 +412,7 @@ fn options_are_shown_and_set_until_the_next_start() {
     let volume = |name| {
         serde_json::json!({
             "name": name, "mode": "cleaner", "bypass_limit_bytes": 1 << 20, "when_full": "bypass",
-            "durable": null,
+            "durable": null, "durable_because": null,
         })
     };
     assert_eq!(now["volumes"], serde_json::json!([volume("v"), volume("w")]));
