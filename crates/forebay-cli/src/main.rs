@@ -46,6 +46,7 @@ mod units;
 mod volume;
 
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Internal, InternalCommand};
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     forebay_mount::looks_by(|path| {
         // Of this very program, also after an update.
         let mut look = std::process::Command::new("/proc/self/exe");
-        look.arg("look").arg(path);
+        look.arg0("forebay").arg("look").arg(path);
         look
     });
     let ran = match Internal::asked() {
@@ -142,7 +143,9 @@ fn run(command: Command) -> anyhow::Result<u8> {
 
 fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
     match command {
-        InternalCommand::Look { path } => Ok(forebay_mount::look_as_process(&path)),
+        InternalCommand::Look { path } => {
+            out::line(forebay_mount::look_as_process(&path)).map(|()| 0)
+        }
         InternalCommand::DemoWriter(a) => demo::writer::run(&a),
         InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }

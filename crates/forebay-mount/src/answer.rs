@@ -5,9 +5,11 @@
 //! has read its question.  A server that is stopped in that moment keeps the thread, and the
 //! process cannot end.  If the server is in the same process and is killed, nobody ends the wait at
 //! all: the thread keeps the process's descriptors open, /dev/fuse among them.  So another process
-//! asks ([`ask`]), and it is left to itself if no answer comes.
+//! asks ([`ask`]), which has nothing open that this program has opened.  It is left to itself if no
+//! answer comes.
 
-use std::io;
+use std::io::{self, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{mpsc, OnceLock};
@@ -15,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::statfs;
+use rustix::io::Errno;
 
 /// Makes the command that runs [`look_as_process`] with a path.
 static LOOKER: OnceLock<fn(&Path) -> Command> = OnceLock::new();
@@ -24,10 +27,29 @@ pub fn looks_by(looker: fn(&Path) -> Command) {
     let _ = LOOKER.set(looker);
 }
 
-/// What that process does: the exit code is 0, or the error number.
-pub fn look_as_process(path: &Path) -> u8 {
-    // An answer of another kind than an error number is an answer.
-    statfs(path).map_or_else(|e| u8::try_from(e.raw_os_error()).unwrap_or(0), |_| 0)
+/// What that process does, and what it prints.  Its exit code says nothing: a linker, a panic, a
+/// signal to the group or an ignored SIGCHLD would be taken for an answer.
+pub fn look_as_process(path: &Path) -> String {
+    format!("{ANSWERED}{}", statfs(path).map_or_else(Errno::raw_os_error, |_| 0))
+}
+
+const ANSWERED: &str = "answered ";
+
+/// `None`: no process could ask.
+fn by_process(path: &Path) -> Option<io::Result<()>> {
+    let looker = LOOKER.get().filter(|_| any_mount_of_fuse())?;
+    let mut command = looker(path);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // What ends this process by a signal to its group ends that one by the answer.
+    let mut process = command.process_group(0).spawn().ok()?;
+    let mut said = String::new();
+    let read = process.stdout.take()?.read_to_string(&mut said);
+    let _ = process.wait();
+    read.ok()?;
+    match said.trim_end().strip_prefix(ANSWERED)?.parse().ok()? {
+        0 => Some(Ok(())),
+        error => Some(Err(io::Error::from_raw_os_error(error))),
+    }
 }
 
 /// Asks the server of the mount at the path, if one is there, for its free space.  The kernel may
@@ -35,27 +57,17 @@ pub fn look_as_process(path: &Path) -> u8 {
 pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
     let (tell, told) = mpsc::channel();
     let path = std::path::absolute(path)?;
-    let by_process = LOOKER.get().filter(|_| any_mount_of_fuse()).and_then(|looker| {
-        let mut command = looker(&path);
-        command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().ok()
-    });
-    let wait = move || match by_process {
-        Some(mut process) => match process.wait()?.code() {
-            Some(0) => Ok(()),
-            Some(error) => Err(io::Error::from_raw_os_error(error)),
-            None => Err(io::Error::other("the process that asks it was ended by a signal")),
-        },
-        None => Ok(statfs(path).map(drop)?),
-    };
-    thread::Builder::new().name("mount-ask".into()).spawn(move || tell.send(wait()))?;
+    let look = move || by_process(&path).unwrap_or_else(|| Ok(statfs(path).map(drop)?));
+    thread::Builder::new().name("mount-ask".into()).spawn(move || tell.send(look()))?;
     Ok(told)
 }
 
 /// Whether there may be one.
 fn any_mount_of_fuse() -> bool {
+    const KINDS: [&[u8]; 4] = [b" - fuse ", b" - fuse.", b" - fuseblk ", b" - virtiofs "];
+    let is_there = |mounts: &[u8], kind: &[u8]| mounts.windows(kind.len()).any(|part| part == kind);
     std::fs::read("/proc/self/mountinfo")
-        .map_or(true, |mounts| mounts.windows(7).any(|part| part == b" - fuse"))
+        .map_or(true, |mounts| KINDS.iter().any(|kind| is_there(&mounts, kind)))
 }
 
 /// As [`ask`], for 10 s at most.
@@ -98,6 +110,7 @@ pub(crate) fn answered<T>(
             return Ok(None);
         }
         match told.recv_timeout(LOOK) {
+            Ok(Err(_)) if interrupted() => return Ok(None),
             Ok(answer) => return ended().map_or(answer.map(Some), Err),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(e) => return Err(io::Error::other(e)),

@@ -174,7 +174,7 @@ impl Recovery<'_> {
         // The limits allow a rewrite of what was written with them.
         raise_limits();
         if self.dry_run {
-            if is_dead(self.tree) {
+            if is_dead(self.tree)? {
                 let what = "a mount whose server died is in the way, and nothing is changed here: \
                             umount -l it, or let forebay mount or replay take it away";
                 return Err(io::Error::other(what).into());

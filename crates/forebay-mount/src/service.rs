@@ -82,8 +82,13 @@ impl MountRequest {
 /// died, or does not answer.
 pub fn whole(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
-    let at = path.parent().zip(path.file_name());
-    let at = at.and_then(|(parent, name)| Some(canonical(parent).ok()?.join(name)));
+    let at = match path.parent().zip(path.file_name()) {
+        Some((parent, name)) => match canonical(parent) {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(e),
+            found => found.ok().map(|parent| parent.join(name)),
+        },
+        None => None,
+    };
     // The server of a mount at the path is not asked.
     if let Some(at) = at.as_ref().filter(|at| crate::is_mounted_at(at)) {
         return Ok(at.clone());

@@ -63,8 +63,10 @@ fn tree_of(pool: &Pool, info: &LogInfo) -> Option<PathBuf> {
 }
 
 fn waits(tree: &Path, pool: Uuid, log: &LogInfo) -> WaitsBy {
-    if is_dead(tree) {
-        return WaitsBy::DeadMount;
+    match is_dead(tree) {
+        Ok(true) => return WaitsBy::DeadMount,
+        Ok(false) => {}
+        Err(e) => return WaitsBy::Unseen(e),
     }
     let opened = match UnixTree::open(tree) {
         Ok(opened) => opened,

@@ -74,8 +74,10 @@ impl Place {
 /// The mounts of this process's namespace.  No file system is asked, so a server that does not
 /// answer is no obstacle.
 fn places() -> Vec<Place> {
-    let mounts = files::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().filter_map(Place::of).collect()
+    let mounts = files::read("/proc/self/mountinfo").unwrap_or_default();
+    // Another's mount may have a name that is not UTF-8.
+    let lines = mounts.split(|byte| *byte == b'\n').map(String::from_utf8_lossy);
+    lines.filter_map(|line| Place::of(&line)).collect()
 }
 
 /// A mount of this tree is seen in this process's namespace.  Where there is none, and the tree
