@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Flipped bits of a grouped pool with a volume, one at a time: of superblocks, records, open lines,
-//! arrays, group lines and pages.  After each the pool opens, or says why not; each sector reads as
-//! what was written last, or as an error.  There is one exception: damage of the last group of a
-//! chunk whose array was not written passes for a torn group, and its block shows what it had
-//! before.  What is destaged then is right, too.
+//! arrays, group lines and pages.  After each the pool opens, and each sector reads as what was
+//! written last, or as an error.  There are two exceptions, both of a chunk whose array was not
+//! written.  Damage of its last group passes for a torn group, and the block shows what it had
+//! before.  Damage of the lines of an earlier group may hide which blocks it has: the volume is
+//! refused then, and shows something older only to those who accept that.  What is destaged is
+//! right, too.
 
 use forebay_engine::groups::Durable;
 use forebay_engine::{sys, Step as Destage};
@@ -41,7 +43,7 @@ pub struct Flips {
     pub asked: u64,
     /// Taken for a torn group.
     pub torn: u64,
-    /// The pool, or the volume, was refused.
+    /// The volume was refused until it was accepted that some sectors show something older.
     pub refused: u64,
 }
 
@@ -50,6 +52,8 @@ struct State {
     /// The content of each sector, and the content before for those of the last group.
     truth: Vec<u64>,
     before: Vec<u64>,
+    /// All that each sector has had.
+    had: Vec<Vec<u64>>,
     closed: bool,
 }
 
@@ -75,6 +79,7 @@ fn states() -> Result<[State; 2], String> {
     attach_as(&engine, 0, sys::FBY_HOLES_FAIL)?;
     let mut truth = vec![NUMBER; SECTORS as usize];
     let (mut before, mut id) = (truth.clone(), 1000);
+    let mut had = vec![truth[..1].to_vec(); SECTORS as usize];
     let mut writes = vec![];
     for n in 0..40u64 {
         writes.push((n % 5 * 8, 8));
@@ -87,6 +92,7 @@ fn states() -> Result<[State; 2], String> {
             id += 1;
             pattern::fill(pattern::place(NUMBER, at), id, bytes);
             truth[at as usize] = id;
+            had[at as usize].push(id);
         }
         match engine.write(0, sector, &data, &mut 0, &mut 0) {
             Ok(Decision::Done) => settle(&ssd, &engine)?,
@@ -100,7 +106,13 @@ fn states() -> Result<[State; 2], String> {
         tries.next().ok_or("the pool does not close")?;
         settle(&ssd, &engine)?;
     }
-    let state = |disk, closed| State { disk, truth: truth.clone(), before: before.clone(), closed };
+    let state = |disk, closed| State {
+        disk,
+        truth: truth.clone(),
+        before: before.clone(),
+        had: had.clone(),
+        closed,
+    };
     Ok([state(open, false), state(now(&ssd), true)])
 }
 
@@ -144,24 +156,34 @@ fn destage(ssd: &Ssd, engine: &Engine, origin: &mut Origin) -> Result<(), String
     Ok(())
 }
 
-fn flip(ssd: &Ssd, state: &State, disk: &Disk, seen: &mut Flips) -> Result<(), String> {
+/// `groups`: the flipped bit lies in the lines of groups of a chunk.
+fn flip(
+    ssd: &Ssd,
+    state: &State,
+    (disk, groups): (&Disk, bool),
+    seen: &mut Flips,
+) -> Result<(), String> {
     ssd.start(disk);
     seen.flips += 1;
-    let Ok((engine, _)) = Engine::open(ssd.media(), &scene().options()) else {
-        seen.refused += 1;
-        return Ok(());
-    };
+    // Each structure that the open needs has a copy, or can be made again.
+    let opened = Engine::open(ssd.media(), &scene().options());
+    let (engine, _) = opened.map_err(|e| format!("the pool is refused: {e}"))?;
     let check = |when: &str| match engine.check(true) {
         Ok(None) => Ok(()),
         other => Err(format!("check {when}: {other:?}")),
     };
     check("after recovery")?;
     if attach_as(&engine, 0, sys::FBY_HOLES_FAIL).is_err() {
-        if attach_as(&engine, 0, sys::FBY_HOLES_ISOLATE).is_err() {
-            seen.refused += 1;
-            return Ok(());
+        match attach_as(&engine, 0, sys::FBY_HOLES_ISOLATE) {
+            Ok(_) => seen.asked += 1,
+            Err(e) if state.closed || !groups || !e.contains("HOLES") => {
+                return Err(format!("the volume is refused: {e}"))
+            }
+            Err(_) => {
+                seen.refused += 1;
+                return accepted(&engine, state);
+            }
         }
-        seen.asked += 1;
     }
     let mut origin = Origin::new(NUMBER, SECTORS, NUMBER);
     let ids = read(&engine, &origin)?;
@@ -190,6 +212,17 @@ fn flip(ssd: &Ssd, state: &State, disk: &Disk, seen: &mut Flips) -> Result<(), S
     ssd.misuse().map_or(Ok(()), Err)
 }
 
+/// The volume is attached with the order to accept that some sectors show something older.
+fn accepted(engine: &Engine, state: &State) -> Result<(), String> {
+    attach_as(engine, 0, sys::FBY_HOLES_ACCEPT)?;
+    let ids = read(engine, &Origin::new(NUMBER, SECTORS, NUMBER))?;
+    let wrong = |(sector, id): &(usize, u64)| *id != LOST && !state.had[*sector].contains(id);
+    match ids.into_iter().enumerate().find(wrong) {
+        Some((sector, id)) => Err(format!("sector {sector} has {id}, which it never had")),
+        None => Ok(()),
+    }
+}
+
 /// One in so many bits of pages that are not empty, and of all other lines 16 times as many.
 pub fn flips(every: usize) -> Result<Flips, String> {
     let mut seen = Flips::default();
@@ -198,8 +231,8 @@ pub fn flips(every: usize) -> Result<Flips, String> {
         let mut bit = 0;
         for block in 0..state.disk.len() {
             let whole = state.disk.block(block).cloned().ok_or("an unreadable block")?;
-            let structure =
-                block < CHUNK || block % CHUNK < 3 || whole.bytes().starts_with(b"FOGP");
+            let groups = whole.bytes().starts_with(b"FOGP");
+            let structure = block < CHUNK || block % CHUNK < 3 || groups;
             let step = if structure { every.div_ceil(DENSE) } else { every };
             for line in 0..UNIT / 64 {
                 if whole.bytes()[line * 64..][..64].iter().all(|byte| *byte == 0) {
@@ -215,7 +248,8 @@ pub fn flips(every: usize) -> Result<Flips, String> {
                     let closed = if state.closed { "closed" } else { "open" };
                     let name = || format!("{closed}, block {block} byte {at} bit {}", bit % 8);
                     hooks::set_context(|| format!("flips of a volume: {}", name()));
-                    flip(&ssd, &state, &disk, &mut seen).map_err(|e| format!("{}: {e}", name()))?;
+                    flip(&ssd, &state, (&disk, groups), &mut seen)
+                        .map_err(|e| format!("{}: {e}", name()))?;
                     bit += step;
                 }
                 bit -= 512;
