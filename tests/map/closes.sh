@@ -7,10 +7,12 @@
 # system is frozen, and the server of a file system is stopped.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../serve/lease-time.sh"
 need mkfs.ext4 fsfreeze
 [ "$(id -u)" = 0 ] || skip "not root"
 compile closes
 make_map 64M 32M
+lease_time_stays
 
 for what in paths others; do
 	timeout 30 "$work/closes" $what "$work/plain.dat" >/dev/null || fail "$what of a plain file"

@@ -8,12 +8,14 @@
 # on a pool that is served: the calls, two programs, the end of one, and of the server.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../serve/lease-time.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
 compile program
 compile raw -pthread
 compile twice
 compile answers
 make_map 128M 64M
+lease_time_stays
 program=$work/program
 
 "$program" calls "$work/plain.dat" || fail "the calls of a plain file"

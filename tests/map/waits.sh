@@ -9,11 +9,13 @@
 # later.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../serve/lease-time.sh"
 rounds=${1:-20}
 file=$work/file.map
 mib=32
 compile waits
 make_map 128M 64M
+lease_time_stays
 # Zeroes, so that each round's bytes are other ones than those before.
 fresh() { rm -f "$file"; dd if=/dev/zero of="$file" bs=1M count=$mib status=none; }
 # filled FILE NUMBER: the whole of it is that number, and nothing else.
@@ -65,7 +67,7 @@ for ((tries = 0; tries < 600; tries++)); do
 done
 begun=$EPOCHREALTIME
 cp "$file" "$work/copy"
-awk "BEGIN { exit $EPOCHREALTIME - $begun > 5 }" || fail "exec: an open waits for a program that is not there"
+awk "BEGIN { exit $EPOCHREALTIME - $begun > 25 }" || fail "exec: an open waits for a program that is not there"
 killed $pid
 recover
 filled "$file" 77 || fail "exec: lost"

@@ -52,7 +52,7 @@ import os, subprocess, sys
 BYTES = b"PRECIOUS" * (32 << 10) # more than the server keeps
 file = os.open(sys.argv[1], os.O_RDWR)
 os.pwrite(file, BYTES, 0)
-drop = "sync -f %s; echo 3 >/proc/sys/vm/drop_caches" % sys.argv[3]
+drop = "sync -f %s; echo 1 >/proc/sys/vm/drop_caches" % sys.argv[3]
 shell = lambda command: subprocess.run(command, shell=True, stderr=subprocess.DEVNULL)
 shell(f"dd if=/dev/zero of={sys.argv[2]}/fill bs=64k; {drop}")
 try:

@@ -19,14 +19,14 @@ served=0 refused=0 least='' wrong=()
 # row LIMIT VALUE: runs in a subshell, so that the limit applies to the command alone.
 row() {
 	local code=0 what="ulimit $1 $2"
-	(ulimit "$1" "$2" && exec timeout 10 "$FOREBAY" mount "$pool" "$tree") >"$work/out" 2>&1 || code=$?
+	(ulimit "$1" "$2" && exec timeout 60 "$FOREBAY" mount "$pool" "$tree") >"$work/out" 2>&1 || code=$?
 	if [ $code = 0 ]; then
 		served=$((served + 1))
 		least=${least:-$2}
 		if ! { echo "$what" >"$tree/file" && sync "$tree/file" && [ "$(cat "$tree/file")" = "$what" ]; } 2>"$work/said"; then
 			wrong+=("$what: exit code 0, and no mount: $(cat "$work/said")")
 		fi
-		timeout 10 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || wrong+=("$what: umount: $(cat "$work/out")")
+		timeout 60 "$FOREBAY" umount "$tree" >"$work/out" 2>&1 || wrong+=("$what: umount: $(cat "$work/out")")
 		[ "$(cat "$tree/file" 2>/dev/null)" = "$what" ] || wrong+=("$what: the file is not in the tree")
 	else
 		refused=$((refused + 1))
@@ -39,11 +39,11 @@ row() {
 		grep -q "ulimit $1" "$work/out" || wrong+=("$what: the way out is not named: $(cat "$work/out")")
 	fi
 	# A server that fails may take a moment to end.
-	for ((tries = 0; tries < 100; tries++)); do
+	for ((tries = 0; tries < 600; tries++)); do
 		grep -q " $tree " /proc/self/mountinfo || break
 		sleep 0.05
 	done
-	if [ $tries = 100 ]; then
+	if [ $tries = 600 ]; then
 		wrong+=("$what: exit code $code leaves a mount: $(tail -n 1 "$work/out")")
 		umount -l "$tree"
 	fi

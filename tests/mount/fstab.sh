@@ -133,7 +133,7 @@ code 4 "$FOREBAY" umount "$work/disk/tree"
 exec 5>&-
 code 0 "$FOREBAY" umount "$work/disk/tree"
 grep -q "^SRC=/dev/ours TARGET=$work/disk/tree " /run/mount/utab || fail "a line of the tree's own mount is gone"
-sed -i "\\,^SRC=/dev/ours ,d" /run/mount/utab
+flock /run/mount/utab.lock sed -i "\\,^SRC=/dev/ours TARGET=$work/,d" /run/mount/utab
 # The same holds for a user who mounts the tree again at once.
 for i in 1 2 3; do
 	code 0 mount -T "$work/fstab" "$work/disk/tree"
@@ -168,7 +168,9 @@ findmnt -n --mountpoint "$work/disk/tree" >"$work/code.log" || fail "the tree's 
 umount "$work/disk/tree"
 # Nobody waits for a server that was killed, and the message names it.
 code 0 mount -T "$work/fstab" "$work/disk/tree"
-kill -KILL "$("$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)"
+pid=$("$FOREBAY" status "$pool" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1)
+kill -KILL "$pid"
+for _ in $(seq 1200); do kill -0 "$pid" 2>/dev/null || break; sleep 0.05; done
 code 0 umount "$work/disk/tree"
 grep -q "has died" "$work/code.log" || { cat "$work/code.log" >&2; fail "a server that has died is not named"; }
 ! is_mounted "$work/disk/tree" || fail "the mount of a dead server is still there"

@@ -29,10 +29,11 @@ refused() { # CODE TEXT COMMAND...
 }
 pid_of() { "$FOREBAY" status "$1" --json | sed -n 's/^ *"pid": \([0-9]*\),*$/\1/p' | head -n 1; }
 kill_server_of() { # POOL
-	local pid
+	local pid tries
 	pid=$(pid_of "$1")
 	kill -KILL "$pid"
-	while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+	for ((tries = 0; tries < 1200; tries++)); do kill -0 "$pid" 2>/dev/null || return 0; sleep 0.05; done
+	fail "the server $pid does not end"
 }
 at_end 'umount -l "$work/bound" "$work/disk/tree" 2>/dev/null || true'
 
@@ -51,7 +52,7 @@ mount --bind "$tree" "$work/bound"
 refused 2 "the pool, lies in the tree" "$FOREBAY" mount "$inside" "$work/bound"
 umount "$work/bound"
 truncate -s 32M "$tree/sub/disk"
-if loop=$(losetup -f --show "$tree/sub/disk" 2>/dev/null); then
+if loop=$(loop_device "$tree/sub/disk" 2>/dev/null); then
 	at_end 'losetup -d "$loop" 2>/dev/null || true'
 	if "$FOREBAY" create "$loop" --medium ssd >"$work/loop.log" 2>&1; then
 		refused 2 "the pool, lies in the tree" "$FOREBAY" mount "$loop" "$tree" --slow-log

@@ -40,6 +40,7 @@ make_disk() {
 	mkdir -p "$work/disk"
 	mount_image "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
 }
+at_end 'timeout -k 5 5 fsfreeze -u "$work/disk" 2>/dev/null || true'
 # copy_frozen DISK COPY: copies the disk of the file system at $work/disk as it is at one moment.
 copy_frozen() {
 	local code=0

@@ -103,7 +103,8 @@ for system in "${systems[@]}"; do
 	kill_mount
 	sleep 6
 	echo changed >"$work/disk/tree/touched"
-	python3 - "$work/disk/tree" <<'P' &
+	: >"$work/held"
+	python3 - "$work/disk/tree" >"$work/held" <<'P' &
 import fcntl, os, signal, subprocess, sys
 signal.signal(signal.SIGIO, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -112,14 +113,15 @@ os.setuid(1000)
 program = subprocess.Popen(["./run", "60"], stdout=subprocess.DEVNULL)
 lease = os.open("lease", os.O_RDONLY)
 fcntl.fcntl(lease, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print("holds", flush=True)
 signal.sigwait([signal.SIGTERM])
 program.kill()
 program.wait()
 P
 	holder=$!
 	at_end 'kill "$holder" 2>/dev/null || true'
-	sleep 2
-	kill -0 $holder || fail "$system: nobody holds the files"
+	for ((tries = 0; tries < 1200; tries++)); do [ ! -s "$work/held" ] || break; sleep 0.05; done
+	kill -0 $holder && [ -s "$work/held" ] || fail "$system: nobody holds the files"
 	# The kernel revokes the lease after this time.
 	lease_time_is 3 || true
 	began=$SECONDS

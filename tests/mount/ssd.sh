@@ -81,7 +81,11 @@ for mode in '' --write-back --log-writes; do
 	# shellcheck disable=SC2086
 	start_mount "$tree" $mode
 	run_programs
-	sleep 1
+	for ((tries = 0; tries < 1200; tries++)); do
+		[ "$(acknowledged)" -le "$before" ] || break
+		sleep 0.05
+	done
+	sleep 0.5
 	"$FOREBAY" status "$pool" >"$work/status" || fail "status of a mounted pool"
 	grep -q "$tree" "$work/status" || fail "status does not name the mount: $(cat "$work/status")"
 	kill_mount
@@ -93,7 +97,7 @@ for mode in '' --write-back --log-writes; do
 	verify "killed ${mode:-by default}"
 	stop_mount
 	verify "killed ${mode:-by default}, in the tree"
-	[ "$(acknowledged)" -gt "$before" ] || fail "${mode:-by default}: nothing was acknowledged in a second"
+	[ "$(acknowledged)" -gt "$before" ] || fail "${mode:-by default}: nothing was acknowledged in a minute"
 done
 "$FOREBAY" check "$pool" >"$work/check" 2>&1 || fail "check: $(cat "$work/check")"
 say "killed in three modes: $(acknowledged) commits are there"
@@ -291,8 +295,13 @@ mkdir -p "$tree/names"
 : >"$shm/names.acknowledged"
 start_mount "$tree" --names-at-sync
 for round in 1 2 3 4 5 6; do
+	had=$(wc -l <"$shm/names.acknowledged")
 	setsid python3 "$work/names.py" run "$tree/names" "$shm/names.acknowledged" >>"$work/names.log" 2>&1 &
 	programs+=($!)
+	for ((tries = 0; tries < 3000; tries++)); do
+		[ "$(wc -l <"$shm/names.acknowledged")" -le "$had" ] || break
+		sleep 0.02
+	done
 	sleep "0.$((round * 15 % 90 + 10))"
 	kill_mount
 	end_programs

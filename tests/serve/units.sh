@@ -182,7 +182,7 @@ for unit in forebay-mount@tmp-disk-data:data forebay-serve@tmp-pool:tree; do
 	[ "$(systemctl is-active "$unit")" = activating ] || fail "$unit does not wait for the tree"
 	begun=$SECONDS
 	systemctl stop "$unit" || fail "stop of $unit that starts"
-	[ $((SECONDS - begun)) -le 4 ] || fail "$unit that starts was stopped after $((SECONDS - begun)) s"
+	[ $((SECONDS - begun)) -le 30 ] || fail "$unit that starts was stopped after $((SECONDS - begun)) s"
 	[ "$(systemctl is-active "$unit")" = inactive ] ||
 		fail "a stop while it starts: $(systemctl show -P Result -P ExecMainStatus "$unit")"
 	kill "$(cat /proc/$locked/task/$locked/children)"
@@ -194,7 +194,7 @@ echo ALL WELL
 S
 echo "$loop" >"$shared/loop"
 mkdir "$work/box"
-timeout -s KILL 150 "$root/tests/apart" "$work" --pid --cgroup --ipc --uts --net --fork --kill-child \
+timeout -s KILL 400 "$root/tests/apart" "$work" --pid --cgroup --ipc --uts --net --fork --kill-child \
 	bash "$work/container.sh" "$work/box" "$shared" >"$work/container.log" 2>&1 || true
 [ -e "$shared/out" ] || { tail "$work/container.log" >&2; skip "systemd does not start in a container here"; }
 grep -q '^ALL WELL$' "$shared/out" || { cat "$shared/out" >&2; fail "under the units"; }

@@ -40,7 +40,10 @@ start_disk() { # KEY=NUMBER...
 # Cuts the power.  Sets lost: the number of written sectors that are not there.
 cut_disk() {
 	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do sleep 0.01; done
+	until grep -q '^cut:' "$work/disk.log"; do
+		kill -0 "$disk" 2>/dev/null || fail "the disk has ended: $(cat "$work/disk.err" 2>/dev/null)"
+		sleep 0.01
+	done
 	lost=$(sed -n 's/^cut:.* \([0-9]*\) sectors lost/\1/p' "$work/disk.log")
 }
 stop_disk() {
@@ -176,9 +179,12 @@ done
 
 # A disk that ignores flushes must be found, through the cache and after a drain.
 for way in cached large; do
-	fresh
-	cut_load $way 1.2 lie=1 keep=0
-	verified $way && fail "a disk whose flush does nothing was not found ($way)"
+	for try in 1 2 3 4; do # a load that gets no time has nothing promised
+		fresh
+		cut_load $way 1.2 lie=1 keep=0
+		verified $way || break
+		[ $try != 4 ] || fail "a disk whose flush does nothing was not found ($way)"
+	done
 	grep -q ' [1-9][0-9]* bad' "$work/verify.log" || { show "$work/verify.log"; fail "the verification broke instead of finding anything"; }
 	say "a flush that does nothing is found, $way: $(sed -n 's/^nbdload: //p' "$work/verify.log")"
 done
