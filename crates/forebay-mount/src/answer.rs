@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::statfs;
 use rustix::io::Errno;
 
+use crate::unix::any_mount_of_fuse;
+
 /// Makes the command that runs [`look_as_process`] with a path.
 static LOOKER: OnceLock<fn(&Path) -> Command> = OnceLock::new();
 
@@ -60,14 +62,6 @@ pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
     let look = move || by_process(&path).unwrap_or_else(|| Ok(statfs(path).map(drop)?));
     thread::Builder::new().name("mount-ask".into()).spawn(move || tell.send(look()))?;
     Ok(told)
-}
-
-/// Whether there may be one.
-fn any_mount_of_fuse() -> bool {
-    const KINDS: [&[u8]; 4] = [b" - fuse ", b" - fuse.", b" - fuseblk ", b" - virtiofs "];
-    let is_there = |mounts: &[u8], kind: &[u8]| mounts.windows(kind.len()).any(|part| part == kind);
-    std::fs::read("/proc/self/mountinfo")
-        .map_or(true, |mounts| KINDS.iter().any(|kind| is_there(&mounts, kind)))
 }
 
 /// As [`ask`], for 10 s at most.

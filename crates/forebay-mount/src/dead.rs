@@ -23,26 +23,21 @@ pub enum Unanswered {
 
 /// Asks what is mounted at the path, if anything is.
 pub fn unanswered(path: &Path) -> Option<Unanswered> {
-    match look(path) {
+    match is_dead(path) {
         Ok(true) => Some(Unanswered::Dead),
         Ok(false) => None,
         Err(_) => Some(Unanswered::Silent),
     }
 }
 
-/// Whether it is dead; an error says that no answer came.
-fn look(path: &Path) -> io::Result<bool> {
+/// Whether the path is, or is below, a FUSE mount whose server died.  An error says that no answer
+/// came: any further look at the path would wait without a limit.
+pub fn is_dead(path: &Path) -> io::Result<bool> {
     match asked(path) {
         Err(e) if e.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::TimedOut => Err(e),
         _ => Ok(false),
     }
-}
-
-/// Whether the path is, or is below, a FUSE mount whose server died.  An error says that no answer
-/// came: any further look at the path would wait without a limit.
-pub fn is_dead(path: &Path) -> io::Result<bool> {
-    look(path)
 }
 
 /// Removes a dead mount, which hides the directory below it.
@@ -64,10 +59,10 @@ pub fn clear_dead_mounts(pool: &Path, tree: &Path, mountpoint: &Path) -> io::Res
     // Each round removes one.
     let rounds = if planted(Bug::OneDeadMount) { 1 } else { 16 };
     for _ in 0..rounds {
-        let mut dead = look(tree)? && !planted(Bug::DeadOverTree);
-        dead = dead || look(pool)? && !planted(Bug::DeadOverPool);
+        let mut dead = is_dead(tree)? && !planted(Bug::DeadOverTree);
+        dead = dead || is_dead(pool)? && !planted(Bug::DeadOverPool);
         if mountpoint != tree {
-            dead = dead || look(mountpoint)?;
+            dead = dead || is_dead(mountpoint)?;
         }
         if !dead {
             break;

@@ -112,7 +112,7 @@ impl Server {
     /// Makes the file, and tells a service manager: what was added can be reached.
     pub fn ready(&self, file: Option<ReadyFile>) -> Result<Ready<'_>> {
         let file = file.map(ReadyFile::make).transpose()?;
-        let services = self.shared.services().running.clone();
+        let services = self.shared.running();
         let what: Vec<_> = services.iter().map(|s| s.status().summary).collect();
         notify::send(&format!("READY=1\nSTATUS=Serving {}", what.join(", ")))?;
         Ok(Ready { server: self, file })
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> ServerStatus {
-        let services = self.services().running.clone();
+        let services = self.running();
         let control = self.control.get();
         ServerStatus {
             control_socket: control.and_then(|c| c.as_ref().ok()).map(|s| s.display().to_string()),
@@ -379,7 +379,7 @@ impl Shared {
             let lacking: Vec<_> = figures.filter(|f| f.name == "dirty_bytes").collect();
             let sum = lacking.iter().map(|f| f.value as u64).sum();
             self.of_maps.fetch_add(sum, Ordering::Relaxed);
-            // What says which pages are dirty was overwritten, too.
+            // The record of the dirty pages was overwritten, too.
             let unknown = lost.what.is_foreign() && !lacking.is_empty();
             self.maps_unknown.fetch_or(unknown, Ordering::Relaxed);
         }
@@ -442,7 +442,7 @@ impl Shared {
     /// Brings home what the pool holds for services, the volumes' data apart: for each of them,
     /// whatever becomes of the others.
     pub(crate) fn drain(&self, progress: &mut Progress<'_>) -> Result<()> {
-        let running = self.services().running.clone();
+        let running = self.running();
         let mut first = Ok(());
         for service in running.iter().filter(|s| !s.ended()) {
             first = first.and(service.drain(progress));
@@ -457,7 +457,7 @@ impl Shared {
         request: Value,
         progress: &mut Progress<'_>,
     ) -> Result<Value> {
-        let running = self.services().running.clone();
+        let running = self.running();
         let service = running.iter().find(|s| s.kind() == kind && !s.ended());
         let service = service.ok_or_else(|| {
             let what = format!("this server has no service of kind {kind:?}");
@@ -475,7 +475,7 @@ impl Shared {
         progress: &mut Progress<'_>,
     ) -> Result<()> {
         self.starter(kind)?;
-        let running = self.services().running.clone();
+        let running = self.running();
         let service = running.iter().find(|s| s.kind() == kind && s.name() == name);
         let service = service.ok_or_else(|| {
             Error::service(3, format!("{kind} {name}: is not served"), "see forebay status")

@@ -88,7 +88,15 @@ pub fn is_mounted(tree: &Path) -> bool {
 
 /// A tree is mounted there, as this process's namespace shows it.
 pub fn is_mounted_at(mountpoint: &Path) -> bool {
-    places().iter().any(|place| place.kind == "fuse.forebay" && place.at == mountpoint)
+    tree_mounted_at(mountpoint).is_some()
+}
+
+/// A file system whose requests a FUSE server answers is mounted somewhere in this process's
+/// namespace.
+pub fn any_mount_of_fuse() -> bool {
+    let is_fuse =
+        |kind: &str| kind.starts_with("fuse.") || ["fuse", "fuseblk", "virtiofs"].contains(&kind);
+    places().iter().any(|place| is_fuse(&place.kind))
 }
 
 /// The tree that is mounted there, as this process's namespace shows it.

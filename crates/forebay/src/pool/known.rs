@@ -70,15 +70,16 @@ fn holds_pool(size: u64, read: impl Fn(&mut [u8], u64) -> io::Result<()>) -> io:
     let silent = OnceCell::new();
     let first = |at: u64, to: &mut [u8]| {
         let mut block = [0; BLOCK];
-        match silent.get().map_or_else(|| read(&mut block, at), |_| Err(io::Error::other(""))) {
-            Ok(()) => to.copy_from_slice(&block[..to.len()]),
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-                let _ = silent.set(e);
-                return false;
-            }
-            Err(_) => return false,
+        if silent.get().is_some() {
+            return false;
         }
-        true
+        let read = read(&mut block, at);
+        to.copy_from_slice(&block[..to.len()]);
+        let there = read.is_ok();
+        if let Some(e) = read.err().filter(|e| e.kind() == io::ErrorKind::TimedOut) {
+            let _ = silent.set(e);
+        }
+        there
     };
     let found = superblocks(size, BLOCK as u64, first).next().is_some();
     silent.into_inner().map_or(Ok(found), Err)
