@@ -42,9 +42,6 @@ at_end stop_disk
 
 cut_disk() {
 	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do
-		kill -0 "$disk" 2>/dev/null || fail "the disk has ended: $(cat "$work/disk.err")"
-		sleep 0.01
-	done
+	await_cut "$disk" "$work/disk.log"
 }
 sectors_lost() { sed -n '/^cut:/{s/.* \([0-9]*\) sectors lost/\1/p;q}' "$work/disk.log"; }

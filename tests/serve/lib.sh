@@ -135,6 +135,14 @@ listens() {
 	fail "$1 does not start: $(cat "$work/$1.log")"
 }
 
+# await_cut PID LOG: waits until that volatile_disk has cut its power, as its log says.
+await_cut() {
+	until grep -q '^cut:' "$2"; do
+		kill -0 "$1" 2>/dev/null || fail "the disk has ended: $(tail -n 3 "$work"/*.err 2>/dev/null)"
+		sleep 0.01
+	done
+}
+
 # uri NAME: the URI of an export of the running server.
 uri() { echo "nbd+unix:///$1?socket=$work/run/nbd"; }
 

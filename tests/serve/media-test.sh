@@ -52,10 +52,7 @@ stop_disk() {
 at_end stop_disk
 cut_disk() {
 	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do
-		kill -0 "$disk" 2>/dev/null || fail "the disk has ended: $(cat "$work/disk.err" 2>/dev/null)"
-		sleep 0.01
-	done
+	await_cut "$disk" "$work/disk.log"
 }
 
 # start_receiver DIRECTORY LOG: sets receiver, and server, its address.

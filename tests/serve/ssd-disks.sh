@@ -41,10 +41,7 @@ start_disks() {
 }
 cut_drive() { # NAME PROCESS; sets lost
 	kill -USR1 "$2"
-	until grep -q '^cut:' "$work/$1.log"; do
-		kill -0 "$2" 2>/dev/null || fail "the disk $1 has ended"
-		sleep 0.01
-	done
+	await_cut "$2" "$work/$1.log"
 	lost=$(sed -n 's/^cut:.* \([0-9]*\) sectors lost/\1/p' "$work/$1.log")
 }
 # Cuts the power of both disks and of the server.  Sets lost, for the pool's disk.

@@ -40,10 +40,7 @@ start_disk() { # KEY=NUMBER...
 # Cuts the power.  Sets lost: the number of written sectors that are not there.
 cut_disk() {
 	kill -USR1 "$disk"
-	until grep -q '^cut:' "$work/disk.log"; do
-		kill -0 "$disk" 2>/dev/null || fail "the disk has ended: $(cat "$work/disk.err" 2>/dev/null)"
-		sleep 0.01
-	done
+	await_cut "$disk" "$work/disk.log"
 	lost=$(sed -n 's/^cut:.* \([0-9]*\) sectors lost/\1/p' "$work/disk.log")
 }
 stop_disk() {
