@@ -546,7 +546,7 @@ pub enum Bench {
     Static(BenchArgs),
     /// Measure writes with different numbers of commit slots, on media of low bandwidth
     ///
-    /// Where there are more writers than the media can serve, few slots let writers sleep instead
+    /// If more writers come than the media can serve, few slots let writers sleep instead
     /// of wait on the CPU.  The throughput is the same, and a write takes less CPU time.
     #[command(after_help = after!(
         "forebay bench slots",

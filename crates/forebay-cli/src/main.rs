@@ -54,7 +54,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     forebay_mount::looks_by(|path| {
-        // Of this very program, also after an update.
+        // The same program, even after an update has replaced its file.
         let mut look = std::process::Command::new("/proc/self/exe");
         look.arg0("forebay").arg("look").arg(path);
         look

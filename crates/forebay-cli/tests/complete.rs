@@ -160,7 +160,7 @@ const TABLE: &[(&[&str], [Ends; 4])] = &[
     ),
 ];
 
-/// What nobody says while the file lacks a page.
+/// Words that no command says while the file lacks a page.
 const CLAIMS: &[&str] = &[
     "the tree has everything",
     "1 files have everything",

@@ -299,7 +299,7 @@ fn a_pool_that_is_moved_goes_on() {
 
 #[test]
 fn a_pool_with_maps_that_is_lost_is_told() {
-    // What says which pages are dirty is gone, too.
+    // The record of the dirty pages is gone, too.
     let all = Way {
         name: "all overwritten",
         what: "overwritten",

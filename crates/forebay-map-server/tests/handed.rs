@@ -406,7 +406,7 @@ fn a_descriptor_of_anything_is_refused_or_not_used() {
         // It is compared with the file when it is to be used.
         ("another file", open(&place.file(1), OFlags::RDWR), true),
     ];
-    // Of these files alone: other tests of this process open and close descriptors, too.
+    // Only these files count, because other tests of this process have descriptors, too.
     let links: Vec<_> = cases.iter().map(|(_, fd, _)| fd.as_raw_fd().to_string()).collect();
     let link = |fd: &Path| std::fs::read_link(Path::new("/proc/self/fd").join(fd)).ok();
     let links: Vec<_> = links.iter().map(|fd| link(Path::new(fd)).expect("a link")).collect();
@@ -434,7 +434,7 @@ fn a_descriptor_of_anything_is_refused_or_not_used() {
     }
     falls_to(before + 1);
     assert_eq!(ask(&stream, &Request::RemoveFile { file }, None), Answer::Done);
-    // What a closed file had is not kept.
+    // The server keeps no descriptor of a closed file.
     falls_to(before);
     drop((cases, stream));
 }

@@ -32,7 +32,7 @@ pub struct AttachDevice {
     /// Attach every volume of this file, or of the *.toml files in this directory
     #[arg(long, value_name = "PATH", conflicts_with_all = ["pool", "DeviceOptions", "Tuning"], help_heading = "Configuration")]
     pub config: Option<PathBuf>,
-    /// Of these volumes, attach only NAME; the option can be repeated
+    /// Attach only the volume NAME of these; the option can be repeated
     #[arg(long, value_name = "NAME", conflicts_with = "pool", help_heading = "Configuration")]
     pub only: Vec<String>,
     /// Print the request to the module, and do nothing
