@@ -225,7 +225,7 @@ struct Holder {
 impl Holder {
     /// Reads the facts about a process from /proc.
     fn of_process(process: u32) -> Holder {
-        let read = |name| std::fs::read_to_string(format!("/proc/{process}/{name}")).ok();
+        let read = |name| forebay::procfs::text(format!("/proc/{process}/{name}")).ok();
         let uid = |status: String| {
             let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
             line.split_whitespace().next()?.parse().ok()

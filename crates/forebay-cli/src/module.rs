@@ -8,7 +8,9 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use forebay::procfs::{self, Mount};
 use forebay::Error as Lib;
+use rustix::fs::makedev;
 use rustix::io::Errno;
 
 const CONTROL: &str = "/dev/forebay-control";
@@ -310,28 +312,27 @@ pub fn device_path(number: &str) -> String {
 
 /// Size of a device by its name in /sys/block.
 pub fn size_bytes(device: &str) -> Option<u64> {
-    let sectors = std::fs::read_to_string(format!("/sys/block/{device}/size")).ok()?;
+    let sectors = procfs::text(format!("/sys/block/{device}/size")).ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 
 /// The users of a device, if known: its mount points, and devices on top of it.
 pub fn users(device: &str) -> Option<String> {
     let sys = Path::new("/sys/block").join(device);
-    let number = std::fs::read_to_string(sys.join("dev")).unwrap_or_default();
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let number = procfs::text(sys.join("dev")).unwrap_or_default();
+    let mounts = procfs::mounts().unwrap_or_default();
     let holders = std::fs::read_dir(sys.join("holders")).into_iter().flatten().flatten();
     let on = holders.map(|h| format!("part of {}", h.file_name().to_string_lossy()));
-    let mounted = mounted(&mounts, number.trim()).map(|at| format!("mounted on {at}"));
+    let mounted = mounted(&mounts, number.trim()).map(|at| format!("mounted on {}", at.display()));
     let all: Vec<_> = mounted.chain(on).collect();
     (!all.is_empty()).then(|| format!("it is {}", all.join(", ")))
 }
 
-fn mounted<'a>(mountinfo: &'a str, number: &'a str) -> impl Iterator<Item = &'a str> {
-    let lines = mountinfo.lines().map(|line| line.split(' '));
-    lines.filter_map(move |mut words| match words.nth(2)? == number && !number.is_empty() {
-        true => words.nth(1),
-        false => None,
-    })
+/// Where the device with this number (`major:minor`) is mounted.
+fn mounted<'a>(mounts: &'a [Mount], number: &str) -> impl Iterator<Item = &'a Path> {
+    let number = number.split_once(':');
+    let device = number.and_then(|(a, b)| Some(makedev(a.parse().ok()?, b.parse().ok()?)));
+    mounts.iter().filter(move |mount| device == Some(mount.device)).map(|mount| mount.at.as_path())
 }
 
 #[cfg(test)]
@@ -465,9 +466,10 @@ pub mod tests {
 
     #[test]
     fn mounts() {
-        let info = "25 1 254:0 / / rw - ext4 /dev/vda rw\n26 25 254:1 / /srv rw - xfs /dev/x rw\n";
-        assert_eq!(mounted(info, "254:1").collect::<Vec<_>>(), ["/srv"]);
-        assert_eq!(mounted(info, "254:2").count() + mounted(info, "").count(), 0);
+        let info = b"25 1 254:0 / / rw - ext4 /dev/vda rw\n26 25 254:1 / /srv rw - xfs /dev/x rw\n";
+        let info = procfs::mounts_in(info);
+        assert_eq!(mounted(&info, "254:1").collect::<Vec<_>>(), [Path::new("/srv")]);
+        assert_eq!(mounted(&info, "254:2").count() + mounted(&info, "").count(), 0);
     }
 
     #[test]

@@ -627,7 +627,7 @@ pub fn most_room() -> u64 {
 /// Each segment may need a mapping of its own, and the process needs others.
 pub(crate) fn most_segments() -> usize {
     const OTHERS: usize = 8192;
-    let limit = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let limit = forebay::procfs::text("/proc/sys/vm/max_map_count");
     let limit = limit.ok().and_then(|l| l.trim().parse().ok()).unwrap_or(65_530usize);
     limit.saturating_sub(OTHERS).max(1)
 }

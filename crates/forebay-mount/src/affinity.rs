@@ -74,7 +74,7 @@ fn cpu_of(pid: u32) -> Option<usize> {
     if pid == 0 {
         return None;
     }
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = forebay::procfs::text(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may contain any bytes.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(36)?.parse().ok()
 }

@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay::procfs;
 use rustix::fs::{
     major, makedev, minor, open, openat, statx, AtFlags, Mode, OFlags, StatxFlags, CWD,
 };
@@ -90,7 +91,7 @@ impl Control {
     /// The number of waiting requests; `None`: the superblock is gone.  The file is opened
     /// again each time, because it can be read only from its begin and has no seek.
     fn waiting(&self) -> io::Result<Option<u64>> {
-        let text = fs::read_to_string(format!("/proc/self/fd/{}", self.waiting.as_raw_fd()))?;
+        let text = procfs::text(format!("/proc/self/fd/{}", self.waiting.as_raw_fd()))?;
         Ok(text.trim().parse().ok())
     }
 }

@@ -3,58 +3,44 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::path::PathBuf;
 
-use rustix::fs::{major, minor};
+use forebay::procfs::{self, Mount};
 
 /// A mount as /proc/self/mountinfo shows it in each namespace.  A device number alone does not
 /// identify it, since another file system may get the number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    device: String,
+    device: u64,
     /// Type and source; `None`: they could not be read.
-    named: Option<(String, String)>,
-}
-
-/// Its number, and what it is listed as.
-fn parse(line: &str) -> Option<(u64, Listed)> {
-    let (of_mount, of_system) = line.split_once(" - ")?;
-    let mut of_mount = of_mount.split(' ');
-    let (id, _, device) = (of_mount.next()?.parse().ok()?, of_mount.next()?, of_mount.next()?);
-    let mut of_system = of_system.split(' ');
-    let named = Some((of_system.next()?.into(), of_system.next()?.into()));
-    Some((id, Listed { device: device.into(), named }))
+    named: Option<(String, PathBuf)>,
 }
 
 impl Listed {
     /// A mount of this device; the one with this number, if that is known.
     pub fn find(device: u64, id: Option<u64>) -> Listed {
-        let device = format!("{}:{}", major(device), minor(device));
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut found = mounts
-            .lines()
-            .filter_map(parse)
-            .filter(|(of, listed)| listed.device == device && id.is_none_or(|id| id == *of));
-        found.next().map_or(Listed { device, named: None }, |(_, listed)| listed)
+        let is_it = |m: &Mount| m.device == device && id.is_none_or(|id| id == m.id);
+        let found = procfs::mounts().unwrap_or_default().into_iter().find(is_it);
+        Listed { device, named: found.map(|mount| (mount.kind, mount.source)) }
     }
 
     #[cfg(test)]
     pub fn named(device: u64, kind: &str, source: &str) -> Listed {
-        let device = format!("{}:{}", major(device), minor(device));
         Listed { device, named: Some((kind.into(), source.into())) }
     }
 
-    fn is_in(&self, mounts: &str) -> bool {
-        mounts.lines().filter_map(parse).any(|(_, listed)| match self.named {
-            Some(_) => listed == *self,
-            None => listed.device == self.device,
+    fn is_in(&self, mounts: &[Mount]) -> bool {
+        mounts.iter().any(|mount| {
+            let named = self.named.as_ref();
+            let is_so = named.is_none_or(|(k, s)| mount.kind == *k && mount.source == *s);
+            mount.device == self.device && is_so
         })
     }
 }
 
 /// This process's own namespace has the mount; `None`: nobody says.
 pub fn is_here(listed: &Listed) -> Option<bool> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    Some(listed.is_in(&mounts))
+    Some(listed.is_in(&procfs::mounts().ok()?))
 }
 
 /// A process of each mount namespace that has the mount, in words; as far as this process may look
@@ -72,10 +58,10 @@ pub fn that_see(listed: &Listed) -> Vec<String> {
         if found.len() == SHOWN || !seen.insert(namespace) {
             continue;
         }
-        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        if listed.is_in(&mounts) {
-            let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            found.push(format!("process {pid} ({})", command.trim_end()));
+        let Ok(pid) = pid.parse() else { continue };
+        if procfs::mounts_of(pid).is_ok_and(|mounts| listed.is_in(&mounts)) {
+            let command = procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+            found.push(format!("process {pid} ({})", forebay::printable(command.trim_end())));
         }
     }
     found
@@ -84,18 +70,17 @@ pub fn that_see(listed: &Listed) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::makedev;
 
     #[test]
     fn a_device_number_that_another_file_system_has_is_not_the_mount() {
         const OURS: &str = "57 22 0:45 / /mnt/a\\040b rw,nosuid shared:3 master:1 - fuse.forebay /tree\\040x rw,user_id=0";
         const OTHER: &str = "57 22 0:45 / /mnt/a\\040b rw,nosuid - fuse.sshfs host:/x rw,user_id=0";
-        let (id, listed) = parse(OURS).expect("a line");
-        assert_eq!((id, listed.device.as_str()), (57, "0:45"));
-        assert_eq!(listed.named, Some(("fuse.forebay".into(), "/tree\\040x".into())));
-        assert!(listed.is_in(&format!("{OTHER}\n{OURS}\n")));
-        assert!(!listed.is_in(OTHER) && !listed.is_in(""));
+        let listed = Listed::named(makedev(0, 45), "fuse.forebay", "/tree x");
+        let is_in = |listed: &Listed, text: &str| listed.is_in(&procfs::mounts_in(text.as_bytes()));
+        assert!(is_in(&listed, &format!("{OTHER}\n{OURS}\n")));
+        assert!(!is_in(&listed, OTHER) && !is_in(&listed, ""));
         let unnamed = Listed { named: None, ..listed };
-        assert!(unnamed.is_in(OTHER));
-        assert_eq!(parse("57 22 0:45"), None);
+        assert!(is_in(&unnamed, OTHER));
     }
 }

@@ -22,6 +22,7 @@ use std::cell::Cell;
 use std::fs;
 use std::sync::OnceLock;
 
+use forebay::procfs;
 use nix::sched::CloneFlags;
 use nix::unistd::{setfsgid, setfsuid};
 use rustix::fs::{Gid, Mode};
@@ -228,7 +229,7 @@ impl Status {
     }
 
     fn look(pid: u32) -> Option<Status> {
-        let (groups, effective) = parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?;
+        let (groups, effective) = parse(&procfs::text(format!("/proc/{pid}/status")).ok()?)?;
         let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/user")).ok();
         let own = namespace("self");
         let of_this_namespace = own.is_some() && namespace(&pid.to_string()) == own;
@@ -270,6 +271,22 @@ mod tests {
         assert_eq!(groups.iter().map(|g| g.as_raw()).collect::<Vec<_>>(), [4, 27, 1000]);
         assert_eq!(effective, CapabilitySet::SYS_RESOURCE.bits());
         assert!(parse("Groups:\t\n").is_none());
+    }
+
+    /// A caller whose command is not UTF-8 has the rights that it has, and not those of root.
+    #[test]
+    fn a_command_hides_no_rights() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let dir = std::env::temp_dir().join(format!("fby-rights-{}", std::process::id()));
+        fs::create_dir(&dir).expect("a directory");
+        let program = dir.join(std::ffi::OsStr::from_bytes(b"\xff"));
+        fs::copy("/bin/sleep", &program).expect("a copy");
+        let mut child = std::process::Command::new(&program).arg("60").spawn().expect("sleep");
+        let status = Status::of(child.id());
+        child.kill().expect("a signal");
+        child.wait().expect("its end");
+        fs::remove_dir_all(&dir).expect("it is there");
+        assert!(status.is_some());
     }
 
     /// Root of a user namespace of its own has each capability there, and none here.

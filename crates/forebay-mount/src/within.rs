@@ -16,7 +16,7 @@ use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use forebay::{runtime_dir, state_dir, Pool};
+use forebay::{procfs, runtime_dir, state_dir, Pool};
 
 use crate::answer::answer;
 use crate::replay::planted::{planted, Bug};
@@ -121,8 +121,7 @@ fn files_of(path: &Path) -> Vec<PathBuf> {
         let (major, minor) =
             (rustix::fs::major(found.st_rdev()), rustix::fs::minor(found.st_rdev()));
         let told = format!("/sys/dev/block/{major}:{minor}/loop/backing_file");
-        let file = fs::read_to_string(told).ok()?;
-        present(Path::new(file.trim_end_matches('\n')))
+        present(&procfs::name(told).ok()?)
     });
     std::iter::once(path).chain(below).collect()
 }

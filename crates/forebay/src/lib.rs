@@ -96,6 +96,7 @@ mod planted;
 mod pool;
 mod printable;
 mod process;
+pub mod procfs;
 mod pulled;
 mod random;
 mod report;

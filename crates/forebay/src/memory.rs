@@ -2,19 +2,24 @@
 //! How much memory this process may have: the machine's, or less by a limit of its cgroup or of one
 //! above that.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use crate::procfs;
 
 /// The limit in bytes.  The kernel ends a server that takes more, and every client with it.
 fn memory_limit() -> u64 {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let machine = machine(&read("/proc/meminfo")).unwrap_or(u64::MAX);
-    machine.min(of_cgroups(&read("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")))
+    let meminfo = procfs::text("/proc/meminfo").unwrap_or_default();
+    let cgroups = fs::read("/proc/self/cgroup").unwrap_or_default();
+    let machine = machine(&meminfo).unwrap_or(u64::MAX);
+    machine.min(of_cgroups(&cgroups, Path::new("/sys/fs/cgroup")))
 }
 
 /// How much of the limit is free now, without paging anything out.
 pub(crate) fn memory_available() -> u64 {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = procfs::text("/proc/meminfo").unwrap_or_default();
     memory_limit().min(meminfo_bytes(&meminfo, "MemAvailable:").unwrap_or(u64::MAX))
 }
 
@@ -40,29 +45,31 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
 
 /// The least limit of the process's cgroups, by /proc/self/cgroup, where cgroups are mounted at
 /// `root`.
-fn of_cgroups(cgroups: &str, root: &Path) -> u64 {
+fn of_cgroups(cgroups: &[u8], root: &Path) -> u64 {
     const UNIFIED: [&str; 2] = ["memory.max", "memory.high"];
     const FIRST: [&str; 1] = ["memory.limit_in_bytes"];
     let mut least = u64::MAX;
-    for line in cgroups.lines() {
+    for line in cgroups.split(|byte| *byte == b'\n') {
         // hierarchy:controllers:path
-        let mut fields = line.splitn(3, ':');
+        let mut fields = line.splitn(3, |byte| *byte == b':');
         let (Some(_), Some(controllers), Some(path)) =
             (fields.next(), fields.next(), fields.next())
         else {
             continue;
         };
         let (mount, files) = match controllers {
-            "" => (root.to_path_buf(), &UNIFIED[..]),
-            _ if controllers.split(',').any(|c| c == "memory") => (root.join("memory"), &FIRST[..]),
+            b"" => (root.to_path_buf(), &UNIFIED[..]),
+            _ if controllers.split(|byte| *byte == b',').any(|c| c == b"memory") => {
+                (root.join("memory"), &FIRST[..])
+            }
             _ => continue,
         };
-        let own: PathBuf =
-            Path::new(path).components().filter(|c| matches!(c, Component::Normal(_))).collect();
+        let own = Path::new(OsStr::from_bytes(path)).components();
+        let own: PathBuf = own.filter(|c| matches!(c, Component::Normal(_))).collect();
         // With a namespace of its own, or in a container, a process sees its cgroup as the root.
         for place in own.ancestors().map(|above| mount.join(above)) {
             for file in files {
-                let text = fs::read_to_string(place.join(file)).unwrap_or_default();
+                let text = procfs::text(place.join(file)).unwrap_or_default();
                 // "max" is none, and the first version writes a number that no machine has.
                 least = text.trim().parse().map_or(least, |limit: u64| limit.min(least));
             }
@@ -102,8 +109,13 @@ mod tests {
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, format!("{text}\n")).unwrap();
             }
-            assert_eq!(of_cgroups(cgroups, &root), limit, "{what}");
+            assert_eq!(of_cgroups(cgroups.as_bytes(), &root), limit, "{what}");
         }
+        // Another user may have named a cgroup next to it, or it itself.
+        let own = root.join(OsStr::from_bytes(b"a\xff"));
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("memory.max"), "67108864\n").unwrap();
+        assert_eq!(of_cgroups(b"5:cpu:/\xfe\n0::/a\xff", &root), 64 * MIB);
         let _ = fs::remove_dir_all(&root);
         assert_eq!(machine("MemTotal:        2048 kB\nMemFree: 7 kB\n"), Some(2 * MIB));
         assert_eq!(machine("MemFree: 7 kB\n"), None);

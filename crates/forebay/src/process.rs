@@ -11,6 +11,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{test_kill_process, Pid};
 
+use crate::procfs;
+
 /// PF_EXITING, and PF_SIGNALED: a signal has ended the thread, which comes first.
 const EXITING: u64 = 0x4 | 0x400;
 /// SIGKILL in a set of pending signals.  The kernel adds it for each thread when a signal or
@@ -39,7 +41,7 @@ fn is_over(stat: &str) -> bool {
 /// What /proc shows of each thread.  One that has ended since is left out.
 fn threads(pid: u32) -> io::Result<Vec<String>> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"))?.map_while(Result::ok);
-    Ok(threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok()).collect())
+    Ok(threads.filter_map(|thread| procfs::text(thread.path().join("stat")).ok()).collect())
 }
 
 /// Looks at the threads until one look finds the condition, three times at most.  Between the end
@@ -71,8 +73,8 @@ pub(crate) fn is_ending(pid: u32) -> bool {
 /// Names a process for a message: its number, command and user, as far as this process may look at
 /// others.
 pub fn process_in_words(pid: u32) -> String {
-    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let command = procfs::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let user = user.and_then(|ids| ids.split_whitespace().next()).unwrap_or("?");
     format!("process {pid} ({}) of user {user}", crate::printable::printable(command.trim_end()))
@@ -82,6 +84,8 @@ pub fn process_in_words(pid: u32) -> String {
 mod tests {
     use super::*;
 
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
     use std::time::Instant;
 
@@ -103,6 +107,25 @@ mod tests {
         child.wait().expect("its end");
         assert!(!is_ending(child.id()), "a process that is not there");
         assert!(is_dying(child.id()), "a process that is not there");
+    }
+
+    /// A command is any bytes.
+    #[test]
+    fn a_command_that_is_not_utf8_is_a_process_all_the_same() {
+        let dir = std::env::temp_dir().join(format!("fby-command-{}", std::process::id()));
+        fs::create_dir(&dir).expect("a directory");
+        let program = dir.join(OsStr::from_bytes(b"\xff)"));
+        fs::copy("/bin/sleep", &program).expect("a copy");
+        let mut child = Command::new(&program).arg("60").spawn().expect("sleep");
+        assert!(!is_dying(child.id()) && !is_ending(child.id()));
+        let own = Command::new("id").arg("-u").output().expect("id").stdout;
+        let own = String::from_utf8_lossy(&own);
+        let words = process_in_words(child.id());
+        assert!(words.ends_with(&format!("(\u{fffd})) of user {}", own.trim())), "{words}");
+        child.kill().expect("a signal");
+        assert!(is_dying(child.id()));
+        child.wait().expect("its end");
+        fs::remove_dir_all(&dir).expect("it is there");
     }
 
     #[test]

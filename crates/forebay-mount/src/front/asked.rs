@@ -10,7 +10,9 @@
 //!   how the file was opened.
 
 use std::fs;
+use std::io;
 
+use forebay::procfs;
 use fuser::{OpenFlags, WriteFlags};
 
 use crate::rights;
@@ -42,7 +44,12 @@ fn descriptors_sync(pid: u32, ino: u64) -> bool {
     let Ok(infos) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return true };
     let mut known = false;
     for info in infos.flatten() {
-        let Ok(text) = fs::read_to_string(info.path()) else { continue };
+        let text = match procfs::text(info.path()) {
+            Ok(text) => text,
+            // Another thread has closed it.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(_) => return true,
+        };
         let Some((flags, found)) = descriptor(&text) else { return true };
         if found != ino || flags & O_ACCMODE == 0 {
             continue;

@@ -11,6 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use forebay::procfs;
 use rustix::io::Errno;
 
 use super::found::Found;
@@ -69,7 +70,7 @@ pub struct Told {
 
 /// How long the kernel lets the holder of a lease keep it, with a margin.
 fn lease_time() -> Duration {
-    let told = fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
+    let told = procfs::text("/proc/sys/fs/lease-break-time").ok();
     let seconds: u64 = told.and_then(|text| text.trim().parse().ok()).unwrap_or(45);
     Duration::from_secs(seconds.saturating_add(2).min(60))
 }

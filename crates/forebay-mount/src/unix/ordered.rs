@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use forebay::procfs::{self, Mount};
 use rustix::fs::{fstat, fstatfs, major, minor};
 
 use crate::tree::Unordered;
@@ -49,9 +50,8 @@ pub(super) fn keeps_order(root: impl AsFd) -> Result<(), Unordered> {
         _ => return Err(Unordered::FileSystem),
     }
     // They may be changed at any time (`mount -o remount`).
-    let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|_| Unordered::Unknown)?;
-    let options = options_of(&mounts, device).ok_or(Unordered::Unknown)?;
-    match ends_order(options) {
+    let mounts = procfs::mounts().map_err(|_| Unordered::Unknown)?;
+    match ends_order(options_of(&mounts, device).ok_or(Unordered::Unknown)?) {
         Some(unordered) => Err(unordered),
         None => Ok(()),
     }
@@ -62,18 +62,13 @@ fn has_journal(device: u64) -> bool {
     let block = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let name = fs::canonicalize(block).ok().and_then(|at| Some(at.file_name()?.to_owned()));
     let task = name.map(|name| Path::new("/sys/fs/ext4").join(name).join("journal_task"));
-    let task = task.and_then(|task| fs::read_to_string(task).ok());
+    let task = task.and_then(|task| procfs::text(task).ok());
     task.is_some_and(|number| number.trim().parse::<u64>().is_ok())
 }
 
 /// The options of the file system, which all its mounts share.
-fn options_of(mounts: &str, device: u64) -> Option<&str> {
-    let device = format!("{}:{}", major(device), minor(device));
-    mounts.lines().find_map(|line| {
-        let (mount, system) = line.split_once(" - ")?;
-        let is_it = mount.split(' ').nth(2) == Some(&device[..]);
-        is_it.then(|| system.split(' ').nth(2).unwrap_or_default())
-    })
+fn options_of(mounts: &[Mount], device: u64) -> Option<&str> {
+    mounts.iter().find(|mount| mount.device == device).map(|mount| &mount.of_system[..])
 }
 
 fn ends_order(options: &str) -> Option<Unordered> {
@@ -138,13 +133,14 @@ mod tests {
 
     #[test]
     fn the_options_are_those_of_the_file_system() {
-        let mounts = "\
+        let mounts = b"\
             22 1 0:21 / /proc rw,nosuid - proc proc rw\n\
             30 1 8:1 / / rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n\
             31 30 8:2 / /a\\040b rw,lazytime - xfs /dev/sda2 rw,attr2\n\
             32 30 8:3 /sub /c ro - xfs /dev/sda3 rw,lazytime\n\
             33 30 8:4 / /d rw - ext4 /dev/sda4\n";
-        let of = |major, minor| options_of(mounts, rustix::fs::makedev(major, minor));
+        let mounts = procfs::mounts_in(mounts);
+        let of = |major, minor| options_of(&mounts, rustix::fs::makedev(major, minor));
         assert_eq!(of(8, 1), Some("rw,errors=remount-ro"));
         assert_eq!(of(8, 2), Some("rw,attr2"), "that is no option of the file system");
         assert_eq!(of(8, 3), Some("rw,lazytime"), "another mount of it may write");

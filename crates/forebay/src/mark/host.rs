@@ -18,6 +18,7 @@ use std::sync::{Mutex, PoisonError};
 use super::content::short;
 use super::keep::{make_dir, state_dir, SYSTEM};
 use crate::error::Error;
+use crate::procfs;
 use crate::small_file;
 
 /// In a directory of state; any user may read it.  A record has this name with a point and its
@@ -140,12 +141,12 @@ impl Places {
     }
 
     fn name(&self) -> String {
-        short(std::fs::read_to_string(&self.hostname).unwrap_or_default().trim())
+        short(procfs::text(&self.hostname).unwrap_or_default().trim())
     }
 
     fn traits(&self) -> Traits {
         let product = || {
-            let text = std::fs::read_to_string(&self.product).ok()?.trim().to_lowercase();
+            let text = procfs::text(&self.product).ok()?.trim().to_lowercase();
             // It is all zeroes or all ones if the maker set none.
             let set = |unset: &[u8]| text.bytes().any(|b| !unset.contains(&b));
             (set(b"0-") && set(b"f-") && !text.contains('\n')).then_some(text)
@@ -179,7 +180,7 @@ impl Places {
     }
 
     fn boot_id(&self) -> Option<String> {
-        Some(std::fs::read_to_string(&self.boot).ok()?.trim().into())
+        Some(procfs::text(&self.boot).ok()?.trim().into())
     }
 
     fn known(&self) -> Known {
@@ -341,7 +342,7 @@ fn number_in(path: &Path) -> Option<String> {
 }
 
 fn random_number() -> Option<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid").ok()?;
+    let id = procfs::text("/proc/sys/kernel/random/uuid").ok()?;
     Some(id.trim().replace('-', ""))
 }
 

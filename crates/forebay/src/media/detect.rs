@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::locks::{a_holder_ends, lock, lock_holder};
 use crate::error::{Error, Result};
+use crate::procfs;
 use crate::report::MediaKind;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -253,7 +254,7 @@ pub(crate) fn has_dax(device: (u32, u32)) -> bool {
     let sys = sysfs("block", device);
     // A partition has no queue directory of its own.
     let places = [sys.join("queue/dax"), sys.join("../queue/dax")];
-    places.iter().any(|p| fs::read_to_string(p).is_ok_and(|s| s.trim() == "1"))
+    places.iter().any(|p| procfs::text(p).is_ok_and(|s| s.trim() == "1"))
 }
 
 fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {
@@ -268,7 +269,7 @@ fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<
         });
     }
     let number = |name: &str| -> Option<u64> {
-        let text = fs::read_to_string(sys.join(name)).ok()?;
+        let text = procfs::text(sys.join(name)).ok()?;
         let text = text.trim();
         match text.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -297,7 +298,7 @@ fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {
 /// device's own cannot be told.
 pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
     let domain = |region: &Path| {
-        fs::read_to_string(region.join("persistence_domain")).map(|s| s.trim() == "cpu_cache")
+        procfs::text(region.join("persistence_domain")).map(|s| s.trim() == "cpu_cache")
     };
     if let Some(answer) = region(shape, device).and_then(|r| domain(&r).ok()) {
         return answer;
@@ -316,7 +317,7 @@ pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
 /// other memory stands in for them, `None` where that cannot be told.
 pub(super) fn modules(shape: Shape, device: (u32, u32)) -> Option<u32> {
     let mappings = region(shape, device)?.join("mappings");
-    fs::read_to_string(mappings).ok()?.trim().parse().ok()
+    procfs::text(mappings).ok()?.trim().parse().ok()
 }
 
 /// The NVDIMM region in sysfs that a device is, or lies, in.

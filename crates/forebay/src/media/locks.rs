@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::detect::Access;
 use crate::error::{Error, Result};
 use crate::process::is_ending;
+use crate::procfs;
 
 pub(super) fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
     let operation = match access {
@@ -184,7 +185,7 @@ fn mapped_by(fd: &OwnedFd) -> Vec<u32> {
     let key = format!(" {major:02x}:{minor:02x} {} ", st.st_ino);
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let maps = |pid: &u32| {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+        let maps = procfs::text(format!("/proc/{pid}/maps"));
         *pid != std::process::id() && maps.is_ok_and(|maps| maps.contains(&key))
     };
     processes.flatten().filter_map(pid).filter(maps).collect()

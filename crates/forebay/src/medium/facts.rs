@@ -17,6 +17,7 @@ use super::users::{self, is_swap, names, number_of, Number};
 use crate::error::{Error, Result};
 use crate::media::check_link;
 use crate::origin::{backing_of, file_extents, FileExtent};
+use crate::procfs;
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.
 const UNIT_LEAST: u32 = 4096;
@@ -367,7 +368,7 @@ fn controllers(disk: &Path) -> Vec<String> {
 }
 
 fn text(dir: &Path, file: &str) -> Option<String> {
-    clean(&fs::read_to_string(dir.join(file)).ok()?)
+    clean(&procfs::text(dir.join(file)).ok()?)
 }
 
 fn clean(text: &str) -> Option<String> {

@@ -5,8 +5,10 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{major, minor, AtFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
+
+use crate::procfs::{self, Mount};
 
 /// The file system of a file, from the table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,20 +68,36 @@ impl FsClass {
 
 impl FileSystemFacts {
     pub(super) fn of(file: impl AsFd, path: &Path) -> Option<FileSystemFacts> {
-        let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let mounts = procfs::mounts().ok()?;
         /// STATX_MNT_ID, of linux/stat.h.
         const MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
         let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, MOUNT_ID).ok();
         let by_id = statx
             .filter(|st| StatxFlags::from_bits_retain(st.stx_mask).contains(MOUNT_ID))
-            .and_then(|st| in_table(&table, |id, _| id == st.stx_mnt_id));
+            .and_then(|st| in_table(&mounts, |m| m.id == st.stx_mnt_id));
         by_id.or_else(|| {
             let path = fs::canonicalize(path).ok()?;
             let above = |mount: &Path| path.starts_with(mount).then_some(mount.as_os_str().len());
-            let depth = table.lines().filter_map(parse).filter_map(|(_, m)| above(&m.mounted_on));
-            let deepest = depth.max()?;
-            in_table(&table, |_, mount| above(mount) == Some(deepest))
+            let deepest = mounts.iter().filter_map(|m| above(&m.at)).max()?;
+            in_table(&mounts, |m| above(&m.at) == Some(deepest))
         })
+    }
+
+    fn of_mount(mount: &Mount) -> FileSystemFacts {
+        let mut options: Vec<&str> = mount.options.split(',').collect();
+        for option in mount.of_system.split(',') {
+            if !option.is_empty() && !options.contains(&option) {
+                options.push(option);
+            }
+        }
+        FileSystemFacts {
+            kind: mount.kind.clone(),
+            class: FsClass::of(&mount.kind),
+            mounted_on: mount.at.clone(),
+            source: mount.source.to_string_lossy().into_owned(),
+            options: options.join(","),
+            device: (major(mount.device), minor(mount.device)),
+        }
     }
 
     /// A mount option that keeps an fsync from flushing the disk.
@@ -90,58 +108,15 @@ impl FileSystemFacts {
 }
 
 /// The last one counts: it lies over the others.
-fn in_table(table: &str, mut is: impl FnMut(u64, &Path) -> bool) -> Option<FileSystemFacts> {
-    let mounts = table.lines().filter_map(parse);
-    mounts.filter(|(id, m)| is(*id, &m.mounted_on)).map(|(_, m)| m).last()
-}
-
-/// A line of mountinfo: `36 35 98:0 /root /mount options - ext4 /dev/sda1 options`.
-fn parse(line: &str) -> Option<(u64, FileSystemFacts)> {
-    let (mount, system) = line.split_once(" - ")?;
-    let mount: Vec<_> = mount.split(' ').collect();
-    let mut system = system.split(' ');
-    let (kind, source) = (system.next()?, system.next()?);
-    let (major, minor) = mount.get(2)?.split_once(':')?;
-    let mut options: Vec<&str> = mount.get(5)?.split(',').collect();
-    for option in system.next().unwrap_or("").split(',') {
-        if !option.is_empty() && !options.contains(&option) {
-            options.push(option);
-        }
-    }
-    Some((
-        mount.first()?.parse().ok()?,
-        FileSystemFacts {
-            kind: kind.into(),
-            class: FsClass::of(kind),
-            mounted_on: unescaped(mount.get(4)?).into(),
-            source: unescaped(source),
-            options: options.join(","),
-            device: (major.parse().ok()?, minor.parse().ok()?),
-        },
-    ))
-}
-
-/// Tables of /proc write a blank in a name as `\040`.
-pub(super) fn unescaped(text: &str) -> String {
-    let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
-    while let Some(b) = bytes.get(at) {
-        let octal = bytes.get(at + 1..at + 4).filter(|_| *b == b'\\');
-        let value = octal.and_then(|o| u8::from_str_radix(std::str::from_utf8(o).ok()?, 8).ok());
-        out.push(value.unwrap_or(*b));
-        at += if value.is_some() { 4 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
+fn in_table(mounts: &[Mount], mut is: impl FnMut(&Mount) -> bool) -> Option<FileSystemFacts> {
+    mounts.iter().rfind(|mount| is(mount)).map(FileSystemFacts::of_mount)
 }
 
 /// The places where the device with this number is mounted.
 pub(super) fn mounts_of(device: (u32, u32)) -> Vec<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mut found: Vec<_> = table
-        .lines()
-        .filter_map(parse)
-        .filter(|(_, m)| m.device == device && device.0 != 0)
-        .map(|(_, m)| m.mounted_on)
-        .collect();
+    let is_it = |m: &Mount| (major(m.device), minor(m.device)) == device && device.0 != 0;
+    let mounts = procfs::mounts().unwrap_or_default();
+    let mut found: Vec<_> = mounts.into_iter().filter(is_it).map(|m| m.at).collect();
     found.dedup();
     found
 }
@@ -151,32 +126,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_read_with_its_options_and_blanks() {
-        let line = r"36 35 8:2 / /srv/a\040b rw,relatime shared:1 - ext4 /dev/sda2 rw,nobarrier";
-        let (id, m) = parse(line).unwrap();
-        assert_eq!((id, m.device), (36, (8, 2)));
+    fn a_mount_is_shown_with_its_options() {
+        let line = br"36 35 8:2 / /srv/a\040b rw,relatime shared:1 - ext4 /dev/sda2 rw,nobarrier";
+        let m = in_table(&procfs::mounts_in(line), |m| m.id == 36).unwrap();
+        assert_eq!((m.device, m.source.as_str()), ((8, 2), "/dev/sda2"));
         assert_eq!(m.mounted_on, Path::new("/srv/a b"));
         assert_eq!((m.kind.as_str(), m.class), ("ext4", FsClass::InPlace));
         assert_eq!(m.options, "rw,relatime,nobarrier");
         assert_eq!(m.flushes_nothing(), Some("nobarrier"));
-        for broken in [
-            "",
-            "36",
-            "36 35 8:2 / /a rw",
-            "x 35 8:2 / /a rw - ext4 /dev/sda2 rw",
-            "36 35 82 / /a rw - a b c",
-        ] {
-            assert!(parse(broken).is_none(), "{broken}");
-        }
     }
 
     #[test]
     fn a_mount_that_lies_over_another_counts() {
-        let table = "1 0 8:1 / /a rw - ext4 /dev/sda1 rw\n2 1 0:5 / /a rw - tmpfs tmpfs rw\n";
-        let found = in_table(table, |_, at| at == Path::new("/a")).unwrap();
+        let table = b"1 0 8:1 / /a rw - ext4 /dev/sda1 rw\n2 1 0:5 / /a rw - tmpfs tmpfs rw\n";
+        let mounts = procfs::mounts_in(table);
+        let found = in_table(&mounts, |m| m.at == Path::new("/a")).unwrap();
         assert_eq!(found.class, FsClass::Memory);
-        assert_eq!(in_table(table, |id, _| id == 1).unwrap().kind, "ext4");
-        assert!(in_table(table, |id, _| id == 3).is_none());
+        assert_eq!(in_table(&mounts, |m| m.id == 1).unwrap().kind, "ext4");
+        assert!(in_table(&mounts, |m| m.id == 3).is_none());
     }
 
     #[test]

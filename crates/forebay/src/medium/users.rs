@@ -12,9 +12,10 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{fcntl_getlk, Flock, FlockType};
 
-use super::file_system::{mounts_of, unescaped};
+use super::file_system::mounts_of;
 use crate::media::file_holder;
 use crate::origin::{backing_of, loop_device_of};
+use crate::procfs;
 
 /// Writers that are named one by one.
 const WRITERS: usize = 4;
@@ -110,7 +111,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
 }
 
 fn number_in(sys: &Path) -> Option<Number> {
-    let text = fs::read_to_string(sys.join("dev")).ok()?;
+    let text = procfs::text(sys.join("dev")).ok()?;
     let (major, minor) = text.trim().split_once(':')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
@@ -142,7 +143,7 @@ fn writers(proc: &Path, own: u32, of: impl Fn(&Stat) -> Option<String>) -> Vec<S
             let Ok(st) = rustix::fs::stat(dir.join("fd").join(&descriptor)) else { continue };
             let Some(of) = of(&st) else { continue };
             if is_writable(&dir.join("fdinfo").join(&descriptor)) && seen.insert(pid) {
-                let name = fs::read_to_string(dir.join("comm")).unwrap_or_default();
+                let name = procfs::text(dir.join("comm")).unwrap_or_default();
                 let name = crate::printable(name.trim()).into_owned();
                 found.push(format!("{of} is open for writing in process {pid} ({name})"));
             }
@@ -156,7 +157,7 @@ fn writers(proc: &Path, own: u32, of: impl Fn(&Stat) -> Option<String>) -> Vec<S
 
 /// The access mode, in the octal flags of a descriptor.
 fn is_writable(info: &Path) -> bool {
-    let text = fs::read_to_string(info).unwrap_or_default();
+    let text = procfs::text(info).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & 3 != 0 && flags & OFlags::PATH.bits() == 0)
@@ -165,13 +166,12 @@ fn is_writable(info: &Path) -> bool {
 /// /proc/swaps names it.
 pub(super) fn is_swap(path: &Path) -> bool {
     let Ok(st) = rustix::fs::stat(path) else { return false };
-    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    table.lines().skip(1).filter_map(|l| l.split_whitespace().next()).any(|swap| {
+    procfs::swaps().unwrap_or_default().into_iter().any(|swap| {
         let same = |other: Stat| match FileType::from_raw_mode(st.st_mode) {
             FileType::BlockDevice => other.st_rdev == st.st_rdev && other.st_mode == st.st_mode,
             _ => (other.st_dev, other.st_ino) == (st.st_dev, st.st_ino),
         };
-        rustix::fs::stat(unescaped(swap)).is_ok_and(same)
+        rustix::fs::stat(swap).is_ok_and(same)
     })
 }
 

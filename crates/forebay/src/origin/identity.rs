@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::ioctl::{backing_file, Inode};
+use super::loops::backing_of;
 
 /// Id of a regular file.
 pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
@@ -95,7 +96,7 @@ fn of_sysfs(sys: &Path, backing: &dyn Fn() -> Option<Inode>) -> Option<String> {
     if let Some(number) = text(sys, "partition") {
         return Some(format!("{}-part{number}", of_sysfs(sys.parent()?, backing)?));
     }
-    if let Some(path) = text(sys, "loop/backing_file") {
+    if let Some(path) = backing_of(sys).filter(|path| !path.as_os_str().is_empty()) {
         let file = fs::File::open(&path).ok()?;
         let found = rustix::fs::fstat(&file).ok()?;
         if backing() != Some((found.st_dev, found.st_ino)) {
@@ -127,11 +128,8 @@ fn by_hardware(sys: &Path) -> Option<String> {
 /// Content of a sysfs file, in characters that an identity may have, short.
 fn text(sys: &Path, file: &str) -> Option<String> {
     const MAX: usize = 64;
-    let raw = fs::read_to_string(sys.join(file)).ok()?;
-    let raw = raw.trim();
-    if file == "loop/backing_file" {
-        return (!raw.is_empty()).then(|| raw.to_string());
-    }
+    // An id that is not UTF-8 has never counted, and what a mark has must be found again.
+    let raw = String::from_utf8(fs::read(sys.join(file)).ok()?).ok()?;
     let words: Vec<&str> = raw.split_whitespace().collect();
     let clean: String = words
         .join("_")

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Stat;
 
+use crate::procfs;
+
 /// The loop device whose disk it is.
 pub(crate) fn device_of(file: &Stat) -> Option<String> {
     device_in(Path::new("/sys/block"), file)
@@ -22,13 +24,15 @@ fn device_in(sys: &Path, file: &Stat) -> Option<String> {
 
 /// The file or device that is the disk of a loop device, by the directory of that in sysfs.
 pub(crate) fn backing_of(sys: &Path) -> Option<PathBuf> {
-    let name = fs::read_to_string(sys.join("loop/backing_file")).ok()?;
-    Some(name.trim_end_matches('\n').into())
+    procfs::name(sys.join("loop/backing_file")).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn the_device_is_found_by_the_file_whatever_its_name() {
@@ -46,6 +50,12 @@ mod tests {
         let find = |file| device_in(&dir.join("sys"), &rustix::fs::stat(file).unwrap());
         backing("loop0", format!("{} (deleted)\n", image.display()));
         backing("loop1", format!("{}\n", link.display()));
+        assert_eq!(find(&image).as_deref(), Some("loop1"));
+        // A name is any bytes.
+        let bytes = [dir.as_os_str().as_bytes(), b"/\xff\n"].concat();
+        fs::hard_link(&image, Path::new(OsStr::from_bytes(&bytes))).unwrap();
+        let told = [&bytes[..], b"\n"].concat();
+        fs::write(dir.join("sys/loop1/loop/backing_file"), told).unwrap();
         assert_eq!(find(&image).as_deref(), Some("loop1"));
         assert_eq!(find(&other), None);
         assert_eq!(device_in(&dir.join("none"), &rustix::fs::stat(&image).unwrap()), None);

@@ -247,7 +247,7 @@ fn new_run(facts: &MediumFacts, target: &Target, o: &PullOptions) -> Result<Run>
 
 /// The kernel's number of this start of the system; zero if it does not say.
 pub(super) fn this_boot() -> Uuid {
-    let said = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let said = crate::procfs::text("/proc/sys/kernel/random/boot_id").ok();
     said.and_then(|said| said.trim().parse().ok()).unwrap_or(Uuid([0; 16]))
 }
 
