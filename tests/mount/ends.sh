@@ -393,8 +393,71 @@ cut_off() {
 	"$FOREBAY" umount "$disk/tree" >"$work/mount.log" 2>&1 || fail "umount after a mount that was cut off: $(cat "$work/mount.log")"
 	say "an end that a second signal cuts off is 19"
 }
+# A server is killed in its end, while the kernel writes pages back to it and its disk takes none.
+# It ends by itself when the disk goes on, and the next mount replaces its own.
+killed() { # HOW [OPTION]: how a program changes its files
+	local disk=$work/slow how=$1 program tries
+	mountpoint -q "$disk" || return 0
+	shift
+	: >"$work/mount.log"
+	rm -f "$work/pages".*
+	"$FOREBAY" mount "$pool" "$disk/tree" --foreground "$@" >"$work/mount.log" 2>&1 &
+	server=$!
+	until_mounted "$server" "$work/mount.log"
+	python3 - "$disk/tree" "$how" "$work/pages" <<'P' &
+import mmap, os, sys, time
+at, how, pages = sys.argv[1:]
+files = [os.open(f"{at}/{how}{n}", os.O_RDWR | os.O_CREAT) for n in range(20)]
+for file in files:
+    os.ftruncate(file, 65536)
+maps = [mmap.mmap(file, 65536) for file in files]
+assert not any(page[0] for page in maps)
+open(f"{pages}.ready", "w")
+while not os.path.exists(f"{pages}.go"):
+    time.sleep(0.01)
+for file, page in zip(files, maps):
+    if how == "written":
+        os.pwrite(file, b"x" * 65536, 0)
+    else:
+        page[:] = b"x" * 65536
+open(f"{pages}.dirty", "w")
+time.sleep(600)
+P
+	program=$!
+	for ((tries = 0; tries < 1200; tries++)); do [ ! -e "$work/pages.ready" ] || break; sleep 0.05; done
+	fsfreeze -f "$disk"
+	: >"$work/pages.go"
+	for ((tries = 0; tries < 1200; tries++)); do [ ! -e "$work/pages.dirty" ] || break; sleep 0.05; done
+	[ -e "$work/pages.dirty" ] || fail "$how: no page is changed: $(cat "$work/mount.log")"
+	kill -TERM "$server"
+	for ((tries = 0; tries < 1200; tries++)); do
+		! grep -qsx mount-end "/proc/$server"/task/*/comm || break
+		sleep 0.05
+	done
+	sleep 1 # for the kernel's first request
+	grep -qsx mount-end "/proc/$server"/task/*/comm || fail "$how: the end does not wait for the disk: $(cat "$work/mount.log")"
+	kill -KILL "$server"
+	sleep 0.2
+	fsfreeze -u "$disk"
+	timeout 30 tail --pid="$server" -f /dev/null || {
+		cat "/proc/$server"/task/*/stack >&2
+		umount -f -l "$disk/tree"
+		fail "$how: a server that is killed while the kernel writes back to it does not end"
+	}
+	wait "$server" 2>/dev/null || true
+	server=''
+	kill "$program"
+	wait "$program" 2>/dev/null || true
+	for ((tries = 0; tries < 600; tries++)); do pgrep -f "^forebay write-back $disk/tree\$" >/dev/null || break; sleep 0.05; done
+	[ $tries -lt 600 ] || fail "$how: the process that asked for the write-back does not end"
+	"$FOREBAY" mount "$pool" "$disk/tree" >"$work/mount.log" 2>&1 || fail "$how: the next mount: $(cat "$work/mount.log")"
+	"$FOREBAY" umount "$disk/tree" >"$work/mount.log" 2>&1 || fail "$how: umount: $(cat "$work/mount.log")"
+	say "a server that is killed while the kernel writes back what is $how ends"
+}
 if [ -z "$alone" ]; then
 	cut_off
+	killed written --write-back
+	killed mapped
 	early
 	filtered
 	late

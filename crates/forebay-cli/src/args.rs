@@ -155,8 +155,10 @@ pub struct Internal {
 pub enum InternalCommand {
     /// The process that the demo kills
     DemoWriter(DemoWriter),
-    /// Asks the server of a mount for its free space: see forebay_mount::looks_by
+    /// Asks the server of a mount for its free space: see forebay_mount::asks_by
     Look { path: PathBuf },
+    /// Asks the kernel to write back its pages of a mount: see forebay_mount::asks_by
+    WriteBack { path: PathBuf },
     /// Makes systemd's units from /etc/forebay.d
     SystemdGenerator(module::SystemdGenerator),
 }

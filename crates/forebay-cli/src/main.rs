@@ -47,17 +47,23 @@ mod volume;
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Internal, InternalCommand};
 use clap::Parser;
+use forebay_mount::Question;
 
 fn main() -> ExitCode {
-    forebay_mount::looks_by(|path| {
+    forebay_mount::asks_by(|question, path| {
+        let word = match question {
+            Question::FreeSpace => "look",
+            Question::WriteBack => "write-back",
+        };
         // The same program, even after an update has replaced its file.
-        let mut look = std::process::Command::new("/proc/self/exe");
-        look.arg0("forebay").arg("look").arg(path);
-        look
+        let mut ask = std::process::Command::new("/proc/self/exe");
+        ask.arg0("forebay").arg(word).arg(path);
+        ask
     });
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
@@ -143,12 +149,15 @@ fn run(command: Command) -> anyhow::Result<u8> {
 
 fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
     match command {
-        InternalCommand::Look { path } => {
-            out::line(forebay_mount::look_as_process(&path)).map(|()| 0)
-        }
+        InternalCommand::Look { path } => ask(Question::FreeSpace, &path),
+        InternalCommand::WriteBack { path } => ask(Question::WriteBack, &path),
         InternalCommand::DemoWriter(a) => demo::writer::run(&a),
         InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }
+}
+
+fn ask(question: Question, path: &Path) -> anyhow::Result<u8> {
+    out::line(forebay_mount::ask_as_process(question, path)).map(|()| 0)
 }
 
 /// Joins an error with its causes, except those that a previous text names already.

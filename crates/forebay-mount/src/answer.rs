@@ -6,8 +6,9 @@
 //! process cannot end.  If the server is in the same process and is killed, nobody ends the wait at
 //! all: the thread keeps the process's descriptors open, /dev/fuse among them.  So another process
 //! asks ([`ask`]), which has nothing open that this program has opened.  It is left to itself if no
-//! answer comes.
+//! answer comes.  The write-back at the end of a mount is such a question, too ([`write_back`]).
 
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -16,31 +17,52 @@ use std::sync::{mpsc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::statfs;
+use rustix::fs::{statfs, syncfs};
 use rustix::io::Errno;
 
 use crate::unix::any_mount_of_fuse;
 
-/// Makes the command that runs [`look_as_process`] with a path.
-static LOOKER: OnceLock<fn(&Path) -> Command> = OnceLock::new();
+/// What another process asks the server of the mount at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Its free space: the kernel may still have its attributes cached.
+    FreeSpace,
+    /// To take what the kernel has not written back yet.
+    WriteBack,
+}
+
+/// Makes the command that runs [`ask_as_process`].
+static ASKER: OnceLock<fn(Question, &Path) -> Command> = OnceLock::new();
 
 /// From now on another process asks the servers of mounts.  Until then a thread does.
-pub fn looks_by(looker: fn(&Path) -> Command) {
-    let _ = LOOKER.set(looker);
+pub fn asks_by(asker: fn(Question, &Path) -> Command) {
+    let _ = ASKER.set(asker);
 }
 
 /// What that process does, and what it prints.  Its exit code says nothing: a linker, a panic, a
 /// signal to the group or an ignored SIGCHLD would be taken for an answer.
-pub fn look_as_process(path: &Path) -> String {
-    format!("{ANSWERED}{}", statfs(path).map_or_else(Errno::raw_os_error, |_| 0))
+pub fn ask_as_process(question: Question, path: &Path) -> String {
+    format!("{ANSWERED}{}", question.ask(path).map_or_else(Errno::raw_os_error, |()| 0))
+}
+
+impl Question {
+    fn ask(self, path: &Path) -> rustix::io::Result<()> {
+        match self {
+            Question::FreeSpace => statfs(path).map(drop),
+            Question::WriteBack => {
+                let at = File::open(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+                at.and_then(syncfs)
+            }
+        }
+    }
 }
 
 const ANSWERED: &str = "answered ";
 
 /// `None`: no process could ask.
-fn by_process(path: &Path) -> Option<io::Result<()>> {
-    let looker = LOOKER.get().filter(|_| any_mount_of_fuse())?;
-    let mut command = looker(path);
+fn by_process(question: Question, path: &Path) -> Option<io::Result<()>> {
+    let asker = ASKER.get().filter(|_| any_mount_of_fuse())?;
+    let mut command = asker(question, path);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // What ends this process by a signal to its group ends that one by the answer.
     let mut process = command.process_group(0).spawn().ok()?;
@@ -54,13 +76,22 @@ fn by_process(path: &Path) -> Option<io::Result<()>> {
     }
 }
 
-/// Asks the server of the mount at the path, if one is there, for its free space.  The kernel may
-/// still have its attributes cached.
+fn by_any(question: Question, path: &Path) -> io::Result<()> {
+    by_process(question, path).unwrap_or_else(|| Ok(question.ask(path)?))
+}
+
+/// Makes the kernel send what it has not written back of the mount at the path to this server.  The
+/// server may be killed meanwhile.
+pub(crate) fn write_back(path: &Path) -> io::Result<()> {
+    by_any(Question::WriteBack, path)
+}
+
+/// Asks the server of the mount at the path, if one is there.
 pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
     let (tell, told) = mpsc::channel();
     let path = std::path::absolute(path)?;
-    let look = move || by_process(&path).unwrap_or_else(|| Ok(statfs(path).map(drop)?));
-    thread::Builder::new().name("mount-ask".into()).spawn(move || tell.send(look()))?;
+    let look = move || tell.send(by_any(Question::FreeSpace, &path));
+    thread::Builder::new().name("mount-ask".into()).spawn(look)?;
     Ok(told)
 }
 

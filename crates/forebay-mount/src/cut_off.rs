@@ -5,22 +5,31 @@
 //! them.  syncfs(2) does not help, because the kernel does not wait for the pages of FUSE file
 //! systems (Linux 6.18).  So the server does for each file that the kernel knows what a search
 //! for a hole does: the kernel writes back its pages of the file and waits for the requests.
+//!
+//! That wait is in the kernel, without regard to signals.  A server that is killed in it could not
+//! end: its descriptor of /dev/fuse stays open, and nobody answers the requests.  So another
+//! process, which does not have that descriptor, makes the kernel send all its pages first.  This
+//! one waits until they have arrived, and only then notifies the kernel.  By then only what programs
+//! have written since makes the kernel wait.
 
-use std::fs;
 use std::io;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{mpsc, Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
 
+use crate::answer;
 use crate::front::{kernel_waits, number_for_kernel, TreeLive};
 use crate::known::Known;
 
 /// How long the tree's disk may take for the pages that the kernel holds.
 pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
+
+/// How long active programs may keep it from an end.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Programs continue to write: a second pass finds what they have written during the first.
 const LOOKS: usize = 2;
@@ -29,22 +38,28 @@ const LOOKS: usize = 2;
 /// bytes.
 const AT_ONCE: usize = 64;
 
+/// The mount that is cut off.
+pub(crate) struct Cut {
+    pub live: Arc<TreeLive>,
+    pub kernel: Arc<OnceLock<Notifier>>,
+    pub known: Option<Arc<Known>>,
+    /// `None`: no path leads to it any more.
+    pub mountpoint: Option<PathBuf>,
+}
+
 /// Makes the kernel write back its pages of all files.  An error says what is lost.
-pub(crate) fn write_back(
-    live: &Arc<TreeLive>,
-    kernel: &Arc<OnceLock<Notifier>>,
-    mountpoint: Option<&Path>,
-    limit: Duration,
-) -> Result<(), String> {
+pub(crate) fn write_back(of: Cut, limit: Duration) -> Result<(), String> {
+    let live = of.live.clone();
     let refused = || live.counters.refused_write_backs.load(Ordering::Acquire);
     let before = refused();
     let (tell, told) = mpsc::channel();
-    let (of, kernel) = (live.clone(), kernel.clone());
-    let mountpoint = mountpoint.map(Path::to_path_buf);
     let look = move || {
         // Many files at once are written back sooner than one after another.
-        let _ = mountpoint.and_then(|at| rustix::fs::syncfs(fs::File::open(at).ok()?).ok());
-        let _ = tell.send(look_at_all(&of, &kernel));
+        if let Some(at) = &of.mountpoint {
+            let _ = answer::write_back(at);
+            wait_until_arrived(&of.live, of.known.as_deref());
+        }
+        let _ = tell.send(look_at_all(&of.live, &of.kernel));
     };
     let named = thread::Builder::new().name("mount-end".into());
     named.spawn(look).map_err(|e| format!("no thread asks the kernel for them: {e}"))?;
@@ -57,6 +72,39 @@ pub(crate) fn write_back(
     match refused() - before {
         0 => Ok(()),
         n => Err(format!("the tree's file system refused {n} requests to write them")),
+    }
+}
+
+/// Waits until the server has answered the pages that the kernel has sent it.  Programs may write
+/// all the time: then it waits for [`LONGEST`], and for longer if none of them is taken.
+fn wait_until_arrived(live: &TreeLive, known: Option<&Known>) {
+    /// The kernel sends the next ones when it has an answer.
+    const QUIET: Duration = Duration::from_millis(100);
+    const LOOK: Duration = Duration::from_millis(2);
+    let count = |of: &AtomicU64| of.load(Ordering::Acquire);
+    let counters = &live.counters;
+    // The number that arrived, and the time since when no other did and none was left.
+    let mut quiet: Option<(u64, Instant)> = None;
+    let (begun, mut taken) = (Instant::now(), (count(&counters.ended_write_backs), Instant::now()));
+    // As far as it is known, which it is for root.
+    while known.and_then(Known::waiting) != Some(0) {
+        let ended = count(&counters.ended_write_backs);
+        let arrived = count(&counters.write_backs);
+        quiet = match quiet {
+            _ if arrived != ended => None,
+            Some((before, since)) if before == arrived => Some((before, since)),
+            _ => Some((arrived, Instant::now())),
+        };
+        if quiet.is_some_and(|(_, since)| since.elapsed() >= QUIET) {
+            return;
+        }
+        if ended != taken.0 {
+            taken = (ended, Instant::now());
+        }
+        if begun.elapsed() >= LONGEST && taken.1.elapsed() < LONGEST {
+            return;
+        }
+        thread::sleep(LOOK);
     }
 }
 
@@ -100,7 +148,6 @@ fn each(files: &[u64], look: impl Fn(u64) -> io::Result<()> + Sync) -> io::Resul
 /// Waits until no request is queued, as far as active programs allow it: Linux before 6.16
 /// calls a page written back when its request is queued.
 pub(crate) fn wait_for_queue(known: &Known) {
-    const LONGEST: Duration = Duration::from_secs(10);
     if kernel_waits() {
         return;
     }

@@ -22,6 +22,7 @@
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -440,6 +441,9 @@ impl Filesystem for Front {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            self.served.live.counters.write_backs.fetch_add(1, Ordering::AcqRel);
+        }
         let (caller, place, how) = (caller(req), (ino, offset), (write_flags, flags));
         let room = match asked::write_is_whole(write_flags, flags) {
             true => self.rooms.room(data.len()),

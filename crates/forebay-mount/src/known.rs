@@ -172,10 +172,14 @@ impl Known {
         }
     }
 
+    /// The number of requests that wait; `None`: it is not known, or the mount is gone.
+    pub fn waiting(&self) -> Option<u64> {
+        self.control.get()?.waiting().ok()?
+    }
+
     /// Whether no request waits, as far as is known.
     pub fn is_idle(&self) -> bool {
-        let waiting = self.control.get().map(Control::waiting);
-        !matches!(waiting, Some(Ok(Some(1..))))
+        self.waiting().is_none_or(|waiting| waiting == 0)
     }
 
     /// Raises the read-ahead.  For FUSE the kernel reads ahead 128 KiB, whatever a server asks

@@ -46,7 +46,7 @@ mod unmounting;
 pub mod waiting;
 mod within;
 
-pub use answer::{look_as_process, looks_by};
+pub use answer::{ask_as_process, asks_by, Question};
 pub use attach::Flags;
 pub use dead::{clear_dead_mount, clear_dead_mounts, is_dead, unanswered, Unanswered};
 pub use mount::{Completion, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT, SLOW_LOG};

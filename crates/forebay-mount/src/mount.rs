@@ -606,7 +606,13 @@ impl Mount {
         if !self.options.read_only {
             let ours = self.place() == Place::Ours;
             let at = ours.then_some(self.mountpoint.as_path());
-            kept = cut_off::write_back(&self.live, &self.kernel, at, limit);
+            let of = cut_off::Cut {
+                live: self.live.clone(),
+                kernel: self.kernel.clone(),
+                known: self.known.clone(),
+                mountpoint: at.map(Path::to_path_buf),
+            };
+            kept = cut_off::write_back(of, limit);
             if let (true, Some(known)) = (kept.is_ok(), &self.known) {
                 cut_off::wait_for_queue(known);
             }

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -615,6 +616,9 @@ fn answer_written(live: &TreeLive, cached: Option<u64>, done: Result<usize>, rep
             }
             reply.error(errno(e));
         }
+    }
+    if cached.is_some() {
+        live.counters.ended_write_backs.fetch_add(1, Ordering::AcqRel);
     }
 }
 

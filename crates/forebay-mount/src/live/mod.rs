@@ -265,6 +265,9 @@ pub struct Counters {
     pub groups: AtomicU64,
     /// Write-back requests of the kernel that the tree refused.
     pub refused_write_backs: AtomicU64,
+    /// Those that arrived, and those that were answered.
+    pub write_backs: AtomicU64,
+    pub ended_write_backs: AtomicU64,
 }
 
 #[derive(Debug)]
