@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::{Media as Mapped, Memory, Pace};
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::detect::{self, Access, Opened, Shape};
-use super::{kernels, signature, whereabouts, MediaOptions};
+use super::whereabouts::FirstName;
+use super::{kernels, signature, MediaOptions};
 use crate::engine;
 use crate::error::{Error, Result};
+use crate::origin::file_extents;
 use crate::report::{human_bytes, MediaInfo, MediaKind, Persist};
 
 /// Media, opened, locked and mapped.
@@ -31,8 +33,8 @@ pub struct Media {
     pub(super) fd: Option<Lasting<OwnedFd>>,
     /// Its path from the root, at the open.
     pub(super) at: PathBuf,
-    /// It had a name at the open, as far as its file system says.
-    pub(super) named: bool,
+    /// Its name at the open.
+    pub(super) first: FirstName,
 }
 
 impl std::fmt::Debug for Media {
@@ -87,8 +89,8 @@ impl Media {
         fd: Option<Lasting<OwnedFd>>,
     ) -> Media {
         let at = from_root(&info.path);
-        let named = whereabouts::is_named(fd.as_ref());
-        Media { info, mapped: image, read_only, modules: None, fd, at, named }
+        let first = FirstName::of(fd.as_ref());
+        Media { info, mapped: image, read_only, modules: None, fd, at, first }
     }
 
     /// Maps it, whatever it holds.  `len`: map only so much of a device.
@@ -212,8 +214,8 @@ impl Media {
             None => mapped,
         };
         let at = from_root(&info.path);
-        let named = whereabouts::is_named(fd.as_ref());
-        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd, at, named })
+        let first = FirstName::of(fd.as_ref());
+        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd, at, first })
     }
 
     /// The properties of the media.
@@ -422,30 +424,58 @@ fn holes_can_be_read(path: &Path, opened: &Opened) -> Result<()> {
 /// A file with holes would deliver SIGBUS instead of an error when the disk
 /// is full at a later store, so it gets all of its blocks now.
 fn fill_holes(path: &Path, opened: &Opened) -> Result<()> {
+    let size = opened.size_bytes;
     let st = rustix::fs::fstat(&opened.fd)
         .map_err(|e| Error::system(path, "looking at it", e.into()))?;
+    // Blocks after the end of the file, and those of its own map, count too.
     let allocated = (st.st_blocks as u64).saturating_mul(512);
-    if allocated >= opened.size_bytes || opened.size_bytes == 0 {
+    if size == 0 || allocated >= size && is_all_data(opened) {
         return Ok(());
     }
-    match rustix::fs::fallocate(&opened.fd, FallocateFlags::empty(), 0, opened.size_bytes) {
+    match rustix::fs::fallocate(&opened.fd, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
-        Err(e @ (Errno::NOSPC | Errno::DQUOT)) => Err(Error::DiskFull {
-            path: path.into(),
-            bytes_wanted: opened.size_bytes - allocated,
-            source: e.into(),
-        }),
+        Err(e @ (Errno::NOSPC | Errno::DQUOT)) => match bytes_without_blocks(opened) {
+            // XFS wants free space for all of the range, also where there are blocks.
+            Some(0) if allocated >= size => Ok(()),
+            missing => Err(Error::DiskFull {
+                path: path.into(),
+                bytes_wanted: missing.unwrap_or(size.saturating_sub(allocated)),
+                source: e.into(),
+            }),
+        },
         Err(Errno::OPNOTSUPP) => Err(Error::Unsuitable {
             path: path.into(),
             what: format!(
                 "a sparse file ({} of {} allocated) on a file system that cannot fill it in place",
                 human_bytes(allocated),
-                human_bytes(opened.size_bytes)
+                human_bytes(size)
             ),
             way_out: "copy it with `cp --sparse=never` and use the copy".into(),
         }),
         Err(e) => Err(Error::system(path, "filling its holes", e.into())),
     }
+}
+
+/// Blocks without data count as holes, and a file system that does not tell holes has none.
+fn is_all_data(opened: &Opened) -> bool {
+    let hole = rustix::fs::seek(&opened.fd, SeekFrom::Hole(0));
+    hole.is_ok_and(|hole| hole >= opened.size_bytes)
+}
+
+/// `None`: the file system does not say it.
+fn bytes_without_blocks(opened: &Opened) -> Option<u64> {
+    let (mut at, mut missing) = (0, 0);
+    while at < opened.size_bytes {
+        let found = file_extents(opened.fd.as_fd(), at).ok()?;
+        if found.is_empty() {
+            break;
+        }
+        for extent in found {
+            missing += extent.start.min(opened.size_bytes).saturating_sub(at);
+            at = at.max(extent.start.saturating_add(extent.len));
+        }
+    }
+    Some(missing + opened.size_bytes.saturating_sub(at))
 }
 
 #[cfg(test)]
@@ -510,5 +540,24 @@ mod tests {
             let best = best_slots(kind, modules, cpus, chunks);
             assert_eq!(best, slots, "{kind}, {modules:?} modules, {cpus} CPUs, {chunks} chunks");
         }
+    }
+
+    /// Blocks after its end make a file look as if it had all of its own.
+    #[test]
+    fn a_hole_is_filled_whatever_blocks_are_elsewhere() {
+        const SIZE: u64 = 8 << 20;
+        let path = std::env::temp_dir().join(format!("forebay-hole-{}", std::process::id()));
+        let file = std::fs::File::create_new(&path).unwrap();
+        file.set_len(SIZE).unwrap();
+        let blocks = || rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512;
+        match rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, SIZE, SIZE) {
+            Ok(()) => {
+                assert!(blocks() >= SIZE);
+                drop(Media::open(&path, &options(Persist::Auto, false)).unwrap());
+                assert!(blocks() >= 2 * SIZE, "{} bytes", blocks());
+            }
+            Err(e) => forebay_test::skipped!("the temporary directory keeps no blocks: {e}"),
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 }

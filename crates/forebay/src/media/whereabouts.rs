@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Is the file of an open pool still what somebody can open after a crash?
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -27,18 +28,43 @@ pub(crate) enum Look {
 /// when it is closed.
 const REMOVED_NAMES: [&str; 3] = [".nfs", ".fuse_hidden", ".__smb"];
 
+/// The name of a file when it was opened, as its file system says.
+#[derive(Debug)]
+pub(super) struct FirstName {
+    /// It had one.
+    is_counted: bool,
+    /// The last part of the path, as the kernel knows it.
+    name: Option<OsString>,
+}
+
+impl FirstName {
+    pub fn of<F: AsFd>(fd: Option<&F>) -> FirstName {
+        let fd = fd.map(AsFd::as_fd);
+        let is_counted = fd.is_some_and(|fd| rustix::fs::fstat(fd).is_ok_and(|st| st.st_nlink > 0));
+        let name = fd.and_then(|fd| Some(path_now(fd)?.file_name()?.to_owned()));
+        FirstName { is_counted, name }
+    }
+}
+
+/// The path of an open file, as the kernel knows it.
+fn path_now(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
+}
+
 impl Media {
     /// A file system that counts no names says nothing by a count of 0.  A new pool gets its name
     /// after the open.
     fn is_removed(&self, st: &Stat) -> bool {
-        (self.named && st.st_nlink == 0) || self.is_hidden()
+        (self.first.is_counted && st.st_nlink == 0) || self.is_hidden()
     }
 
+    /// Whether its name is one for a removed file, and was not given to it by its user.
     fn is_hidden(&self) -> bool {
         let name = self.name_now().and_then(|path| Some(path.file_name()?.to_owned()));
-        name.is_some_and(|name| {
+        let given = [self.first.name.as_deref(), self.at.file_name()];
+        name.filter(|name| !given.contains(&Some(name))).is_some_and(|name| {
             REMOVED_NAMES.iter().any(|hidden| name.as_bytes().starts_with(hidden.as_bytes()))
-        }) && !self.at.file_name().is_some_and(|at| at.as_bytes().starts_with(b"."))
+        })
     }
 
     /// The size of its file, if that is smaller than it was when it was opened.
@@ -104,9 +130,8 @@ impl Media {
             .then_some(path)
     }
 
-    /// As the kernel knows it.
     fn name_now(&self) -> Option<PathBuf> {
-        std::fs::read_link(format!("/proc/self/fd/{}", self.descriptor())).ok()
+        path_now(self.fd.as_ref()?.as_fd())
     }
 
     /// Cause and way out, here and below.
@@ -186,11 +211,6 @@ impl Media {
     }
 }
 
-/// Whether an open file has a name.
-pub(super) fn is_named<F: AsFd>(fd: Option<&F>) -> bool {
-    fd.is_some_and(|fd| rustix::fs::fstat(fd.as_fd()).is_ok_and(|st| st.st_nlink > 0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,5 +229,25 @@ mod tests {
         let found = |errno| media.trouble_by(Err(errno), Look::File, own).map(|found| found.what);
         assert_eq!(found(Errno::STALE), Some(FileFate::Removed));
         assert_eq!(found(Errno::IO), None, "one wrong answer says nothing");
+    }
+
+    /// A user may give a file such a name, and open it by a symlink with another one.
+    #[test]
+    fn a_name_for_removed_files_is_none_at_the_open() {
+        let name = |prefix| format!("{prefix}forebay-hidden-{}", std::process::id());
+        let directory = std::env::temp_dir();
+        let [link, file, renamed] = ["", ".nfs", ".fuse_hidden"].map(|p| directory.join(name(p)));
+        std::fs::write(&file, vec![1; 1 << 20]).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let media = Media::open(&link, &MediaOptions::default()).unwrap();
+        let own = Written { uuid: Uuid([0; 16]), generation: 1 };
+        let found = || media.file_trouble(Look::File, own).map(|found| found.what);
+        let as_opened = found();
+        std::fs::rename(&file, &renamed).unwrap();
+        let removed = found();
+        std::fs::remove_file(&renamed).unwrap();
+        std::fs::remove_file(&link).unwrap();
+        assert_ne!(as_opened, Some(FileFate::Removed));
+        assert_eq!(removed, Some(FileFate::Removed));
     }
 }
