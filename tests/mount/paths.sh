@@ -38,6 +38,23 @@ sys.exit(0 if os.fsencode(sys.argv[1]) in [whole(d) for d in details] else f"{de
 done
 say "4 paths: mounted, shown, unmounted by what was printed"
 
+# Two names that are the same text once their bytes are replaced.
+one=$work/$'b\344r' other=$work/$'b\366r'
+for tree in "$one" "$other"; do
+	mkdir "$tree"
+	at_end "umount -l $(printf %q "$tree") 2>/dev/null || true"
+	"$FOREBAY" mount "$pool" "$tree" --log "$(basename "$tree" | od -An -tx1 | tr -d ' \n')" >"$work/out" 2>&1 ||
+		fail "mount of $(printf %q "$tree"): $(cat "$work/out")"
+done
+"$FOREBAY" exporter "$pool" --textfile "$work/figures" || fail "no figures"
+same=$(grep -v '^#' "$work/figures" | sed 's/ [^ ]*$//' | sort | uniq -d)
+[ -z "$same" ] || fail "figures of two mounts are one: $same"
+"$FOREBAY" umount "$other" >"$work/out" 2>&1 || fail "umount: $(cat "$work/out")"
+mountpoint -q "$one" || fail "the other mount has ended"
+! mountpoint -q "$other" || fail "the mount is there still"
+"$FOREBAY" umount "$one" >"$work/out" 2>&1 || fail "umount: $(cat "$work/out")"
+say "two names that differ in bytes that are no text are two mounts"
+
 # refused CODE TEXT COMMAND...
 refused() {
 	local code=$1 text=$2 got=0

@@ -156,15 +156,20 @@ fn in_the_way(
     request: &MountRequest,
 ) -> Option<(PathBuf, ServerError)> {
     let mounts = || services.iter().filter(|s| s.kind == KIND);
-    let tree = |s: &ServiceStatus| s.details["tree"].as_str().unwrap_or_default().into();
-    let name = request.mountpoint.display().to_string();
+    let name = forebay::path_in_text(&request.mountpoint);
     if let Some(other) = mounts().find(|s| s.name == name) {
         let what = format!("{name}: this server has a mount there already");
-        return Some((tree(other), ServerError::service(4, what, "see forebay status")));
+        return Some((tree_of(other), ServerError::service(4, what, "see forebay status")));
     }
     let other = mounts().find(|s| s.details["log"] == request.log.as_str())?;
     let what = format!("log {}: the mount {} uses it", request.log, other.name);
-    Some((tree(other), ServerError::service(4, what, "give this one another: --log NAME")))
+    Some((tree_of(other), ServerError::service(4, what, "give this one another: --log NAME")))
+}
+
+/// The tree of a mount.
+fn tree_of(mount: &ServiceStatus) -> PathBuf {
+    let bytes = mount.details["tree_bytes"].as_str().and_then(forebay::path_of_bytes);
+    bytes.unwrap_or_else(|| mount.details["tree"].as_str().unwrap_or_default().into())
 }
 
 /// This process serves the pool until a signal comes or the last mount is gone.
@@ -416,7 +421,7 @@ fn announce(a: &args::Mount, at: &Path, status: &ServiceStatus) -> anyhow::Resul
 
 pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     let mountpoint = whole(&a.mountpoint).map_err(|e| no_place(&a.mountpoint, e))?;
-    let name = mountpoint.display().to_string();
+    let name = forebay::path_in_text(&mountpoint);
     let (client, process) = match server_that_starts(&mountpoint, &name)? {
         Served::By(client, process) => (client, process),
         Served::ByNobody(why) => return Err(nobody(&mountpoint, why).into()),
@@ -434,7 +439,8 @@ pub fn umount(a: &args::Umount) -> anyhow::Result<u8> {
     let shown = out::quoted(&mountpoint);
     match (a.json.json, a.keep) {
         (true, _) => {
-            let mut unmounted = json!({ "unmounted": name, "kept": a.keep });
+            let mut unmounted =
+                json!({ "unmounted": mountpoint.display().to_string(), "kept": a.keep });
             if let Some(bytes) = forebay::path_bytes(&mountpoint) {
                 unmounted["unmounted_bytes"] = json!(bytes);
             }
@@ -515,7 +521,14 @@ fn server_of(mountpoint: &str) -> anyhow::Result<Option<(Client, Option<OwnedFd>
         let uuid = file.to_str().and_then(|file| file.strip_suffix(".sock"));
         let Some(uuid) = uuid.and_then(|uuid| uuid.parse::<Uuid>().ok()) else { continue };
         // A server that does not answer is no reason to skip the others.
-        let Ok(Some(mut client)) = Client::connect(&directory, uuid) else { continue };
+        let mut client = match Client::connect(&directory, uuid) {
+            Ok(Some(client)) => client,
+            Ok(None) => continue,
+            Err(e) => {
+                silent.get_or_insert(e);
+                continue;
+            }
+        };
         let status = match client.status() {
             Ok(status) => status,
             // This server has just ended, and its mounts with it.

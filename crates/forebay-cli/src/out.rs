@@ -6,15 +6,14 @@ use std::fmt::Display;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::str::Utf8Chunk;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use anyhow::Context;
 use forebay::printable;
+pub use forebay::quoted;
 use serde::Serialize;
 
 /// Whether anything was printed.
@@ -153,33 +152,6 @@ pub fn json_error(message: &str, exit_code: u8) {
     }
 }
 
-/// Quotes a path for a shell, on one line: bash, zsh, ksh, and sh since POSIX of 2024.
-pub fn quoted(path: &Path) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    match path.to_str() {
-        Some(text) if !text.is_empty() && text.chars().all(plain) => text.into(),
-        Some(text) if !text.contains(char::is_control) => {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-        _ => {
-            let chunks = path.as_os_str().as_bytes().utf8_chunks();
-            format!("$'{}'", chunks.map(escaped).collect::<String>())
-        }
-    }
-}
-
-/// Bytes that are no text, and control characters, by three octal digits: what follows is never
-/// taken for another digit.
-fn escaped(chunk: Utf8Chunk<'_>) -> String {
-    let octal = |bytes: &[u8]| bytes.iter().map(|b| format!("\\{b:03o}")).collect::<String>();
-    let shown = |c: char| match c {
-        '\'' | '\\' => format!("\\{c}"),
-        c if c.is_control() => octal(c.encode_utf8(&mut [0; 4]).as_bytes()),
-        c => c.into(),
-    };
-    chunk.valid().chars().map(shown).chain([octal(chunk.invalid())]).collect()
-}
-
 /// Columns as wide as their widest cell; the first is left-aligned, the others
 /// too where the header starts with '<'.
 pub struct Table {
@@ -224,21 +196,7 @@ impl Display for Table {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
-
     use super::*;
-
-    #[test]
-    fn paths_for_a_shell() {
-        let q = |path: &str| quoted(path.as_ref());
-        assert_eq!(q("/dev/pmem0"), "/dev/pmem0");
-        assert_eq!(q("a b"), "'a b'");
-        assert_eq!(q("it's"), r"'it'\''s'");
-        assert_eq!(q("$x"), "'$x'");
-        assert_eq!(q("a\nb"), r"$'a\012b'");
-        let bytes = |path: &[u8]| quoted(OsStr::from_bytes(path).as_ref());
-        assert_eq!(bytes(b"\xff1'\\\xc2\x9b\xc3\xa9"), r"$'\3771\'\\\302\233é'");
-    }
 
     #[test]
     fn why_a_server_has_ended_is_its_exit_code() {

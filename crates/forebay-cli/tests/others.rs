@@ -187,3 +187,20 @@ fn those_who_look_do_not_keep_a_server_from_starting() {
     }
     drop(looks);
 }
+
+/// The mount may be of a server that cannot be asked at the moment, as one that is stopped.
+#[test]
+fn an_unmount_that_cannot_ask_a_server_does_not_say_that_there_is_none() {
+    let b = Bench::new();
+    for directory in ["run", "tree"] {
+        fs::create_dir(b.path(directory)).unwrap();
+    }
+    let none = b.run(&["umount", "tree"]);
+    assert_eq!(none.code, Some(3), "{none:?}");
+    // To connect there is an error, as it is without a free descriptor.
+    let socket = b.path("run/6ba7b810-9dad-11d1-80b4-00c04fd430c8.sock");
+    symlink(&socket, &socket).unwrap();
+    let unknown = b.run(&["umount", "tree"]);
+    assert!(unknown.code != Some(0) && unknown.code != Some(3), "{unknown:?}");
+    assert!(unknown.stderr.contains(".sock: its symbolic links lead in a circle"), "{unknown:?}");
+}

@@ -307,7 +307,7 @@ impl Mounts {
             Mount::start(pool, &request.tree, &request.mountpoint, &options, &mut interrupted);
         let mount = mount.map_err(told)?;
         let in_dispute = self.told().remove(&request.tree).unwrap_or_default();
-        let name = request.mountpoint.display().to_string();
+        let name = forebay::path_in_text(&request.mountpoint);
         Ok(Arc::new(MountService { mount, name, in_dispute }))
     }
 }

@@ -105,7 +105,7 @@ impl Exports {
         });
         let thread = Mutex::new(Some(thread.map_err(cannot())?));
         let (read_only, again) = (self.read_only, self.again);
-        let name = path.display().to_string();
+        let name = forebay::path_in_text(path);
         Ok(Arc::new(Served { name, offered, read_only, again, door, thread }))
     }
 }

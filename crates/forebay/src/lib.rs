@@ -144,7 +144,7 @@ pub use pool::{
     origin_known_by_name, refuse_pool_as_origin, NewVolume, OptionsChange, Placed, Pool, PoolMap,
     PoolOptions, RescueProgress,
 };
-pub use printable::printable;
+pub use printable::{path_in_text, printable, quoted};
 pub use process::{is_dying, process_in_words};
 pub use pulled::{
     ask as ask_receiver, run_on as pulled_run_on, verify as verify_pulled, write_until_cut,
@@ -154,13 +154,13 @@ pub use pulled::{
 };
 pub use report::{
     data_in_report, file_in_report, kept_where, list_in_report, path_bytes, path_in_request,
-    path_in_request_if_any, paths_in_request, BlockHistory, CheckReport, ChunkDump, ChunkState,
-    Completeness, Counters, DestageState, DrainProgress, Drained, EntryDump, EntryKind, EntryName,
-    FileFate, FileTrouble, HeldByDetached, Holder, LogCheck, LogEntryDump, LogHome, LogInfo,
-    LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind, MediumChoice, MediumStatus, Mode,
-    OptionsInfo, OriginInfo, OriginUse, ParseError, Persist, PoolStatus, RecoveryReport, ReplayEnd,
-    ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict, Verify, VolumeInfo,
-    WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT, RESCUED,
+    path_in_request_if_any, path_of_bytes, paths_in_request, BlockHistory, CheckReport, ChunkDump,
+    ChunkState, Completeness, Counters, DestageState, DrainProgress, Drained, EntryDump, EntryKind,
+    EntryName, FileFate, FileTrouble, HeldByDetached, Holder, LogCheck, LogEntryDump, LogHome,
+    LogInfo, LogLeft, LogState, MapCheck, MapInfo, MediaInfo, MediaKind, MediumChoice,
+    MediumStatus, Mode, OptionsInfo, OriginInfo, OriginUse, ParseError, Persist, PoolStatus,
+    RecoveryReport, ReplayEnd, ReplayReport, ReportBlock, SlotDump, SuperblockDump, Uuid, Verdict,
+    Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT, RESCUED,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
 pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};

@@ -36,7 +36,7 @@ pub use options::{OptionsInfo, Verify};
 pub use path::{
     data_in_report, file_in_report, in_request as path_in_request,
     in_request_if_any as path_in_request_if_any, in_request_list as paths_in_request,
-    list_in_report, path_bytes,
+    list_in_report, path_bytes, path_of_bytes,
 };
 pub use status::{
     CheckReport, Counters, DestageState, DrainProgress, MediumStatus, OriginInfo, OriginUse,

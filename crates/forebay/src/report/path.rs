@@ -15,7 +15,7 @@ pub fn path_bytes(path: &Path) -> Option<String> {
 }
 
 /// The path that [`path_bytes`] has made these digits of.
-fn of_digits(digits: &str) -> Option<PathBuf> {
+pub fn path_of_bytes(digits: &str) -> Option<PathBuf> {
     let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());
     let bytes = pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect::<Option<_>>()?;
     Some(OsString::from_vec(bytes).into())
@@ -48,7 +48,7 @@ macro_rules! path_in_report {
                 let InReport { text, bytes } = InReport::deserialize(from)?;
                 match bytes {
                     None => Ok(text.into()),
-                    Some(bytes) => super::of_digits(&bytes)
+                    Some(bytes) => super::path_of_bytes(&bytes)
                         .ok_or_else(|| D::Error::custom("bytes of a path that are none")),
                 }
             }
