@@ -204,3 +204,25 @@ fn an_unmount_that_cannot_ask_a_server_does_not_say_that_there_is_none() {
     assert!(unknown.code != Some(0) && unknown.code != Some(3), "{unknown:?}");
     assert!(unknown.stderr.contains(".sock: its symbolic links lead in a circle"), "{unknown:?}");
 }
+
+/// The kernel gives no number of a process that another PID namespace has, as a container does.
+#[test]
+fn a_server_outside_of_the_pid_namespace_is_asked() {
+    let b = Bench::new();
+    b.make_volume();
+    let mut served = Served::start(&b, &[]);
+    let status = b.command(&["status", "pool", "--json"]);
+    let mut apart = Command::new("unshare");
+    apart.args(["--pid", "--fork"]).arg(status.get_program()).args(status.get_args());
+    apart.current_dir(b.directory()).env("FOREBAY_RUNTIME_DIR", b.path("run"));
+    let out = apart.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    if said.starts_with("unshare:") {
+        forebay_test::skipped!("a PID namespace needs root: {said}");
+    } else {
+        let status: serde_json::Value = serde_json::from_slice(&out.stdout).expect("a status");
+        assert_eq!(out.status.code(), Some(0), "{said}");
+        assert!(status["control_socket"].is_string(), "it is not the server's: {status}");
+    }
+    assert_eq!(served.stop(), Some(0));
+}

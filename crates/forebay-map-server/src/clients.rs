@@ -24,7 +24,7 @@ use forebay_map::wire::{self, Answer, Request, MESSAGE_MAX, VERSION};
 use forebay_map::Options;
 use forebay_server::PrivateSocket;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::process::{pidfd_open, PidfdFlags};
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::channel::Channel;
 use crate::handed::{self, Handed};
@@ -240,14 +240,18 @@ fn wait_for(fds: &[PollFd<'_>]) -> bool {
 
 /// Identifies the peer of a connection, if its user may open the pool.
 fn peer(stream: &UnixStream) -> Result<(u32, OwnedFd), String> {
-    let who = rustix::net::sockopt::socket_peercred(stream).map_err(|e| e.to_string())?;
-    let me = rustix::process::geteuid();
-    if who.uid != me && !who.uid.is_root() {
-        return Err(format!("user {} may not have this pool", who.uid.as_raw()));
+    let who = forebay::Peer::of(stream).map_err(|e| e.to_string())?;
+    if who.user != rustix::process::geteuid().as_raw() && who.user != 0 {
+        return Err(format!("user {} may not have this pool", who.user));
     }
-    let process = pidfd_open(who.pid, PidfdFlags::empty());
+    let known = who.pid.and_then(|pid| Some((pid, Pid::from_raw(i32::try_from(pid).ok()?)?)));
+    let (pid, process) = known.ok_or(
+        "this process is outside the server's PID namespace, where its end cannot be seen: run \
+         both in one",
+    )?;
+    let process = pidfd_open(process, PidfdFlags::empty());
     let process = process.map_err(|e| format!("this process cannot be watched: {e}"))?;
-    Ok((who.pid.as_raw_nonzero().get() as u32, process))
+    Ok((pid, process))
 }
 
 impl Shared {

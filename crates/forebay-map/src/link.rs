@@ -129,16 +129,13 @@ pub(crate) fn set_up(stream: &UnixStream, patience: Duration) -> io::Result<()> 
 
 /// Checks that the server runs as a user whom we may trust with a pool of ours.
 pub(crate) fn check_server(stream: &UnixStream) -> Result<()> {
-    let who = rustix::net::sockopt::socket_peercred(stream);
-    let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.uid;
-    match user.is_root() || user == rustix::process::geteuid() {
+    let who = forebay::Peer::of(stream);
+    let user = who.map_err(|e| Error::Pool(format!("its server is not known: {e}")))?.user;
+    match user == 0 || user == rustix::process::geteuid().as_raw() {
         true => Ok(()),
-        false => {
-            let user = user.as_raw();
-            Err(Error::Pool(format!(
-                "user {user} answers for it, who is neither root nor this one"
-            )))
-        }
+        false => Err(Error::Pool(format!(
+            "user {user} answers for it, who is neither root nor this one"
+        ))),
     }
 }
 

@@ -163,7 +163,7 @@ pub use report::{
     Verify, VolumeInfo, WayDump, WhenFull, Witness, WriteDurable, ERAS_WARN_PERCENT, RESCUED,
 };
 pub use request::{OriginIo, OriginOp, Request, Step, Why};
-pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir};
+pub use runtime::{check_peer, control_link, control_socket, media_id, runtime_dir, Peer};
 pub use small_file::small_file;
 pub use transfer::Flusher;
 pub use volume::Volume;

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::{getsockopt, sockopt};
+
 use crate::media::{check_link, detect_id};
 use crate::Uuid;
 
@@ -35,12 +37,29 @@ pub fn media_id(path: &Path) -> Option<String> {
     detect_id(path)
 }
 
+/// The process at the other end of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// `None`: it is outside this PID namespace, as in another container.
+    pub pid: Option<u32>,
+    pub user: u32,
+}
+
+impl Peer {
+    /// rustix takes the number of a process for one that is never 0.
+    pub fn of(stream: impl AsFd) -> io::Result<Peer> {
+        let found = getsockopt(&stream, sockopt::PeerCredentials)?;
+        let pid = u32::try_from(found.pid()).ok().filter(|pid| *pid > 0);
+        Ok(Peer { pid, user: found.uid() })
+    }
+}
+
 /// Whether the process that answers at a Unix socket may speak for a pool: one of the same
 /// user, of root, or of `owner`, to whom the pool belongs. A directory of sockets in a place
 /// where everybody can make one, as `/tmp`, may be another user's, and a server that is not
 /// the pool's would tell, for example, that its origins are complete.
 pub fn check_peer(stream: impl AsFd, owner: Option<u32>) -> io::Result<()> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+    let peer = Peer::of(stream)?.user;
     let me = rustix::process::geteuid().as_raw();
     match peer == me || peer == 0 || Some(peer) == owner {
         true => Ok(()),
@@ -71,6 +90,8 @@ mod tests {
     fn who_answers_has_to_be_this_user_or_root_or_the_owner() {
         let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
         check_peer(&a, None).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(Peer::of(&a).unwrap(), Peer { pid: Some(std::process::id()), user });
     }
 
     #[test]
