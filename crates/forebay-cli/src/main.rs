@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The command `forebay`.  Each subcommand is a function in a file of its name; its output and
 //! exit code are decided here.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 // The print macros panic when the reader has gone.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -21,6 +21,7 @@ mod drain;
 mod dump;
 mod exporter;
 mod generator;
+mod inherited;
 mod interrupt;
 mod list;
 mod log;
@@ -65,12 +66,11 @@ fn main() -> ExitCode {
         ask.arg0("forebay").arg(word).arg(path);
         ask
     });
+    let signals = inherited::take_all().and_then(|()| interrupt::outlive_file_size_limit());
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
         None => match Cli::try_parse() {
-            Ok(cli) => interrupt::outlive_file_size_limit()
-                .map_err(Into::into)
-                .and_then(|()| run(cli.command)),
+            Ok(cli) => signals.map_err(Into::into).and_then(|()| run(cli.command)),
             Err(error) => return usage(&error),
         },
     };

@@ -15,7 +15,7 @@ use std::process::Command;
 use forebay::Error;
 use forebay_map::{Options, Session, Wanted};
 
-use crate::{args, open, out, units};
+use crate::{args, inherited, open, out, units};
 
 /// The preload library, as it is built and as it is installed.
 const BUILT: &str = "libforebay_map_preload.so";
@@ -59,6 +59,7 @@ pub fn run(a: &args::MapRun) -> anyhow::Result<u8> {
             false => command.env_remove(name),
         };
     }
+    inherited::give_back(&mut command);
     Err(anyhow::Error::from(command.exec()).context(format!("cannot run {}", program.display())))
 }
 
