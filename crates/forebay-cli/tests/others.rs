@@ -212,8 +212,8 @@ fn a_server_outside_of_the_pid_namespace_is_asked() {
     b.make_volume();
     let mut served = Served::start(&b, &[]);
     let status = b.command(&["status", "pool", "--json"]);
-    let mut apart = Command::new("unshare");
-    apart.args(["--pid", "--fork"]).arg(status.get_program()).args(status.get_args());
+    let mut apart = Command::new("env");
+    apart.args(["unshare", "--pid", "--fork"]).arg(status.get_program()).args(status.get_args());
     apart.current_dir(b.directory()).env("FOREBAY_RUNTIME_DIR", b.path("run"));
     let out = apart.output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);

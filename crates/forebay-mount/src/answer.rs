@@ -50,7 +50,8 @@ impl Question {
         match self {
             Question::FreeSpace => statfs(path).map(drop),
             Question::WriteBack => {
-                let at = File::open(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
+                let at =
+                    File::open(path).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
                 at.and_then(syncfs)
             }
         }

@@ -79,6 +79,7 @@ mod engine;
 mod errno;
 mod error;
 pub mod grouped;
+mod ioctl;
 mod kick;
 mod latency;
 mod limit;
@@ -113,6 +114,7 @@ pub use bypass::VolumeChange;
 pub use create::inspect;
 pub use errno::limit_way_out;
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
+pub use ioctl::join_project;
 pub use latency::PhaseLatency;
 pub use limit::{raise_file_size, raise_open_files};
 pub use log::{
@@ -135,8 +137,8 @@ pub use medium::{
 };
 pub use memory::memory_share;
 pub use origin::{
-    join_project, open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin,
-    MemOrigin, NbdOrigin, Origin,
+    open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
+    Origin,
 };
 pub use overwrite::{create, refuse_awaited_by, Overwrite};
 pub use pages::Pages;

@@ -18,7 +18,7 @@ use super::whereabouts::FirstName;
 use super::{kernels, signature, MediaOptions};
 use crate::engine;
 use crate::error::{Error, Result};
-use crate::origin::file_extents;
+use crate::ioctl::file_extents;
 use crate::report::{human_bytes, MediaInfo, MediaKind, Persist};
 
 /// Media, opened, locked and mapped.

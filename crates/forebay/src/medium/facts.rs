@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::file_system::{FileSystemFacts, FsClass};
 use super::users::{self, is_swap, names, number_of, Number};
 use crate::error::{Error, Result};
+use crate::ioctl::{file_extents, FileExtent};
 use crate::media::check_link;
-use crate::origin::{backing_of, file_extents, FileExtent};
+use crate::origin::backing_of;
 use crate::procfs;
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.

@@ -20,11 +20,11 @@ use super::claim::{access, lock, open_claimed};
 use super::identity::OfBlock;
 use super::whole::{read_full, write_full};
 use super::{
-    check_range, holes, identity, ioctl, join_identity, loops, split_identity, Extent, Known,
-    Origin,
+    check_range, holes, identity, join_identity, loops, split_identity, Extent, Known, Origin,
 };
 use crate::engine::Memory;
 use crate::error::{Error, Result};
+use crate::ioctl;
 use crate::mark::{MarkedBy, MarkedOn};
 use crate::report::OriginInfo;
 

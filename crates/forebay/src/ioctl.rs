@@ -13,17 +13,17 @@ const BLKDISCARD: Opcode = 0x1277;
 const LOOP_GET_STATUS64: Opcode = 0x4c05;
 
 /// Device and inode number of a file.
-pub(super) type Inode = (u64, u64);
+pub(crate) type Inode = (u64, u64);
 
 /// The range lies in the device, which the caller has seen to.
-pub(super) fn discard(device: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+pub(crate) fn discard(device: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     type Request = Setter<BLKDISCARD, [u64; 2]>;
     // SAFETY: BLKDISCARD reads two u64 and changes no memory.
     unsafe { ioctl(device, Request::new([offset, len])) }
 }
 
 /// The file that a loop device has open.  Other devices do not know the call, and give nothing.
-pub(super) fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
+pub(crate) fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
     /// The first two of the 29 words of `struct loop_info64` are the device and the
     /// inode number.
     type Request = Getter<LOOP_GET_STATUS64, [u64; 29]>;
