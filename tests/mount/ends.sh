@@ -96,6 +96,29 @@ stopped() {
 	[ $took -lt 30 ] || fail "a stopped server was waited for $took s"
 	say "a stopped server is told from none, after $took s"
 }
+# A server that looks at the silent mount again and again has one process that waits for the answer.
+# The commands do not see the mount, and leave the look to the server.
+asked_by_server() {
+	local second=$shm/asked log=$work/asked-server.log serving tries look
+	"$FOREBAY" create "$second" --size "$pool_size" >/dev/null
+	truncate -s 4M "$work/asked.image"
+	"$FOREBAY" volume add "$second" v "$work/asked.image" >/dev/null
+	FOREBAY_RUNTIME_DIR=$work/run-5 "$FOREBAY" serve "$second" --socket "$work/run-5/nbd" --json >"$log" 2>&1 &
+	serving=$!
+	for ((tries = 0; tries < 1200; tries++)); do ! grep -qs '"ready":true' "$log" || break; sleep 0.05; done
+	grep -qs '"ready":true' "$log" || fail "a server of an empty pool: $(cat "$log")"
+	for look in 1 2 3; do
+		# shellcheck disable=SC2016 # the other shell expands it
+		FOREBAY_RUNTIME_DIR=$work/run-5 "$root/tests/apart" "$work" --propagation=private bash -c 'umount -l "$3"; exec "$0" "$@"' \
+			"$FOREBAY" mount "$second" "$work/asked" >"$work/asked.log" 2>&1 && fail "look $look: it is mounted: $(cat "$work/asked.log")"
+		grep -q "no answer" "$work/asked.log" || fail "look $look: $(cat "$work/asked.log" "$log")"
+	done
+	[ "$(pgrep -c -P $serving -f "^forebay look $work/asked\$")" = 1 ] || fail "a server left these: $(pgrep -a -P $serving)"
+	kill -TERM $serving
+	timeout 60 tail --pid=$serving -f /dev/null || fail "a server that has looked at a silent mount does not end: $(cat "$log")"
+	wait $serving || fail "a server that has looked at a silent mount: $(cat "$log")"
+	say "a server looks at a silent mount once at a time"
+}
 # A server is stopped after it has read a request: no signal ends who waits for the answer.
 # The command ends all the same.
 asked() {
@@ -114,6 +137,7 @@ asked() {
 		[ "$(cat "$work/asked.code")" != 0 ] && grep -Eq "does not answer|no answer" "$work/asked.log" ||
 			fail "$command: exit code $(cat "$work/asked.code"): $(cat "$work/asked.log")"
 	done
+	asked_by_server
 	kill -KILL $silent
 	wait $silent 2>/dev/null || true
 	umount -l "$work/asked" || true

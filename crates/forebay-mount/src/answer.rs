@@ -6,12 +6,14 @@
 //! process cannot end.  If the server is in the same process and is killed, nobody ends the wait at
 //! all: the thread keeps the process's descriptors open, /dev/fuse among them.  So another process
 //! asks ([`ask`]), which has nothing open that this program has opened.  It is left to itself if no
-//! answer comes.  The write-back at the end of a mount is such a question, too ([`write_back`]).
+//! answer comes.  Until it ends no other process asks the same: a server that looks at a silent
+//! mount again and again would leave one each time, and the stop of its unit waits for all of them.
+//! The write-back at the end of a mount is such a question, too ([`write_back`]).
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{mpsc, OnceLock};
 use std::thread;
@@ -20,7 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{statfs, syncfs};
 use rustix::io::Errno;
 
-use crate::unix::any_mount_of_fuse;
+use crate::turns::Turns;
+use crate::unix::mounts_of_fuse;
 
 /// What another process asks the server of the mount at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +65,7 @@ const ANSWERED: &str = "answered ";
 
 /// `None`: no process could ask.
 fn by_process(question: Question, path: &Path) -> Option<io::Result<()>> {
-    let asker = ASKER.get().filter(|_| any_mount_of_fuse())?;
+    let asker = ASKER.get().filter(|_| !mounts_of_fuse().is_empty())?;
     let mut command = asker(question, path);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // What ends this process by a signal to its group ends that one by the answer.
@@ -87,18 +90,37 @@ pub(crate) fn write_back(path: &Path) -> io::Result<()> {
     by_any(Question::WriteBack, path)
 }
 
-/// Asks the server of the mount at the path, if one is there.
-pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The questions that wait for an answer, by path and FUSE mounts.  A mount that was unmounted or
+/// made since makes another question.  A question keeps its mount, so that no other gets the number.
+static ASKED: Turns<(PathBuf, Vec<u64>)> = Turns::new();
+
+/// Asks the server of the mount at the path, if one is there.  With a patience, an earlier question
+/// that has waited for that long is not repeated.
+fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<io::Result<()>>> {
     let (tell, told) = mpsc::channel();
-    let path = std::path::absolute(path)?;
-    let look = move || tell.send(by_any(Question::FreeSpace, &path));
+    let question = (std::path::absolute(path)?, mounts_of_fuse());
+    let look = move || {
+        let answer = match ASKED.take(&question, patience) {
+            Some(_turn) => by_any(Question::FreeSpace, &question.0),
+            None => Err(no_answer()),
+        };
+        tell.send(answer)
+    };
     thread::Builder::new().name("mount-ask".into()).spawn(look)?;
     Ok(told)
 }
 
+/// Asks the server of the mount at the path, if one is there, however long the answer takes.
+pub(crate) fn ask(path: &Path) -> io::Result<mpsc::Receiver<io::Result<()>>> {
+    ask_in(path, None)
+}
+
 /// As [`ask`], for 10 s at most.
 pub(crate) fn asked(path: &Path) -> io::Result<()> {
-    in_time(&ask(path)?)
+    in_time(&ask_in(path, Some(PATIENCE))?)
 }
 
 /// Looks at a path that may be a mount with a stopped server.  Such a look fails after 10 s and
@@ -112,12 +134,13 @@ pub(crate) fn answer<T: Send + 'static>(
 }
 
 fn in_time<T>(told: &mpsc::Receiver<io::Result<T>>) -> io::Result<T> {
-    const PATIENCE: Duration = Duration::from_secs(10);
-    told.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-        let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it \
-                    with ps, continue it (kill -CONT) or end it";
-        Err(io::Error::new(io::ErrorKind::TimedOut, what))
-    })
+    told.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(no_answer()))
+}
+
+fn no_answer() -> io::Error {
+    let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it with \
+                ps, continue it (kill -CONT) or end it";
+    io::Error::new(io::ErrorKind::TimedOut, what)
 }
 
 /// Waits for what a session answers as long as the session runs and nobody interrupts that: its

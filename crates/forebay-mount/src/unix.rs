@@ -30,7 +30,7 @@ mod held;
 mod now;
 mod ordered;
 
-pub(crate) use above::any_mount_of_fuse;
+pub(crate) use above::mounts_of_fuse;
 pub use above::{is_mounted, is_mounted_at, lies_in, tree_mounted_at};
 use held::Cache;
 pub use held::Node;

@@ -43,12 +43,12 @@ pub fn is_mounted_at(mountpoint: &Path) -> bool {
     tree_mounted_at(mountpoint).is_some()
 }
 
-/// A file system whose requests a FUSE server answers is mounted somewhere in this process's
-/// namespace.
-pub fn any_mount_of_fuse() -> bool {
+/// The numbers of the mounts in this process's namespace whose requests a FUSE server answers.
+pub fn mounts_of_fuse() -> Vec<u64> {
     let is_fuse =
         |kind: &str| kind.starts_with("fuse.") || ["fuse", "fuseblk", "virtiofs"].contains(&kind);
-    places().iter().any(|place| is_fuse(&place.kind))
+    let mounts = places().into_iter().filter(|place| is_fuse(&place.kind));
+    mounts.map(|place| place.id).collect()
 }
 
 /// The tree that is mounted there, as this process's namespace shows it.
