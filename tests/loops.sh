@@ -17,10 +17,10 @@ loops_work() { losetup --find >/dev/null 2>&1 || [ -n "$(loops_attached)" ]; }
 loop_device() {
 	local tries error
 	for ((tries = 1; tries <= loop_tries; tries++)); do
-		losetup "${@:2}" --find --show "$1" 2>"$work/no-loop" && return
+		LC_ALL=C losetup "${@:2}" --find --show "$1" 2>"$work/no-loop" && return
 		# Another process may take the device that was found.  Otherwise a wait helps only
 		# if others have all devices.
-		[ $tries -lt 20 ] || { [ ! -b "$(losetup --find 2>/dev/null)" ] && [ -n "$(loops_attached)" ]; } || break
+		[ $tries -lt 20 ] || grep -q 'resource busy' "$work/no-loop" || { [ ! -b "$(losetup --find 2>/dev/null)" ] && [ -n "$(loops_attached)" ]; } || break
 		sleep 0.1
 	done
 	error=$(tail -n 1 "$work/no-loop")

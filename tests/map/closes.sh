@@ -14,19 +14,20 @@ compile closes
 make_map 64M 32M
 lease_time_stays
 
+mkfifo "$work/ends"
 for what in paths others; do
-	timeout 30 "$work/closes" $what "$work/plain.dat" >/dev/null || fail "$what of a plain file"
+	timeout 60 "$work/closes" $what "$work/plain.dat" </dev/null >/dev/null || fail "$what of a plain file"
 	: >"$work/said"
-	ROOM=4M mapped timeout -s KILL 60 "$work/closes" $what "$work/$what.map" >"$work/said" 2>"$work/says" &
+	ROOM=4M mapped timeout -s KILL 120 "$work/closes" $what "$work/$what.map" <"$work/ends" >"$work/said" 2>"$work/says" &
 	pid=$!
+	exec 3>"$work/ends"
 	if [ $what = others ]; then
 		# Another program reads the file meanwhile.
-		for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
-		began=$(date +%s%N)
-		[ "$(head -c 6 "$work/others.map")" = stored ] || fail "a reader during a close of another file does not see what was stored: $(cat "$work/says")"
-		took=$((($(date +%s%N) - began) / 1000000))
-		[ "$took" -lt 1500 ] || fail "a reader waits $took ms for a close of another file"
+		for _ in $(seq 1500); do [ ! -s "$work/said" ] || break; sleep 0.02; done
+		read=$(timeout 20 head -c 6 "$work/others.map" 3>&-) || fail "a reader waits for a close of another file: $(cat "$work/says")"
+		[ "$read" = stored ] || fail "a reader during a close of another file does not see what was stored: $(cat "$work/says")"
 	fi
+	exec 3>&-
 	wait $pid || fail "$what: $? $(cat "$work/says")"
 	[ ! -s "$work/says" ] || fail "$what: $(cat "$work/says")"
 	say "$what: passed"
@@ -48,9 +49,8 @@ mkfs.ext4 -q "$work/image"
 mkdir "$work/frozen"
 mount_image "$work/image" "$work/frozen" || fail "readers: no file system"
 at_end 'fsfreeze -u "$work/frozen" 2>/dev/null || true'
-mkfifo "$work/ends"
 : >"$work/said"
-ROOM=4M mapped timeout -s KILL 60 "$work/closes" readers "$work/readers.map" "$work/frozen/slow" $slow <"$work/ends" >"$work/said" 2>"$work/says" &
+ROOM=4M mapped timeout -s KILL 120 "$work/closes" readers "$work/readers.map" "$work/frozen/slow" $slow <"$work/ends" >"$work/said" 2>"$work/says" &
 pid=$!
 exec 3>"$work/ends"
 for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
@@ -62,11 +62,9 @@ for ((i = 1; i <= slow; i++)); do
 	waiting+=($!)
 done
 sleep 0.3
-began=$(date +%s%N)
-read=$(timeout 5 head -c 6 "$work/readers.map") || fail "readers: a reader waits for files of a frozen file system"
-took=$((($(date +%s%N) - began) / 1000000))
+# The kernel lets the readers above continue after 45 s.
+read=$(timeout 20 head -c 6 "$work/readers.map") || fail "readers: a reader waits for files of a frozen file system"
 [ "$read" = stored ] || fail "readers: a reader does not see what was stored: $(cat "$work/says")"
-[ "$took" -lt 1500 ] || fail "readers: a reader waits $took ms for files of a frozen file system"
 # Without a frozen file system the readers above would not wait at all.
 for one in "${waiting[@]}"; do kill -0 "$one" 2>/dev/null || fail "readers: a file of a frozen file system is read before it is written"; done
 fsfreeze -u "$work/frozen"
@@ -93,7 +91,7 @@ silent_server() {
 	# This close teaches the kernel that the server wants no call at a close.
 	: <"$work/silent/file"
 	: >"$work/said"
-	ROOM=4M mapped timeout -s KILL 20 "$work/closes" silent "$work/silent.map" "$work/silent/file" 0 <"$work/ends" >"$work/said" 2>"$work/says" &
+	ROOM=4M mapped timeout -s KILL 120 "$work/closes" silent "$work/silent.map" "$work/silent/file" 0 <"$work/ends" >"$work/said" 2>"$work/says" &
 	pid=$!
 	exec 3>"$work/ends"
 	for _ in $(seq 600); do [ ! -s "$work/said" ] || break; sleep 0.02; done
@@ -116,12 +114,12 @@ if [ -e /dev/fuse ] && command -v python3 >/dev/null; then silent_server; else s
 
 # Nobody reads the program's messages.  It continues, and is ended.
 : >"$work/said"
-ROOM=4M mapped timeout -s KILL 15 "$work/closes" mute "$work/mute.map" <"$work/ends" >"$work/said" 2>"$work/says" &
+ROOM=4M mapped timeout -s KILL 120 "$work/closes" mute "$work/mute.map" <"$work/ends" >"$work/said" 2>"$work/says" &
 pid=$!
 exec 3>"$work/ends"
 for _ in $(seq 600); do [ ! -s "$work/said" ] && kill -0 $pid 2>/dev/null || break; sleep 0.02; done
 [ -s "$work/said" ] || { wait $pid && code=0 || code=$?; fail "mute: a call that is refused with a message that nobody reads: $code $(cat "$work/says")"; }
-timeout 8 sh -c ': >>"$1"' sh "$work/mute.map" 3>&- || fail "mute: who opens the file waits for a reader of the message: $(cat "$work/says")"
+timeout 30 sh -c ': >>"$1"' sh "$work/mute.map" 3>&- || fail "mute: who opens the file waits for a reader of the message: $(cat "$work/says")"
 code=0
 wait $pid || code=$?
 exec 3>&-

@@ -48,7 +48,7 @@ say "$ways ways past it: passed"
 
 # Concurrent programs: a reader sees everything and the program continues; a writer ends it.
 says() { # WORD: waits until the program has said it
-	for _ in $(seq 400); do grep -q "$1" "$work/said" && return; sleep 0.02; done
+	for _ in $(seq 1500); do grep -q "$1" "$work/said" && return; sleep 0.02; done
 	fail "the program does not say '$1': $(cat "$work/said" "$work/says")"
 }
 beside() { # WHAT COMMAND...: while past.c's WHAT has the file
@@ -78,6 +78,16 @@ beside reader reads
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader ends the program: $code $(cat "$work/says")"
 beside child reads
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader beside a child: $code $(cat "$work/says")"
+# The library has its lease again a tenth of a second after the last reader has closed the file.
+has_lease() {
+	local number
+	number=$(stat -c %i "$file")
+	for _ in $(seq 1000); do
+		! grep -Eq "LEASE +ACTIVE +WRITE .*:$number 0 EOF" /proc/locks || return 0
+		sleep 0.02
+	done
+	fail "the library has no lease of $file: $(cat /proc/locks)"
+}
 reads_twice() { # and the program gets more room for the file before it takes its lease again
 	exec 8<"$file"
 	sleep 0.2
@@ -85,9 +95,7 @@ reads_twice() { # and the program gets more room for the file before it takes it
 	sleep 0.2
 	exec 8<&-
 	says grown
-	# The library has its lease again a tenth of a second after the last reader has closed
-	# the file.
-	sleep 0.5
+	has_lease
 	reads
 }
 beside grows reads_twice

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Stops a thread of the program in the middle of a close, like slow storage. */
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int slow_says[2];
+static int slow_says[2], slow_goes_on[2];
 
 /* Whether the library is in a file's close before the sync.  It has removed the file from its
  * tables by then, has made the duplicate of the file's descriptor, and holds no lock of all files.
@@ -48,19 +49,21 @@ static void stop_in_close(pid_t thread, unsigned seconds)
 	if (seconds == 0)
 		CHECK(kill(getppid(), SIGKILL) == 0);
 	CHECK(write(slow_says[1], &c, 1) == 1);
-	sleep(seconds);
+	struct pollfd goes_on = { .fd = slow_goes_on[0], .events = POLLIN };
+
+	poll(&goes_on, 1, (int)seconds * 1000);
 	/* The program may have ended by then. */
 	ptrace(PTRACE_DETACH, thread, 0, 0);
 	_exit(0);
 }
 
-/* A child stops the thread within its next close for that many seconds.  With zero it kills the
- * program then. */
+/* A child stops the thread within its next close for that many seconds, or until slow_goes_on has a byte.  With
+ * zero it kills the program then. */
 static void slow_down(pid_t thread, unsigned seconds)
 {
 	char c;
 
-	CHECK(pipe(slow_says) == 0);
+	CHECK(pipe(slow_says) == 0 && pipe(slow_goes_on) == 0);
 	pid_t child = fork();
 
 	CHECK(child >= 0);

@@ -256,7 +256,7 @@ interrupted() { # NAME CODE: it is what mount.log says, too
 	[ ! -L "$tree/.forebay-mount" ] || fail "$1: the mark is left"
 }
 early() {
-	local how
+	local how tries
 	mkdir "$work/early"
 	for how in '' --foreground; do
 		exec 7<"$pool"
@@ -271,19 +271,25 @@ early() {
 		exec 7<&-
 		interrupted "a signal while the pool is opened${how:+, $how}" "$code"
 	done
-	# The server is stopped as soon as it can be seen, at any point of its start, and then
-	# gets the signal.
-	"$FOREBAY" mount "$pool" "$tree" "$work/early" >"$work/mount.log" 2>&1 &
+	# The server is stopped at any point of its start, and then gets the signal.  It cannot mount
+	# before, since another has its tree.
+	exec 7<"$tree"
+	flock 7
+	"$FOREBAY" mount "$pool" "$tree" "$work/early" >"$work/mount.log" 2>&1 7<&- &
 	starting=$!
 	child=''
-	until [ -n "$child" ]; do
+	for ((tries = 0; tries < 3000; tries++)); do
 		kill -0 "$starting" || fail "it has ended: $(cat "$work/mount.log")"
 		# Another child asks whether what is mounted there answers.
 		for child in $(cat "/proc/$starting/task/$starting/children") ''; do
 			! grep -qsz -- --foreground "/proc/$child/cmdline" || break
 		done
+		[ -z "$child" ] || break
+		sleep 0.02
 	done
+	[ -n "$child" ] || fail "no server is started: $(cat "$work/mount.log")"
 	kill -STOP "$child"
+	exec 7<&-
 	kill -TERM "$starting"
 	sleep 0.3
 	kill -CONT "$child"

@@ -40,7 +40,6 @@ make_disk() {
 	mkdir -p "$work/disk"
 	mount_image "$work/image" "$work/disk" || skip "$1 cannot be mounted from a file here"
 }
-at_end 'timeout -k 5 5 fsfreeze -u "$work/disk" 2>/dev/null || true'
 # copy_frozen DISK COPY: copies the disk of the file system at $work/disk as it is at one moment.
 copy_frozen() {
 	local code=0
@@ -51,6 +50,8 @@ copy_frozen() {
 }
 umount_disk() { ! mountpoint -q "$work/disk" || umount "$work/disk"; }
 at_end 'umount -l "$work/disk" 2>/dev/null || true'
+# First of all, since no path leads to a disk that was unmounted.
+at_end 'timeout -k 5 5 fsfreeze -u "$work/disk" 2>/dev/null || true'
 
 # start_mount TREE [OPTIONS]: over the tree itself; returns when programs can use it.
 # MOUNT_OPTIONS="--log-writes" runs any of the tests with that.
@@ -80,7 +81,7 @@ stop_mount() {
 	"$FOREBAY" umount "$mounted" >"$work/umount.log" 2>&1 || grep -q "not in another mount namespace" "$work/umount.log" ||
 		{ tail -n 5 "$work/umount.log" >&2; fail "umount failed"; }
 	cat "$work/umount.log" >>"$work/mount.log"
-	timeout 200 tail --pid="$server" -f /dev/null || fail "the mount's process does not end: $(cat "$work/umount.log")"
+	await_end "$server" 200 || fail "the mount's process does not end: $(cat "$work/umount.log"; stacks_of "$server")"
 	wait "$server" || fail "the mount's process ended with code $?"
 	server='' mounted=''
 }
@@ -91,6 +92,7 @@ kill_mount() {
 	# A thread of the server that has just asked its own mount for something would keep it from
 	# ending: -f makes the kernel answer.
 	[ -z "$mounted" ] || umount -f -l "$mounted" 2>/dev/null || true
+	await_end "$server" 60 || fail "the mount's process that was killed does not end: $(stacks_of "$server")"
 	wait "$server" 2>/dev/null || true
 	server=''
 	mounted=''

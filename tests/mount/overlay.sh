@@ -93,9 +93,8 @@ for ((round = 0; round <= kills; round++)); do
 	change "$work/at-mount" $numbers
 	same "round $round"
 	[ "$round" != "$kills" ] || break
-	kill_server
+	kill_mount
 	umount -l "$work/at-mount"
-	umount -l "$mounted"
 	start_mount "$work/disk/tree"
 	over "$work/at-mount" "$work/disk/tree"
 	same "after kill $((round + 1))"

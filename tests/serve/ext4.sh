@@ -22,17 +22,18 @@ connect() {
 	nbdfuse "$work/fuse/nbd" "$(uri disk)" 2>>"$work/fuse.log" &
 	fuse=$!
 	local tries
-	for ((tries = 0; tries < 200; tries++)); do
+	for ((tries = 0; tries < 1200; tries++)); do
 		[ -s "$work/fuse/nbd" ] && break
 		kill -0 "$fuse" 2>/dev/null || { cat "$work/fuse.log" >&2; fail "nbdfuse"; }
 		sleep 0.05
 	done
+	[ -s "$work/fuse/nbd" ] || fail "nbdfuse shows no disk: $(cat "$work/fuse.log")"
 	loop=$(loop_device "$work/fuse/nbd") || skip "$(cat "$work/no-loop")"
 }
 disconnect() {
 	[ -n "$loop" ] && losetup -d "$loop"
 	loop=''
-	[ -n "$fuse" ] && { fusermount3 -u "$work/fuse" 2>/dev/null || fusermount3 -uz "$work/fuse"; wait "$fuse" || true; }
+	[ -n "$fuse" ] && { fusermount3 -u "$work/fuse" 2>/dev/null || fusermount3 -uz "$work/fuse"; await_end "$fuse" 60 || kill -KILL "$fuse"; wait "$fuse" || true; }
 	fuse=''
 }
 at_end disconnect

@@ -172,9 +172,15 @@ start_server() {
 	fail "the server was not ready after 30 s"
 }
 
+# await_end PID SECONDS: waits until a child has ended; `wait` then has its code at once.
+await_end() { timeout "$2" tail -s 0.02 --pid="$1" -f /dev/null; }
+# What the threads of a process that does not end wait for.
+stacks_of() { head -n 6 "/proc/$1"/task/*/{comm,stack} 2>/dev/null || true; }
+
 # Stops the server in order: exit code 0, no socket left, the pool marked clean.
 stop_server() {
 	kill -TERM "$server"
+	await_end "$server" 200 || fail "the server does not end: $(stacks_of "$server")"
 	wait "$server" || fail "the server ended with code $?"
 	server=''
 	[ ! -e "$work/run/nbd" ] || fail "the server left its socket behind"
@@ -185,6 +191,7 @@ stop_server() {
 # Kills the server without notice.
 kill_server() {
 	kill -KILL "$server"
+	await_end "$server" 60 || fail "the server that was killed does not end: $(stacks_of "$server")"
 	wait "$server" 2>/dev/null || true
 	server=''
 }
