@@ -18,6 +18,7 @@ use forebay_map::{Error, PoolStore, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::clients::warn;
 use crate::handed::{Handed, Kept};
 use crate::locked::lock;
 use crate::planted::{self, Planted};
@@ -477,7 +478,14 @@ impl Share {
             Err(_) => return Ok(None),
         };
         if !planted::is(Planted::GuestForgotten) {
-            keep_stores(&*self.store, file, &*backing)?;
+            let lost = keep_stores(&*self.store, file, &*backing)?;
+            if lost > 0 {
+                warn(&format!(
+                    "map {}: {}: {lost} pages that its process had stored, and not synced, are \
+                     lost: its disk has no room for them",
+                    self.map, record.path
+                ));
+            }
         }
         Ok(Some(backing))
     }

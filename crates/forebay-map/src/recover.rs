@@ -8,6 +8,7 @@
 //! the media does not return a page; metadata is damaged.  One such file does not hold up the
 //! others.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -204,22 +205,23 @@ struct Stored {
 /// Makes durable what a dead process had stored to a file and not synced.  The memory has
 /// outlived the process, as a page cache would, and the machine has not stopped since.  The
 /// caller has the file locked, and no process stores to its frames.  Does nothing if the file
-/// does not match its record, was given up, or bears a mark that this map has not set.
-pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()> {
+/// does not match its record, was given up, or bears a mark that this map has not set.  Returns
+/// the number of pages that are not kept because the disk has no room.
+pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<usize> {
     let system = |doing| Error::system(file.path(), doing);
     not_foreign(store)?;
     let record = store.files()?.into_iter().find(|(of, _)| *of == id);
-    let Some((_, record)) = record else { return Ok(()) };
+    let Some((_, record)) = record else { return Ok(0) };
     let changed = file.changed().map_err(system("stat"))?;
     let is_it = !record.cut && !record.damaged && file.identity() == record.identity;
     if !is_it || !record.stamp.explains(changed) {
-        return Ok(());
+        return Ok(0);
     }
     let now = file.size().map_err(system("stat"))?;
     let size = record.grows.map_or(record.size, |g| now.min(g.ahead).max(record.size));
     let (mut stored, is_dirty) = stored(store, id, file, size)?;
     if stored.is_empty() && size == record.size {
-        return Ok(());
+        return Ok(0);
     }
     let found = file.marked().map_err(system("its mark"))?;
     let is_ours = matches!(&found, FoundMark::Marked(mark) if store.claim().has_set(mark));
@@ -227,12 +229,21 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()>
     let holds = is_dirty || record.grows.is_some();
     let may_mark = found == FoundMark::Nothing && !holds;
     if !is_ours && !may_mark && !planted::is(Planted::MarkedOver) {
-        return Ok(());
+        return Ok(0);
     }
-    stored = with_blocks(Of { store, id, backing: file }, stored)?;
+    let of = Of { store, id, backing: file };
+    let all = pages_in(&stored);
+    stored = with_blocks(of, stored)?;
+    let not_kept = all - pages_in(&stored);
     if !stored.is_empty() {
-        if !is_ours {
-            file.mark(store.claim()).map_err(system("mark it"))?;
+        match if is_ours { Ok(()) } else { file.mark(store.claim()) } {
+            Ok(()) => {}
+            // A mark needs room.  The file lacks nothing that was synced, so that it can do
+            // without.
+            Err(e) if is_full(&e) && may_mark => {
+                return Ok(not_kept + pages_in(&written(of, stored)?));
+            }
+            Err(e) => return Err(system("mark it")(e)),
         }
         // The blocks, of the dead process too, may not be durable: a mark may be in another file.
         if !planted::is(Planted::BlocksNotSynced) {
@@ -247,7 +258,39 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<()>
             return Err(Error::Pool("a page that a process had stored is after the end".into()));
         }
     }
-    Ok(())
+    Ok(not_kept)
+}
+
+fn pages_in(stored: &[Stored]) -> usize {
+    stored.iter().map(|s| s.pages.len()).sum()
+}
+
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Writes stores that nobody has synced to a file that lacks nothing else, as a page cache does.
+/// Returns those for which the disk has no room.
+fn written(of: Of<'_>, mut stored: Vec<Stored>) -> Result<Vec<Stored>> {
+    let (file, marking) = (of.backing, Marking::default());
+    for Stored { frame, at, inside, pages } in &mut stored {
+        let mut bytes = vec![0; *inside];
+        of.store.copy(*frame, 0, &mut bytes)?;
+        for run in pages.runs() {
+            let (from, end) = (run.start * PAGE, (run.end * PAGE).min(*inside));
+            let _change = marking.change(of)?;
+            match file.write_at(*at + from as u64, &bytes[from..end]) {
+                Err(e) if is_full(&e) => {}
+                done => {
+                    done.map_err(Error::system(file.path(), "write"))?;
+                    *pages = pages.without(&PageSet::of(run));
+                }
+            }
+        }
+    }
+    file.sync().map_err(Error::system(file.path(), "sync"))?;
+    stored.retain(|s| !s.pages.is_empty());
+    Ok(stored)
 }
 
 /// The frames of a file of this size that differ from it, and whether a frame has a page that the

@@ -119,6 +119,8 @@ pub(crate) struct Machine {
     pub promises: AtomicBool,
     /// The mark of a file is another file, as on a file system without attributes.
     pub marks_elsewhere: AtomicBool,
+    /// The disk has no room for a mark.
+    pub no_marks: AtomicBool,
     /// The share knows no size of a file that a page is within.
     pub behind_end: AtomicBool,
     /// A sync of a file has begun and does not end.
@@ -219,6 +221,7 @@ impl Machine {
             revoked: AtomicBool::new(false),
             promises: AtomicBool::new(true),
             marks_elsewhere: AtomicBool::new(false),
+            no_marks: AtomicBool::new(false),
             behind_end: AtomicBool::new(false),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
@@ -380,6 +383,13 @@ impl Machine {
     pub fn is_empty(&self) -> bool {
         let share = lock(&self.share);
         share.files.is_empty() && share.frames.iter().all(|f| !f.used && !f.taken)
+    }
+
+    /// Cuts the power before the call that follows so many others.
+    pub fn cut_after(&self, calls: u64) {
+        let mut cuts = lock(&self.cuts);
+        let at = cuts.calls + calls + 1;
+        cuts.at.insert(at);
     }
 
     /// Returns the states that cuts have left since the last call.

@@ -142,6 +142,9 @@ impl Backing for Disked {
 
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
+        if self.0.no_marks.load(Ordering::SeqCst) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
         {
             let mut disk = self.disk();
             disk.mark = Some(by.mark("the one file"));

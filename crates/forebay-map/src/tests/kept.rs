@@ -27,7 +27,7 @@ fn begin() -> (Arc<Machine>, Cache, MapFile) {
     (machine, cache, file)
 }
 
-fn keep(machine: &Arc<Machine>) -> crate::Result<()> {
+fn keep(machine: &Arc<Machine>) -> crate::Result<usize> {
     let id = machine.files().expect("files")[0].0;
     keep_stores(&**machine, id, &*machine.file(0))
 }
@@ -197,9 +197,41 @@ fn a_full_disk_refuses_nothing() {
     file.store(PAGE as u64, &[2]);
     file.store(ONE, &[3]);
     machine.fill_disk();
-    keep(&machine).expect("kept");
+    assert_eq!(keep(&machine).expect("kept"), 1, "pages without blocks");
     let (after, report) = after(&machine, 1, false);
     let content = after.content(0);
     assert!(report.refused.is_empty(), "{report:?}");
     assert_eq!((content[0], content[PAGE], content.get(SEGMENT)), (1, 2, Some(&0)));
+}
+
+/// A mark needs room.  A file that lacks nothing gets the stores without one, and a cut in the
+/// middle leaves each page old or new.
+#[test]
+fn a_clean_file_needs_no_room_for_a_mark() {
+    let _alone = alone();
+    for seed in 0..8 {
+        for call in 0..6 {
+            let (machine, _cache, file) = begin();
+            for at in [0, 7 * PAGE as u64, ONE - 1] {
+                file.store(at, &[2]);
+            }
+            machine.fill_disk();
+            machine.no_marks.store(true, Ordering::SeqCst);
+            machine.cut_after(call);
+            assert_eq!(keep(&machine).expect("kept"), 0);
+            let content = machine.content(0);
+            assert_eq!((content[0], content[7 * PAGE], content.last()), (2, 2, Some(&2)));
+            assert_eq!(
+                (machine.durable(0) == content, machine.lacks_and_tells()),
+                (true, (false, false))
+            );
+            for left in machine.left() {
+                let after = left.machine(&mut Random(seed), false, &[]);
+                let report = recover(&*after, open(&after)).expect("a recovery");
+                assert!(report.refused.is_empty(), "seed {seed}, call {call}: {report:?}");
+                let content = after.content(0);
+                assert!(content.iter().all(|b| [0, 2].contains(b)));
+            }
+        }
+    }
 }
