@@ -9,7 +9,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,6 +91,21 @@ impl Kept {
         }
         let again = fd.try_clone().map_err(cannot("duplicate its descriptor"))?;
         RegularFile::handed(again, path).map(Some)
+    }
+
+    /// Where the file is now, if it has a name and that is text.
+    pub fn path(&self) -> Option<String> {
+        let fd = self.0 .0.as_ref()?;
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
+        let path = path.into_os_string().into_string().ok()?;
+        is_at(fd, Path::new(&path)).is_ok_and(|is| is).then_some(path)
+    }
+
+    /// Whether the file has no name any more.
+    pub fn is_deleted(&self) -> bool {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let links = |fd: &OwnedFd| rustix::fs::statx(fd, c"", flags, StatxFlags::NLINK);
+        self.0 .0.as_ref().is_some_and(|fd| links(fd).is_ok_and(|st| st.stx_nlink == 0))
     }
 
     /// Releases the lease.  A child of the process may still have the open file description.

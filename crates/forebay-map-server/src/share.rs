@@ -121,6 +121,17 @@ pub(crate) enum Home {
     Stays(Report),
 }
 
+/// What is known of the stores that a dead process had not synced to a file.
+#[derive(Debug, Default)]
+struct Stores {
+    /// The file, open and locked.  None: the recovery reports why it cannot be opened.
+    file: Option<Box<dyn Backing>>,
+    /// The file is not found: the report, if stores are lost.
+    missing: Option<String>,
+    /// Its disk has no room: the report, if stores are lost.
+    no_room: Option<String>,
+}
+
 /// A map.
 #[derive(Debug)]
 pub(crate) struct Share {
@@ -423,9 +434,10 @@ impl Share {
             Err(e) if is_busy(&e) && !planted::is(Planted::TakenFromTheLiving) => {
                 return Ok(Home::Locked);
             }
-            Err(e) if is_busy(&e) => None,
+            Err(e) if is_busy(&e) => Stores::default(),
             opened => opened?,
         };
+        let Stores { file: opened, mut missing, no_room } = opened;
         let opened = std::cell::Cell::new(opened.filter(|_| !planted::is(Planted::OpenedTwice)));
         planted::pause_at(&self.store.claim().at);
         let kept = self.kept(file);
@@ -437,6 +449,7 @@ impl Share {
             // A clean frame, or one that was being filled, is freed at once.  Others stay.
             if self.store.release(frame, planted::is(Planted::DirtyFreed)).is_ok() {
                 self.owned().frames.remove(&frame);
+                missing.take().iter().for_each(|lost| warn(lost));
             }
         }
         let name = [format!("#{file}").into()];
@@ -461,6 +474,7 @@ impl Share {
         }
         drop(kept);
         self.forget(file);
+        no_room.iter().for_each(|lost| warn(lost));
         match report.refused.is_empty() {
             true => Ok(Home::All),
             false => Ok(Home::Stays(report)),
@@ -468,26 +482,45 @@ impl Share {
     }
 
     /// Opens and locks the file of a dead process, and keeps stores that the process had not synced.
-    /// None: the recovery reports why it cannot be opened.
-    fn keep_stores(&self, file: u32) -> Result<Option<Box<dyn Backing>>> {
+    fn keep_stores(&self, file: u32) -> Result<Stores> {
         let record = self.store.files()?.into_iter().find(|(of, _)| *of == file);
-        let Some((_, record)) = record else { return Ok(None) };
+        let Some((_, mut record)) = record else { return Ok(Stores::default()) };
+        let named = record.path.clone();
+        let kept = self.kept(file);
+        if let Some(now) = kept.as_ref().and_then(|kept| kept.path()) {
+            record.path = now;
+        }
+        let of = |why: String| Some(format!("map {}: {named}: {why}", self.map));
         let backing = match open_of(&|path| self.open(file, path), &record) {
             Ok(backing) => backing,
             Err(e) if is_busy(&e) => return Err(e),
-            Err(_) => return Ok(None),
+            Err(e) => {
+                // Nobody can see what was stored to a file without a name.
+                let missing = match kept.is_some_and(|kept| kept.is_deleted()) {
+                    true => None,
+                    false => of(format!("what its process stored and did not sync is lost: {e}")),
+                };
+                return Ok(Stores { missing, ..Stores::default() });
+            }
         };
-        if !planted::is(Planted::GuestForgotten) {
+        if planted::is(Planted::GuestForgotten) {
+            return Ok(Stores { file: Some(backing), ..Stores::default() });
+        }
+        let (mut missing, mut no_room) = (None, None);
+        if backing.identity() != record.identity {
+            let why = "what its process stored and did not sync is lost: another file is there \
+                       now, and the file is not found under another name";
+            missing = of(why.into());
+        } else {
             let lost = keep_stores(&*self.store, file, &*backing)?;
             if lost > 0 {
-                warn(&format!(
-                    "map {}: {}: {lost} pages that its process had stored, and not synced, are \
-                     lost: its disk has no room for them",
-                    self.map, record.path
+                no_room = of(format!(
+                    "{lost} pages that its process had stored and not synced are lost: its disk \
+                     has no room for them"
                 ));
             }
         }
-        Ok(Some(backing))
+        Ok(Stores { file: Some(backing), missing, no_room })
     }
 
     /// The file of a dead process cannot be written back now: nobody waits for that any more.

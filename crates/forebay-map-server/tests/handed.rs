@@ -190,6 +190,47 @@ fn locked(planted: &str, outlasts: bool) -> Result<(), String> {
     Ok(())
 }
 
+/// A process has stored to a file and is dead.  The file has this other name then, another file has
+/// its name, and somebody has it locked for a moment.  Returns what the server says.
+fn moved(to: &str, outlasts: bool) -> (u8, String) {
+    let place = Place::new();
+    let errors = place.0.join("errors");
+    let to_errors = Stdio::from(std::fs::File::create(&errors).expect("a file"));
+    let server = bed::server_with(&place, TEST, "", to_errors).expect("a server");
+    let mut process = Process::start(&place, TEST, &format!("store {}", u8::from(outlasts)), "");
+    wait("it to store", || process.has_said("stored") || !process.lives()).expect("stored");
+    server.signal("-STOP");
+    let path = place.0.join(to);
+    std::fs::create_dir_all(path.parent().expect("one")).expect("a directory");
+    std::fs::rename(place.file(0), &path).expect("another name");
+    std::fs::write(place.file(0), [0; 4096]).expect("another file");
+    process.kill_it();
+    // The server has the lock where it has the descriptor.
+    let locked = (!outlasts).then(|| RegularFile::open(&path).expect("nobody has it"));
+    server.signal("-CONT");
+    // Some attempts of the server: one without the lock would be no test of it.
+    std::thread::sleep(Duration::from_secs(1));
+    drop(locked);
+    let said = || std::fs::read_to_string(&errors).expect("what it says");
+    let first = || std::fs::read(&path).expect("the file")[0];
+    wait("the store, or a word", || first() == 1 || said().contains("lost")).expect("either");
+    let said = said();
+    (first(), said)
+}
+
+#[test]
+fn the_stores_of_a_dead_process_find_its_file_or_the_loss_is_reported() {
+    if !can() {
+        return;
+    }
+    assert_eq!(moved("moved", false), (1, String::new()), "next to its old name, locked");
+    assert_eq!(moved("other/moved", true), (1, String::new()), "by its descriptor");
+    let (first, said) = moved("other/moved", false);
+    assert_eq!(first, 0, "nobody knows where it is");
+    let is_told = said.contains("/file0: what its process stored and did not sync is lost");
+    assert!(is_told, "{said}");
+}
+
 #[test]
 fn a_file_is_locked_from_the_first_step_of_its_recovery_to_the_last() {
     if !can() {

@@ -9,12 +9,10 @@
 //! others.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::backing::Backing;
 use forebay::FoundMark;
-use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
@@ -22,8 +20,10 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::store::{not_foreign, FileRecord, Stamp, Store, Synced};
 
+pub use renamed::open_of;
 pub use salvage::{salvage, Salvaged};
 
+mod renamed;
 mod salvage;
 #[cfg(test)]
 mod tests;
@@ -378,66 +378,6 @@ pub fn discard(
         unmark(store, &*file)?;
     }
     left.id.map_or(Ok(()), |id| store.remove_file(id))
-}
-
-/// The number of names in one directory that a search looks at.
-const LOOKED_AT: usize = 10_000;
-
-/// Opens the file of a record at its path.  If it is not there, looks for the file under a new name
-/// of its own or of a directory above it.  A program may rename them while it has the file open.
-/// The rest of the tree is not searched.
-pub fn open_of(
-    open: &dyn Fn(&Path) -> Result<Box<dyn Backing>>,
-    record: &FileRecord,
-) -> Result<Box<dyn Backing>> {
-    let path = Path::new(&record.path);
-    let opened = open(path);
-    let is_there = match &opened {
-        Ok(file) => file.identity() == record.identity,
-        Err(e) => !e.is_not_found(),
-    };
-    if is_there || planted::is(Planted::RenamedGone) {
-        return opened;
-    }
-    match renamed(path, &record.identity) {
-        Some(now) => open(&now).or(opened),
-        None => opened,
-    }
-}
-
-/// Finds the file with an identity if one component of its path has a new name.
-fn renamed(path: &Path, identity: &[u8]) -> Option<PathBuf> {
-    // The file is not opened: an open would break another process's lease and wait for it.
-    let is_it = |at: &Path| {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let looked = rustix::fs::open(at, flags, Mode::empty()).ok();
-        let regular = |fd: &OwnedFd| {
-            let st = rustix::fs::fstat(fd);
-            st.is_ok_and(|st| FileType::from_raw_mode(st.st_mode) == FileType::RegularFile)
-        };
-        let found = looked.filter(regular).and_then(|fd| forebay::file_identity(fd.as_fd()).ok());
-        found.is_some_and(|found| found.as_bytes() == identity)
-    };
-    // The search begins at the file's own name: the lowest directory that still exists holds
-    // what was renamed.
-    for above in path.ancestors().skip(1) {
-        let (Ok(names), Ok(rest)) = (std::fs::read_dir(above), path.strip_prefix(above)) else {
-            continue;
-        };
-        let mut rest = rest.components();
-        let old = rest.next()?;
-        let rest = rest.as_path();
-        let names = names.take(LOOKED_AT).filter_map(|entry| Some(entry.ok()?.file_name()));
-        let at = |name: std::ffi::OsString| match rest.as_os_str().is_empty() {
-            true => above.join(name),
-            false => above.join(name).join(rest),
-        };
-        let others = names.filter(|name| name != old.as_os_str()).map(at);
-        if let Some(found) = others.into_iter().find(|at| is_it(at)) {
-            return Some(found);
-        }
-    }
-    None
 }
 
 /// The reason why data stays, and the number of pages that were written nevertheless.

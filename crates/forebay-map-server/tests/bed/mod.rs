@@ -110,6 +110,17 @@ pub struct Process {
 impl Process {
     /// Starts a process that runs this test of the program in the given role.
     pub fn start(place: &Place, test: &str, role: &str, planted: &str) -> Process {
+        Process::start_with(place, test, role, planted, Stdio::inherit())
+    }
+
+    /// `errors`: where its warnings go.
+    pub fn start_with(
+        place: &Place,
+        test: &str,
+        role: &str,
+        planted: &str,
+        errors: Stdio,
+    ) -> Process {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, role)
@@ -117,6 +128,7 @@ impl Process {
             .env("FOREBAY_MAP_PLANTED", planted)
             .env("FOREBAY_RUNTIME_DIR", place.run())
             .stdout(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .expect("it runs");
         let out = BufReader::new(child.stdout.take().expect("piped"));
@@ -209,7 +221,16 @@ pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Result<(), String> {
 }
 
 pub fn server(place: &Place, test: &str, planted: &str) -> Result<Process, String> {
-    let server = Process::start(place, test, "serve", planted);
+    server_with(place, test, planted, Stdio::inherit())
+}
+
+pub fn server_with(
+    place: &Place,
+    test: &str,
+    planted: &str,
+    errors: Stdio,
+) -> Result<Process, String> {
+    let server = Process::start_with(place, test, "serve", planted, errors);
     wait("a server", || {
         server.has_said("ready") || server.has_said("busy") || server.has_said("stay")
     })?;

@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{discard, left, recover, recover_some, salvage, Left, Options, Report};
+use super::{discard, left, open_of, recover, recover_some, salvage, Left, Options, Report};
 use forebay::{FileMark, FoundMark, MapClaim, Mark, Uuid};
 
 use crate::backing::{Backing, RegularFile};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{plant, Planted};
 use crate::simulated::Machine;
@@ -496,6 +496,33 @@ fn files_next_to_a_renamed_one_are_left_alone() {
     assert_eq!(pages_with(&place.0.join("is"), 7), [1]);
     assert!(others.iter().all(|other| system::has_lease(other.as_fd())), "a lease is broken");
     assert!(begun.elapsed().as_secs() < 20, "it has waited {:?}", begun.elapsed());
+}
+
+/// Another process has the file locked for a moment.  The file at its old path says nothing of it,
+/// locked or not.
+#[test]
+fn a_renamed_file_that_is_locked_is_not_taken_for_gone() {
+    let _alone = alone();
+    for other_is_locked in [false, true] {
+        let place = Place::new("renamed-locked");
+        let machine = Machine::new(1, &[0], []);
+        let was = place.file("was", 3);
+        crashed(&machine, &was, &[1], 7);
+        let is = place.0.join("is");
+        std::fs::rename(&was, &is).expect("renamed");
+        place.file("was", 3);
+        let record = only_left(&machine).record.expect("a record");
+        let other = other_is_locked.then(|| RegularFile::open(&was).expect("it is there"));
+        let lock = RegularFile::open(&is).expect("it is there");
+        let found = open_of(&open, &record);
+        assert!(matches!(&found, Err(Error::Locked { path, .. }) if *path == is), "{found:?}");
+        let why = &home(&machine).refused[0].why;
+        assert!(why.contains("locked"), "{why}");
+        drop(lock);
+        assert!(home(&machine).refused.is_empty() && machine.is_empty());
+        assert_eq!((pages_with(&is, 7), pages_with(&was, 7)), (vec![1], vec![]));
+        drop(other);
+    }
 }
 
 type Test = fn() -> std::result::Result<(), String>;
