@@ -15,7 +15,7 @@ use forebay_server::Work;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::share::Share;
+use crate::share::{Asked, Share};
 
 /// An order.  Files are named as [`Left::is_named`] describes.  Empty: all files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -90,13 +90,13 @@ pub struct OfFile {
 }
 
 impl OfFile {
-    fn new(share: &Share, l: &Left) -> OfFile {
+    fn new(share: &Share, l: &Left, asked: &Asked<'_>) -> OfFile {
         OfFile {
             file: l.name(),
             number: l.id,
             mapped_by: l.id.and_then(|id| share.owner(id)),
             shared_by: l.id.map_or_else(Vec::new, |id| share.shared_by(id)),
-            ending: l.id.is_some_and(|id| share.is_ending(id)),
+            ending: l.id.is_some_and(|id| share.is_ending(id, asked)),
             pinned: l.id.map_or(0, |id| share.pinned_of(id)),
             size_bytes: l.record.as_ref().map(|r| r.size),
             record_damaged: l.record.is_none(),
@@ -359,11 +359,15 @@ impl Maps {
     }
 
     pub fn list(&self) -> Result<Vec<MapFiles>> {
+        self.list_by(&Asked::new(&forebay::is_dying))
+    }
+
+    fn list_by(&self, asked: &Asked<'_>) -> Result<Vec<MapFiles>> {
         let of = |m: &Attached| {
             let mut files = Vec::new();
             if let Some(share) = &m.share {
                 let all = left(&*share.store).map_err(of_map(&share.map))?;
-                files.extend(all.iter().map(|l| OfFile::new(share, l)));
+                files.extend(all.iter().map(|l| OfFile::new(share, l, asked)));
             }
             Ok(MapFiles { map: m.info.clone(), files })
         };
@@ -425,11 +429,11 @@ impl Maps {
         // Files that a process has mapped are left to it.  Those of a dead process are being
         // recovered already.
         let mut names = Wanted::new(how.only).of(share)?;
-        let mut mapped = Vec::new();
+        let (mut mapped, asked) = (Vec::new(), Asked::new(&forebay::is_dying));
         names.retain(|l| {
             let is_mapped = l.id.is_some_and(|id| share.is_mapped(id));
             if is_mapped {
-                mapped.extend(OfFile::new(share, l).left_to_its_process());
+                mapped.extend(OfFile::new(share, l, &asked).left_to_its_process());
             }
             !is_mapped
         });
@@ -505,7 +509,7 @@ impl Maps {
 
     fn give_up(&self, files: &[PathBuf]) -> Result<Vec<OfFile>> {
         let mut wanted = Wanted::new(files);
-        let mut dropped = Vec::new();
+        let (mut dropped, asked) = (Vec::new(), Asked::new(&forebay::is_dying));
         for share in self.sound() {
             for l in wanted.of(share)? {
                 if let Some(pid) = l.id.and_then(|id| share.owner(id)) {
@@ -513,7 +517,7 @@ impl Maps {
                     return Err(Error::Map(share.map.clone(), MapError::Locked { path, by }));
                 }
                 discard(&*share.store, &open_file, &l).map_err(of_map(&share.map))?;
-                dropped.push(OfFile::new(share, &l));
+                dropped.push(OfFile::new(share, &l, &asked));
             }
         }
         wanted.check(&self.pool)?;
@@ -528,5 +532,52 @@ impl Maps {
             files.iter().any(|(id, f)| named(id, f) && !share.is_mapped(*id))
                 || file.starts_with("frame#")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::cell::Cell;
+
+    use forebay::{CreateOptions, PoolOptions};
+    use forebay_map::wire::{Answer, Request};
+    use rustix::process::{getpid, pidfd_open, PidfdFlags};
+
+    use crate::share::Client;
+
+    /// The look at a living process takes 2 ms.
+    #[test]
+    fn a_list_of_many_files_asks_once_about_their_process() {
+        let dir = Path::new("/dev/shm").join(format!("fby-map-orders-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let path = dir.join("pool");
+        let (size_bytes, map_bytes) = (Some(36 << 20), 20 << 20);
+        let options = CreateOptions { size_bytes, map_bytes, ..CreateOptions::default() };
+        forebay::create(&path, &options).expect("a pool");
+        let pool = Pool::open(&path, &PoolOptions::default()).expect("the pool");
+        pool.map_add("m", 20 << 20).expect("a map");
+        let maps = Maps::attach(&pool).expect("attached");
+        let share = maps.sound().next().expect("one");
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).expect("a pidfd");
+        let client = Client { number: 1, pid: std::process::id(), process: Arc::new(process) };
+        for n in 0..8 {
+            let (path, identity) = (format!("/{n}"), vec![n]);
+            let file = FileRecord { path, identity, ..FileRecord::default() };
+            let answer = share.answer(&client, &Request::AddFile { file });
+            assert!(matches!(answer, Answer::Number(_)), "{answer:?}");
+        }
+        let asked = Cell::new(0);
+        let ask = |pid| {
+            assert_eq!(pid, client.pid);
+            asked.set(asked.get() + 1);
+            false
+        };
+        let list = maps.list_by(&Asked::new(&ask)).expect("a list");
+        assert!(list[0].files.len() == 8 && list[0].files.iter().all(|f| !f.ending));
+        assert_eq!(asked.get(), 1);
+        drop((maps, pool));
+        let _ = std::fs::remove_dir_all(dir);
     }
 }

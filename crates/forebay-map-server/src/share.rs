@@ -2,6 +2,7 @@
 //! A map whose frames other processes have: the owner of each file and frame, and what a
 //! process may do with them.  Every request is checked, because a process may be hostile.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -121,6 +122,23 @@ pub(crate) enum Home {
     Stays(Report),
 }
 
+/// Which processes are dying.  Each is asked about once: the answer for a living one takes 2 ms, and
+/// one process may have a thousand files.
+pub(crate) struct Asked<'a> {
+    ask: &'a dyn Fn(u32) -> bool,
+    known: RefCell<BTreeMap<u32, bool>>,
+}
+
+impl Asked<'_> {
+    pub fn new(ask: &dyn Fn(u32) -> bool) -> Asked<'_> {
+        Asked { ask, known: RefCell::default() }
+    }
+
+    fn is_dying(&self, pid: u32) -> bool {
+        *self.known.borrow_mut().entry(pid).or_insert_with(|| (self.ask)(pid))
+    }
+}
+
 /// What is known of the stores that a dead process had not synced to a file.
 #[derive(Debug, Default)]
 struct Stores {
@@ -202,7 +220,7 @@ impl Share {
 
     /// Whether the server writes the file with this number back, or is about to.  It does if the
     /// process that had the file, or one of those that shared it, is dead or dying.
-    pub fn is_ending(&self, file: u32) -> bool {
+    pub fn is_ending(&self, file: u32, asked: &Asked<'_>) -> bool {
         let Some(held) = self.owned().files.get(&file).cloned() else { return false };
         match held.client.number {
             _ if held.dead => true,
@@ -210,9 +228,9 @@ impl Share {
                 let guests = self.shared_by(file);
                 // A file has no guest between the end of its last guest and its close.
                 guests.is_empty() && self.pinned_of(file) == 0
-                    || guests.into_iter().any(forebay::is_dying)
+                    || guests.into_iter().any(|pid| asked.is_dying(pid))
             }
-            _ => held.client.is_dead() || forebay::is_dying(held.client.pid),
+            _ => held.client.is_dead() || asked.is_dying(held.client.pid),
         }
     }
 
