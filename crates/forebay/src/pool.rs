@@ -521,6 +521,10 @@ impl Pool {
             *core.marks_in.lock().unwrap_or_else(|e| e.into_inner()) = Some(state.into());
         }
         core.check_rescue(o.rescue)?;
+        if o.rescue {
+            let _volumes = self.0.volumes();
+            core.learn_of_loss(index);
+        }
         let recorded = self.check_origin(&info, origin.as_ref(), o)?;
         let named = |e| core.named_error(&info.name, e);
         core.engine.volume_ready(index, volume::raw_holes(o)).map_err(named)?;

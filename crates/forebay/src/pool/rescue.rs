@@ -42,22 +42,14 @@ impl Pool {
     /// Writes a record as it is, of a volume that is not attached and holds something: a disk that
     /// died while nothing was written is noticed so.
     pub fn touch_disk(&self) {
-        self.touch(|v| v.pages > 0);
-    }
-
-    /// ... of a volume that is `at_stake`.
-    fn touch(&self, at_stake: impl Fn(&VolumeInfo) -> bool) {
         let core = self.0.core();
-        if core.sender.is_none() || core.read_only {
+        if !core.takes_records() {
             return;
         }
         let _volumes = self.0.volumes();
-        let idle = |v: &VolumeInfo| !v.attached && !v.damaged && at_stake(v);
-        let Some(v) = core.volumes().into_iter().find(idle) else { return };
-        if let Ok(raw) = core.engine.volume_info(v.index) {
-            let (identity, sectors) = (sys::text(&raw.spec.identity), raw.spec.origin_sectors);
-            // The pool remembers the error.
-            let _ = core.engine.volume_rebind(v.index, &identity, sectors);
+        let idle = |v: &VolumeInfo| !v.attached && !v.damaged && v.pages > 0;
+        if let Some(v) = core.volumes().into_iter().find(idle) {
+            core.touch(v.index);
         }
     }
 
@@ -82,11 +74,6 @@ impl Pool {
         let state = self.0.core().marks_in.lock().unwrap_or_else(|e| e.into_inner()).clone();
         let options = AttachOptions { state, rescue: true, ..Default::default() };
         loop {
-            // A lost file takes no record, and the engine has to know: the origin's mark would be
-            // numbered there, and the attach refused.
-            if self.0.core().is_lost() && !self.0.core().has_failed() {
-                self.touch(|v| v.label() == name);
-            }
             let busy = match self.attach(name, &options) {
                 Err(e @ Error::Volume { code: sys::FBY_E_VOLUME_BUSY, .. }) => e,
                 done => return done,
@@ -103,6 +90,28 @@ impl Pool {
 }
 
 impl Core {
+    /// Whether a record that is written says something of a disk.
+    fn takes_records(&self) -> bool {
+        self.sender.is_some() && !self.read_only
+    }
+
+    /// Writes the record of a volume as it is.  The pool remembers an error.
+    fn touch(&self, index: u16) {
+        if let Ok(raw) = self.engine.volume_info(index) {
+            let (identity, sectors) = (sys::text(&raw.spec.identity), raw.spec.origin_sectors);
+            let _ = self.engine.volume_rebind(index, &identity, sectors);
+        }
+    }
+
+    /// Lets the engine know of the loss of the pool's file, which takes no record: otherwise the
+    /// origin's mark would be numbered there, and the attach refused.  The volume is reserved for
+    /// that attach, and so no other one makes it busy.
+    pub(super) fn learn_of_loss(&self, index: u16) {
+        if self.takes_records() && self.is_lost() && !self.has_failed() {
+            self.touch(index);
+        }
+    }
+
     /// A healthy pool has time to ask what is to become of lost entries.
     pub(super) fn check_rescue(&self, rescue: bool) -> Result<()> {
         match rescue && !self.has_failed() && !self.is_lost() {

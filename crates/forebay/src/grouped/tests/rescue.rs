@@ -6,13 +6,14 @@
 
 use std::fs;
 use std::ops::ControlFlow;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use super::super::Durable;
 use super::files::{on_a_disk, open, Temporary};
 use super::model::{Model, CHUNK};
 use super::volumes::{block, drained, OnDisk, BLOCK};
+use crate::attach::AttachOptions;
 use crate::mark::{OriginMarks, OriginState};
 use crate::pool::Pool;
 use crate::report::{Completeness, Verdict};
@@ -133,7 +134,9 @@ fn with_failed_disk(bed: &mut OnDisk, pool: Vec<u8>) -> Option<Pool> {
 
 /// ... and whose file was removed since.
 fn with_lost_file(bed: &mut OnDisk, pool: Vec<u8>) -> Option<Pool> {
-    let file = Temporary::of("rescue", pool);
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("rescue-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let file = Temporary::of(&name, pool);
     let pool = OnDisk::pool_on(on_a_disk(open(&file.0, None))?);
     asked_for(bed, &pool);
     fs::remove_file(&file.0).unwrap();
@@ -166,4 +169,21 @@ fn a_rescue_from_a_failed_disk_writes_no_older_version_without_a_word() {
 #[test]
 fn a_rescue_from_a_lost_file_writes_no_older_version_without_a_word() {
     each_loss("file-lost", with_lost_file);
+}
+
+/// No look at the volume before the attach tells the engine of the loss: another thread may have the
+/// volume at that moment, and be rid of it at the attach.
+#[test]
+fn the_attach_for_a_rescue_tells_the_engine_of_the_loss() {
+    let mut bed = OnDisk::new("told");
+    let (_, pool) = written(&mut bed, false);
+    let Some(pool) = with_lost_file(&mut bed, pool) else { return };
+    assert!(pool.failed().is_none(), "the engine knows before");
+    let options = AttachOptions { state: Some(bed.state()), rescue: true, ..Default::default() };
+    let volume = pool.attach("v", &options).unwrap();
+    let judged = pool.drain(Some("v"), &mut |_, _| ControlFlow::Continue(())).unwrap();
+    assert_eq!(judged[0].verdict, Verdict::Rescued);
+    let _ = volume.detach();
+    let _ = pool.close();
+    NEWER_OF.for_each(|at| assert_eq!(bed.version(at), NEWER));
 }
