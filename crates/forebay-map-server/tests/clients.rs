@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use forebay::{CreateOptions, Pool, PoolOptions};
 use forebay_map::store::{FileRecord, Stamp};
 use forebay_map::wire::{self, Answer, Request};
-use forebay_map::{Cache, Error, Features, MapFile, Options, ServedStore, PAGE, SEGMENT};
+use forebay_map::{Cache, Error, Features, MapFile, Options, PageSet, ServedStore, PAGE, SEGMENT};
 use forebay_map_server::MapService;
 use forebay_server::{Service, Stop};
 
@@ -587,4 +587,79 @@ fn the_end_of_a_server_is_reported_by_name() {
     let content = std::fs::read(&path).expect("the file");
     assert!(content.starts_with(b"before") && content[PAGE..].starts_with(b"after"));
     again.stop(&stop).expect("stopped");
+}
+
+/// The server looks for a loss of the pool's file while it lives, and its processes after that: what
+/// they sync would be acknowledged, and nobody could ever recover it.
+#[test]
+fn a_loss_after_the_end_of_the_server_fails_the_next_sync() {
+    if !can() {
+        return;
+    }
+    let overwrite = |path: &Path, at: u64, bytes: &[u8]| {
+        let file = File::options().write(true).open(path).expect("the pool");
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, at).expect("written");
+    };
+    type Lose<'a> = &'a dyn Fn(&Path);
+    let deleted: Lose = &|path| std::fs::remove_file(path).expect("it was there");
+    let wiped: Lose = &|path| overwrite(path, 0, &[0; 2 * PAGE]);
+    let short: Lose = &|path| {
+        let file = File::options().write(true).open(path).expect("the pool");
+        file.set_len((24 << 20) - PAGE as u64).expect("shorter");
+    };
+    let losses = [("deleted", deleted), ("overwritten", wiped), ("was cut short", short)];
+    for (what, lose) in losses {
+        let bed = Bed::new();
+        let cache = bed.cache(true);
+        let path = bed.file("file", SEGMENT as u64);
+        let file = cache.open(&path, 0).expect("it is opened");
+        file.store(0, b"before");
+        file.sync(0, 1).expect("synced");
+        let stop = Stop { grace: Duration::ZERO, must: true, keep: false };
+        bed.service.stop(&stop).expect("stopped");
+        // The process asks the server twice a second.
+        assert!(cache.round().is_err());
+        file.store(PAGE as u64, b"after");
+        file.sync(PAGE as u64, 1).expect("nothing is lost");
+        lose(&bed.dir.join("pool"));
+        // A stamp that the server has recorded lasts for a second: until then the sync can write to
+        // the file.
+        let begun = Instant::now();
+        let said = loop {
+            let value = begun.elapsed().as_nanos().to_ne_bytes();
+            file.store(2 * PAGE as u64, &value);
+            match file.sync(0, u64::MAX) {
+                Err(e) => break e.to_string(),
+                Ok(()) => {
+                    let content = std::fs::read(&path).expect("the file");
+                    assert!(content[2 * PAGE..].starts_with(&value), "{what}: acknowledged");
+                }
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}: no sync fails");
+        };
+        assert!(said.contains(what) && !said.contains("next forebay serve"), "{what}: {said}");
+        assert!(file.sync(0, u64::MAX).is_err(), "{what}: the next one");
+        drop((file, cache));
+    }
+}
+
+/// A server that ends in order writes the superblock.
+#[test]
+fn a_pool_that_was_closed_in_order_is_not_lost() {
+    if !can() {
+        return;
+    }
+    let mut bed = Bed::new();
+    let cache = bed.cache(true);
+    let file = cache.open(&bed.file("file", SEGMENT as u64), 0).expect("it is opened");
+    file.store(0, b"before");
+    file.sync(0, 1).expect("synced");
+    let stop = Stop { grace: Duration::ZERO, must: true, keep: false };
+    bed.service.stop(&stop).expect("stopped");
+    bed.pool.take().expect("until now").close().expect("closed");
+    assert!(cache.round().is_err());
+    file.store(PAGE as u64, b"after");
+    file.sync(PAGE as u64, 1).expect("nothing is lost");
+    drop((file, cache));
+    bed.pool = Some(Pool::open(&bed.dir.join("pool"), &PoolOptions::default()).expect("the pool"));
 }

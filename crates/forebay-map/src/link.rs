@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_engine::forks;
@@ -34,6 +35,8 @@ pub(crate) struct Link {
     server: u32,
     /// The process that owns the connection.
     of: u32,
+    /// No more questions are sent.
+    is_gone: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -46,11 +49,17 @@ struct State {
 impl Link {
     pub fn new(stream: Lasting<UnixStream>, server: u32) -> Link {
         let state = State { stream, gone: None };
-        Link { state: Fair::new(state), server, of: std::process::id() }
+        let (of, is_gone) = (std::process::id(), AtomicBool::new(false));
+        Link { state: Fair::new(state), server, of, is_gone }
     }
 
     pub fn server(&self) -> u32 {
         self.server
+    }
+
+    /// Whether a question has shown that the server has ended, or does not answer.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst)
     }
 
     /// The path of the server's socket.
@@ -114,6 +123,7 @@ impl Link {
                     self.server
                 );
                 state.gone = Some(why.clone());
+                self.is_gone.store(true, Ordering::SeqCst);
                 let _ = lasting::check(state.stream.as_fd())
                     .and_then(|()| state.stream.shutdown(std::net::Shutdown::Both));
                 Err(Error::Unknown(why))

@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use forebay::{FileFate, MapClaim};
+use forebay::{FileFate, MapClaim, SharedFile};
 use forebay_engine::lasting::Lasting;
 use forebay_engine::maps::Frame;
 use forebay_engine::{Media, Memory};
@@ -38,8 +38,10 @@ pub struct ServedStore {
     claim: MapClaim,
     known: Frames,
     persist: forebay::Persist,
-    /// The loss of the pool's file, once the server has told it.
+    /// The loss of the pool's file, once it is known.
     lost: OnceLock<FileFate>,
+    /// Looks for that loss when the server has ended.
+    file: SharedFile,
 }
 
 impl ServedStore {
@@ -94,8 +96,9 @@ impl ServedStore {
         let known = Frames::new(share.frames);
         let (link, number) = (Link::new(stream, share.pid), share.number);
         let persist = share.persist.into();
-        let lost = OnceLock::new();
-        Ok(ServedStore { link, memory, media, claim, known, number, persist, lost })
+        let (bytes, lost) = (share.media_bytes, OnceLock::new());
+        let file = SharedFile::new(memory.as_fd(), bytes, claim.pool, claim.generation);
+        Ok(ServedStore { link, memory, media, claim, known, number, persist, lost, file })
     }
 
     /// The process that serves the pool, or served it.
@@ -109,7 +112,38 @@ impl ServedStore {
     }
 
     fn ask(&self, request: &Request) -> Result<Answer> {
-        self.link.ask(request)
+        self.link.ask(request).map_err(|e| self.with_loss(e))
+    }
+
+    /// Nothing writes back what was synced to a file that is lost, once the server has ended.
+    fn with_loss(&self, e: Error) -> Error {
+        let Some(fate) = self.lost.get().filter(|_| self.link.is_gone()) else { return e };
+        let pid = self.server();
+        let what = match fate {
+            FileFate::Removed => "was deleted",
+            FileFate::CutShort => "was cut short",
+            FileFate::Overwritten | FileFate::SetBack => "was overwritten",
+            FileFate::Moved => "was moved",
+        };
+        let why = format!(
+            "its server, process {pid}, has ended, and its file {what}: what was synced, and is \
+             not in the mapped file, is gone when this process ends"
+        );
+        match e {
+            Error::Pool(_) => Error::Pool(why),
+            Error::Unknown(_) => Error::Unknown(why),
+            e => e,
+        }
+    }
+
+    /// Nobody else looks once the server has ended.
+    fn look_alone(&self) {
+        if self.lost.get().is_some() || !self.link.is_gone() {
+            return;
+        }
+        if let Some(fate) = self.file.fate(self.memory.as_fd()) {
+            let _ = self.lost.set(fate);
+        }
     }
 
     fn done(&self, request: &Request) -> Result<()> {
@@ -172,6 +206,7 @@ impl Store for ServedStore {
     }
 
     fn lost(&self) -> Option<FileFate> {
+        self.look_alone();
         self.lost.get().copied()
     }
 

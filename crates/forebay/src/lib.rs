@@ -128,7 +128,7 @@ pub use mark::{
 };
 pub use media::{
     file_holder, kernels, lease_holder, lock_alone, lock_holders, CreateOptions, Inspection,
-    InspectionState, Media, MediaOptions, PoolSummary,
+    InspectionState, Media, MediaOptions, PoolSummary, SharedFile,
 };
 pub use medium::{
     judge as judge_medium, measure as measure_medium, DeviceFacts, FileFacts, FileSystemFacts,

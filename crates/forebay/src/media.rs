@@ -17,6 +17,7 @@ mod detect;
 mod locks;
 mod map;
 mod overwritten;
+mod shared_file;
 mod signature;
 mod whereabouts;
 
@@ -32,6 +33,7 @@ pub(crate) use locks::lock_soon;
 pub use locks::{file_holder, lease_holder, lock_alone, lock_holders};
 pub use map::Media;
 pub(crate) use overwritten::Written;
+pub use shared_file::SharedFile;
 pub(crate) use signature::{found_on_disk as found_at, superblocks, EDGE_BYTES, RUN_MAGIC};
 pub(crate) use whereabouts::Look;
 

@@ -15,7 +15,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::whereabouts::Look;
 use super::Media;
-use crate::engine::{self, ProbeState};
+use crate::engine::{self, Probe, ProbeState};
 use crate::report::{FileFate, MediaKind, Uuid};
 
 /// What the engine has written to both superblocks when it opened the pool.  It writes the next
@@ -96,17 +96,20 @@ impl Media {
     }
 }
 
+/// None: the file cannot be read.
+pub(super) fn probed(fd: BorrowedFd<'_>, size_bytes: u64, waits: bool) -> Option<Probe> {
+    let file = Soft::new(Superblocks { fd, size_bytes, waits, unknown: AtomicBool::new(false) });
+    let probe = engine::probe_of(&file);
+    (!file.unknown.load(Ordering::Relaxed)).then_some(probe)
+}
+
 fn found(
     fd: BorrowedFd<'_>,
     size_bytes: u64,
     own: Written,
     waits: bool,
 ) -> Option<(FileFate, String)> {
-    let file = Soft::new(Superblocks { fd, size_bytes, waits, unknown: AtomicBool::new(false) });
-    let probe = engine::probe_of(&file);
-    if file.unknown.load(Ordering::Relaxed) {
-        return None;
-    }
+    let probe = probed(fd, size_bytes, waits)?;
     match (&probe.superblock, probe.state) {
         (Some(sb), _) if (sb.uuid, sb.generation) == (own.uuid, own.generation) => None,
         (Some(sb), _) if sb.uuid == own.uuid => {

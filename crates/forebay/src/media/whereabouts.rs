@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Is the file of an open pool still what somebody can open after a crash?
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -44,6 +44,21 @@ impl FirstName {
         let name = fd.and_then(|fd| Some(path_now(fd)?.file_name()?.to_owned()));
         FirstName { is_counted, name }
     }
+
+    /// Whether the file is removed.  A file system that counts no names says nothing by a count of 0.
+    /// A new pool gets its name after the open.  `given`: another name by which it was opened.
+    pub fn is_gone(&self, fd: BorrowedFd<'_>, st: &Stat, given: Option<&OsStr>) -> bool {
+        (self.is_counted && st.st_nlink == 0) || self.is_hidden(fd, given)
+    }
+
+    /// Whether its name is one for a removed file, and was not given to it by its user.
+    fn is_hidden(&self, fd: BorrowedFd<'_>, given: Option<&OsStr>) -> bool {
+        let name = path_now(fd).and_then(|path| Some(path.file_name()?.to_owned()));
+        let given = [self.name.as_deref(), given];
+        name.filter(|name| !given.contains(&Some(name))).is_some_and(|name| {
+            REMOVED_NAMES.iter().any(|hidden| name.as_bytes().starts_with(hidden.as_bytes()))
+        })
+    }
 }
 
 /// The path of an open file, as the kernel knows it.
@@ -52,19 +67,9 @@ fn path_now(fd: BorrowedFd<'_>) -> Option<PathBuf> {
 }
 
 impl Media {
-    /// A file system that counts no names says nothing by a count of 0.  A new pool gets its name
-    /// after the open.
     fn is_removed(&self, st: &Stat) -> bool {
-        (self.first.is_counted && st.st_nlink == 0) || self.is_hidden()
-    }
-
-    /// Whether its name is one for a removed file, and was not given to it by its user.
-    fn is_hidden(&self) -> bool {
-        let name = self.name_now().and_then(|path| Some(path.file_name()?.to_owned()));
-        let given = [self.first.name.as_deref(), self.at.file_name()];
-        name.filter(|name| !given.contains(&Some(name))).is_some_and(|name| {
-            REMOVED_NAMES.iter().any(|hidden| name.as_bytes().starts_with(hidden.as_bytes()))
-        })
+        let Some(fd) = &self.fd else { return false };
+        self.first.is_gone(fd.as_fd(), st, self.at.file_name())
     }
 
     /// The size of its file, if that is smaller than it was when it was opened.
