@@ -268,6 +268,14 @@ fn open_file(path: &Path) -> forebay_map::Result<Box<dyn Backing>> {
     Ok(Box::new(RegularFile::open(path)?))
 }
 
+/// The files of a map that lack something, each with the map's name.
+pub(crate) fn files_lacking(share: &Share, asked: &Asked<'_>) -> Vec<(String, OfFile)> {
+    let all = left(&*share.store).unwrap_or_default();
+    let lacks = |f: &OfFile| f.dirty_pages > 0 || f.truncation_under_way;
+    let files = all.iter().map(|l| OfFile::new(share, l, asked)).filter(lacks);
+    files.map(|f| (share.map.clone(), f)).collect()
+}
+
 /// Selects the files that a list of names refers to, and records which names were found.
 struct Wanted<'a> {
     names: &'a [PathBuf],
@@ -372,16 +380,6 @@ impl Maps {
             Ok(MapFiles { map: m.info.clone(), files })
         };
         self.maps.iter().map(of).collect()
-    }
-
-    /// Files of dead processes that are not written back yet, each with its map.
-    pub(crate) fn ending(&self) -> Vec<(String, OfFile)> {
-        let lacks = |f: &OfFile| f.ending && (f.dirty_pages > 0 || f.truncation_under_way);
-        let of = |m: MapFiles| {
-            let files = m.files.into_iter().filter(lacks);
-            files.map(|f| (m.map.name.clone(), f)).collect::<Vec<_>>()
-        };
-        self.list().unwrap_or_default().into_iter().flat_map(of).collect()
     }
 
     pub fn status(&self) -> Result<Vec<MapStatus>> {

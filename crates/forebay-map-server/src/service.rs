@@ -4,7 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use forebay::Pool;
 use forebay_map::recover::{Options, Refused};
@@ -14,7 +14,10 @@ use serde_json::{json, Value};
 
 use crate::clients::{warn, Clients};
 use crate::locked::lock;
-use crate::orders::{Error, MapStatus, Maps, OfFile, Order, Recovered, Result, Stays};
+use crate::orders::{
+    files_lacking, Error, MapStatus, Maps, OfFile, Order, Recovered, Result, Stays,
+};
+use crate::share::{Asked, Share};
 
 /// The kind of service that maps are, for clients of the control socket.
 pub const KIND: &str = "map";
@@ -26,6 +29,8 @@ pub struct MapService {
     read_only: bool,
     /// None: stopped.  The lock allows one order at a time.
     maps: Mutex<Option<Maps>>,
+    /// The same maps, for a stop that does not wait for an order.
+    shares: Vec<Weak<Share>>,
     clients: Mutex<Option<Clients>>,
     /// The reason why no other process can map files.
     alone: Option<String>,
@@ -109,8 +114,9 @@ impl MapService {
                 }
             }
         };
+        let shares = maps.sound().map(Arc::downgrade).collect();
         let (maps, clients) = (Mutex::new(Some(maps)), Mutex::new(clients));
-        let service = MapService { name, read_only, maps, clients, alone, notes };
+        let service = MapService { name, read_only, maps, shares, clients, alone, notes };
         Ok(Some((Arc::new(service), recovered)))
     }
 
@@ -230,15 +236,28 @@ impl Service for MapService {
 
     /// Data that files lack stays in the pool, including later syncs of processes.
     fn stop(&self, _: &Stop) -> forebay_server::Result<()> {
-        // Without clients a file that processes share looks like one that is written back.
-        let ending = lock(&self.maps).as_ref().map(Maps::ending).unwrap_or_default();
+        let shares: Vec<_> = self.shares.iter().filter_map(Weak::upgrade).collect();
+        // While these exist, it is known which processes share a file.
+        let homes: Vec<_> = shares.iter().filter_map(|share| share.homes()).collect();
+        // The processes hear of it at once, also while an order is being carried out.
         drop(lock(&self.clients).take());
+        // Each process is asked about once: it lives, and is named, or its files are.
+        let asked = Asked::new(&forebay::is_dying);
+        let lacking: Vec<_> =
+            shares.iter().flat_map(|share| files_lacking(share, &asked)).collect();
+        let ending: Vec<_> = lacking.into_iter().filter(|(_, f)| f.ending).collect();
+        let living: Vec<u32> = shares
+            .iter()
+            .flat_map(|share| share.clients())
+            .filter(|pid| !asked.is_dying(*pid))
+            .collect();
+        drop((homes, shares));
         let Some(maps) = lock(&self.maps).take() else { return Ok(()) };
-        let still = maps.ending().into_iter();
-        let same = |(map, f): &(String, OfFile)| {
+        let still = maps.sound().flat_map(|share| files_lacking(share, &asked));
+        let is_ending = |(map, f): &(String, OfFile)| {
             ending.iter().any(|(of, before)| (of, before.number) == (map, f.number))
         };
-        for (map, OfFile { file, dirty_pages, .. }) in still.filter(same) {
+        for (map, OfFile { file, dirty_pages, .. }) in still.filter(is_ending) {
             let pool = &self.name;
             warn(&format!(
                 "map {map}: {file}: {dirty_pages} pages stay in the pool: its process has ended, \
@@ -246,11 +265,9 @@ impl Service for MapService {
                  forebay map recover {pool}"
             ));
         }
-        let processes = maps.sound().flat_map(|share| share.clients());
-        let processes: Vec<_> = processes.filter(|pid| !forebay::is_dying(*pid)).collect();
-        if !processes.is_empty() {
+        if !living.is_empty() {
             warn(&format!(
-                "pool {}: processes {processes:?} have files mapped onto it: what they sync is kept \
+                "pool {}: processes {living:?} have files mapped onto it: what they sync is kept \
                  in the pool, which nobody can open before they have ended",
                 self.name
             ));

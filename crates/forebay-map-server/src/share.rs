@@ -134,7 +134,7 @@ impl Asked<'_> {
         Asked { ask, known: RefCell::default() }
     }
 
-    fn is_dying(&self, pid: u32) -> bool {
+    pub fn is_dying(&self, pid: u32) -> bool {
         *self.known.borrow_mut().entry(pid).or_insert_with(|| (self.ask)(pid))
     }
 }
@@ -170,7 +170,7 @@ impl Share {
         *lock(&self.homes) = Arc::downgrade(homes);
     }
 
-    fn homes(&self) -> Option<Arc<Homes>> {
+    pub fn homes(&self) -> Option<Arc<Homes>> {
         lock(&self.homes).upgrade()
     }
 

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forebay::{CreateOptions, Pool, PoolOptions};
-use forebay_map::store::{FileRecord, Stamp};
+use forebay_map::store::{FileRecord, Stamp, Store, Synced};
 use forebay_map::wire::{self, Answer, Request};
 use forebay_map::{Cache, Error, Features, MapFile, Options, PageSet, ServedStore, PAGE, SEGMENT};
-use forebay_map_server::MapService;
+use forebay_map_server::{MapService, Order};
 use forebay_server::{Service, Stop};
 
 const SEGMENTS: usize = 4;
@@ -662,4 +663,61 @@ fn a_pool_that_was_closed_in_order_is_not_lost() {
     file.sync(PAGE as u64, 1).expect("nothing is lost");
     drop((file, cache));
     bed.pool = Some(Pool::open(&bed.dir.join("pool"), &PoolOptions::default()).expect("the pool"));
+}
+
+/// A process hears of the end of the server also while an order of a user takes long.
+#[test]
+fn an_order_that_takes_long_delays_no_word_to_the_clients() {
+    let bed = Bed::new();
+    // A file that is gone, and of which the pool has a page.
+    {
+        let store = bed.store();
+        let file = FileRecord {
+            identity: b"gone".to_vec(),
+            path: "/dev/shm/gone".into(),
+            size: SEGMENT as u64,
+            ..FileRecord::default()
+        };
+        let file = store.add_file(&file).expect("a record");
+        let frame = store.take(file, 0).expect("a frame").expect("one is free");
+        store.show(frame).expect("shown");
+        assert_eq!(store.sync(frame, &PageSet::of(0..1)).expect("synced"), Synced::Durable);
+    }
+    let begun = Instant::now();
+    while bed.service.status().trouble.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nothing stays");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut stream = bed.connect();
+    wire::send(&mut stream, &Request::Hello { version: wire::VERSION, map: Some("db".into()) })
+        .expect("it listens");
+    let _: Answer = wire::receive(&mut stream).expect("it answers");
+    let (begin, begins) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let service = &bed.service;
+    std::thread::scope(|s| {
+        s.spawn(move || {
+            let order = Order::Recover { files: Vec::new(), dry_run: true, accept: false };
+            let order = serde_json::to_value(order).expect("JSON");
+            let mut waits = Some(ends);
+            let answer = service.call(order, &mut |_| {
+                if let Some(ends) = waits.take() {
+                    begin.send(()).expect("heard");
+                    let _ = ends.recv();
+                }
+                ControlFlow::Continue(())
+            });
+            answer.expect("an answer");
+        });
+        begins.recv().expect("the order");
+        let stops = s.spawn(move || {
+            let stop = Stop { grace: Duration::ZERO, must: true, keep: false };
+            service.stop(&stop).expect("stopped");
+        });
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        let heard = stream.read(&mut [0]);
+        assert!(!stops.is_finished(), "the order has ended");
+        drop(end);
+        assert_eq!(heard.expect("no word"), 0);
+    });
 }
