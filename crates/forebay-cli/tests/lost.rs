@@ -315,6 +315,16 @@ fn a_pool_with_maps_that_is_lost_is_told() {
         fs::remove_file(crashed(&bench, "gone")).unwrap();
         let (mut served, fd) = served(&bench);
         lose(&bench, &fd, way);
+        let table = bench.run_ok(&["status", &fd]).stdout;
+        let salvage = format!("forebay map salvage {} --to DIR", bench.path("pool").display());
+        assert_eq!(table.contains(&salvage), way.what == "overwritten", "{}: {table}", way.name);
+        if way.name == "overwritten" {
+            // Only the superblocks are.
+            bench.run_ok(&["map", "salvage", "pool", "--to", "saved"]);
+            let saved = fs::read_dir(bench.path("saved/db")).unwrap().flatten();
+            let data = saved.map(|entry| entry.path()).find(|path| path.ends_with("0-gone"));
+            assert!(fs::read(data.unwrap()).unwrap()[4096..8192] == [7; 4096]);
+        }
         let code = match way.what {
             "removed" | "overwritten" => 11,
             "cut-short" => 5,

@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use forebay::{MediaInfo, MediaKind};
+use forebay::{FileFate, MediaInfo, MediaKind};
 use forebay_map::session::only_map;
 use forebay_map::sharing::{GivenUp, Homes};
 use forebay_map::store::Store;
@@ -532,7 +532,15 @@ impl Shared {
                         Ok(Home::Stays(report)) => self.notes.left(&share.map, report.refused),
                         Err(e) => {
                             share.keep_nobody_waiting(file);
-                            let why = e.to_string();
+                            let store = &share.store;
+                            let why = match store.lost().is_some_and(FileFate::is_foreign) {
+                                true => format!(
+                                    "{e}; what may be whole is copied, while this server runs, by \
+                                     forebay map salvage {} --to DIR",
+                                    store.claim().at
+                                ),
+                                false => e.to_string(),
+                            };
                             if told.insert((share.map.clone(), file), why.clone()).as_ref()
                                 != Some(&why)
                             {

@@ -279,12 +279,13 @@ impl Core {
     pub(crate) fn look_at_file(&self, look: Look) -> Option<FileTrouble> {
         const AGAIN: Duration = Duration::from_millis(100);
         let twice = || {
-            let found = self.media.file_trouble(look, self.written)?;
-            if !found.what.is_loss() {
-                return Some(found);
+            let mut found = self.media.file_trouble(look, self.written)?;
+            if found.what.is_loss() {
+                std::thread::sleep(AGAIN);
+                found = self.media.file_trouble(look, self.written)?;
             }
-            std::thread::sleep(AGAIN);
-            self.media.file_trouble(look, self.written)
+            self.name_salvage(&mut found);
+            Some(found)
         };
         let found = match self.lost().cloned() {
             Some(lost) if lost.what == FileFate::CutShort => {
@@ -305,6 +306,18 @@ impl Core {
         let mut last = self.file_trouble.lock().unwrap_or_else(|e| e.into_inner());
         last.clone_from(&found);
         found
+    }
+
+    /// Nothing is written back to mapped files from memory that has another content.  It may have
+    /// that in other places than theirs.
+    fn name_salvage(&self, found: &mut FileTrouble) {
+        if found.what.is_foreign() && self.sender.is_none() && !self.engine.maps().is_empty() {
+            found.way_out.push_str(&format!(
+                "; what mapped files lack may be whole: copy it while the server runs (forebay map \
+                 salvage {} --to DIR), and compare it with a backup",
+                found.path.display()
+            ));
+        }
     }
 
     /// Its memory is the file, and that has another content.
