@@ -34,6 +34,7 @@ use crate::own_store::OwnStore;
 use crate::planted::{self, Planted};
 use crate::service::Notes;
 use crate::share::{Client, Home, Share, OWN};
+use crate::warned::warn;
 
 /// The most processes at the same time.
 const CLIENTS: usize = 64;
@@ -573,12 +574,6 @@ enum Left {
     Open,
     Dead,
     Bye,
-}
-
-/// Prints a warning.  Standard error may be closed, which is no error.
-#[track_caller]
-pub(crate) fn warn(text: &str) {
-    forebay::diagnostics::warn(format_args!("forebay: {}", forebay::printable(text)));
 }
 
 /// Takes the next request.  A malformed one gets an error answer and ends the connection.

@@ -25,6 +25,7 @@ mod own_store;
 mod planted;
 pub mod service;
 mod share;
+mod warned;
 
 pub use orders::{Error, Maps, Order, Result};
 pub use service::{MapService, KIND};

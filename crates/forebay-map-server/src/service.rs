@@ -12,12 +12,13 @@ use forebay_map::PAGE;
 use forebay_server::{Error as ServerError, Figure, Progress, Service, ServiceStatus, Stop, Work};
 use serde_json::{json, Value};
 
-use crate::clients::{warn, Clients};
+use crate::clients::Clients;
 use crate::locked::lock;
 use crate::orders::{
     files_lacking, Error, MapStatus, Maps, OfFile, Order, Recovered, Result, Stays,
 };
 use crate::share::{Asked, Share};
+use crate::warned::warn;
 
 /// The kind of service that maps are, for clients of the control socket.
 pub const KIND: &str = "map";

@@ -19,10 +19,10 @@ use forebay_map::{Error, PoolStore, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::clients::warn;
 use crate::handed::{Handed, Kept};
 use crate::locked::lock;
 use crate::planted::{self, Planted};
+use crate::warned::warn;
 
 /// How long a process that found no free frame counts as in need.
 const NEED: Duration = Duration::from_secs(3);
