@@ -152,5 +152,20 @@ server='' mounted=''
 [ $code = 20 ] || fail "$what: the server ends with $code: $(cat "$work/server.log")"
 ! grep -q 'is lost' "$work/server.log" || fail "$what: told as lost: $(cat "$work/server.log")"
 kept
-stop_disk
 say "$what: the server ends with 20"
+
+# The tree keeps the proof that it is complete.  A mount for reading takes it as it is.
+what="read-only, after a loss"
+[ -L "$tree/.forebay-done" ] && [ -e "$tree/.forebay-group" ] || fail "$what: the proof is not kept: $(ls -lA "$tree")"
+mkdir -p "$work/read-only"
+mount --bind "$tree" "$work/read-only"
+at_end 'umount -l "$work/read-only" 2>/dev/null || true'
+mount -o remount,bind,ro "$work/read-only"
+rm -f "$pool"
+start_mount "$work/read-only" --read-only
+[ "$(cat "$work/read-only/a")" = precious ] || fail "$what: $(ls -lA "$work/read-only")"
+stop_mount
+[ -L "$tree/.forebay-done" ] && [ -e "$tree/.forebay-group" ] || fail "$what: the proof is gone: $(ls -lA "$tree")"
+umount "$work/read-only"
+stop_disk
+say "$what: mounted, and nothing is removed"

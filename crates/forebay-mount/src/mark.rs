@@ -250,12 +250,17 @@ pub fn emptied<T: Tree>(
         // File systems differ in which of the two they give; the caller gets the tree's.
         Err(answer @ (Errno::NOTEMPTY | Errno::EXIST)) => {
             let names = tree.names(dir)?;
-            let ours = |name: &Vec<u8>| {
-                let found = tree.attr_of(dir, name)?;
-                Ok(is_over(name) && found.is_some_and(|a| a.kind == kind_of(name)))
+            // A crash may have left the number alone: before the mark was made, or when it was
+            // removed.
+            let alone = !names.iter().any(|name| name == DONE);
+            let ours = |name: &Vec<u8>| match tree.attr_of(dir, name)? {
+                Some(attr) if is_over(name) && attr.kind == kind_of(name) => {
+                    Ok(!alone || is_trusted(tree, dir, &attr)?)
+                }
+                _ => Ok(false),
             };
             let all = names.iter().map(ours).collect::<tree::Result<Vec<bool>>>()?;
-            if !names.iter().any(|name| name == DONE) || all.contains(&false) {
+            if names.is_empty() || all.contains(&false) {
                 return Err(answer);
             }
             names.iter().try_for_each(|name| tree.unlink(dir, name, false))?;
@@ -367,6 +372,11 @@ impl<N> GroupMark<N> {
     /// tree without space can still record them.
     fn create<T: Tree<Node = N>>(tree: &T, period: Uuid, group: u64) -> tree::Result<GroupMark<N>> {
         let node = tree.create(&tree.root(), GROUP, &New::plain(Kind::File, 0o644))?;
+        // It stays open for writing.  Otherwise a user who holds all descriptors of this process, or
+        // removes the name, could keep later numbers from it.
+        if !planted(Bug::GroupNotHeld) {
+            tree.pin(&node, true)?;
+        }
         tree.write_in_place(&node);
         let mark = GroupMark { node, period, mark: None };
         let mut block = mark.text(group).into_bytes();
@@ -649,7 +659,12 @@ fn say_done<T: Tree>(tree: &T) -> Result<()> {
 /// Removes what an interrupted [`end`] leaves.
 pub fn clear<T: Tree>(tree: &T) -> Result<()> {
     // The number proves the other file, so it is removed last.
-    with_times_kept(tree, || remove_name(tree, DONE).and_then(|()| remove_name(tree, GROUP)))
+    let remove = || remove_name(tree, DONE).and_then(|()| remove_name(tree, GROUP));
+    match with_times_kept(tree, remove) {
+        // What is left is true.  The next mount that can write removes it.
+        Err(MarkError::Tree { cause: Errno::ROFS, .. }) => Ok(()),
+        cleared => cleared,
+    }
 }
 
 /// Gives up the data in the log, by order of the user, durably.

@@ -322,9 +322,15 @@ fn too_slow(takes: Option<Duration>, options: &MountOptions) -> Option<Duration>
 }
 
 /// Ends the period.  Everything that the log holds is in the tree and synced there.
-fn end_period(live: &TreeLive) -> Result<(), MountError> {
-    mark::end(live.tree(), || live.journal().log().destroy().map(drop))
-        .map_err(|e| MountError::of_mark(live.tree().path(), e))
+fn end_period(live: &TreeLive, read_only: bool) -> Result<(), MountError> {
+    let destroy = || live.journal().log().destroy().map(drop);
+    match read_only {
+        // It has set no mark, and changes nothing in the tree.
+        true => destroy().map_err(MountError::Pool),
+        false => {
+            mark::end(live.tree(), destroy).map_err(|e| MountError::of_mark(live.tree().path(), e))
+        }
+    }
 }
 
 impl Mount {
@@ -403,7 +409,7 @@ impl Mount {
             Ok(shown) => shown,
             Err(e) => {
                 // The log is empty.
-                let _ = end_period(&live);
+                let _ = end_period(&live, options.read_only);
                 return Err(e);
             }
         };
@@ -710,7 +716,7 @@ impl Mount {
             }
             (Some(_), _) => Err(self.failed()),
             (None, true) => Ok(()),
-            (None, false) => end_period(&self.live),
+            (None, false) => end_period(&self.live, self.options.read_only),
         };
         self.live.tree().unlock();
         ended.and_then(|()| match self.session_failure.get() {

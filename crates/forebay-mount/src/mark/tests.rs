@@ -6,7 +6,7 @@
 
 use super::*;
 use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
-use crate::replay::planted::{plant, OF_FORGERS, OF_MARKS};
+use crate::replay::planted::{plant, Bug, OF_FORGERS, OF_MARKS};
 use crate::replay::Accept;
 
 const BEGIN: &[u8] = b"begin";
@@ -638,5 +638,86 @@ fn the_time_of_a_mark_is_believed_where_it_is_a_number_of_ours() {
             tree.set_attr(&mark, &SetAttr { mtime, ..SetAttr::default() }).unwrap();
             assert_eq!(reached(&tree), Ok(says), "{ahead} {uid} {seconds}");
         }
+    }
+}
+
+/// Neither a user who holds all descriptors of the process, nor one who removes the name, keeps a
+/// number from the tree.
+#[test]
+fn the_number_is_held_open() {
+    let dir = std::env::temp_dir().join(format!("forebay-number-{}", std::process::id()));
+    for bug in [None, Some(Bug::GroupNotHeld)] {
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        let tree = UnixTree::open(&dir).unwrap();
+        plant(bug);
+        let group = begin(&tree, 0, || Ok(mark_of(1, Uuid([0x81; 16])))).unwrap();
+        plant(None);
+        for _ in 0..2 {
+            assert_eq!(tree.room(|| Err::<(), _>(Errno::MFILE)), Err(Errno::MFILE));
+        }
+        std::fs::remove_file(dir.join(".forebay-group")).unwrap();
+        let expected = match bug.is_some() && tree.opens_by_handle() {
+            true => Err(Errno::STALE),
+            false => Ok(()),
+        };
+        assert_eq!(group.set(&tree, 1), expected, "{bug:?}");
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// By design a tree keeps these names after its log is lost.
+#[test]
+fn a_tree_that_is_read_only_keeps_what_is_left() {
+    let tree = SimTree::new(base());
+    begin_period(&tree, 1, 1);
+    complete(&tree).unwrap();
+    tree.create(&ROOT_INO, b".forebay-replay", &New::plain(Kind::Directory, 0o700)).unwrap();
+    let names = tree.names(&ROOT_INO).unwrap();
+    assert!(names.iter().any(|name| name == DONE) && names.iter().any(|name| name == GROUP));
+    let sealed = tree.clone().read_only();
+    clear(&sealed).unwrap();
+    crate::replay::tidy(&sealed).unwrap();
+    assert_eq!(sealed.names(&ROOT_INO), Ok(names));
+    let refused = give_up(&sealed).unwrap_err();
+    assert!(matches!(refused, MarkError::Tree { cause: Errno::ROFS, .. }), "{refused}");
+    clear(&tree).unwrap();
+    crate::replay::tidy(&tree).unwrap();
+    assert_eq!(tree.names(&ROOT_INO), Ok(vec![b"file".to_vec()]));
+}
+
+/// A directory that a mount has left in the middle of its begin or end is empty to programs.
+#[test]
+fn what_is_left_of_a_mount_does_not_keep_a_directory() {
+    let (us, another) = (New::plain(Kind::File, 0).uid, 4242);
+    type Names = &'static [(&'static [u8], Kind, bool)];
+    // The names, their kinds and whether they are another user's; whether the directory goes.
+    let table: [(Names, bool); 9] = [
+        (&[(GROUP, Kind::File, false)], true),
+        (&[(DONE, Kind::Symlink, false)], true),
+        (&[(DONE, Kind::Symlink, false), (GROUP, Kind::File, false)], true),
+        (&[(GROUP, Kind::File, true)], false),
+        (&[(GROUP, Kind::Symlink, false)], false),
+        (&[(GROUP, Kind::Directory, false)], false),
+        (&[(GROUP, Kind::File, false), (MARK, Kind::Symlink, false)], false),
+        (&[(GROUP, Kind::File, false), (b"file", Kind::File, false)], false),
+        (&[], false),
+    ];
+    for (names, goes) in table {
+        let tree = SimTree::new(State::empty());
+        let new = New { uid: us, ..New::plain(Kind::Directory, 0o755) };
+        let dir = tree.create(&ROOT_INO, b"d", &new).unwrap();
+        for (name, kind, anothers) in names {
+            let uid = if *anothers { another } else { us };
+            tree.create(&dir, name, &New { uid, ..New::plain(*kind, 0o644) }).unwrap();
+        }
+        let removed = emptied(&tree, &dir, || match tree.names(&dir)?.is_empty() && goes {
+            true => tree.unlink(&ROOT_INO, b"d", true),
+            false => Err(Errno::NOTEMPTY),
+        });
+        let expected = if goes { Ok(()) } else { Err(Errno::NOTEMPTY) };
+        assert_eq!(removed, expected, "{names:?}");
+        let left = tree.names(&dir).unwrap_or_default().len();
+        assert_eq!(left, if goes { 0 } else { names.len() }, "{names:?}");
     }
 }

@@ -34,6 +34,7 @@ pub enum Bug {
     GroupAfterLog,
     GroupIgnored,
     GroupNotSynced,
+    GroupNotHeld,
     AnywhereTaken,
     BirthIgnored,
     AnybodysTaken,

@@ -356,6 +356,7 @@ pub struct SimTree {
     busy: Range<u64>,
     /// Somebody holds a lease of it, for so many tries.
     lease: Arc<Mutex<(u64, u32)>>,
+    read_only: bool,
     /// Nobody may change them, or we may not.
     refused: Option<(Range<u64>, bool)>,
     /// A project: nothing is moved or linked into it that does not belong to it.
@@ -383,6 +384,7 @@ impl SimTree {
             changed_alone: None,
             busy: 0..0,
             lease: Arc::default(),
+            read_only: false,
             refused: None,
             project: None,
             of_project: Arc::default(),
@@ -427,6 +429,10 @@ impl SimTree {
         SimTree { busy, ..self }
     }
 
+    pub fn read_only(self) -> SimTree {
+        SimTree { read_only: true, ..self }
+    }
+
     /// Changes of these fail with EPERM: they are immutable, or a right is lacking.
     pub fn refusing(self, inodes: Range<u64>, immutable: bool) -> SimTree {
         SimTree { refused: Some((inodes, immutable)), ..self }
@@ -460,6 +466,9 @@ impl SimTree {
     }
 
     fn writable(&self, ino: u64) -> Result<()> {
+        if self.read_only {
+            return Err(Errno::ROFS);
+        }
         let mut lease = self.lease.lock().unwrap();
         if lease.0 == ino && lease.1 > 0 {
             lease.1 -= 1;
