@@ -98,3 +98,23 @@ cut_behind "${systems[0]}" 600s
 "$FOREBAY" unmark "$work/disk/tree" --accept-loss >/dev/null
 ! compare || fail "with the log thrown away nothing is lost: the test finds nothing"
 say "with the log thrown away: $(head -n 1 "$work/compare.log")"
+
+# The tree's root does not let the mark go.  The server that has replayed names the way out, and
+# replays again when it is asked.
+need chattr
+start_mount "$work/disk/tree" --sync-interval 600s
+echo precious >"$work/disk/tree/kept" && sync "$work/disk/tree/kept"
+kill_mount
+mkdir "$work/disk/other"
+start_mount "$work/disk/other" --log other
+chattr +a "$work/disk/tree"
+code=0
+"$FOREBAY" mount "$pool" "$work/disk/tree" >"$work/out" 2>&1 || code=$?
+chattr -a "$work/disk/tree"
+[ $code = 9 ] && grep -q 'chattr -a' "$work/out" || fail "a root with chattr +a: code $code: $(cat "$work/out")"
+"$FOREBAY" mount "$pool" "$work/disk/tree" >"$work/out" 2>&1 || fail "after chattr -a: code $?: $(cat "$work/out")"
+[ "$(cat "$work/disk/tree/kept")" = precious ] || fail "after chattr -a: what was synced is not there"
+"$FOREBAY" umount "$work/disk/tree" >/dev/null
+stop_mount
+[ ! -L "$work/disk/tree/.forebay-mount" ] || fail "after chattr -a: the mark is left"
+say "a replay whose end was refused was tried again"

@@ -152,7 +152,11 @@ impl Recovery<'_> {
             return report.map(Some);
         }
         // Entries that depend on a missing one are given up, as was accepted.
-        end(&tree, || log.destroy().map(drop)).map_err(|e| self.of_end(e))?;
+        if let Err(e) = end(&tree, || log.destroy().map(drop)) {
+            // The next try needs them, unless the log is gone: then it holds another period.
+            self.claims.lock().insert(self.log.into(), held);
+            return Err(self.of_end(e));
+        }
         report.map(Some)
     }
 

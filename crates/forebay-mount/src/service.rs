@@ -139,6 +139,9 @@ fn told(e: MountError) -> Error {
                 MountError::Mark { cause: MarkError::Tree { cause: Errno::ROFS, .. }, .. } => {
                     "make it writable, or give --read-only"
                 }
+                MountError::Mark { cause: MarkError::Tree { cause: Errno::PERM, .. }, .. } => {
+                    "if lsattr -d shows that the directory is sealed: chattr -a -i, then try again"
+                }
                 MountError::Mark { cause: MarkError::Tree { cause, .. }, .. } => {
                     way_out(&(*cause).into())
                 }
