@@ -112,3 +112,108 @@ for use in busy idle; do
 	esac || fail "$use, umount -f: exit code $code: $(tail -n 1 "$work/mount.log")"
 done
 say "umount -f: told where it was in use, an unmount where it was not"
+
+# A user holds all descriptors of the server by files without a name, and takes each that becomes
+# free.  Other programs get EMFILE, and nothing worse: a rename that leaves a whiteout is done or
+# refused, what is refused leaves nothing, and the number of each group stays durable.
+cat >"$work/hold.py" <<'P'
+import ctypes, errno, os, sys, threading
+os.chdir(sys.argv[1])
+names = open(sys.argv[3], "w")
+os.setgid(65534)
+os.setuid(65534)
+libc = ctypes.CDLL(None, use_errno=True)
+def rename(a, b, flags):
+    if libc.renameat2(-100, a.encode(), -100, b.encode(), flags):
+        raise OSError(ctypes.get_errno(), "renameat2")
+WHITEOUT = 4
+# The log knows this file, so a rename of it needs no descriptor.
+own = os.open("own", os.O_RDWR | os.O_CREAT, 0o600)
+os.write(own, b"own")
+os.fsync(own)
+held, over, refused = [], threading.Event(), threading.Event()
+def hold(n):
+    i = 0
+    while not over.is_set():
+        try:
+            name = f"hold-{n}-{i}"
+            i += 1
+            held.append(os.open(name, os.O_RDWR | os.O_CREAT, 0o600))
+            os.unlink(name)
+        except OSError as e:
+            if e.errno not in (errno.EMFILE, errno.ENFILE):
+                print(f"open: {e}", flush=True)
+                os._exit(1)
+            refused.set()
+holders = [threading.Thread(target=hold, args=(n,), daemon=True) for n in range(2)]
+for holder in holders:
+    holder.start()
+assert refused.wait(60), "no descriptor is refused"
+rename("own", "other", WHITEOUT)
+told = {}
+def tried(what, call):
+    try:
+        call()
+    except OSError as e:
+        if e.errno not in (errno.EMFILE, errno.ENFILE):
+            print(f"{what}: {e}", flush=True)
+            os._exit(1)
+        told[what] = told.get(what, 0) + 1
+        return False
+    return True
+renamed, made = 1, []
+for i in range(int(sys.argv[2])):
+    # A few descriptors become free, for whoever is first.
+    for file in [held.pop() for _ in range(3)]:
+        os.close(file)
+    if tried("create", lambda: os.close(os.open(f"own-{i}", os.O_RDWR | os.O_CREAT, 0o600))):
+        renamed += tried("whiteout", lambda: rename(f"own-{i}", f"other-{i}", WHITEOUT))
+    for what, make in ("mkdir", os.mkdir), ("fifo", os.mkfifo):
+        if tried(what, lambda: make(f"{what}-{i}")):
+            made.append(f"{what}-{i}")
+over.set()
+for holder in holders:
+    holder.join()
+names.writelines(f"{name}\n" for name in sorted(made))
+names.close()
+print(f"{len(held)} files held, {renamed} whiteouts, {len(made)} made, refused: {told}", flush=True)
+sys.stdin.read()
+P
+number() { sed -zn 's/^[^ ]* 0*\([0-9][0-9]*\)\n.*/\1/p' "$work/below/.forebay-group" | tr -d '\0' | head -n 1; }
+printf '#!/bin/sh\nulimit -n 400\nexec "%s" "$@"\n' "$FOREBAY" >"$work/forebay"
+chmod +x "$work/forebay"
+mkdir "$work/below"
+mount --bind "$tree" "$work/below"
+at_end 'umount -l "$work/below" 2>/dev/null || true'
+chmod 777 "$tree"
+full=$FOREBAY FOREBAY=$work/forebay
+start_mount "$tree" --sync-interval 5s
+FOREBAY=$full
+mkfifo "$work/hold.go"
+python3 "$work/hold.py" "$tree" 300 "$work/made" <"$work/hold.go" >"$work/held" 2>&1 &
+holder=$!
+exec 7>"$work/hold.go"
+at_end 'exec 7>&-; kill "$holder" 2>/dev/null || true'
+for ((tries = 0; tries < 2400; tries++)); do
+	[ ! -s "$work/held" ] || break
+	kill -0 "$holder" 2>/dev/null || break
+	sleep 0.05
+done
+grep -q 'files held' "$work/held" || fail "no descriptors: $(cat "$work/held"); $(tail -n 3 "$work/mount.log")"
+find "$work/below" -maxdepth 1 '(' -name 'mkdir-*' -o -name 'fifo-*' ')' -printf '%f\n' | LC_ALL=C sort | diff - "$work/made" >"$work/left" ||
+	fail "no descriptors: what was refused is left, or what was made is not there: $(head -n 3 "$work/left" | xargs)"
+before=$(number)
+# The root's descriptor is not one of those that a user can take.
+touch "$tree" || fail "no descriptors: the mount has failed: $(tail -n 3 "$work/mount.log")"
+for ((tries = 0; tries < 800; tries++)); do
+	[ "$(number)" -le "$before" ] || break
+	sleep 0.05
+done
+[ $tries != 800 ] || fail "no descriptors: the number of a group is not durable after $before: $(tail -n 3 "$work/mount.log")"
+! grep -q 'cannot be made durable' "$work/mount.log" || fail "no descriptors: $(grep 'cannot be made durable' "$work/mount.log")"
+kill_mount
+exec 7>&-
+wait "$holder" || fail "no descriptors: $(cat "$work/held")"
+start_mount "$tree"
+stop_mount
+say "all descriptors held: $(cat "$work/held"); each number is durable, and the next mount asks for nothing"

@@ -86,8 +86,58 @@ for system in "${systems[@]}"; do
 	"$FOREBAY" status "$pool" --json | grep -q "and before of nobody" ||
 		fail "$system: what is in dispute is not told: $("$FOREBAY" status "$pool" --json)"
 	stop_mount
-	stop_disk
 	say "$system: names that were changed beside the mount cost nothing else"
+
+	# A user has a directory of his own open from before the mount, and removes names there between
+	# two steps of a rename through the mount.  That costs his rename alone.
+	mkdir "$work/disk/tree/his"
+	chown 65534 "$work/disk/tree/his"
+	exec 9<"$work/disk/tree/his"
+	start_mount "$work/disk/tree" --sync-interval 600s
+	python3 - "$work/disk/tree/his" 2000 >"$work/raced" <<'P' || fail "$system: $(cat "$work/raced"): $(tail -n 2 "$work/mount.log")"
+import ctypes, os, signal, sys
+os.chdir(sys.argv[1])
+os.setuid(65534)
+libc = ctypes.CDLL(None, use_errno=True)
+def rename(a, b, flags):
+    if libc.renameat2(-100, a.encode(), -100, b.encode(), flags):
+        raise OSError(ctypes.get_errno(), f"renameat2 with {flags}")
+def removes(name):
+    child = os.fork()
+    while child == 0:
+        try:
+            os.unlink(name, dir_fd=9)
+        except OSError:
+            pass
+    return child
+lost = 0
+for flags, name, to in (0, "t", "target"), (4, "f", "g"):
+    child = removes(name)
+    try:
+        for i in range(int(sys.argv[2])):
+            try:
+                file = os.open(f"new-{name}", os.O_RDWR | os.O_CREAT, 0o600)
+                os.close(file)
+                os.rename(f"new-{name}", name)  # over a whiteout, too
+                rename(name, to, flags)
+            except FileNotFoundError:
+                lost += 1
+            except OSError as e:
+                print(f"rename {i}: {e}")
+                sys.exit(1)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+print(f"{lost} of {2 * int(sys.argv[2])} found no file")
+P
+	exec 9<&-
+	synced "$work/disk/tree/of-root" "synced by root"
+	kill_mount
+	start_mount "$work/disk/tree"
+	has "$work/disk/tree/of-root" "synced by root"
+	stop_mount
+	stop_disk
+	say "$system: names that were removed between two steps of a rename cost that rename: $(cat "$work/raced")"
 
 	# A user runs a file of his own, holds a lease of another one, and changes a third one
 	# after the crash.

@@ -258,7 +258,10 @@ impl UnixTree {
                 as_caller(|| fs::mknodat(&dir, name, file_type(kind), mode, new.device))?;
             }
         }
-        self.child(dir, name)
+        self.child(dir, name).inspect_err(|_| {
+            // Without a descriptor nobody can finish it, so nothing may remain.
+            let _ = self.unlink(dir, name.as_bytes(), new.kind == Kind::Directory);
+        })
     }
 
     /// Gives what was made the owner, the mode and the ACL that were asked for.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::failing::{ends_mount, Step};
 use super::groups::Closed;
 use super::waits::Wait;
 use super::{Appended, Held, Inode, Journal, Live, What};
@@ -76,16 +77,15 @@ impl<T: Tree, J: Journal> Live<T, J> {
         let Some(group) = self.bears.get() else { return Ok(()) };
         let what = "the number of the group that was synced cannot be made durable in the tree";
         match group.set(&self.tree, txg) {
-            // The group itself is synced.  A missing number in the tree costs nothing before a
-            // crash, and an operator's consent after one.
-            Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => {
+            // It may cost an operator's consent after a crash.
+            Err(e) if !ends_mount(Step::Number, e) => {
                 forebay::diagnostics::warn(format_args!(
                     "forebay: {what}: {e}. Make room: until then a replay after a crash takes the \
                      tree for an older copy of itself, and wants --accept=older-tree"
                 ));
                 Ok(())
             }
-            set => set.map_err(|e| self.fail(what, e)),
+            set => set.map_err(|e| self.judge(Step::Number, what, e)),
         }
     }
 
@@ -103,7 +103,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         // File systems differ in what the sync of one file or directory covers of names that
         // moved between others.  The sync of the whole file system leaves no doubt.
         const SINGLY: usize = 32;
-        let failed = |e| self.fail("the tree's file system failed to sync", e);
+        let failed = |e| self.judge(Step::Sync, "the tree's file system failed to sync", e);
         if closed.names || closed.touched.len() > SINGLY {
             self.inodes().sync_begins();
             self.tree.sync_all().map_err(failed)?;
@@ -215,7 +215,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if !self.has_tree_failed() {
             let _syncing = self.syncs.begin();
             if let Err(e) = self.tree.sync_all() {
-                self.fail("the tree's file system failed to sync", e);
+                self.judge(Step::Sync, "the tree's file system failed to sync", e);
             }
         }
         self.syncs.wait_for_earlier();

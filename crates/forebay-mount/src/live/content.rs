@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use forebay::Ticket;
 
+use super::failing::Step;
 use super::groups::Hold;
 use super::replay_hazard::ReplayHazard;
 use super::room::Room;
@@ -345,9 +346,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
     fn is_as_written(&self, inode: &Arc<Inode<T::Node>>) -> Result<bool> {
         let intact = {
             let _syncing = self.syncs.begin();
-            self.tree
-                .is_intact(&inode.node)
-                .map_err(|e| self.fail("the tree's file system failed to write back a file", e))?
+            self.tree.is_intact(&inode.node).map_err(|e| {
+                self.judge(Step::Sync, "the tree's file system failed to write back a file", e)
+            })?
         };
         if !planted(Bug::ErrorOfAnother) {
             self.syncs.wait_for_one(inode.ino);
@@ -370,7 +371,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             let _single = self.before_single_sync()?;
             let _syncing = self.syncs.begin();
             self.tree.sync(&inode.node).inspect_err(|e| {
-                self.fail("the tree's file system failed to sync a file", *e);
+                self.judge(Step::Sync, "the tree's file system failed to sync a file", *e);
             })?;
         }
         self.believe()?;

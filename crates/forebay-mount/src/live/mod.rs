@@ -27,6 +27,7 @@ mod attributes;
 mod background;
 mod clock;
 mod content;
+mod failing;
 mod groups;
 mod inodes;
 mod names;

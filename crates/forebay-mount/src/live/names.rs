@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::failing::{between, Step};
 use super::{Inode, Journal, Live, When};
 use crate::mark;
 use crate::record::{self, Kind, Record, Records, NONE, ROOT};
@@ -194,7 +195,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 let (from, to) = ((&from_dir.node, from), (&to_dir.node, to));
                 let rename = || self.tree.rename(from, to, how);
                 match over.map(|over| (over.kind, &over.node)) {
-                    Some((Kind::File, _)) => self.replace(from, to),
+                    Some((Kind::File, _)) => self.replace(from, to, inode),
                     Some((Kind::Directory, over)) => mark::emptied(&self.tree, over, rename),
                     _ => rename(),
                 }
@@ -209,13 +210,33 @@ impl<T: Tree, J: Journal> Live<T, J> {
     /// Replaces another file's name.  On a plain rename over a file, ext4 and btrfs would begin
     /// to write back its bytes and block the caller for that; the log has the bytes.  So the
     /// two files trade places, and then the other one loses its new name.
-    fn replace(&self, from: (&T::Node, &[u8]), to: (&T::Node, &[u8])) -> Result<()> {
+    ///
+    /// Somebody next to the mount may change the names in between.
+    fn replace(
+        &self,
+        from: (&T::Node, &[u8]),
+        to: (&T::Node, &[u8]),
+        inode: &Inode<T::Node>,
+    ) -> Result<()> {
         let exchange = || self.tree.rename(from, to, RenameHow::Exchange);
+        let unlink = || self.tree.unlink(from.0, from.1, false);
+        let remove = || between().and_then(|()| unlink());
+        let back = || between().and_then(|()| exchange());
         if exchange().is_ok() {
-            if self.tree.unlink(from.0, from.1, false).is_ok() {
-                return Ok(());
+            let left = match remove() {
+                Ok(()) => return Ok(()),
+                // The old name is gone, as it should be.
+                Err(Errno::NOENT) => Some(Errno::NOENT),
+                Err(_) => back().err(),
+            };
+            if let Some(e) = left {
+                let is_there =
+                    || Ok(self.tree.attr_of(to.0, to.1)?.is_some_and(|a| a.ino == inode.ino));
+                return match e {
+                    Errno::NOENT if is_there()? => Ok(()),
+                    e => Err(self.judge(Step::Name, "two files cannot change places again", e)),
+                };
             }
-            exchange().map_err(|e| self.fail("two files cannot change places again", e))?;
         }
         // Not every file system supports that.
         self.tree.rename(from, to, RenameHow::Replace)

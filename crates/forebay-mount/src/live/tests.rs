@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::mpsc;
 use std::thread;
 
+mod beside;
 mod clock;
 mod later;
 mod ordered;

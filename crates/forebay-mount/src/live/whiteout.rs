@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::failing::{between, ends_mount, Step};
 use super::{Inode, Journal, Live, When};
 use crate::mark;
 use crate::record::{Kind, Record, Records, NONE};
@@ -86,12 +87,18 @@ impl<T: Tree, J: Journal> Live<T, J> {
                 }
                 _ => rename()?,
             }
-            // It is done: the log has to know what it names from now on.
-            let found = self.tree.lookup_with_attr(&from_dir.node, from);
-            let (node, attr) = found
-                .and_then(|found| found.ok_or(Errno::NOENT))
-                .map_err(|e| self.fail("a whiteout that was made is not there", e))?;
-            hold.keep(self.meet(node, &attr, Some(fid), 0));
+            // It is done: the log has to know what it names from now on.  Somebody next to the mount
+            // may have removed the whiteout, and this process may have no descriptor left.  Then a
+            // later entry knows the whiteout as another inode, which a replay disputes.
+            let what = "the tree's file system does not show a whiteout that it made";
+            let look = || self.tree.lookup_with_attr(&from_dir.node, from);
+            match between().and_then(|()| look()) {
+                Ok(Some((node, attr))) if attr.kind == Kind::CharDevice && attr.device == 0 => {
+                    hold.keep(self.meet(node, &attr, Some(fid), 0));
+                }
+                Err(e) if ends_mount(Step::Name, e) => return Err(self.judge(Step::Name, what, e)),
+                Ok(_) | Err(_) => {}
+            }
             Ok(())
         })
     }
