@@ -184,6 +184,34 @@ fn a_server_that_can_start_no_thread_stops_in_order() {
     assert!(superblock.stdout.contains("\"clean\": true"), "{}", superblock.stdout);
 }
 
+/// Its looks have threads before there is something to see.
+#[test]
+fn a_server_that_can_start_no_thread_sees_what_happens_to_its_file() {
+    let bench = pool_of_two();
+    std::fs::create_dir(bench.path("run")).unwrap();
+    let words = ["serve", "--json", "--socket", "run/nbd", "pool"];
+    let (command, lines) = with_log(common::as_a_user(&bench, "chmod 700 run;", &words));
+    let mut served = Served::ready(&bench, command).unwrap();
+    let pid = served.process.id();
+    let looks = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let name = |thread: std::fs::DirEntry| std::fs::read(thread.path().join("comm"));
+        threads.filter_map(|thread| name(thread).ok()).any(|name| name == b"fby-look\n")
+    };
+    let begun = Instant::now();
+    while !looks() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no look begins");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut limit = std::process::Command::new("prlimit");
+    limit.args(["--nproc=1:1", "--pid", &pid.to_string()]);
+    assert!(common::of_a_user(&bench, &mut limit).status().unwrap().success());
+    std::fs::remove_file(bench.path("pool")).unwrap();
+    let told = lines.recv_timeout(Duration::from_secs(60)).expect("nothing was told");
+    assert!(told.contains("its file was deleted"), "{told}");
+    served.stop();
+}
+
 /// Returns the log of a server by line.
 fn with_log(mut command: std::process::Command) -> (std::process::Command, Lines) {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -24,7 +24,7 @@ use crate::{notify, warn, Error, ReadyFile, Result};
 /// cache: without an end they would wait as long as their origin fails.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How soon it is seen that the server is to stop.
-pub(crate) const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(20);
 
 /// A pool, its services, and who answers for them.
 #[derive(Debug)]
