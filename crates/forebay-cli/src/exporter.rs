@@ -99,22 +99,29 @@ impl Looks {
 /// Writes the file repeatedly, whether or not the pool answers.
 fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
     let interrupt = Interrupt::watch()?;
+    let (mut first, mut fails) = (true, false);
     loop {
-        match (status::of_pool_within(&a.pool, PATIENCE), a.every) {
-            (Ok(s), _) => replace(file, &metrics(&s))?,
-            (Err(e), Some(_)) => {
-                out::warn(format_args!("forebay: {e:#}"));
-                replace(file, &up(false))?;
-            }
-            (Err(e), None) => {
-                // The pool's error is reported, not the file's.
-                let _ = replace(file, &up(false));
-                return Err(e);
-            }
+        let found = status::of_pool_within(&a.pool, PATIENCE);
+        let written = replace(file, &found.as_ref().map_or_else(|_| up(false), metrics));
+        match found {
+            // The pool's error is reported, not the file's.
+            Err(e) if a.every.is_none() => return Err(e),
+            Err(e) => out::warn(format_args!("forebay: {e:#}")),
+            Ok(_) => {}
         }
-        let Some(every) = a.every else {
-            return Ok(0);
+        let Some(every) = a.every else { return written.map(|()| 0) };
+        fails = match written {
+            Ok(()) => false,
+            Err(e) if first => return Err(e),
+            // Its file system may be full for a moment.
+            Err(e) => {
+                if !fails {
+                    out::warn(format_args!("forebay: {e:#}; it is tried again"));
+                }
+                true
+            }
         };
+        first = false;
         status::sleep_until(Instant::now() + every, &interrupt);
         if interrupt.came() {
             return Ok(0);
@@ -122,9 +129,14 @@ fn textfile(a: &args::Exporter, file: &Path) -> anyhow::Result<u8> {
     }
 }
 
-/// Replaces the file as a whole, as the collector requires.
+/// Replaces the file as a whole, as the collector requires.  If that fails, there is no file: an
+/// old one would say that all is as it was.
 fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
     let written = out::replace_file(file, text.as_bytes(), 0o644);
+    let is_file = || std::fs::symlink_metadata(file).is_ok_and(|m| m.is_file() || m.is_symlink());
+    if written.is_err() && is_file() {
+        let _ = std::fs::remove_file(file);
+    }
     written.with_context(|| format!("{}: cannot be written", file.display()))
 }
 

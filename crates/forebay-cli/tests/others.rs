@@ -142,6 +142,45 @@ fn files_are_written_through_no_link() {
     assert_eq!(left, 4, "nothing stays beside it");
 }
 
+/// A file system that is full for a moment leaves no old figures, and the exporter goes on.
+#[test]
+fn figures_that_cannot_be_written_are_none_until_they_can_be() {
+    let b = Bench::new();
+    b.make_volume();
+    let mut command = b.command(&["exporter", "pool", "--textfile", "m.prom", "--every", "1s"]);
+    let mut exporter = Killed(command.stderr(Stdio::piped()).spawn().unwrap());
+    let figures = b.path("m.prom");
+    let limit = |bytes: &str| {
+        let pid = exporter.0.id().to_string();
+        let limit = format!("--fsize={bytes}:unlimited");
+        let set = Command::new("prlimit").args([&limit, "--pid", &pid]).status().unwrap();
+        assert!(set.success());
+    };
+    let begun = Instant::now();
+    let wait = |there: bool| {
+        while figures.exists() != there {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{there}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(true);
+    limit("1");
+    wait(false);
+    limit("unlimited");
+    wait(true);
+    assert!(exporter.0.try_wait().unwrap().is_none(), "the exporter has ended");
+    kill(&exporter.0);
+    let mut said = String::new();
+    exporter.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said.matches("it is tried again").count(), 1, "{said}");
+    assert_eq!(exporter.0.wait().unwrap().code(), Some(0));
+}
+
+fn kill(process: &Child) {
+    let pid = process.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+}
+
 /// Others use a device such as /dev/null, and a FIFO or a socket has a reader.
 #[test]
 fn what_is_no_file_is_not_replaced() {
