@@ -112,6 +112,7 @@ fn usage(error: &clap::Error) -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<u8> {
+    forebay::check_directories()?;
     // A program that map-run executes keeps the limits of its caller.
     if !matches!(command, Command::MapRun(_)) {
         forebay::raise_file_size();

@@ -334,3 +334,19 @@ fn a_volume_whose_name_is_refused_today_is_removed_by_it() {
         assert_eq!(b.run_ok(&["volume", "list", "pool", "--json"]).stdout.trim(), "[]");
     }
 }
+
+/// The server of a mount has another current directory than the command that asks it.
+#[test]
+fn a_directory_of_all_processes_is_named_from_the_root() {
+    let b = Bench::new();
+    b.make_volume();
+    for name in ["FOREBAY_RUNTIME_DIR", "FOREBAY_STATE_DIR"] {
+        for words in [&["status", "pool"][..], &["origin", "status", "pool"], &["umount", "x"]] {
+            let out = b.command(words).env(name, "state").output().unwrap();
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(2), "{name} {words:?}: {said}");
+            assert!(said.contains(name), "{name} {words:?}: {said}");
+        }
+    }
+    assert!(!b.path("state/forebay").exists());
+}

@@ -29,6 +29,7 @@ use crate::attach::{AttachOptions, Away};
 use crate::bypass::VolumeChange;
 use crate::core::Core;
 use crate::defaults;
+use crate::directories::check_directories;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
 use crate::error::{open_error, Error, Result, NOT_THERE};
 use crate::grouped::{GroupedMedium, Sender};
@@ -176,6 +177,7 @@ impl Pool {
         disk: Option<GroupedMedium>,
         o: &PoolOptions,
     ) -> Result<Pool> {
+        check_directories()?;
         let path = media.info().path.clone();
         let probe = engine::probe(&media);
         check_probe(&path, &media, &probe)?;

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{getsockopt, sockopt};
 
+use crate::directories::{set, whole};
 use crate::media::{check_link, detect_id};
 use crate::Uuid;
 
 /// The directory of the sockets: `$FOREBAY_RUNTIME_DIR`, otherwise `$XDG_RUNTIME_DIR/forebay`,
 /// otherwise `/run/forebay` for root, and for others a directory of their own.
 pub fn runtime_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("FOREBAY_RUNTIME_DIR")
-        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
+        .or_else(|| whole("XDG_RUNTIME_DIR").map(|dir| dir.join("forebay")))
         .unwrap_or_else(|| runtime_dir_of(rustix::process::geteuid().as_raw(), Path::new("/run")))
 }
 

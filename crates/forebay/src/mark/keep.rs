@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::content::{Mark, MOST_BYTES};
 use super::{Bears, MarkedBy, MarkedOn};
+use crate::directories::{set, whole};
 use crate::errno::{about, at_path};
 use crate::media::lock_soon;
 
@@ -63,15 +64,14 @@ pub trait Keep: Send + Sync + fmt::Debug {
 /// Directory for the files of marks: `$FOREBAY_STATE_DIR`, otherwise /var/lib/forebay for root,
 /// and for others `$XDG_STATE_HOME/forebay` or ~/.local/state/forebay.
 pub fn state_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = set("FOREBAY_STATE_DIR") {
         return dir;
     }
     if rustix::process::geteuid().is_root() {
         return SYSTEM.into();
     }
-    let home = || set("HOME").map(|home| home.join(".local/state"));
-    set("XDG_STATE_HOME").or_else(home).map_or_else(|| SYSTEM.into(), |dir| dir.join("forebay"))
+    let home = || whole("HOME").map(|home| home.join(".local/state"));
+    whole("XDG_STATE_HOME").or_else(home).map_or_else(|| SYSTEM.into(), |dir| dir.join("forebay"))
 }
 
 /// The place of a mark: the origin itself if it can bear one, otherwise a file in a directory.
