@@ -30,9 +30,9 @@ fn given_up(path: &Path, pool: &Pool) -> forebay::Result<Vec<String>> {
     }
     for file in mapped(pool).into_iter().flat_map(|map| map.files) {
         // A marked file that has all pages waits for the pool too, like a volume's origin.
-        forebay::refuse_awaited_by(path, pool.uuid(), &file.file)?;
-        if file.dirty_pages + file.unknown_pages > 0 {
-            let pages = file.dirty_pages + file.unknown_pages;
+        let pages = file.dirty_pages + file.unknown_pages;
+        forebay::refuse_awaited_by(path, pool.uuid(), &file.file, pages > 0)?;
+        if pages > 0 {
             given_up.push(format!("{pages} pages of {}, which is not marked", file.file));
         }
     }

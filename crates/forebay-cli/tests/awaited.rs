@@ -197,3 +197,60 @@ fn a_tree_that_is_not_there_does_not_wait() {
     let made = case.b.run_ok(OVERWRITE[0]);
     assert!(made.stderr.contains("not there or not marked"), "{made:?}");
 }
+
+/// The origin is there, and nobody can see whether it is marked.
+fn hidden(case: &Case) {
+    fs::rename(case.b.path("origin"), case.b.path("hidden")).unwrap();
+    std::os::unix::fs::symlink("origin", case.b.path("origin")).unwrap();
+}
+
+/// An error of the look is not the answer that nobody waits.
+#[test]
+fn a_pool_whose_origin_cannot_be_seen_is_waited_for() {
+    let case = volume();
+    case.b.run_ok(&["origin", "accept-loss", "origin"]);
+    hidden(&case);
+    let says = ["it cannot be seen whether", "origin waits for it: ", "forebay drain", "wipefs"];
+    for words in OVERWRITE.iter().rev() {
+        case.refused(words, 14, &says);
+        let found = case.judge(words, 14, &says, "UnseenIsNotAwaited");
+        println!("UnseenIsNotAwaited: {}", found.expect_err("it is not found"));
+    }
+}
+
+/// A lock that another process has for a moment keeps the look from the pool, and is gone when the
+/// pool would be written.
+#[test]
+fn a_pool_that_was_locked_during_the_look_is_not_overwritten() {
+    let case = volume();
+    for held_ms in [150, 250, 350] {
+        let pool = fs::File::open(case.b.path("pool")).unwrap();
+        rustix::fs::flock(&pool, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(held_ms));
+            drop(pool);
+        });
+        let out = case.b.run(OVERWRITE[0]);
+        release.join().unwrap();
+        assert!(matches!(out.code, Some(4 | 14)), "{held_ms} ms: {out:?}");
+    }
+}
+
+/// No command calls an origin complete that it cannot look at.
+#[test]
+fn an_origin_that_cannot_be_seen_is_not_called_complete() {
+    let case = volume();
+    case.b.run_ok(&["drain", "pool"]);
+    let status = |bug: &str| {
+        let words = ["status", "pool", "--json"];
+        let out = case.b.command(&words).env("FOREBAY_PLANTED", bug).output().unwrap();
+        let status: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        status["volumes"][0]["verdict"].as_str().unwrap_or_default().to_string()
+    };
+    assert_eq!(status(""), "complete");
+    hidden(&case);
+    assert_eq!(status(""), "unknown");
+    let drained = case.b.run(&["status", "pool"]);
+    println!("{drained:?}");
+    assert_eq!(status("UnseenIsComplete"), "complete", "the mistake shows");
+}

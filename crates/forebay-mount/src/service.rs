@@ -490,6 +490,10 @@ impl Service for MountService {
         .map_err(told)
     }
 
+    fn has_volumes(&self) -> bool {
+        false
+    }
+
     fn ended(&self) -> bool {
         self.mount.ended()
     }

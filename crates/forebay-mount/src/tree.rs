@@ -157,11 +157,18 @@ pub trait Tree: Send + Sync {
     type Node: Clone + Send + Sync;
 
     fn identity(&self) -> Result<TreeIdentity>;
+    /// Whether [`TreeIdentity::file_system`] of an earlier time is this file system.  Another
+    /// kernel may have given another id of it.
+    fn is_in(&self, file_system: &[u8; 16]) -> Result<bool> {
+        Ok(self.identity()?.file_system == *file_system)
+    }
     fn root(&self) -> Self::Node;
 
     /// The inode with this identity, wherever it is; `None`: it no longer exists.  `path` is
     /// its earlier path relative to the root, for processes that may not open by handle.
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Self::Node>>;
+    /// A replay begins to look for inodes: nothing that was found before is believed.
+    fn begin_to_look(&self) {}
     fn handle(&self, node: &Self::Node) -> Result<Handle>;
     /// Whether [`Tree::open`] does without a path.
     fn opens_by_handle(&self) -> bool {
@@ -274,6 +281,11 @@ pub trait Tree: Send + Sync {
     }
     /// Another node of this inode was dropped with bytes that no sync covers.
     fn was_dropped(&self, node: &Self::Node) {
+        let _ = node;
+    }
+    /// A change of the file's content comes soon.  Whatever has to be waited for before, such as
+    /// another process's lease, is waited for now, while nothing is held that others need.
+    fn ready_to_write(&self, node: &Self::Node) {
         let _ = node;
     }
     /// Durable when it returns: the file's data and what finds it, or the directory's

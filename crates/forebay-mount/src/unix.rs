@@ -10,7 +10,6 @@
 //! Who may do what is the kernel's to decide, at the mount.  Where the file system checks more
 //! than that, it is asked as the caller ([`as_caller`]).
 
-use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -29,11 +28,13 @@ mod above;
 mod held;
 mod now;
 mod ordered;
+mod search;
 
 pub(crate) use above::mounts_of_fuse;
 pub use above::{is_mounted, is_mounted_at, lies_in, tree_mounted_at};
 use held::Cache;
 pub use held::Node;
+use search::Places;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
 use crate::rights::as_caller;
@@ -114,6 +115,15 @@ fn component(name: &[u8]) -> Result<&OsStr> {
     }
 }
 
+/// What ext4 makes of its UUID for statfs: one half and the other.
+fn folded(uuid: &[u8; 16]) -> [u8; 16] {
+    let mut id = [0; 16];
+    for (at, byte) in id[..8].iter_mut().enumerate() {
+        *byte = uuid[at] ^ uuid[at + 8];
+    }
+    id
+}
+
 /// By the type of the file system: those whose directories say it each for itself (ext4,
 /// f2fs, tmpfs, bcachefs).
 fn may_fold_case(file_system: u64) -> bool {
@@ -130,6 +140,7 @@ pub struct UnixTree {
     /// The file system has directories in which names that differ in case are one.
     may_fold_case: bool,
     cache: Arc<Cache>,
+    places: Places,
 }
 
 impl UnixTree {
@@ -154,7 +165,8 @@ impl UnixTree {
         // Its lock is its descriptor's, and so is what a sync of the file system tells.
         root.pin()?;
         let may_fold_case = may_fold_case(fs::fstatfs(root.fd()?)?.f_type as u64);
-        Ok(UnixTree { root, device: stat.st_dev, path, may_fold_case, cache })
+        let device = stat.st_dev;
+        Ok(UnixTree { root, device, path, may_fold_case, cache, places: Places::default() })
     }
 
     /// Holds what was opened, if it is of this file system; `made`: for reading and writing.
@@ -182,55 +194,6 @@ impl UnixTree {
             }
         });
         self.hold(fd?, false)
-    }
-
-    /// Searches the hinted path and then the whole tree, for a process that may not open by
-    /// handle.  An error means that the inode may be in a directory of this user that cannot be
-    /// read; the user has moved nothing into another user's directory.
-    fn search(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
-        let is_it = |node: &Node| Ok::<_, Errno>(&self.handle(node)? == handle);
-        let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
-        let hinted = names.map(OsStr::from_bytes).try_fold(self.root(), |dir, name| {
-            self.child(&dir, name).ok().filter(|_| component(name.as_bytes()).is_ok()).ok_or(())
-        });
-        if let Ok(node) = hinted {
-            if is_it(&node)? {
-                return Ok(Some(node));
-            }
-        }
-        let user = rustix::process::geteuid().as_raw();
-        let closed = |dir: &Node| Ok::<_, Errno>(self.attr(dir)?.uid == user);
-        let mut directories = VecDeque::from([self.root()]);
-        let mut any_closed = false;
-        while let Some(dir) = directories.pop_front() {
-            let names = match self.names(&dir) {
-                Err(Errno::ACCESS) => {
-                    any_closed |= closed(&dir)?;
-                    continue;
-                }
-                names => names?,
-            };
-            for name in names {
-                let node = match self.child(&dir, OsStr::from_bytes(&name)) {
-                    Err(Errno::XDEV | Errno::NOENT) => continue,
-                    Err(Errno::ACCESS) => {
-                        any_closed |= closed(&dir)?;
-                        break;
-                    }
-                    node => node?,
-                };
-                if is_it(&node)? {
-                    return Ok(Some(node));
-                }
-                if node.kind() == Kind::Directory {
-                    directories.push_back(node);
-                }
-            }
-        }
-        match any_closed {
-            true => Err(Errno::ACCESS),
-            false => Ok(None),
-        }
     }
 
     /// Makes the name; some of what was asked for may still be missing.
@@ -380,6 +343,21 @@ impl UnixTree {
         Ok(names.map(<[u8]>::to_vec).collect())
     }
 
+    /// The UUID of the file system, which Linux tells from 6.9 on.  `None`: it does not, or the UUID
+    /// is zero, which is that of no file system.
+    fn uuid(&self) -> Result<Option<[u8; 16]>> {
+        let uuid = file_system_uuid(self.root.reading()?.as_fd()).ok();
+        Ok(uuid.filter(|uuid| *uuid != [0; 16]))
+    }
+
+    /// The id that statfs gives.  Ext4 and btrfs derive it from the UUID, XFS from the number of the
+    /// device.
+    fn id_of_statfs(&self) -> Result<[u8; 16]> {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.space()?.f_fsid.to_le_bytes());
+        Ok(id)
+    }
+
     /// The next byte that is data, or with `hole` the next that is none.
     pub fn seek(&self, node: &Node, offset: u64, hole: bool) -> Result<u64> {
         // A descriptor of its own: the place in the file is the descriptor's.
@@ -393,17 +371,20 @@ impl Tree for UnixTree {
     type Node = Node;
 
     fn identity(&self) -> Result<TreeIdentity> {
-        let file_system = match file_system_uuid(self.root.reading()?.as_fd()) {
-            Ok(uuid) => uuid,
-            // The alternative id, which ext4 and btrfs derive from the UUID.
-            Err(_) => {
-                let mut id = [0; 16];
-                id[..8].copy_from_slice(&self.space()?.f_fsid.to_le_bytes());
-                id
-            }
+        let file_system = match self.uuid()? {
+            Some(uuid) => uuid,
+            None => self.id_of_statfs()?,
         };
         let path = self.path.as_os_str().as_bytes().to_vec();
         Ok(TreeIdentity { file_system, root: self.handle(&self.root)?, path })
+    }
+
+    fn is_in(&self, file_system: &[u8; 16]) -> Result<bool> {
+        if self.uuid()?.as_ref() == Some(file_system) {
+            return Ok(true);
+        }
+        let id = self.id_of_statfs()?;
+        Ok([*file_system, folded(file_system)].contains(&id))
     }
 
     fn keeps_order(&self) -> std::result::Result<(), Unordered> {
@@ -415,16 +396,25 @@ impl Tree for UnixTree {
     }
 
     fn open(&self, handle: &Handle, path: &[u8]) -> Result<Option<Node>> {
-        match self.cache.room(|| open_handle(self.root.reading()?.as_fd(), &handle.0, HELD)) {
-            Ok(fd) => self.hold(fd, false).map(|(node, _)| Some(node)),
-            Err(Errno::STALE) => Ok(None),
-            Err(Errno::PERM | Errno::OPNOTSUPP) => self.search(handle, path),
-            Err(e) => Err(e),
+        // Overlayfs and others tell inodes apart by handles that open nothing, and call each of
+        // them stale.
+        if self.cache.opens_by_handle() {
+            match self.cache.room(|| open_handle(self.root.reading()?.as_fd(), &handle.0, HELD)) {
+                Ok(fd) => return self.hold(fd, false).map(|(node, _)| Some(node)),
+                Err(Errno::STALE) => return Ok(None),
+                Err(Errno::PERM | Errno::OPNOTSUPP) => {}
+                Err(e) => return Err(e),
+            }
         }
+        self.search(handle, path)
     }
 
     fn handle(&self, node: &Node) -> Result<Handle> {
         node.handle()
+    }
+
+    fn begin_to_look(&self) {
+        self.forget_places();
     }
 
     fn opens_by_handle(&self) -> bool {
@@ -751,14 +741,19 @@ impl Tree for UnixTree {
         node.lose_sight();
     }
 
+    fn ready_to_write(&self, node: &Node) {
+        drop(node.writing());
+    }
+
     fn sync(&self, node: &Node) -> Result<()> {
         let of_all = match node.kind() {
-            Kind::File | Kind::Directory => match node.reading() {
+            Kind::File | Kind::Directory => match node.reading_now() {
                 Ok(fd) => {
                     fs::fsync(fd)?;
                     node.take_lost_sight()
                 }
-                // An inode that cannot be opened has no sync of its own.
+                // An inode that cannot be opened has no sync of its own, nor one that another
+                // process has a lease of: all would wait for that.
                 Err(_) => true,
             },
             _ => true,

@@ -83,7 +83,7 @@ pub(crate) fn check(pool: &Pool, tree: &Path, mountpoint: &Path) -> Result<(), R
         let (in_tree, below) = (tree.to_path_buf(), mountpoint.to_path_buf());
         // The disk of an origin may hang.
         let found = answer(move || Ok(find(&path, &in_tree, &below, apart)));
-        if let Some((at, wrong)) = found.unwrap_or_default() {
+        if let Some((at, wrong)) = found.map_err(|e| unseen(&need, &e))? {
             let (at, what, way_out) = (at.display(), need.what, need.way_out.into());
             let what = match wrong {
                 Wrong::InTree => format!("{at}, {what}, lies in the tree {}", tree.display()),
@@ -95,6 +95,12 @@ pub(crate) fn check(pool: &Pool, tree: &Path, mountpoint: &Path) -> Result<(), R
         }
     }
     Ok(())
+}
+
+/// What cannot be seen may lie in the tree.
+fn unseen(need: &Need, cause: &std::io::Error) -> Refusal {
+    let what = format!("{}, {}, cannot be looked at: {cause}", need.path.display(), need.what);
+    Refusal { what, way_out: "see that its disk or server answers".into() }
 }
 
 enum Wrong {
@@ -177,6 +183,16 @@ mod tests {
             return Err("a mount over the marks is not refused".into());
         }
         check(other, empty, empty).map_err(|refusal| refusal.what)
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_named() {
+        let path = "/far/origin".into();
+        let need =
+            Need { path, what: "the origin of its volume v".into(), way_out: "", apart: true };
+        let refusal = unseen(&need, &std::io::ErrorKind::TimedOut.into());
+        let says = "/far/origin, the origin of its volume v, cannot be looked at: timed out";
+        assert_eq!(refusal.what, says);
     }
 
     #[test]

@@ -337,13 +337,12 @@ impl Shared {
     /// Takes away those that have ended by themselves.
     fn any_running(&self, outcome: &mut Result<()>) -> bool {
         let mut services = self.services();
-        if self.pool.failed().or_else(|| self.pool.lost_error()).is_some() {
-            // One that has ended keeps its volumes attached until the origins have everything.
-            return services.running.iter().any(|s| !s.ended());
-        }
-        let (ended, running): (Vec<_>, _) = services.running.drain(..).partition(|s| s.ended());
+        let without_pool = self.pool.failed().or_else(|| self.pool.lost_error()).is_some();
+        // The volumes stay attached until the origins have everything.  A tree is completed now.
+        let over = |s: &Arc<dyn Service>| s.ended() && !(without_pool && s.has_volumes());
+        let (ended, running): (Vec<_>, _) = services.running.drain(..).partition(over);
         services.running = running;
-        let any = !services.running.is_empty();
+        let any = services.running.iter().any(|s| !s.ended());
         drop(services);
         for service in ended {
             let stopped = service.stop(&Stop { grace: Duration::ZERO, must: true, keep: false });

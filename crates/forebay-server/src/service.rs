@@ -66,6 +66,12 @@ pub trait Service: Debug + Send + Sync {
 
     fn retry(&self, _pool: &Pool) {}
 
+    /// It has volumes attached.  After its end a server whose pool has failed or is lost keeps them
+    /// until their origins have everything; a service without volumes is stopped at once.
+    fn has_volumes(&self) -> bool {
+        true
+    }
+
     /// It came to its end without [`Service::stop`], which is called then.
     fn ended(&self) -> bool;
 }

@@ -322,6 +322,7 @@ fn a_volume_with_holes_is_rescued_but_for_them() {
 struct Keeper {
     volume: Mutex<Option<Volume>>,
     ended: AtomicBool,
+    is_other: bool,
     /// It asks for something on a thread of the server, which hangs.
     asks: AtomicBool,
     asking: AtomicBool,
@@ -338,7 +339,11 @@ impl Service for Keeper {
     }
 
     fn name(&self) -> &str {
-        "k"
+        if self.is_other {
+            "other"
+        } else {
+            "k"
+        }
     }
 
     fn status(&self) -> ServiceStatus {
@@ -370,9 +375,32 @@ impl Service for Keeper {
         }
     }
 
+    fn has_volumes(&self) -> bool {
+        self.volume.lock().unwrap().is_some()
+    }
+
     fn ended(&self) -> bool {
         self.ended.load(SeqCst)
     }
+}
+
+/// A tree of it would be locked until the end of the server.
+#[test]
+fn a_service_without_volumes_that_has_ended_is_stopped_while_others_run() {
+    let bed = Bed::new("over", LONG, LONG);
+    let ended = Arc::new(Keeper { ended: AtomicBool::new(true), ..Default::default() });
+    bed.server.add(Arc::new(Keeper { is_other: true, ..Default::default() })).unwrap();
+    bed.fail();
+    bed.server.add(ended.clone()).unwrap();
+    let ready = bed.server.ready(None).unwrap();
+    let (start, seen) = (Instant::now(), AtomicBool::new(false));
+    let stops = || {
+        seen.fetch_or(ended.stopped.load(SeqCst), SeqCst);
+        seen.load(SeqCst) || start.elapsed() > LONG / 3
+    };
+    ready.run(&stops).unwrap();
+    assert!(seen.load(SeqCst), "it was stopped with the server");
+    assert_eq!(bed.server.close().unwrap_err().exit_code(), 7);
 }
 
 #[test]

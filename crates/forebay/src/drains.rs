@@ -235,13 +235,21 @@ impl Core {
     pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
         let place = v.origin_path.as_deref().map(Path::new);
         let attached = self.attached_as(v.index, v.uuid);
-        (v.origin_changed, v.origin_mark) = match (attached, place) {
-            (Some(attached), _) => (attached.changed(), None),
+        match (attached, place) {
+            (Some(attached), _) => v.origin_changed = attached.changed(),
             (None, Some(place)) => {
-                (origin::changed(place, &v.identity, v.size_bytes), mark_at(place))
+                let changed = origin::changed(place, &v.identity, v.size_bytes);
+                let mark = mark_at(place);
+                let mut seen = |looked: Result<Option<String>>| {
+                    looked.unwrap_or_else(|e| {
+                        v.origin_unseen = Some(e.to_string());
+                        None
+                    })
+                };
+                (v.origin_changed, v.origin_mark) = (seen(changed), seen(mark));
             }
-            (None, None) => (None, None),
-        };
+            (None, None) => {}
+        }
     }
 
     /// One that has lost its end says so by itself from now on, without the pool.

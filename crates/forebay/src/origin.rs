@@ -174,10 +174,10 @@ pub trait Origin: Send + Sync + fmt::Debug {
 
 /// How an origin that nobody has open, and that was at this place, differs now; nothing is
 /// known of one on the network.
-pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Option<String> {
-    match place_of(place).ok()? {
+pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Result<Option<String>> {
+    match place_of(place)? {
         Place::Path(path) => file::changed(&path, id, size_bytes),
-        Place::Nbd(..) | Place::Rbd(_) => None,
+        Place::Nbd(..) | Place::Rbd(_) => Ok(None),
     }
 }
 

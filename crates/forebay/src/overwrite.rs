@@ -34,9 +34,10 @@ impl Overwrite {
     /// Then `others` looks for what this crate knows nothing of, such as trees that are mounted and
     /// files that are mapped, if the pool can be opened.
     pub fn look(path: &Path, others: &mut dyn FnMut(&Pool) -> Result<()>) -> Result<Overwrite> {
-        if let Some(superblock) = inspect(path).ok().and_then(|i| i.superblock) {
+        let superblock = unless_no_pool(inspect(path))?.and_then(|found| found.superblock);
+        if let Some(superblock) = superblock {
             let options = PoolOptions { read_only: true, ..Default::default() };
-            let pool = Pool::open(path, &options).ok();
+            let pool = unless_no_pool(Pool::open(path, &options))?;
             let volumes = pool.as_ref().map(Pool::volumes).unwrap_or_default();
             let awaited = refuse_awaited(path, superblock.uuid, &volumes);
             let looked = awaited.and_then(|()| match &pool {
@@ -60,6 +61,25 @@ impl Overwrite {
     }
 }
 
+/// `None`: nothing that could be waited for can be read there, or the order is refused by whoever
+/// writes there.  Every other error leaves open whether somebody waits.
+fn unless_no_pool<T>(looked: Result<T>) -> Result<Option<T>> {
+    match looked {
+        Ok(found) => Ok(Some(found)),
+        Err(
+            Error::NotFound { .. }
+            | Error::Symlink { .. }
+            | Error::Unsuitable { .. }
+            | Error::TooSmall { .. }
+            | Error::NotAPool { .. }
+            | Error::Damaged { .. }
+            | Error::Unsupported { .. },
+        ) => Ok(None),
+        Err(_) if planted(Planted::UnseenIsNotAwaited) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 fn refuse_awaited(pool: &Path, uuid: Uuid, volumes: &[VolumeInfo]) -> Result<()> {
     if planted(Planted::OriginNotAwaited) {
         return Ok(());
@@ -69,19 +89,40 @@ fn refuse_awaited(pool: &Path, uuid: Uuid, volumes: &[VolumeInfo]) -> Result<()>
         let place = volume.and_then(|v| v.origin_path.clone());
         return Err(awaited(pool, place.unwrap_or_else(|| mark.origin.clone()), &mark));
     }
-    let mut places = volumes.iter().filter_map(|v| v.origin_path.as_deref());
-    places.try_for_each(|place| refuse_awaited_by(pool, uuid, place))
+    volumes.iter().try_for_each(|v| match v.origin_path.as_deref() {
+        Some(place) => refuse_awaited_by(pool, uuid, place, v.cached_bytes > 0),
+        // The path did not fit into the record, or is no UTF-8.
+        None if v.cached_bytes > 0 && !planted(Planted::UnseenIsNotAwaited) => {
+            let cause = "the pool has no path of it, as of one that is long or no UTF-8";
+            Err(unseen(pool, &v.identity, cause, &format!("or volume remove --discard {}", v.name)))
+        }
+        None => Ok(()),
+    })
 }
 
 /// Refuses if this origin, or this file that is mapped onto the pool, waits for the pool.
-pub fn refuse_awaited_by(pool: &Path, uuid: Uuid, place: &str) -> Result<()> {
-    // A missing origin bears no visible mark.
+/// `lacks_data`: the pool has what it lacks, so that it must be seen.
+pub fn refuse_awaited_by(pool: &Path, uuid: Uuid, place: &str, lacks_data: bool) -> Result<()> {
     match OriginMarks::at(Path::new(place), None).and_then(|marks| marks.find()) {
         Ok(Found::Marked(mark)) if mark.pool == uuid && !planted(Planted::PlaceNotAwaited) => {
             Err(awaited(pool, place.into(), &mark))
         }
-        _ => Ok(()),
+        // A missing origin bears no visible mark.
+        Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+        Err(_) if !lacks_data || planted(Planted::UnseenIsNotAwaited) => Ok(()),
+        Err(e) => Err(unseen(pool, place, &e.to_string(), "or make it readable")),
     }
+}
+
+/// Nobody can see whether this origin waits for what the pool has.
+fn unseen(pool: &Path, place: &str, cause: &str, other_way_out: &str) -> Error {
+    let pool_shown = pool.display();
+    let why = format!(
+        "{cause}; the pool has data that it lacks: write that back first (forebay drain \
+         {pool_shown}) {other_way_out}; to give it up: remove the pool (rm, wipefs)"
+    );
+    let place = format!("it cannot be seen whether {place}");
+    Error::Awaited { pool: pool.into(), place, why }
 }
 
 fn awaited(pool: &Path, place: String, mark: &Mark) -> Error {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Planted bugs of the look before an overwrite, which crates/forebay-cli/tests/awaited.rs has to
-//! find.  A command that was built for tests takes one from the environment; no other build has the
+//! Planted bugs of the look before an overwrite, and of the look at an origin that nobody has open,
+//! which crates/forebay-cli/tests/awaited.rs has to find.  A command that was built for tests takes one from the environment; no other build has the
 //! code.
 
 /// The bug.
@@ -13,6 +13,10 @@ pub(crate) enum Planted {
     PlaceNotAwaited,
     /// Trees and mapped files are not looked for.
     OthersNotAsked,
+    /// A pool or an origin that cannot be looked at is taken for one that nobody waits for.
+    UnseenIsNotAwaited,
+    /// An origin that cannot be looked at is called complete.
+    UnseenIsComplete,
 }
 
 #[cfg(feature = "planted")]

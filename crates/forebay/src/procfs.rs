@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -79,6 +80,14 @@ pub fn mounts_of(pid: u32) -> io::Result<Vec<Mount>> {
 /// The mounts of a table.  What is no line of mountinfo is left out.
 pub fn mounts_in(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(Mount::of).collect()
+}
+
+/// The number of the mount by which a descriptor was opened, as in [`Mount::id`].  statx(2) tells
+/// it from Linux 5.8 on only.
+pub fn mount_id(fd: impl AsFd) -> io::Result<u64> {
+    let info = text(format!("/proc/self/fdinfo/{}", fd.as_fd().as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
 /// The devices and files that are swap.
@@ -156,6 +165,9 @@ mod tests {
         let own = fs::read("/proc/self/mountinfo").expect("the table");
         let lines = own.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         assert_eq!(mounts().expect("the table").len(), lines.count());
+        let root = mount_id(fs::File::open("/").expect("the root")).expect("its mount");
+        let over_all = |mount: &Mount| mount.id == root && mount.at == Path::new("/");
+        assert!(mounts().expect("the table").iter().any(over_all));
     }
 
     /// Another user's name, whatever it is, hides nothing and is compared as it is.

@@ -255,7 +255,8 @@ fn which_tree<T: Tree>(tree: &T, logged: &[TreeIdentity]) -> Result<Option<Strin
         format!("{} (file system {id}, root {:?})", printable(&t.path), t.root)
     };
     for was in logged {
-        if was.file_system != is.file_system || was.root != is.root {
+        let is_in = failed(tree.is_in(&was.file_system), "look", || ".".into())?;
+        if !is_in || was.root != is.root {
             return Err(ReplayError::OtherTree { log: words(was), tree: words(&is) });
         }
     }
@@ -297,6 +298,7 @@ impl<'a, T: Tree> Look<'_, 'a, T> {
     /// the crash, and it says nothing of where the inode lies.  Taken is what was made when
     /// the log says ([`is_it`](Look::is_it)), and lies in the tree ([`within::within`]).
     fn find_by_handle(&mut self) -> Result<()> {
+        self.tree.begin_to_look();
         let root = self.tree.root();
         let handle = self.handle(&root, ROOT)?;
         self.by_handle.insert(handle, ROOT);

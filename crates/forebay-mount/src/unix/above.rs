@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use forebay::procfs::{self, Mount};
-use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{open_tree, OpenTreeFlags};
 
@@ -61,7 +61,7 @@ pub fn tree_mounted_at(mountpoint: &Path) -> Option<PathBuf> {
 /// The device and the path in its file system of what a path leads to.  `None`: it is unknown.
 fn in_file_system(path: &Path, places: &[Mount]) -> Option<(u64, PathBuf)> {
     let fd = fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let id = fs::statx(&fd, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+    let id = procfs::mount_id(&fd).ok()?;
     let place = places.iter().find(|place| place.id == id)?;
     let below = path.strip_prefix(&place.at).ok()?;
     Some((place.device, place.root.join(below)))
@@ -109,7 +109,7 @@ impl UnixTree {
     fn above_the_mount(&self, holds: &impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
         let places = places();
         let root = self.root.fd()?;
-        let id = fs::statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id;
+        let id = procfs::mount_id(&root).map_err(|_| Errno::OPNOTSUPP)?;
         let Some(own) = places.iter().find(|p| p.id == id) else { return Ok(None) };
         for place in &places {
             let mounted = tree_mounted_over_itself(place, &places, own.device);

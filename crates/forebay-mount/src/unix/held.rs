@@ -303,6 +303,11 @@ impl Node {
 
     /// `writes`: for that, and not only to be open for it.
     fn get(&self, want: Want, writes: bool) -> Result<Arc<Descriptor>> {
+        self.get_as(want, writes, true)
+    }
+
+    /// Without `waits` a lease of another process is an error: AGAIN.
+    fn get_as(&self, want: Want, writes: bool, waits: bool) -> Result<Arc<Descriptor>> {
         const TRIES: u32 = 3;
         for last in (0..TRIES).rev() {
             let mut slot = self.slot();
@@ -311,7 +316,7 @@ impl Node {
             if let Some(fd) = slot.has(want) {
                 return Ok(fd.clone());
             }
-            match self.open(&slot, want) {
+            match self.open(&slot, want, waits) {
                 Ok(fd) => {
                     let fd = self.0.cache.counted(fd);
                     *match want {
@@ -332,7 +337,7 @@ impl Node {
         Err(Errno::MFILE)
     }
 
-    fn open(&self, slot: &Slot, want: Want) -> Result<OwnedFd> {
+    fn open(&self, slot: &Slot, want: Want, waits: bool) -> Result<OwnedFd> {
         let flags = match (want, self.kind()) {
             (Want::Any, _) => HELD,
             (Want::Reading, Kind::Directory) => LISTED,
@@ -348,9 +353,10 @@ impl Node {
             Want::Any => OFlags::empty(),
             _ => self.0.cache.quiet(self.kind()),
         };
-        let flags = match want != Want::Any && self.0.cache.hasty.load(Ordering::Relaxed) {
-            true => flags | OFlags::NONBLOCK,
-            false => flags,
+        let waits = waits && !self.0.cache.hasty.load(Ordering::Relaxed);
+        let flags = match want == Want::Any || waits {
+            true => flags,
+            false => flags | OFlags::NONBLOCK,
         };
         match open(flags | quiet) {
             // Only an owner's times can be left alone by one who is not root.
@@ -372,18 +378,29 @@ impl Node {
         slot.has(Want::Any).cloned()
     }
 
-    /// For reading, and for writing where the file lets itself be opened so.
+    /// For reading, and for writing where the file lets itself be opened so.  Waits until another
+    /// process has given up its lease.
     pub fn reading(&self) -> Result<Arc<Descriptor>> {
+        self.reading_as(true)
+    }
+
+    /// The same, and a lease is an error: AGAIN.
+    pub fn reading_now(&self) -> Result<Arc<Descriptor>> {
+        self.reading_as(false)
+    }
+
+    fn reading_as(&self, waits: bool) -> Result<Arc<Descriptor>> {
+        let get = |want| self.get_as(want, false, waits);
         match self.kind() {
             Kind::File => {}
-            Kind::Directory => return self.get(Want::Reading, false),
+            Kind::Directory => return get(Want::Reading),
             _ => return Err(Errno::INVAL),
         }
         if let Some(fd) = self.slot().has(Want::Reading) {
             return Ok(fd.clone());
         }
         // A program that runs, a file that is immutable or another's.
-        self.get(Want::Writing, false).or_else(|_| self.get(Want::Reading, false))
+        get(Want::Writing).or_else(|_| get(Want::Reading))
     }
 
     pub fn writing(&self) -> Result<Arc<Descriptor>> {

@@ -162,6 +162,7 @@ fn an_inode_is_found_by_its_handle_wherever_it_is() {
         drop(node);
         bed.tree.rename((&bed.root, b"a"), (&sub, b"b"), RenameHow::Replace).unwrap();
         let other = bed.create("a", kind, 0o600);
+        bed.tree.begin_to_look();
         for path in [&b"a"[..], b"sub/b", b"", b"no/where"] {
             let ways = [bed.tree.open(&handle, path), bed.tree.search(&handle, path)];
             for found in ways.map(|found| found.unwrap().unwrap()) {
@@ -440,4 +441,72 @@ fn a_file_closed_after_a_write_is_synced_with_all() {
     assert!(!tree.is_intact(&node).unwrap());
     tree.sync(&node).unwrap();
     assert!(tree.is_intact(&node).unwrap());
+}
+
+/// A log that was written by another kernel names the file system by the other of its ids.
+#[test]
+fn each_id_of_the_file_system_is_its_own() {
+    let bed = Bed::new("ids");
+    let now = bed.tree.identity().unwrap().file_system;
+    let of_statfs = bed.tree.id_of_statfs().unwrap();
+    assert!(bed.tree.is_in(&now).unwrap() && bed.tree.is_in(&of_statfs).unwrap());
+    // A UUID that ext4 derives this id from.
+    let mut uuid = [0x5a; 16];
+    for at in 0..8 {
+        uuid[at + 8] = uuid[at] ^ of_statfs[at];
+    }
+    assert_eq!(folded(&uuid), of_statfs);
+    assert!(bed.tree.is_in(&uuid).unwrap());
+    for at in 0..16 {
+        let mut other = uuid;
+        other[at] ^= 1;
+        assert!(!bed.tree.is_in(&other).unwrap(), "byte {at}");
+        let mut other = of_statfs;
+        other[at] ^= 1;
+        assert!(!bed.tree.is_in(&other).unwrap(), "byte {at}");
+    }
+}
+
+/// One walk answers for all inodes, those that are lost among them, and a move is noticed.
+#[test]
+fn many_inodes_are_found_without_handles_by_one_walk() {
+    let bed = Bed::new("walk");
+    let tree = UnixTree::open_without_handles(&bed.dir).unwrap();
+    let make = |dir: &Node, name: &str, kind| {
+        tree.create(dir, name.as_bytes(), &new(kind, 0o755)).unwrap()
+    };
+    let handle = |node: &Node| tree.handle(node).unwrap();
+    let mut handles = Vec::new();
+    for d in 0..10 {
+        let dir = make(&tree.root(), &format!("d{d}"), Kind::Directory);
+        let inner = make(&dir, "inner", Kind::Directory);
+        handles.extend((0..20).map(|f| handle(&make(&inner, &format!("f{f}"), Kind::File))));
+    }
+    let lost = |i: usize| {
+        let node = make(&tree.root(), &format!("lost{i}"), Kind::File);
+        let handle = handle(&node);
+        tree.unlink(&tree.root(), format!("lost{i}").as_bytes(), false).unwrap();
+        (handle, node)
+    };
+    let lost: Vec<_> = (0..20).map(lost).collect();
+    let walks = || tree.places.walks.load(Relaxed);
+    tree.begin_to_look();
+    for of in &handles {
+        let found = tree.open(of, b"another/place").unwrap().unwrap();
+        assert_eq!(handle(&found), *of);
+    }
+    for (handle, _) in &lost {
+        assert!(tree.open(handle, b"lost").unwrap().is_none());
+    }
+    assert_eq!(walks(), 1);
+    std::fs::rename(bed.dir.join("d3/inner/f7"), bed.dir.join("d4/moved")).unwrap();
+    let moved = &handles[3 * 20 + 7];
+    assert_eq!(handle(&tree.open(moved, b"").unwrap().unwrap()), *moved);
+    assert_eq!(walks(), 2);
+    let hinted = tree.open(moved, b"d4/moved").unwrap().unwrap();
+    assert_eq!((handle(&hinted), walks()), (moved.clone(), 2));
+    tree.begin_to_look();
+    assert_eq!(handle(&tree.open(&handles[0], b"").unwrap().unwrap()), handles[0]);
+    assert_eq!(walks(), 3);
+    assert!(tree.open(&handle(&tree.root()), b"").unwrap().is_some(), "the root");
 }

@@ -377,15 +377,17 @@ impl Attaching {
     }
 }
 
-/// The mark of the origin at a path, if it has one that this host can read without the network.
-pub(crate) fn mark_at(place: &Path) -> Option<String> {
+/// The mark of the origin at a path, if this host can look for one without the network.  What is
+/// not there has none.
+pub(crate) fn mark_at(place: &Path) -> Result<Option<String>> {
     if !origin::is_local(place) {
-        return None;
+        return Ok(None);
     }
-    match OriginMarks::at(place, None).and_then(|marks| marks.find()).ok()? {
-        Found::Nothing => None,
-        Found::Marked(mark) => Some(mark.to_string()),
-        Found::Damaged(why) => Some(format!("one that cannot be read ({why})")),
+    match OriginMarks::at(place, None).and_then(|marks| marks.find()) {
+        Ok(Found::Nothing) | Err(Error::NotFound { .. }) => Ok(None),
+        Ok(Found::Marked(mark)) => Ok(Some(mark.to_string())),
+        Ok(Found::Damaged(why)) => Ok(Some(format!("one that cannot be read ({why})"))),
+        Err(e) => Err(e),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{major, minor, AtFlags, StatxFlags};
+use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
 
 use crate::procfs::{self, Mount};
@@ -69,12 +69,8 @@ impl FsClass {
 impl FileSystemFacts {
     pub(super) fn of(file: impl AsFd, path: &Path) -> Option<FileSystemFacts> {
         let mounts = procfs::mounts().ok()?;
-        /// STATX_MNT_ID, of linux/stat.h.
-        const MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
-        let statx = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, MOUNT_ID).ok();
-        let by_id = statx
-            .filter(|st| StatxFlags::from_bits_retain(st.stx_mask).contains(MOUNT_ID))
-            .and_then(|st| in_table(&mounts, |m| m.id == st.stx_mnt_id));
+        let id = procfs::mount_id(file).ok();
+        let by_id = id.and_then(|id| in_table(&mounts, |m| m.id == id));
         by_id.or_else(|| {
             let path = fs::canonicalize(path).ok()?;
             let above = |mount: &Path| path.starts_with(mount).then_some(mount.as_os_str().len());

@@ -157,6 +157,16 @@ impl MediumFacts {
 }
 
 fn of_device(device: &DeviceFacts, refuse: &mut impl FnMut(&str, String, &str)) {
+    if device.transport == "loop" && device.backing.is_none() && device.made_of.is_empty() {
+        refuse(
+            "backing-unknown",
+            format!(
+                "the file below {} was deleted, or cannot be seen from here: it may be in memory",
+                device.name
+            ),
+            "see losetup -l; name the file itself, or set the device up here",
+        );
+    }
     let known = ["write back", "write through"];
     if !device.write_cache.as_deref().is_some_and(|said| known.contains(&said)) {
         let said = match &device.write_cache {
@@ -370,6 +380,21 @@ mod tests {
                 Some("no-barrier"),
                 with_device(disk(), |d| {
                     d.backing = file_on("ext4", "rw,nobarrier").file_system;
+                }),
+            ),
+            (Some("backing-unknown"), with_device(disk(), |d| d.transport = "loop".into())),
+            (
+                None,
+                with_device(disk(), |d| {
+                    d.transport = "loop".into();
+                    d.backing = file_on("ext4", "rw").file_system;
+                }),
+            ),
+            (
+                None,
+                with_device(disk(), |d| {
+                    d.transport = "loop".into();
+                    d.made_of = vec![below(|_| ())];
                 }),
             ),
             (Some("no-barrier"), file_on("ext4", "rw,nobarrier")),

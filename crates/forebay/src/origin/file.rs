@@ -451,43 +451,42 @@ impl Origin for FileOrigin {
 
 /// How the file or device at a path differs from the volume's record, as far as a look without
 /// a claim can tell.
-pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Option<String> {
+pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Result<Option<String>> {
     let name = path.display();
+    let system = |e: Errno| Error::system(path, "looking at it", e.into());
     let st = match rustix::fs::stat(path) {
-        Ok(st) => st,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Some(format!("is not at {name}")),
-        Err(_) => return None,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Some(format!("is not at {name}"))),
+        st => st.map_err(system)?,
     };
     let block_device = match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => false,
         FileType::BlockDevice => true,
-        _ => return Some(format!("is neither a file nor a block device: {name}")),
+        _ => return Ok(Some(format!("is neither a file nor a block device: {name}"))),
     };
     let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(system)?;
     let now = match block_device {
         true => {
             let OfBlock { own, id: known, twin } = of_device(fd.as_fd(), &st);
             if let Some(twin) = twin.filter(|_| own == id) {
-                return Some(format!("cannot be identified: {name} and {twin} are both {own}"));
+                let twins = format!("cannot be identified: {name} and {twin} are both {own}");
+                return Ok(Some(twins));
             }
             known
         }
-        false => identity::of_file(&fd).ok()?,
+        false => identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?,
     };
     if now != id && !identity::is_unasked_name(id, &now) {
-        return Some(format!("is another: {name} is {now}, the volume was made for {id}"));
+        let other = format!("is another: {name} is {now}, the volume was made for {id}");
+        return Ok(Some(other));
     }
-    let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).ok()?;
-    match size.cmp(&size_bytes) {
-        std::cmp::Ordering::Less => {
-            Some(format!("has {size} bytes, the volume {size_bytes}: it was truncated"))
-        }
-        std::cmp::Ordering::Greater => {
-            Some(format!("has {size} bytes, the volume {size_bytes}: it has grown"))
-        }
+    let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(system)?;
+    let has = format!("has {size} bytes, the volume {size_bytes}: it");
+    Ok(match size.cmp(&size_bytes) {
+        std::cmp::Ordering::Less => Some(format!("{has} was truncated")),
+        std::cmp::Ordering::Greater => Some(format!("{has} has grown")),
         std::cmp::Ordering::Equal => None,
-    }
+    })
 }
 
 /// Its id, and the file if it is one: a look that claims nothing.

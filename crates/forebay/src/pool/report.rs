@@ -62,6 +62,7 @@ impl Core {
             verdict: Verdict::Unknown,
             origin_changed: None,
             origin_mark: None,
+            origin_unseen: None,
             name: match info.used {
                 true => printable(&sys::text(&info.spec.name)).into_owned(),
                 false => String::new(),

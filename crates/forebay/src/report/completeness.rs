@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::errno::LARGER_FILES;
+use crate::planted::{planted, Planted};
 
 use super::log::LogInfo;
 use super::status::{CheckReport, DrainProgress, VolumeInfo};
@@ -194,8 +195,10 @@ impl Completeness {
             verdict => verdict,
         };
         let marked = pages_left == 0 && !v.attached && v.origin_mark.is_some();
+        let unseen = v.origin_unseen.is_some() && !planted(Planted::UnseenIsComplete);
         let verdict = match verdict {
             Verdict::Complete | Verdict::Unknown if marked => Verdict::OriginMarked,
+            Verdict::Complete if unseen => Verdict::Unknown,
             verdict => verdict,
         };
         Completeness {
@@ -211,6 +214,7 @@ impl Completeness {
             lost_entries_unnamed: v.holes_unknown,
             origin: match verdict {
                 Verdict::OriginMarked => v.origin_mark.clone(),
+                Verdict::Unknown if unseen => v.origin_unseen.clone(),
                 _ => changed.or_else(|| v.last_error.clone().filter(|_| v.attached)),
             },
             origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
@@ -309,6 +313,8 @@ impl Completeness {
                 kept_where(self.pool_failed)
             )),
             Verdict::Cached | Verdict::Unknown if self.pool_failed => kept_where(true),
+            // What keeps it from being seen has a way out of its own.
+            Verdict::Unknown if self.origin.is_some() => "",
             Verdict::Cached | Verdict::Unknown => "drain it again",
         })
     }
@@ -423,7 +429,13 @@ impl fmt::Display for Completeness {
                 f.write_str("NOT complete")?;
                 self.origin.iter().try_for_each(|why| write!(f, ": {why}"))?;
             }
-            Verdict::Unknown => f.write_str("it is not known whether the origin is complete")?,
+            Verdict::Unknown => {
+                f.write_str("it is not known whether the origin is complete")?;
+                let unseen = self.origin.iter();
+                unseen
+                    .into_iter()
+                    .try_for_each(|why| write!(f, ": it cannot be looked at: {why}"))?;
+            }
         }
         let lost = matches!(self.verdict, Verdict::LostEntries | Verdict::LostBlocks);
         if lost && self.pool_failed && self.pages_left == 0 {

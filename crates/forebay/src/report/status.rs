@@ -239,6 +239,10 @@ pub struct VolumeInfo {
     /// above.
     #[serde(default)]
     pub origin_mark: Option<String>,
+    /// Why the origin of a volume that is not attached cannot be looked at: it may have changed, or
+    /// bear a mark.  Determined as above.
+    #[serde(default)]
+    pub origin_unseen: Option<String>,
     /// Since when its origin, on the network, cannot be asked for anything, and why.
     #[serde(default)]
     pub origin_away: Option<String>,
