@@ -105,6 +105,18 @@ grep -q "something else is mounted over it" "$work/refused.log" || fail "$(cat "
 shows "$work/second/other" precious
 umount "$work/second"
 shows "$work/second/x" two
+# A mount that is bound elsewhere is named by that place, and ends with it.
+mkdir "$work/bound"
+at_end 'umount "$work/bound" 2>/dev/null || true'
+mount --make-private --bind "$work/second" "$work/bound"
+refused 4 "$FOREBAY" umount "$work/second"
+grep -q "umount $work/bound" "$work/refused.log" || fail "$(cat "$work/refused.log")"
+refused 4 "$FOREBAY" umount "$work/second"
+grep -q "umount $work/bound" "$work/refused.log" || fail "again: $(cat "$work/refused.log")"
+shows "$work/bound/x" two
+umount "$work/bound"
+"$FOREBAY" mount "$pool" "$work/disk/second" "$work/second" --log second --sync-interval 600s >/dev/null ||
+	fail "a mount that was bound elsewhere has not ended with that"
 # A refused replay can be tried again in the server, which stays.  Data of a file that
 # somebody has removed goes to the directory of found files, and a file that somebody has
 # changed stays.

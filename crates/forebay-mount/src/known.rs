@@ -12,7 +12,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 use std::thread;
@@ -33,6 +33,8 @@ pub(crate) enum Place {
     Ours,
     /// Ours is mounted, and something else is mounted over it.
     Covered,
+    /// Ours was unmounted there, and is bound at another place (`mount --bind`).
+    Bound,
     /// Ours was unmounted.
     Other,
 }
@@ -140,17 +142,25 @@ impl Known {
 
     pub fn place(&self, mountpoint: &Path) -> Place {
         let found = numbers(mountpoint);
-        let here = namespaces::is_here(&self.listed);
+        let places = namespaces::places(&self.listed);
+        let here = places.as_ref().map(|places| !places.is_empty());
+        let is_there = places.is_some_and(|places| places.iter().any(|place| place == mountpoint));
         match found {
             Ok(found) if found == self.numbers && here != Some(false) => Place::Ours,
             // A mount that cannot be looked at is where it is listed.
             Err(_) if here == Some(true) => Place::Ours,
-            _ if here == Some(true) => Place::Covered,
+            _ if is_there => Place::Covered,
+            _ if here == Some(true) => Place::Bound,
             _ => Place::Other,
         }
     }
 
-    /// One process of each mount namespace that has the mount, in words.
+    /// The mountpoints in this process's namespace.
+    pub fn places(&self) -> Vec<PathBuf> {
+        namespaces::places(&self.listed).unwrap_or_default()
+    }
+
+    /// One process of each other mount namespace that has the mount, in words.
     pub fn seen_by(&self) -> Vec<String> {
         namespaces::that_see(&self.listed)
     }
@@ -213,7 +223,7 @@ pub(crate) fn is_aborted(known: Option<&Known>, cuts_off: &AtomicBool, mountpoin
         }
         let limit = match known.place(mountpoint) {
             Place::Other => UNMOUNT_WAIT,
-            Place::Ours | Place::Covered => ABORT_WAIT,
+            Place::Ours | Place::Covered | Place::Bound => ABORT_WAIT,
         };
         if begun.elapsed() >= limit {
             return true;
@@ -240,7 +250,7 @@ mod tests {
         let listed = Listed::find(numbers.device, numbers.id);
         let here = Known { numbers, listed, control: OnceLock::new() };
         assert_eq!(here.place("/proc".as_ref()), Place::Ours);
-        assert_eq!(here.place("/".as_ref()), Place::Covered);
+        assert_eq!(here.place("/".as_ref()), Place::Bound, "it is at /proc");
         assert_eq!(here.place("/proc/there-is-none".as_ref()), Place::Ours, "it is listed");
         // The kernel has given its numbers to another mount.
         let gone = Known { listed: Listed::named(numbers.device, "fuse.forebay", "/x"), ..here };

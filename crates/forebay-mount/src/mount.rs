@@ -118,6 +118,11 @@ pub enum MountError {
         if .by.is_empty() { String::new() } else { format!(", of {}", .by.join(", ")) }
     )]
     Held { mountpoint: String, by: Vec<String> },
+    #[error(
+        "{mountpoint} is unmounted, but the mount is bound elsewhere, too: umount {}. Until then the \
+         server serves it; then it syncs the tree", .at.join(" ")
+    )]
+    Bound { mountpoint: String, at: Vec<String> },
     #[error("{mountpoint} is unmounted, but the server has not ended it: {cause}")]
     Waits { mountpoint: String, cause: String },
     #[error(
@@ -291,6 +296,7 @@ fn clear_failed(ran: io::Result<()>, known: Option<&Known>, mountpoint: &Path) -
             ""
         }
         Place::Covered => "; it is left below what is mounted over it: unmount both",
+        Place::Bound => "; it is left where it was bound (mount --bind): unmount that",
         Place::Other => "",
     };
     let aborted = ran.is_ok() || known::was_aborted(&ran);
@@ -580,7 +586,7 @@ impl Mount {
                     let cause = "something else is mounted over it; unmount that first";
                     return Err(at(io::Error::other(cause)));
                 }
-                Place::Other => {}
+                Place::Other | Place::Bound => {}
             }
             end.unmounted = true;
             if !self.wait_for_end(HELD_WAIT) {
@@ -655,6 +661,11 @@ impl Mount {
     /// The reason why the mount goes on after an unmount.
     fn held(&self) -> MountError {
         let mountpoint = name(&self.mountpoint);
+        let bound = self.known.as_ref().map_or_else(Vec::new, |known| known.places());
+        if !bound.is_empty() {
+            let at = bound.iter().map(|at| forebay::quoted(at)).collect();
+            return MountError::Bound { mountpoint, at };
+        }
         let by = self.known.as_ref().map_or_else(Vec::new, |known| known.seen_by());
         if !by.is_empty() {
             return MountError::Held { mountpoint, by };

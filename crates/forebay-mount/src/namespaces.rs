@@ -29,25 +29,30 @@ impl Listed {
         Listed { device, named: Some((kind.into(), source.into())) }
     }
 
+    fn is(&self, mount: &Mount) -> bool {
+        let named = self.named.as_ref();
+        let is_so = named.is_none_or(|(k, s)| mount.kind == *k && mount.source == *s);
+        mount.device == self.device && is_so
+    }
+
     fn is_in(&self, mounts: &[Mount]) -> bool {
-        mounts.iter().any(|mount| {
-            let named = self.named.as_ref();
-            let is_so = named.is_none_or(|(k, s)| mount.kind == *k && mount.source == *s);
-            mount.device == self.device && is_so
-        })
+        mounts.iter().any(|mount| self.is(mount))
     }
 }
 
-/// This process's own namespace has the mount; `None`: nobody says.
-pub fn is_here(listed: &Listed) -> Option<bool> {
-    Some(listed.is_in(&procfs::mounts().ok()?))
+/// The mountpoints of the mount in this process's own namespace: a bind mount is one more.  `None`:
+/// nobody says.
+pub fn places(listed: &Listed) -> Option<Vec<PathBuf>> {
+    let mounts = procfs::mounts().ok()?.into_iter();
+    Some(mounts.filter(|mount| listed.is(mount)).map(|mount| mount.at).collect())
 }
 
-/// A process of each mount namespace that has the mount, in words; as far as this process may look
-/// at others.
+/// A process of each other mount namespace that has the mount, in words; as far as this process may
+/// look at others.
 pub fn that_see(listed: &Listed) -> Vec<String> {
     const SHOWN: usize = 5;
-    let (mut seen, mut found) = (HashSet::new(), Vec::new());
+    let own = fs::read_link("/proc/self/ns/mnt").ok();
+    let (mut seen, mut found) = (HashSet::from_iter(own), Vec::new());
     let Ok(processes) = fs::read_dir("/proc") else { return found };
     for process in processes.flatten() {
         let pid = process.file_name();

@@ -130,7 +130,10 @@ fn told(e: MountError) -> Error {
         | MountError::Lost { .. }
         | MountError::Session { .. } => 7,
         MountError::Interrupted { .. } => 13,
-        MountError::Busy { .. } | MountError::Held { .. } | MountError::Waits { .. } => 4,
+        MountError::Busy { .. }
+        | MountError::Held { .. }
+        | MountError::Bound { .. }
+        | MountError::Waits { .. } => 4,
     };
     match e {
         MountError::Pool(e) => Error::Pool(e),
