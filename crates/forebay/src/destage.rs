@@ -215,7 +215,11 @@ fn run(core: &Core, mut ring: Option<Ring>) {
         let batched = ring.as_ref().map_or(0, Ring::unsubmitted);
         // A step that added nothing has other work, which the origin need not wait for.
         if batched > 0 && (sleep.is_some() || batched >= BATCH || batched == before) {
-            ring.as_mut().expect("it has some").submit();
+            let ring = ring.as_mut().expect("it has some");
+            ring.submit();
+            if ring.has_refused() {
+                continue;
+            }
         }
         if let Some(limit) = sleep {
             core.kick.wait(limit);

@@ -7,9 +7,11 @@
 //! threads for blocking requests either: there may be as many of these threads as requests.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{opcode, types, IoUring};
 use rustix::io::Errno;
@@ -36,7 +38,12 @@ pub(crate) struct Ring {
     ring: IoUring,
     writes: Vec<Option<Write>>,
     in_kernel: usize,
-    unsubmitted: usize,
+    /// The places of the writes that the kernel has not taken yet, in order.
+    queued: VecDeque<usize>,
+    /// The kernel refuses the ring; what is queued there never goes to it.
+    broken: bool,
+    /// What was queued then.
+    refused: Vec<Write>,
 }
 
 impl std::fmt::Debug for Ring {
@@ -53,7 +60,8 @@ impl Ring {
         // Linux 5.15 and later; before, four for each CPU do.
         let _ = ring.submitter().register_iowq_max_workers(&mut [IN_FLIGHT, IN_FLIGHT]);
         let writes = (0..IN_FLIGHT).map(|_| None).collect();
-        Ok(Ring { ring, writes, in_kernel: 0, unsubmitted: 0 })
+        let (queued, refused) = Default::default();
+        Ok(Ring { ring, writes, in_kernel: 0, queued, broken: false, refused })
     }
 
     /// Queues a write.  Given back if the origin has no descriptor for it.
@@ -81,6 +89,9 @@ impl Ring {
         if self.ring.submission().is_full() {
             self.submit();
         }
+        if self.broken {
+            return Err(w);
+        }
         // SAFETY: the buffer (io) and the descriptor (of the origin, in
         // attached) are kept in the table until the completion is seen; drop
         // waits for those that are missing.
@@ -89,29 +100,45 @@ impl Ring {
         }
         self.writes[at] = Some(w);
         self.in_kernel += 1;
-        self.unsubmitted += 1;
+        self.queued.push_back(at);
         Ok(())
     }
 
     /// Hands what is queued to the kernel.
     pub(crate) fn submit(&mut self) {
-        while self.unsubmitted > 0 {
+        while !self.queued.is_empty() && !self.broken {
             match self.ring.submit() {
-                Ok(n) => self.unsubmitted -= n.min(self.unsubmitted),
-                // INTR; AGAIN, BUSY: out of memory for a moment.  What stays
-                // queued goes with the next call.
-                Err(_) => std::thread::yield_now(),
+                Ok(taken) => drop(self.queued.drain(..taken.min(self.queued.len()))),
+                Err(e) if is_passing(&e) => std::thread::yield_now(),
+                Err(_) => self.give_up(),
             }
         }
     }
 
+    /// A filter of system calls, for example, refuses the ring for ever.
+    fn give_up(&mut self) {
+        self.broken = true;
+        let left = self.ring.submission().len().min(self.queued.len());
+        for at in self.queued.split_off(self.queued.len() - left) {
+            self.refused.extend(self.writes[at].take());
+            self.in_kernel -= 1;
+        }
+        self.queued.clear();
+    }
+
     pub(crate) fn unsubmitted(&self) -> usize {
-        self.unsubmitted
+        self.queued.len()
+    }
+
+    /// Whether the next [`Ring::reap`] gives back writes that the kernel has refused.
+    pub(crate) fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// Calls f with each write that ended; without a result: the rest of it is to be
     /// written in another way.
     pub(crate) fn reap(&mut self, mut f: impl FnMut(Write, Option<io::Result<()>>)) {
+        self.refused.drain(..).for_each(|w| f(w, None));
         loop {
             let Some(entry) = self.ring.completion().next() else {
                 return;
@@ -141,12 +168,25 @@ impl Ring {
     }
 }
 
+/// An interruption, or a lack of memory for a moment: the same call may succeed.
+fn is_passing(e: &io::Error) -> bool {
+    [Errno::INTR, Errno::AGAIN, Errno::BUSY]
+        .iter()
+        .any(|p| e.raw_os_error() == Some(p.raw_os_error()))
+}
+
 impl Drop for Ring {
     /// The kernel may still use the buffers.
     fn drop(&mut self) {
         while self.in_kernel > 0 {
-            let _ = self.ring.submit_and_wait(1);
-            self.unsubmitted = 0;
+            // A ring that is refused still has what is queued there, without its buffers.
+            match self.broken {
+                true => std::thread::sleep(Duration::from_millis(1)),
+                false => {
+                    let _ = self.ring.submit_and_wait(1);
+                    self.queued.clear();
+                }
+            }
             self.reap(|_, _| {});
         }
     }
@@ -205,12 +245,83 @@ impl DurableWrites {
                 };
             }
             let Err(e) = waited else { continue };
-            let again = [Errno::INTR, Errno::AGAIN, Errno::BUSY].map(|e| Some(e.raw_os_error()));
-            if !again.contains(&e.raw_os_error()) && !self.ring.submission().is_empty() {
+            if !is_passing(&e) && !self.ring.submission().is_empty() {
                 self.broken = true;
                 return Err(e);
             }
             std::thread::yield_now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::{AttachOptions, CreateOptions, NewVolume, Pool, PoolOptions};
+
+    /// Refuses io_uring_enter to this thread, and to those that it starts.
+    fn refuse_enter() -> io::Result<()> {
+        const ENTER: u32 = 426;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut filter = [
+            step(0x20, 0, 0, 0), // the number of the call
+            step(0x15, 0, 1, ENTER),
+            step(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the first call takes no pointer, and the other one a program that is there.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        };
+        done.then_some(()).ok_or_else(io::Error::last_os_error)
+    }
+
+    /// The content of an origin after a drain, and how it was to be written.
+    fn drained() -> (Vec<u8>, String) {
+        let name = format!("forebay-ring-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        let (path, origin) = (directory.join("pool"), directory.join("origin"));
+        std::fs::write(&origin, vec![0; 1 << 20]).unwrap();
+        let options = CreateOptions { size_bytes: Some(16 << 20), ..Default::default() };
+        crate::create(&path, &options).unwrap();
+        let pool = Pool::open(&path, &PoolOptions::default()).unwrap();
+        let new = NewVolume { name: "v".into(), origin: origin.clone(), ..Default::default() };
+        pool.volume_add(&new).unwrap();
+        let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+        for page in 0..64 {
+            volume.write_at(&[7; 4096], page * 3 * 4096).unwrap();
+        }
+        let method = volume.info().unwrap().origin.map_or_else(String::new, |o| o.method);
+        volume.drain(&mut |_| ControlFlow::Continue(())).unwrap();
+        volume.detach().unwrap();
+        pool.close().unwrap();
+        let written = std::fs::read(&origin).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        (written, method)
+    }
+
+    /// A filter of system calls may allow io_uring_setup alone.
+    #[test]
+    fn what_the_kernel_never_takes_is_written_by_a_thread() {
+        let (end, ended) = mpsc::channel();
+        let work = move || end.send(refuse_enter().map(|()| drained()));
+        std::thread::spawn(work);
+        let ended = ended.recv_timeout(Duration::from_secs(120)).expect("a drain that ends");
+        let (written, method) = match ended {
+            Ok(ended) => ended,
+            Err(e) => return forebay_test::skipped!("no filter of system calls: {e}"),
+        };
+        for (page, bytes) in written.chunks(4096).take(192).enumerate() {
+            assert_eq!(bytes, [if page % 3 == 0 { 7 } else { 0 }; 4096], "{page}");
+        }
+        if !method.contains("io_uring") {
+            forebay_test::skipped!("the temporary directory is not written by io_uring: {method}");
         }
     }
 }
