@@ -162,6 +162,7 @@ mount --bind "$tree" "$work/read-only"
 at_end 'umount -l "$work/read-only" 2>/dev/null || true'
 mount -o remount,bind,ro "$work/read-only"
 rm -f "$pool"
+medium=memory MOUNT_OPTIONS=''
 start_mount "$work/read-only" --read-only
 [ "$(cat "$work/read-only/a")" = precious ] || fail "$what: $(ls -lA "$work/read-only")"
 stop_mount
