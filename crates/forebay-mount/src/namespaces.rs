@@ -52,7 +52,7 @@ pub fn places(listed: &Listed) -> Option<Vec<PathBuf>> {
 pub fn that_see(listed: &Listed) -> Vec<String> {
     const SHOWN: usize = 5;
     let own = fs::read_link("/proc/self/ns/mnt").ok();
-    let (mut seen, mut found) = (HashSet::from_iter(own), Vec::new());
+    let (mut seen, mut found) = (HashSet::<_>::from_iter(own), Vec::new());
     let Ok(processes) = fs::read_dir("/proc") else { return found };
     for process in processes.flatten() {
         let pid = process.file_name();
