@@ -184,12 +184,12 @@ stop_mount
 # holds up nobody else, however full the log is.
 saved=$pool pool=$shm/small.pool
 "$FOREBAY" create "$pool" --size 32M >/dev/null
-mkdir "$work/leased" "$work/at"
-chmod 777 "$work/leased"
+mkdir "$work/disk/leased" "$work/at"
+chmod 777 "$work/disk/leased"
 chmod 755 "$work"
-start_mount "$work/leased" "$work/at"
+start_mount "$work/disk/leased" "$work/at"
 mounted=$work/at
-python3 - "$work/leased" "$work/at" <<'P' || fail "a lease of one user holds up another"
+python3 - "$work/disk/leased" "$work/at" <<'P' || fail "a lease of one user holds up another"
 import fcntl, os, signal, sys, time
 tree, at = sys.argv[1:]
 LIMIT = 20  # fs.lease-break-time is 45 s
