@@ -61,7 +61,7 @@ fn main() -> ExitCode {
             Question::FreeSpace => "look",
             Question::WriteBack => "write-back",
         };
-        // The same program, even after an update has replaced its file.
+        // This runs the same program, even after an update has replaced its file.
         let mut ask = std::process::Command::new("/proc/self/exe");
         ask.arg0("forebay").arg(word).arg(path);
         ask

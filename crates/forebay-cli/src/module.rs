@@ -328,7 +328,7 @@ pub fn users(device: &str) -> Option<String> {
     (!all.is_empty()).then(|| format!("it is {}", all.join(", ")))
 }
 
-/// Where the device with this number (`major:minor`) is mounted.
+/// The mountpoints of the device with this number (`major:minor`).
 fn mounted<'a>(mounts: &'a [Mount], number: &str) -> impl Iterator<Item = &'a Path> {
     let number = number.split_once(':');
     let device = number.and_then(|(a, b)| Some(makedev(a.parse().ok()?, b.parse().ok()?)));

@@ -93,7 +93,7 @@ impl Kept {
         RegularFile::handed(again, path).map(Some)
     }
 
-    /// Where the file is now, if it has a name and that is text.
+    /// The path of the file now; `None`: it has no name, or that is no text.
     pub fn path(&self) -> Option<String> {
         let fd = self.0 .0.as_ref()?;
         let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;

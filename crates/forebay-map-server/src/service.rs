@@ -30,7 +30,7 @@ pub struct MapService {
     read_only: bool,
     /// None: stopped.  The lock allows one order at a time.
     maps: Mutex<Option<Maps>>,
-    /// The same maps, for a stop that does not wait for an order.
+    /// The maps again: a stop does not wait for the order that has the others locked.
     shares: Vec<Weak<Share>>,
     clients: Mutex<Option<Clients>>,
     /// The reason why no other process can map files.
@@ -244,9 +244,8 @@ impl Service for MapService {
         drop(lock(&self.clients).take());
         // Each process is asked about once: it lives, and is named, or its files are.
         let asked = Asked::new(&forebay::is_dying);
-        let lacking: Vec<_> =
-            shares.iter().flat_map(|share| files_lacking(share, &asked)).collect();
-        let ending: Vec<_> = lacking.into_iter().filter(|(_, f)| f.ending).collect();
+        let lacking = shares.iter().flat_map(|share| files_lacking(share, &asked));
+        let ending: Vec<_> = lacking.filter(|(_, f)| f.ending).collect();
         let living: Vec<u32> = shares
             .iter()
             .flat_map(|share| share.clients())

@@ -139,7 +139,7 @@ impl Asked<'_> {
     }
 }
 
-/// What is known of the stores that a dead process had not synced to a file.
+/// The result of keeping the stores that a dead process had not synced to a file.
 #[derive(Debug, Default)]
 struct Stores {
     /// The file, open and locked.  None: the recovery reports why it cannot be opened.

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::turns::Turns;
 use crate::unix::mounts_of_fuse;
 
-/// What another process asks the server of the mount at a path.
+/// A question of another process to the server of the mount at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Its free space: the kernel may still have its attributes cached.
@@ -65,8 +65,7 @@ const ANSWERED: &str = "answered ";
 
 /// `None`: no process could ask.
 fn by_process(question: Question, path: &Path) -> Option<io::Result<()>> {
-    let asker = ASKER.get().filter(|_| !mounts_of_fuse().is_empty())?;
-    let mut command = asker(question, path);
+    let mut command = ASKER.get()?(question, path);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // What ends this process by a signal to its group ends that one by the answer.
     let mut process = command.process_group(0).spawn().ok()?;
@@ -104,6 +103,10 @@ fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<
     let question = (std::path::absolute(path)?, mounts_of_fuse());
     let look = move || {
         let answer = match ASKED.take(&question, patience) {
+            // No server can be asked.
+            Some(_turn) if question.1.is_empty() => {
+                Question::FreeSpace.ask(&question.0).map_err(io::Error::from)
+            }
             Some(_turn) => by_any(Question::FreeSpace, &question.0),
             None => Err(no_answer()),
         };

@@ -617,12 +617,11 @@ impl Mount {
         let mut kept = Ok(());
         if !self.options.read_only {
             let ours = self.place() == Place::Ours;
-            let at = ours.then_some(self.mountpoint.as_path());
             let of = cut_off::Cut {
                 live: self.live.clone(),
                 kernel: self.kernel.clone(),
                 known: self.known.clone(),
-                mountpoint: at.map(Path::to_path_buf),
+                mountpoint: ours.then(|| self.mountpoint.clone()),
             };
             kept = cut_off::write_back(of, limit);
             if let (true, Some(known)) = (kept.is_ok(), &self.known) {

@@ -283,8 +283,8 @@ pub trait Tree: Send + Sync {
     fn was_dropped(&self, node: &Self::Node) {
         let _ = node;
     }
-    /// A change of the file's content comes soon.  Whatever has to be waited for before, such as
-    /// another process's lease, is waited for now, while nothing is held that others need.
+    /// A change of the file's content comes soon.  The call waits for what would hold that change up,
+    /// such as another process's lease.  Its caller holds nothing that other files need.
     fn ready_to_write(&self, node: &Self::Node) {
         let _ = node;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Planted bugs of the look before an overwrite, and of the look at an origin that nobody has open,
-//! which crates/forebay-cli/tests/awaited.rs has to find.  A command that was built for tests takes one from the environment; no other build has the
-//! code.
+//! which crates/forebay-cli/tests/awaited.rs has to find.  A command that was built for tests takes
+//! one from the environment; no other build has the code.
 
 /// The bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

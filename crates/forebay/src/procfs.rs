@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the kernel tells in /proc and /sys.
+//! Tables and values of the kernel in /proc and /sys.
 //!
 //! Its tables contain names that other users choose: mountpoints, sources, swap files, disks of
 //! loop devices, commands.  A name is any bytes, so one that is not UTF-8 must not make a table

@@ -38,7 +38,7 @@ pub fn open_of(
             return opened;
         }
         let Some(now) = renamed(path, &record.identity) else { return opened };
-        // What is at the path is of no use, and must not stay locked.
+        // The file at the path is another one, and must not stay locked.
         drop(opened);
         match open(&now) {
             Ok(file) if !is(&*file) => {}

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::{Journal, Live};
 use crate::tree::Tree;
 
-/// What the tree was asked for when it gave an error.
+/// The request to the tree that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// A sync, or a question for errors of the write-back.  No error of it says what was kept.
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn no_user_can_end_a_mount() {
         use Errno as E;
-        // What a user does to names, to rights and to leases of his own.
+        // A user can cause these by names, rights and leases of his own.
         let of_users = [
             E::NOENT,
             E::EXIST,

@@ -63,22 +63,20 @@ impl UnixTree {
             return Ok(Some(node));
         }
         let mut walked = self.places.walked.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_new = walked.is_none();
-        for again in [false, true] {
-            let walked = match &mut *walked {
-                Some(walked) if !again => walked,
-                walked => walked.insert(self.walk()?),
-            };
-            let Some(names) = walked.path(handle) else {
-                return if walked.any_closed { Err(Errno::ACCESS) } else { Ok(None) };
+        loop {
+            let earlier = walked.take();
+            let is_new = earlier.is_none();
+            let known = walked.insert(earlier.map_or_else(|| self.walk(), Ok)?);
+            let Some(names) = known.path(handle) else {
+                return if known.any_closed { Err(Errno::ACCESS) } else { Ok(None) };
             };
             let found = self.at(names.into_iter(), handle)?;
-            // It may have been moved since the walk.
             if found.is_some() || is_new {
                 return Ok(found);
             }
+            // It was moved since the walk.
+            *walked = None;
         }
-        Ok(None)
     }
 
     /// The inode at a path, if it is this one.
@@ -98,10 +96,6 @@ impl UnixTree {
         })
     }
 
-    fn directory(&self, walked: &Walked, at: usize) -> Option<Node> {
-        self.follow(walked.path_of(at).into_iter())
-    }
-
     /// What was moved or made since is found again.
     pub(super) fn forget_places(&self) {
         *self.places.walked.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -117,11 +111,10 @@ impl UnixTree {
             directories: vec![(0, Vec::new())],
             any_closed: false,
         };
-        // The root has no name; a log names it all the same.
         let mut next = vec![0];
         while let Some(at) = next.pop() {
             // Held by its path alone: a directory may have more of them than may be open.
-            let Some(dir) = self.directory(&walked, at) else { continue };
+            let Some(dir) = self.follow(walked.path_of(at).into_iter()) else { continue };
             let names = match self.names(&dir) {
                 Err(Errno::ACCESS) => {
                     walked.any_closed |= closed(&dir)?;

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 
 use crate::ioctl::{backing_file, Inode};
-
 use crate::procfs;
 
 /// The loop device whose disk it is.

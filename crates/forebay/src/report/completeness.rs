@@ -152,6 +152,9 @@ pub struct Completeness {
     /// How to deal with an origin that fails.
     #[serde(default)]
     pub origin_way_out: Option<String>,
+    /// Nobody can look at the origin, and `origin` says why.
+    #[serde(default)]
+    pub origin_unseen: bool,
     /// An attach was requested, and failed.
     #[serde(default)]
     pub attach_failed: bool,
@@ -218,6 +221,7 @@ impl Completeness {
                 _ => changed.or_else(|| v.last_error.clone().filter(|_| v.attached)),
             },
             origin_way_out: v.last_error.is_some().then(|| origin_way_out(v.last_errno).into()),
+            origin_unseen: verdict == Verdict::Unknown && unseen,
             attach_failed: false,
             pool_failed: v.pool_failed,
             pool_lost: v.pool_lost,
@@ -314,7 +318,7 @@ impl Completeness {
             )),
             Verdict::Cached | Verdict::Unknown if self.pool_failed => kept_where(true),
             // What keeps it from being seen has a way out of its own.
-            Verdict::Unknown if self.origin.is_some() => "",
+            Verdict::Unknown if self.origin_unseen => "",
             Verdict::Cached | Verdict::Unknown => "drain it again",
         })
     }
@@ -431,10 +435,9 @@ impl fmt::Display for Completeness {
             }
             Verdict::Unknown => {
                 f.write_str("it is not known whether the origin is complete")?;
-                let unseen = self.origin.iter();
-                unseen
-                    .into_iter()
-                    .try_for_each(|why| write!(f, ": it cannot be looked at: {why}"))?;
+                if self.origin_unseen {
+                    write!(f, ": it cannot be looked at: {origin}")?;
+                }
             }
         }
         let lost = matches!(self.verdict, Verdict::LostEntries | Verdict::LostBlocks);
@@ -547,6 +550,19 @@ mod tests {
         let of_volume = Completeness { verdict: Verdict::OriginFails, ..complete() };
         let logs = vec![LogLeft::judge(&LogInfo { entries: 1, ..LogInfo::default() }).unwrap()];
         assert_eq!(Drained { volumes: vec![of_volume], logs }.exit_code(), 7);
+    }
+
+    /// An error of its disk that was noted earlier is no reason why nobody sees the origin.
+    #[test]
+    fn only_an_origin_that_nobody_sees_cannot_be_looked_at() {
+        let (last_error, unseen) = (Some("Input/output error".into()), Some("a cause".into()));
+        let uncounted = VolumeInfo { attached: true, uncounted: true, ..Default::default() };
+        let text = |v: &VolumeInfo| Completeness::judge(v, 0, Vec::new(), None).to_string();
+        let fails = VolumeInfo { last_error, ..uncounted };
+        let says = "it is not known whether the origin is complete";
+        assert_eq!(text(&fails), format!("{says}; drain it again"));
+        let hidden = VolumeInfo { origin_unseen: unseen, ..Default::default() };
+        assert_eq!(text(&hidden), format!("{says}: it cannot be looked at: a cause"));
     }
 
     /// An origin with accepted losses, by block or without one, is not complete.

@@ -12,7 +12,7 @@ use crate::live::failing::happens_between;
 
 type Change = fn(&Path);
 
-/// What happens before the old file is removed, and what before the two change places again.
+/// Changes before the old file is removed, and before the two change places again.
 struct Row {
     what: &'static str,
     first: (Change, Option<Errno>),
