@@ -43,7 +43,10 @@
 
 void fby_assert_failed(const char *cond, const char *file, int line)
 {
-	fprintf(stderr, "forebay: assertion failed: %s (%s:%d)\n", cond, file, line);
+	char text[512];
+	int n = snprintf(text, sizeof(text), "forebay: assertion failed: %s (%s:%d)\n", cond, file, line);
+
+	fby_posix_say(text, n < (int)sizeof(text) ? (size_t)n : sizeof(text) - 1);
 	abort();
 }
 
@@ -99,7 +102,8 @@ static void msync_range(const u8 *at, size_t n)
 {
 	static long page_bytes;
 	uintptr_t first, end;
-	int error;
+	char text[512];
+	int error, length;
 
 	if (fby_unlikely(!fby_load(&page_bytes)))
 		fby_store(&page_bytes, sysconf(_SC_PAGESIZE));
@@ -108,11 +112,13 @@ static void msync_range(const u8 *at, size_t n)
 	if (msync((void *)first, end - first, MS_SYNC) == 0)
 		return;
 	error = errno;
-	fprintf(stderr,
+	length = snprintf(
+		text, sizeof(text),
 		"forebay: msync of %zu bytes of the pool failed: %s. Writes cannot be made durable, "
 		"so the process stops before it acknowledges one. Repair the storage under the pool "
 		"and start again: what was acknowledged is kept.\n",
 		(size_t)(end - first), strerror(error));
+	fby_posix_say(text, length < (int)sizeof(text) ? (size_t)length : sizeof(text) - 1);
 	abort();
 }
 

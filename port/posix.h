@@ -152,6 +152,15 @@ const struct fby_media_ops *fby_posix_media_ops(enum fby_persist persist, const 
 int fby_posix_watch(const void *base, u64 size, const char *name);
 void fby_posix_unwatch(int place);
 
+/*
+ * Writes a message of n bytes to standard error, if it is still that (posix_say.c), or by the
+ * function that the host has given.  A signal handler may call it, and its errors are not told.
+ */
+void fby_posix_say(const char *text, size_t n);
+void fby_posix_say_by(void (*say)(const char *text, size_t n));
+/* Whether messages may be written to descriptor 2. */
+bool fby_posix_has_stderr(void);
+
 /* A process's implementation of struct fby_frame_port of core/api/map.h.  host is the persist
  * method, as (void *)(uintptr_t). */
 void fby_posix_frame_flush(void *persist, const void *p, size_t n);

@@ -80,9 +80,7 @@ _Noreturn static void end_process(int i, uintptr_t at)
 		     "The process stops before it acknowledges what it was about to store. What was acknowledged "
 		     "before is kept: repair the storage under the pool (the system log names the cause), "
 		     "see `forebay check`, and start again.\n");
-	if (write(STDERR_FILENO, line, n) < 0) {
-		/* Nobody listens. */
-	}
+	fby_posix_say(line, n);
 	_exit(FBY_POSIX_FAULT_EXIT);
 }
 

@@ -423,11 +423,16 @@ cut_off() {
 	"$FOREBAY" umount "$disk/tree" >"$work/mount.log" 2>&1 || fail "umount after a mount that was cut off: $(cat "$work/mount.log")"
 	say "an end that a second signal cuts off is 19"
 }
-# A server is killed in its end, while the kernel writes pages back to it and its disk takes none.
-# It ends by itself when the disk goes on, and the next mount replaces its own.
+# A server is killed while the kernel writes pages back to it and its disk takes none: in its end,
+# or while it searches a file for data.  It ends by itself when the disk goes on, and the next mount
+# replaces its own.
 killed() { # HOW [OPTION]: how a program changes its files
-	local disk=$work/slow how=$1 program tries
+	local disk=$work/slow how=$1 program tries waits killed
 	mountpoint -q "$disk" || return 0
+	if [ "$how" = searched ] && [ "$(printf '6.16\n%s\n' "$(uname -r)" | sort -V | head -n 1)" != 6.16 ]; then
+		skip_part "a server that is killed in a search" "Linux before 6.16: no search waits for the kernel"
+		return 0
+	fi
 	shift
 	: >"$work/mount.log"
 	rm -f "$work/pages".*
@@ -451,6 +456,8 @@ for file, page in zip(files, maps):
     else:
         page[:] = b"x" * 65536
 open(f"{pages}.dirty", "w")
+if how == "searched":
+    os.lseek(files[0], 0, os.SEEK_DATA)
 time.sleep(600)
 P
 	program=$!
@@ -459,13 +466,16 @@ P
 	: >"$work/pages.go"
 	for ((tries = 0; tries < 1200; tries++)); do [ ! -e "$work/pages.dirty" ] || break; sleep 0.05; done
 	[ -e "$work/pages.dirty" ] || fail "$how: no page is changed: $(cat "$work/mount.log")"
-	kill -TERM "$server"
+	waits=mount-end
+	if [ "$how" = searched ]; then waits=folio_wait_writeback; else kill -TERM "$server"; fi
 	for ((tries = 0; tries < 1200; tries++)); do
-		! grep -qsx mount-end "/proc/$server"/task/*/comm || break
+		! grep -qs "$waits" "/proc/$server"/task/*/{comm,stack} || break
 		sleep 0.05
 	done
 	sleep 1 # for the kernel's first request
-	grep -qsx mount-end "/proc/$server"/task/*/comm || fail "$how: the end does not wait for the disk: $(cat "$work/mount.log")"
+	grep -qs "$waits" "/proc/$server"/task/*/{comm,stack} || fail "$how: the server does not wait for the disk: $(cat "$work/mount.log")"
+	pgrep -f "^forebay guard $server\$" >/dev/null || [ "$how" != searched ] || fail "$how: no process guards the end of the server"
+	killed=$server
 	kill -KILL "$server"
 	sleep 0.2
 	fsfreeze -u "$disk"
@@ -480,6 +490,8 @@ P
 	wait "$program" 2>/dev/null || true
 	for ((tries = 0; tries < 600; tries++)); do pgrep -f "^forebay write-back $disk/tree\$" >/dev/null || break; sleep 0.05; done
 	[ $tries -lt 600 ] || fail "$how: the process that asked for the write-back does not end"
+	for ((tries = 0; tries < 600; tries++)); do pgrep -f "^forebay guard $killed\$" >/dev/null || break; sleep 0.05; done
+	[ $tries -lt 600 ] || fail "$how: the process that guarded the end of the server does not end"
 	"$FOREBAY" mount "$pool" "$disk/tree" >"$work/mount.log" 2>&1 || fail "$how: the next mount: $(cat "$work/mount.log")"
 	"$FOREBAY" umount "$disk/tree" >"$work/mount.log" 2>&1 || fail "$how: umount: $(cat "$work/mount.log")"
 	say "a server that is killed while the kernel writes back what is $how ends"
@@ -488,6 +500,7 @@ if [ -z "$alone" ]; then
 	cut_off
 	killed written --write-back
 	killed mapped
+	killed searched
 	early
 	filtered
 	late

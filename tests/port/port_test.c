@@ -477,7 +477,8 @@ static void test_choice(void)
 int main(int argc, char **argv)
 {
 	static void (*const tests[])(void) = { test_assertion, test_lock, test_cpu, test_crc, test_msync_fence,
-					       test_reads, test_choice_of_flush, test_choice, test_faults, test_instructions };
+					       test_reads, test_choice_of_flush, test_choice, test_faults, test_say,
+					       test_instructions };
 	const char *const *name;
 	size_t i;
 

@@ -22,5 +22,6 @@ int in_child(void (*function)(void), char *error);
 enum { SSE4_2 = 8, AVX2 = 10, AVX512F = 15, PCLMUL = 19, AVX512VL = 20, VPCLMULQDQ = 33 };
 
 void test_faults(void); /* port_fault_test.c */
+void test_say(void); /* port_say_test.c */
 
 #endif

@@ -159,6 +159,8 @@ pub enum InternalCommand {
     Look { path: PathBuf },
     /// Asks the kernel to write back its pages of a mount: see forebay_mount::asks_by
     WriteBack { path: PathBuf },
+    /// Ends the mount of a server that was killed and cannot end: see forebay_mount::guards_by
+    Guard { server: u32 },
     /// Makes systemd's units from /etc/forebay.d
     SystemdGenerator(module::SystemdGenerator),
 }

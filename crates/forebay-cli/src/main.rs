@@ -54,6 +54,7 @@ use std::process::ExitCode;
 use args::{Cli, Command, Internal, InternalCommand};
 use clap::Parser;
 use forebay_mount::Question;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 
 fn main() -> ExitCode {
     forebay_mount::asks_by(|question, path| {
@@ -67,6 +68,11 @@ fn main() -> ExitCode {
         ask
     });
     let signals = inherited::take_all().and_then(|()| interrupt::outlive_file_size_limit());
+    forebay_mount::guards_by(|server| {
+        let mut guard = std::process::Command::new("/proc/self/exe");
+        guard.arg0("forebay").arg("guard").arg(server.to_string());
+        guard
+    });
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
         None => match Cli::try_parse() {
@@ -152,9 +158,20 @@ fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
     match command {
         InternalCommand::Look { path } => ask(Question::FreeSpace, &path),
         InternalCommand::WriteBack { path } => ask(Question::WriteBack, &path),
+        InternalCommand::Guard { server } => guard(server),
         InternalCommand::DemoWriter(a) => demo::writer::run(&a),
         InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }
+}
+
+/// It ends with its server, whatever signals they get.
+fn guard(server: u32) -> anyhow::Result<u8> {
+    let ignored = std::sync::Arc::default();
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGPIPE] {
+        signal_hook::flag::register(signal, std::sync::Arc::clone(&ignored))?;
+    }
+    forebay_mount::guard_as_process(server);
+    Ok(0)
 }
 
 fn ask(question: Question, path: &Path) -> anyhow::Result<u8> {

@@ -18,6 +18,7 @@
 //! | [`maps`] | files mapped onto the pool's memory |
 //! | [`groups`], [`Image`] | pools on a block device: what is to be written, and what is durable; their image in memory |
 //! | [`logs`], [`log_order`] | the pool's logs; the order of a log's entries by itself |
+//! | [`stderr`] | messages from within a program that is not Forebay's |
 //! | `planted` | for the simulator: deliberate mistakes |
 
 mod change;
@@ -45,6 +46,7 @@ pub mod request;
 mod shared;
 mod shown;
 mod soft;
+pub mod stderr;
 mod volumes;
 
 /// Constants and plain structs of the C interface.  Its functions are unsafe to

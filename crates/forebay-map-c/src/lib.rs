@@ -10,7 +10,7 @@ mod handles;
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use forebay::PoolOptions;
@@ -203,6 +203,8 @@ pub unsafe extern "C" fn forebay_map_pool_open(
     o: *const CallerOptions,
     out: *mut usize,
 ) -> c_int {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(forebay_map::stderr::tell_panics);
     tell(|| {
         not_null("where the pool is to be given", out)?;
         // SAFETY: the caller guarantees it.

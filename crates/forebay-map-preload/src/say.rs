@@ -4,7 +4,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{real, which};
+use forebay_map::stderr;
+
+use crate::real;
 
 /// The kind of call that was refused.
 #[derive(Clone, Copy, Debug)]
@@ -43,34 +45,27 @@ pub fn once(about: About, text: fmt::Arguments<'_>) {
     }
 }
 
-/// The device and inode of stderr at the start; zeroes: stderr is not a file, or is not known yet.
-static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-/// The device and inode of descriptor 2, if it is a regular file.
-fn stderr_file() -> Option<[u64; 2]> {
-    which::identity(2).map(|(device, inode)| [device, inode])
-}
-
-/// Records at the start of the program which file stderr is.
+/// At the start of the program.
 pub fn start() {
-    let [device, inode] = stderr_file().unwrap_or_default();
-    STDERR[0].store(device, Ordering::Relaxed);
-    STDERR[1].store(inode, Ordering::Relaxed);
+    stderr::say_by(write);
+    stderr::tell_panics();
 }
 
 /// How long a message waits until stderr takes it.
 const WAIT_SECONDS: i64 = 1;
 
+pub fn say(text: fmt::Arguments<'_>) {
+    write(format!("forebay map-run: {text}\n").as_bytes());
+}
+
 /// Writes to stderr, in one piece if the text is no longer than a page.  The program may have
 /// closed stderr and have a file of its own at the number 2: nothing is written to such a file.
-pub fn say(text: fmt::Arguments<'_>) {
-    let was = [0, 1].map(|i| STDERR[i].load(Ordering::Relaxed));
-    if stderr_file().is_some_and(|now| now != was) {
+fn write(text: &[u8]) {
+    if !stderr::is_there() {
         return;
     }
-    let line = format!("forebay map-run: {text}\n");
     // A pipe that can be written to takes this many bytes at once.
-    for part in line.as_bytes().chunks(libc::PIPE_BUF) {
+    for part in text.chunks(libc::PIPE_BUF) {
         if !takes_more() {
             return;
         }

@@ -70,7 +70,7 @@ pub use cache::{Cache, Options, Unreadable};
 pub use error::{Error, Result};
 pub use features::Features;
 pub use file::MapFile;
-pub use forebay_engine::lasting;
+pub use forebay_engine::{lasting, stderr};
 pub use pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub use pool::PoolStore;
 pub use served::ServedStore;

@@ -3,7 +3,7 @@
 //! as a store to an absent segment or a write-back.  So a panic in one of them ends the
 //! process: otherwise programs would wait forever, and stores would go unnoticed.
 
-use std::io::{self, Write};
+use std::io;
 use std::thread::{Builder, JoinHandle};
 
 struct EndsProcess(String);
@@ -11,13 +11,13 @@ struct EndsProcess(String);
 impl Drop for EndsProcess {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let _ = writeln!(
-                io::stderr(),
+            let text = format!(
                 "forebay: thread {} of the library has panicked: the process ends, since stores \
                  would go unnoticed; what was synced is kept in the pool, and a recovery \
-                 writes it back",
+                 writes it back\n",
                 self.0
             );
+            forebay_engine::stderr::say(text.as_bytes());
             std::process::abort();
         }
     }

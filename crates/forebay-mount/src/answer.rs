@@ -92,15 +92,17 @@ pub(crate) fn write_back(path: &Path) -> io::Result<()> {
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The questions that wait for an answer, by path and FUSE mounts.  A mount that was unmounted or
-/// made since makes another question.  A question keeps its mount, so that no other gets the number.
+/// The questions that wait for an answer, by path and the FUSE mounts there.  A mount that was
+/// unmounted or made since makes another question.  A question keeps its mount, so that no other gets the number.
 static ASKED: Turns<(PathBuf, Vec<u64>)> = Turns::new();
 
 /// Asks the server of the mount at the path, if one is there.  With a patience, an earlier question
 /// that has waited for that long is not repeated.
 fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<io::Result<()>>> {
     let (tell, told) = mpsc::channel();
-    let question = (std::path::absolute(path)?, mounts_of_fuse());
+    let path = std::path::absolute(path)?;
+    let mounts = mounts_of_fuse(&path);
+    let question = (path, mounts);
     let look = move || {
         let answer = match ASKED.take(&question, patience) {
             // No server can be asked.
@@ -142,7 +144,7 @@ fn in_time<T>(told: &mpsc::Receiver<io::Result<T>>) -> io::Result<T> {
 
 fn no_answer() -> io::Error {
     let what = "no answer for 10 s: the server of a mount there is stopped or hangs; see it with \
-                ps, continue it (kill -CONT) or end it";
+                ps, continue it (kill -CONT) or end it; if it was killed already and stays: umount -f";
     io::Error::new(io::ErrorKind::TimedOut, what)
 }
 

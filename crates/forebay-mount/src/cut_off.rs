@@ -15,15 +15,16 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{mpsc, Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{mpsc, Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, Notifier};
+use fuser::INodeNo;
 
 use crate::answer;
 use crate::front::{kernel_waits, number_for_kernel, TreeLive};
 use crate::known::Known;
+use crate::notified::Kernel;
 
 /// How long the tree's disk may take for the pages that the kernel holds.
 pub(crate) const WRITE_BACK_WAIT: Duration = Duration::from_secs(60);
@@ -41,7 +42,7 @@ const AT_ONCE: usize = 64;
 /// The mount that is cut off.
 pub(crate) struct Cut {
     pub live: Arc<TreeLive>,
-    pub kernel: Arc<OnceLock<Notifier>>,
+    pub kernel: Arc<Kernel>,
     pub known: Option<Arc<Known>>,
     /// `None`: no path leads to it any more.
     pub mountpoint: Option<PathBuf>,
@@ -108,12 +109,11 @@ fn wait_until_arrived(live: &TreeLive, known: Option<&Known>) {
     }
 }
 
-fn look_at_all(live: &TreeLive, kernel: &OnceLock<Notifier>) -> Result<(), String> {
-    let Some(kernel) = kernel.get() else { return Ok(()) };
+fn look_at_all(live: &TreeLive, kernel: &Kernel) -> Result<(), String> {
     for _ in 0..LOOKS {
         each(&live.files_of_kernel(), |ino| {
             let number = INodeNo(number_for_kernel(ino, live.root().ino));
-            kernel.inval_inode(number, 0, 0)
+            kernel.write_back(number, 0, 0)
         })
         .map_err(|e| format!("the kernel does not write them back: {e}"))?;
     }

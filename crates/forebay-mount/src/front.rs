@@ -28,7 +28,7 @@ use std::time::SystemTime;
 
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, INodeNo, InitFlags,
-    KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
     ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -48,6 +48,7 @@ use crate::latency::Latency;
 use crate::live::Live;
 use crate::log::PoolJournal;
 use crate::mount::MountOptions;
+use crate::notified::Kernel;
 use crate::record::SetAttr;
 use crate::unix::UnixTree;
 use callers::caller;
@@ -121,7 +122,7 @@ impl Front {
     }
 
     /// Set this once the kernel's notifier exists, before the first request.
-    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+    pub fn kernel(&self) -> Arc<Kernel> {
         self.served.kernel.clone()
     }
 

@@ -182,6 +182,11 @@ impl Known {
         }
     }
 
+    /// The file by which another process can do that.
+    pub fn abort_file(&self) -> Option<File> {
+        self.control.get()?.abort.try_clone().ok()
+    }
+
     /// The number of requests that wait; `None`: it is not known, or the mount is gone.
     pub fn waiting(&self) -> Option<u64> {
         self.control.get()?.waiting().ok()?

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use forebay::{LogOptions, LogState, Pool};
-use fuser::{Notifier, Session, SessionUnmounter};
+use fuser::{Session, SessionUnmounter};
 use rustix::io::Errno;
 use rustix::mount::{unmount, UnmountFlags};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,7 @@ use crate::live::{Live, LiveOptions};
 use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
+use crate::notified::Kernel;
 use crate::tree::Tree;
 use crate::unmounting::{take_away, take_away_soon};
 pub(crate) use opening::{open_tree, NoTree};
@@ -200,7 +201,7 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// `None`: the mount could not be looked at when it was shown.
     known: Option<Arc<Known>>,
-    kernel: Arc<OnceLock<Notifier>>,
+    kernel: Arc<Kernel>,
     unmounter: Mutex<SessionUnmounter>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     ended: Arc<Ended>,
@@ -509,9 +510,9 @@ impl Mount {
             return Err(mount_error(Errno::NOTDIR.into()));
         }
         let mut session = attach(front, live.tree(), mountpoint, options).map_err(mount_error)?;
-        let _ = kernel.set(session.notifier());
         // No one answers requests yet, and this call makes none.
         let known = Known::shown(mountpoint).ok().map(Arc::new);
+        kernel.set(session.notifier(), known.clone());
         if let Some(known) = &known {
             known.read_ahead();
         }

@@ -38,6 +38,9 @@ extern "C" {
     pub fn fby_posix_media_ops(persist: u32, kernel: *const c_char) -> *const fby_media_ops;
     pub fn fby_posix_watch(base: *const c_void, size: u64, name: *const c_char) -> c_int;
     pub fn fby_posix_unwatch(place: c_int);
+    pub fn fby_posix_say(text: *const c_char, n: usize);
+    pub fn fby_posix_say_by(say: Option<unsafe extern "C" fn(*const c_char, usize)>);
+    pub fn fby_posix_has_stderr() -> bool;
     pub fn fby_posix_kernels() -> *const *const c_char;
     pub fn fby_posix_crc_kernel() -> *const c_char;
 }

@@ -109,6 +109,9 @@ pub enum MarkedOn<'a> {
     /// each failed sync, and may have a lease of the file, which the kernel gives only to the
     /// sole opener.
     Shared(std::os::fd::BorrowedFd<'a>),
+    /// On a regular file as `File`, by a descriptor that only names it (O_PATH): an open would
+    /// break another process's lease of the file.
+    Unopened(std::os::fd::BorrowedFd<'a>),
     /// On the origin, by its own means.
     Origin(Arc<dyn Bears>),
 }

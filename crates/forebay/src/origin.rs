@@ -186,7 +186,7 @@ pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Result<Option<
 pub(crate) enum Known {
     /// By its id: a device, an export.
     Named(String),
-    /// A file, with its id.
+    /// A file, with its id, by O_PATH.
     File(String, OwnedFd),
     /// An origin that had to be opened for that, read-only.
     Opened(Box<RbdOrigin>),
@@ -206,7 +206,7 @@ impl Known {
         match self {
             Known::Named(name) => MarkedBy { name: name.clone(), on: MarkedOn::Host },
             Known::File(name, fd) => {
-                MarkedBy { name: name.clone(), on: MarkedOn::File(fd.as_fd()) }
+                MarkedBy { name: name.clone(), on: MarkedOn::Unopened(fd.as_fd()) }
             }
             Known::Opened(origin) => origin.mark(),
         }

@@ -33,7 +33,8 @@ pub struct Mount {
     /// Its number, which is reused, and that of the mount below it.
     pub id: u64,
     pub parent: u64,
-    /// As stat(2) gives it; the major number is 0 where the file system has no single device.
+    /// Of the file system.  The major number is 0 where that has no single device.  stat(2) gives
+    /// the same, except on btrfs and overlayfs.
     pub device: u64,
     /// The part of its file system that the mount shows.
     pub root: PathBuf,

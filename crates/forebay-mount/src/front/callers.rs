@@ -59,9 +59,7 @@ impl Served {
             self.live.set_attr(inode, &set)?;
             // Otherwise the kernel would use its cached mode and run the file with its owner's
             // rights.
-            if let Some(kernel) = self.kernel.get() {
-                let _ = kernel.inval_inode(INodeNo(self.swap(inode.ino)), -1, 0);
-            }
+            self.kernel.forget_attributes(INodeNo(self.swap(inode.ino)));
         }
         if self.live.xattr(inode, CAPABILITY)?.is_some() {
             self.live.set_xattr(inode, CAPABILITY, None)?;

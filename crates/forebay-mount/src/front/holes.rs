@@ -10,12 +10,11 @@
 //! Linux before 6.16 calls a page written back once its WRITE is queued, before the tree has
 //! it.  No hole is certain there, so none is reported ([`kernel_waits`]).
 
-use std::sync::OnceLock;
-
-use fuser::{INodeNo, Notifier, ReplyLseek};
+use fuser::{INodeNo, ReplyLseek};
 use rustix::io::Errno;
 
 use super::terms::errno;
+use crate::notified::Kernel;
 use crate::tree::Result;
 
 /// The number of looks at a file that others change meanwhile; then the whole rest is written
@@ -99,10 +98,9 @@ where
     }
 }
 
-/// Makes the kernel write back and drop its pages of [start, end) of a file.  It does that by
-/// requests, so a thread that reads requests must not wait for it.
+/// Makes the kernel write back and drop its pages of [start, end) of a file.
 pub(super) fn write_back(
-    kernel: &OnceLock<Notifier>,
+    kernel: &Kernel,
     ino: INodeNo,
     start: u64,
     end: Option<u64>,
@@ -110,8 +108,7 @@ pub(super) fn write_back(
     let start = i64::try_from(start).map_err(|_| Errno::NXIO)?;
     // None: to the end of the file as the kernel knows it.
     let length = end.map_or(0, |end| i64::try_from(end).unwrap_or(i64::MAX) - start);
-    let kernel = kernel.get().ok_or(Errno::IO)?;
-    kernel.inval_inode(ino, start, length).map_err(|_| Errno::IO)
+    kernel.write_back(ino, start, length).map_err(|_| Errno::IO)
 }
 
 /// Whether the kernel counts a page as written back only when the server has it.

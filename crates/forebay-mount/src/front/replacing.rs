@@ -12,9 +12,9 @@
 //! it.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use fuser::{INodeNo, Notifier, RenameFlags, ReplyEmpty};
+use fuser::{INodeNo, RenameFlags, ReplyEmpty};
 use rustix::io::Errno;
 
 use super::helpers::Class;
@@ -22,6 +22,7 @@ use super::served::{Name, Served};
 use super::terms::{empty, errno};
 use super::{holes, TreeLive};
 use crate::live::Inode;
+use crate::notified::Kernel;
 use crate::record::Kind;
 use crate::rights::{Acting, Caller};
 use crate::tree::{RenameHow, Result, Tree};
@@ -50,7 +51,7 @@ struct Held {
 
 impl Held {
     /// Waits until the kernel has written its pages back.
-    fn write_back(&self, kernel: &OnceLock<Notifier>) -> Result<()> {
+    fn write_back(&self, kernel: &Kernel) -> Result<()> {
         let refused = self.file.refused_write_backs();
         holes::write_back(kernel, self.number, 0, None)?;
         match self.file.refused_write_backs() == refused {

@@ -8,9 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
-    FileAttr, FileType, Generation, INodeNo, Notifier, OpenFlags, ReplyAttr, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyStatfs, ReplyWrite, ReplyXattr,
-    WriteFlags,
+    FileAttr, FileType, Generation, INodeNo, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyStatfs, ReplyWrite, ReplyXattr, WriteFlags,
 };
 use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
@@ -25,6 +24,7 @@ use crate::latency::Latency;
 use crate::live::{Fsync, Inode};
 use crate::log::PoolJournal;
 use crate::mount::MountOptions;
+use crate::notified::Kernel;
 use crate::record::{Allocate, Kind, SetAttr};
 use crate::rights::{self, Caller};
 use crate::tree::{Attr, Result, Tree};
@@ -80,7 +80,7 @@ pub(super) struct Served {
     /// Threads that answer requests may act as their callers: see [`rights::prepare`].
     pub acts: Arc<OnceLock<bool>>,
     /// For notices to the kernel of changes that it did not request.
-    pub kernel: Arc<OnceLock<Notifier>>,
+    pub kernel: Arc<Kernel>,
     pub helpers: Helpers,
     parked: Parked<TreeFsync>,
     write_backs: Slots,

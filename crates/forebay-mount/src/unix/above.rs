@@ -43,12 +43,17 @@ pub fn is_mounted_at(mountpoint: &Path) -> bool {
     tree_mounted_at(mountpoint).is_some()
 }
 
-/// The numbers of the mounts in this process's namespace whose requests a FUSE server answers.
-pub fn mounts_of_fuse() -> Vec<u64> {
+/// The numbers of the mounts in this process's namespace whose requests a FUSE server answers: those
+/// that lie at an absolute path or above it.  If there are none, all: a symlink may lead to any.
+pub fn mounts_of_fuse(path: &Path) -> Vec<u64> {
     let is_fuse =
         |kind: &str| kind.starts_with("fuse.") || ["fuse", "fuseblk", "virtiofs"].contains(&kind);
-    let mounts = places().into_iter().filter(|place| is_fuse(&place.kind));
-    mounts.map(|place| place.id).collect()
+    let all: Vec<_> = places().into_iter().filter(|place| is_fuse(&place.kind)).collect();
+    let above = all.iter().filter(|place| path.starts_with(&place.at)).map(|place| place.id);
+    match above.collect::<Vec<_>>() {
+        above if above.is_empty() => all.iter().map(|place| place.id).collect(),
+        above => above,
+    }
 }
 
 /// The tree that is mounted there, as this process's namespace shows it.

@@ -142,8 +142,8 @@ pub(super) fn lock_holder<F: AsFd>(fd: F) -> Option<u32> {
 }
 
 /// All processes that hold the flock and show; only a hint, for a file that is known to be locked.
-/// Some file systems (btrfs) have another device number in stat(2) than in /proc/locks: the
-/// inode's number alone decides then.
+/// A file of another mount namespace may have another device number in stat(2) than in
+/// /proc/locks: the inode's number alone decides then.
 pub fn lock_holders<F: AsFd>(fd: F) -> Vec<u32> {
     let Some(key) = key_of(fd.as_fd()) else { return Vec::new() };
     let inode = key.rsplit(':').next().unwrap_or_default();
@@ -168,21 +168,34 @@ fn holder<F: AsFd>(fd: F, kind: &str) -> Option<u32> {
     (0..TRIES).find_map(|_| holders_in(&all_locks().ok()?, kind, &key).first().copied())
 }
 
-/// How /proc/locks names a file.
+/// How /proc/locks names a file: by the device of its file system, and its inode.  On btrfs and
+/// overlayfs stat(2) tells another device; the table of mounts has the file system's.
 fn key_of(fd: BorrowedFd<'_>) -> Option<String> {
+    let (device, inode) = system_key(fd)?;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Some(format!("{major:02x}:{minor:02x}:{inode}"))
+}
+
+/// The device of the file system, and the inode.
+fn system_key(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let st = rustix::fs::fstat(fd).ok()?;
-    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
-    Some(format!("{major:02x}:{minor:02x}:{}", st.st_ino))
+    let of_mount = || {
+        let id = procfs::mount_id(fd).ok()?;
+        Some(procfs::mounts().ok()?.into_iter().find(|mount| mount.id == id)?.device)
+    };
+    // A memfd, and a file of another mount namespace, are in no mount of the table.
+    Some((of_mount().unwrap_or(st.st_dev), st.st_ino))
 }
 
 /// Processes that have it mapped; only a hint.  They keep the lock of the process that has
 /// opened it, though that has ended.
 fn mapped_by(fd: &OwnedFd) -> Vec<u32> {
-    let (Ok(st), Ok(processes)) = (rustix::fs::fstat(fd), fs::read_dir("/proc")) else {
+    let (Some((device, inode)), Ok(processes)) = (system_key(fd.as_fd()), fs::read_dir("/proc"))
+    else {
         return Vec::new();
     };
-    let (major, minor) = (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev));
-    let key = format!(" {major:02x}:{minor:02x} {} ", st.st_ino);
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let key = format!(" {major:02x}:{minor:02x} {inode} ");
     let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     let maps = |pid: &u32| {
         let maps = procfs::text(format!("/proc/{pid}/maps"));

@@ -449,38 +449,48 @@ impl Origin for FileOrigin {
     }
 }
 
+/// Opens what is at a path for a look that claims nothing, and tells what it is.  A file is only
+/// named (O_PATH): each open(2) breaks the lease that a program of `forebay map-run` has of its
+/// file, and that program then has to write everything back, or ends.
+fn named(path: &Path) -> Result<(OwnedFd, rustix::fs::Stat), Errno> {
+    let only_named = OFlags::PATH | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, only_named, Mode::empty())?;
+    let st = rustix::fs::fstat(&fd)?;
+    if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
+        return Ok((fd, st));
+    }
+    let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let st = rustix::fs::fstat(&fd)?;
+    Ok((fd, st))
+}
+
 /// How the file or device at a path differs from the volume's record, as far as a look without
 /// a claim can tell.
 pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Result<Option<String>> {
     let name = path.display();
-    let system = |e: Errno| Error::system(path, "looking at it", e.into());
-    let st = match rustix::fs::stat(path) {
+    let system = |e: io::Error| Error::system(path, "looking at it", e);
+    let (fd, st) = match named(path) {
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Some(format!("is not at {name}"))),
-        st => st.map_err(system)?,
+        seen => seen.map_err(|e| system(e.into()))?,
     };
-    let block_device = match FileType::from_raw_mode(st.st_mode) {
-        FileType::RegularFile => false,
-        FileType::BlockDevice => true,
-        _ => return Ok(Some(format!("is neither a file nor a block device: {name}"))),
-    };
-    let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(system)?;
-    let now = match block_device {
-        true => {
+    let (now, size) = match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile => (identity::of_file(&fd).map_err(system)?, st.st_size as u64),
+        FileType::BlockDevice => {
             let OfBlock { own, id: known, twin } = of_device(fd.as_fd(), &st);
             if let Some(twin) = twin.filter(|_| own == id) {
                 let twins = format!("cannot be identified: {name} and {twin} are both {own}");
                 return Ok(Some(twins));
             }
-            known
+            let end = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0));
+            (known, end.map_err(|e| system(e.into()))?)
         }
-        false => identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?,
+        _ => return Ok(Some(format!("is neither a file nor a block device: {name}"))),
     };
     if now != id && !identity::is_unasked_name(id, &now) {
         let other = format!("is another: {name} is {now}, the volume was made for {id}");
         return Ok(Some(other));
     }
-    let size = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(system)?;
     let has = format!("has {size} bytes, the volume {size_bytes}: it");
     Ok(match size.cmp(&size_bytes) {
         std::cmp::Ordering::Less => Some(format!("{has} was truncated")),
@@ -491,23 +501,10 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Result<Option<S
 
 /// Its id, and the file if it is one: a look that claims nothing.
 pub(super) fn known_by(path: &Path) -> Result<Known> {
-    let system = |doing| move |e: Errno| Error::system(path, doing, e.into());
-    let st = rustix::fs::stat(path).map_err(system("looking at it"))?;
-    let kind = FileType::from_raw_mode(st.st_mode);
-    if ![FileType::RegularFile, FileType::BlockDevice].contains(&kind) {
-        return Err(unsuitable(path, kind));
-    }
-    let flags = access(true) | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = match rustix::fs::open(path, flags, Mode::empty()) {
-        // A process has a lease of it.  An open would make the process write all back, or end.
-        Err(Errno::AGAIN) if kind == FileType::RegularFile => {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            rustix::fs::open(path, flags, Mode::empty()).map_err(system("opening it"))?
-        }
-        fd => fd.map_err(system("opening it"))?,
-    };
-    let st = rustix::fs::fstat(&fd).map_err(system("looking at it"))?;
+    let system = |e: io::Error| Error::system(path, "looking at it", e);
+    let (fd, st) = named(path).map_err(|e| system(e.into()))?;
     match FileType::from_raw_mode(st.st_mode) {
+        FileType::RegularFile => Ok(Known::File(identity::of_file(&fd).map_err(system)?, fd)),
         FileType::BlockDevice => {
             let OfBlock { own, id, twin } = of_device(fd.as_fd(), &st);
             match twin {
@@ -520,10 +517,7 @@ pub(super) fn known_by(path: &Path) -> Result<Known> {
                 }),
             }
         }
-        _ => {
-            let id = identity::of_file(&fd).map_err(|e| Error::system(path, "looking at it", e))?;
-            Ok(Known::File(id, fd))
-        }
+        kind => Err(unsuitable(path, kind)),
     }
 }
 
