@@ -486,7 +486,7 @@ P
 	}
 	wait "$server" 2>/dev/null || true
 	server=''
-	kill "$program"
+	kill "$program" 2>/dev/null || true
 	wait "$program" 2>/dev/null || true
 	for ((tries = 0; tries < 600; tries++)); do pgrep -f "^forebay write-back $disk/tree\$" >/dev/null || break; sleep 0.05; done
 	[ $tries -lt 600 ] || fail "$how: the process that asked for the write-back does not end"
