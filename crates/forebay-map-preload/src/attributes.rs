@@ -148,6 +148,16 @@ pub unsafe extern "C-unwind" fn utime(path: *const c_char, to: *const utimbuf) -
     unsafe { set_times(libc::AT_FDCWD, path, times, 0) }
 }
 
+/// The next sync makes the attribute durable.
+fn tell_changed(fd: c_int) {
+    let Some(desc) = state::desc(fd) else { return };
+    // A file that was closed meanwhile has no sync any more.
+    let _ = desc.file.call(About::Io, |map| {
+        map.attributes_changed();
+        Ok(())
+    });
+}
+
 macro_rules! attributes {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $plain:ident, $by_name:ident;)+) => {$(
         /// # Safety
@@ -169,7 +179,11 @@ macro_rules! attributes {
                 }
             };
             // SAFETY: the caller guarantees it; the name ends with a zero byte.
-            told(unsafe { raw(number, a) }) as $ret
+            let done = unsafe { raw(number, a) };
+            if done == 0 && matches!(number, libc::SYS_setxattr | libc::SYS_removexattr) {
+                tell_changed(fd);
+            }
+            told(done) as $ret
         }
     )+};
 }

@@ -190,6 +190,9 @@ impl Mapped {
         };
         quietly(|| {
             let _acts = self.opener.acts();
+            // A close that fails would take the file from the program: so what can fail is done
+            // before, with the map still there.
+            map.as_ref().map_or(Ok(()), MapFile::complete).map_err(refused)?;
             // It uses the open file description that it had.  While another process reads the file, or has
             // a private mapping of it, the kernel would grant no lease to a new description.
             let ending = map.as_ref().map(lease::ends);

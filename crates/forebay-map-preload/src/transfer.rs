@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -481,7 +482,7 @@ macro_rules! checked_preads {
 }
 checked_preads!(__pread_chk __pread64_chk);
 
-fn sync_file(fd: c_int) -> Option<c_int> {
+fn sync_file(fd: c_int, attributes: bool) -> Option<c_int> {
     if planted::is(Planted::ChildAcknowledged) && state::is_child() && state::is_ours(fd) {
         return Some(0);
     }
@@ -489,7 +490,10 @@ fn sync_file(fd: c_int) -> Option<c_int> {
     if planted::is(Planted::FsyncIgnores) {
         return Some(0);
     }
-    let synced = desc.file.call(About::Sync, |map| map.sync(0, u64::MAX));
+    let synced = desc.file.call(About::Sync, |map| match attributes {
+        true => map.sync_file(),
+        false => map.sync(0, u64::MAX),
+    });
     Some(synced.map_or_else(fail, |()| 0))
 }
 
@@ -498,7 +502,7 @@ fn sync_file(fd: c_int) -> Option<c_int> {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     // SAFETY: the caller guarantees it.
-    sync_file(fd).unwrap_or_else(|| unsafe { real::fsync(fd) })
+    sync_file(fd, true).unwrap_or_else(|| unsafe { real::fsync(fd) })
 }
 
 /// # Safety
@@ -506,7 +510,7 @@ pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     // SAFETY: the caller guarantees it.
-    sync_file(fd).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
+    sync_file(fd, false).unwrap_or_else(|| unsafe { real::fdatasync(fd) })
 }
 
 /// Makes everything durable, which is more than the call asks for.
@@ -521,7 +525,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     flags: u32,
 ) -> c_int {
     // SAFETY: the caller guarantees it.
-    sync_file(fd).unwrap_or_else(|| unsafe { real::sync_file_range(fd, at, n, flags) })
+    sync_file(fd, false).unwrap_or_else(|| unsafe { real::sync_file_range(fd, at, n, flags) })
 }
 
 /// # Safety
@@ -532,12 +536,32 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
         if let Err(errno) = closing::sync_all() {
             return fail(errno);
         }
-        if state::is_ours(fd) {
-            return 0;
+        if let Some(desc) = state::desc(fd) {
+            return sync_file_system(&desc);
         }
     }
     // SAFETY: the caller guarantees it.
     unsafe { real::syncfs(fd) }
+}
+
+/// Syncs the file system of a file, which has more than this file.
+fn sync_file_system(desc: &Desc) -> c_int {
+    let synced = desc.file.call(About::Sync, |map| {
+        Ok(map.file().map(|file| {
+            // SAFETY: the library has the descriptor.
+            unsafe { real::raw(libc::SYS_syncfs, [file.as_raw_fd() as usize, 0, 0, 0, 0, 0]) }
+        }))
+    });
+    match synced {
+        Ok(Some(done)) => real::told(done) as c_int,
+        Ok(None) => {
+            // The server alone has a descriptor of a file that is shared.
+            // SAFETY: it takes nothing.
+            unsafe { real::sync() };
+            0
+        }
+        Err(errno) => fail(errno),
+    }
 }
 
 /// # Safety

@@ -17,6 +17,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::attributes::Attributes;
 use crate::error::{Error, Result};
 use crate::store::Time;
 use crate::system;
@@ -44,6 +45,12 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn sync(&self) -> io::Result<()>;
     /// Makes the data and all metadata durable, with the modification time (fsync).
     fn sync_all(&self) -> io::Result<()>;
+    /// Makes changes of attributes and names by others durable, if there are any.
+    fn settle_attributes(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Others have changed attributes.
+    fn attributes_changed(&self) {}
     /// The time of the last change of the content.
     fn changed(&self) -> io::Result<Time>;
     /// The mark on the file.
@@ -91,6 +98,7 @@ pub struct RegularFile {
     mark: FileMark,
     /// The process that opened it.
     of: u32,
+    attributes: Attributes,
     /// The locks now belong to another object, possibly with the same open file description.
     freed: AtomicBool,
 }
@@ -169,7 +177,8 @@ impl RegularFile {
         let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
         let identity = mark.name().into_bytes();
         let (of, freed) = (std::process::id(), AtomicBool::new(false));
-        Ok(RegularFile { file: file.into(), path, identity, mark, of, freed })
+        let attributes = Attributes::of(file.as_fd());
+        Ok(RegularFile { file: file.into(), path, identity, mark, of, attributes, freed })
     }
 }
 
@@ -178,6 +187,10 @@ impl RegularFile {
     /// themselves.
     pub(crate) fn free_records(&self) -> io::Result<()> {
         system::lock_records(self.file.as_fd(), false)
+    }
+
+    fn by_us<R>(&self, act: impl FnOnce() -> R) -> R {
+        self.attributes.by_us(self.file.as_fd(), act)
     }
 
     /// Checks that the descriptor still refers to this file: the program may have closed it.
@@ -227,7 +240,7 @@ impl Backing for RegularFile {
 
     fn write_at(&self, at: u64, from: &[u8]) -> io::Result<()> {
         self.check()?;
-        self.file.write_all_at(from, at)
+        self.by_us(|| self.file.write_all_at(from, at))
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -238,6 +251,14 @@ impl Backing for RegularFile {
     fn sync_all(&self) -> io::Result<()> {
         self.check()?;
         self.file.sync_all()
+    }
+
+    fn settle_attributes(&self) -> io::Result<()> {
+        self.attributes.settle(self.file.as_fd(), || self.sync_all())
+    }
+
+    fn attributes_changed(&self) {
+        self.attributes.touched();
     }
 
     fn check_ours(&self) -> io::Result<()> {
@@ -254,32 +275,33 @@ impl Backing for RegularFile {
     }
 
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
-        self.mark.put(&by.mark(&self.mark.name()))
+        self.by_us(|| self.mark.put(&by.mark(&self.mark.name())))
     }
 
     fn unmark(&self) -> io::Result<()> {
-        self.mark.take_away()
+        self.by_us(|| self.mark.take_away())
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
         self.check()?;
-        self.file.set_len(size)
+        self.by_us(|| self.file.set_len(size))
     }
 
     fn cut_behind(&self, size: u64) -> io::Result<()> {
         self.check()?;
         let st = rustix::fs::fstat(self.file.as_fd())?;
-        self.file.set_len(size)?;
+        self.by_us(|| self.file.set_len(size))?;
         let was =
             Timespec { tv_sec: st.st_mtime, tv_nsec: st.st_mtime_nsec.try_into().unwrap_or(0) };
         let access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: access, last_modification: was };
-        Ok(rustix::fs::futimens(self.file.as_fd(), &times)?)
+        Ok(self.by_us(|| rustix::fs::futimens(self.file.as_fd(), &times))?)
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         self.check()?;
-        match rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::KEEP_SIZE, at, len) {
+        let file = self.file.as_fd();
+        match self.by_us(|| rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             done => Ok(done?),
         }

@@ -24,13 +24,12 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
-use crate::cache::{Reclaimed, Shared, Unreadable};
+use crate::cache::{Reclaimed, Shared};
 use crate::counted::Counted;
 use crate::error::{Error, Result};
 use crate::locked::lock;
@@ -40,7 +39,11 @@ use crate::planted::{self, Planted};
 use crate::recover;
 use crate::sharing::Grant;
 use crate::store::{not_foreign, Store, Synced};
-use crate::tracker::Source;
+
+mod no_space;
+mod segments;
+
+pub(crate) use segments::Segments;
 
 /// For how long a fault waits for a frame.
 const FRAME_WAIT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
@@ -297,6 +300,20 @@ impl Content {
         written
     }
 
+    /// Writes after the end of the file, past the pool.  The caller holds the segment's lock.
+    pub fn append_past(&self, at: u64, from: &[u8]) -> Result<()> {
+        let end = at + from.len() as u64;
+        self.announce(end)?;
+        if let Err(e) = self.write_past(at, from) {
+            // The file may have a part of it.
+            lock(&self.durable).behind = true;
+            return Err(self.system("write")(e));
+        }
+        self.has_grown.store(true, Ordering::SeqCst);
+        self.size.store(end, Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Makes durable what was written to the file directly.
     pub fn settle_written(&self) -> Result<()> {
         let mut unsynced = lock(&self.unsynced);
@@ -322,7 +339,9 @@ impl Content {
         if durable.ahead.is_some_and(|ahead| size <= ahead) {
             let promise = || self.store.promise(self.id, size);
             let promised = self.marking.with_mark(self.of(), promise);
-            return self.learns(&mut durable, size, promised);
+            if !matches!(&promised, Err(e) if self.cannot_mark(e)) {
+                return self.learns(&mut durable, size, promised);
+            }
         }
         self.make_size(&mut durable)
     }
@@ -376,8 +395,11 @@ impl Content {
         let told = self.marking.with_mark(self.of(), || {
             self.grows.store(true, Ordering::SeqCst);
             self.store.set_ahead(self.id, ahead)
-        })?;
-        match told {
+        });
+        if matches!(&told, Err(e) if self.cannot_mark(e)) {
+            return Ok(()); // the next sync makes the size durable in the file
+        }
+        match told? {
             true => durable.ahead = Some(ahead),
             false => {
                 self.grows.store(false, Ordering::SeqCst);
@@ -414,7 +436,11 @@ impl Content {
             self.settle_size()?;
         }
         let sync = || self.marking.with_mark(self.of(), || self.store.sync(frame, &pages));
-        if sync()? == Synced::BehindEnd {
+        let synced = match sync() {
+            Err(e) if self.cannot_mark(&e) => return self.write_through(segment, frame, &pages),
+            synced => synced?,
+        };
+        if synced == Synced::BehindEnd {
             self.settle_size()?;
             if sync()? == Synced::BehindEnd {
                 return Err(Error::Pool("a page within the file is after its end".into()));
@@ -648,7 +674,7 @@ impl Content {
     /// lies after the new end; the store records the truncation before that.  From then on the
     /// size is the new one, even if this call fails.
     pub fn cut(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
-        let mut told = Ok(());
+        let (mut told, mut untold) = (Ok(()), false);
         {
             let mut durable = lock(&self.durable);
             let shorter = size < durable.size || durable.perhaps;
@@ -663,10 +689,13 @@ impl Content {
                 // The store may have recorded the truncation or may still do so, so nothing
                 // after the new end is acknowledged any more.
                 let unknown = matches!(told, Err(Error::Unknown(_)));
-                if told.is_err() && !unknown {
+                untold = matches!(&told, Err(e) if self.cannot_mark(e));
+                if untold {
+                    told = Ok(());
+                } else if told.is_err() && !unknown {
                     return told;
                 }
-                durable.told = true;
+                durable.told = !untold;
             }
             let known = size.min(durable.size);
             self.knows(&mut durable, known);
@@ -674,7 +703,16 @@ impl Content {
             self.cuts.fetch_add(1, Ordering::SeqCst);
             self.size.store(size, Ordering::SeqCst);
         }
-        told.and_then(|()| self.end_cut(forget))
+        told.and_then(|()| self.end_cut(forget))?;
+        match untold {
+            // The file has everything and is shorter by now, durably.
+            true => {
+                let told = self.store.cut(self.id, size);
+                let told = told.and_then(|()| self.store.cut_end(self.id));
+                told.inspect_err(|_| lock(&self.durable).perhaps = true)
+            }
+            false => Ok(()),
+        }
     }
 
     /// Whether a truncation has not ended.
@@ -729,63 +767,17 @@ impl Content {
         self.backing.allocate(at, len).map_err(self.system("allocate"))
     }
 
-    /// Extends the file with zeroes.
-    pub fn extend(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Extends the file.  `prepare` puts what it gets into the memory after its end.
+    pub fn extend(&self, size: u64, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         if size == self.size() {
             return Ok(());
         }
-        forget()?;
+        prepare()?;
         self.announce(size)?;
         let _change = self.marking.change(self.of())?;
         self.backing.set_size(size).map_err(self.system("extend"))?;
         self.has_grown.store(true, Ordering::SeqCst);
         self.size.store(size, Ordering::SeqCst);
         Ok(())
-    }
-}
-
-/// The segments of a file, for the tracker.
-#[derive(Clone, Debug)]
-pub(crate) struct Segments(pub Arc<Content>);
-
-impl Segments {
-    fn of(&self, segment: usize) -> u32 {
-        self.0.frame(segment).expect("the tracker asks for what it was given")
-    }
-}
-
-impl Source for Segments {
-    fn memory(&self) -> BorrowedFd<'_> {
-        self.0.store.memory()
-    }
-
-    fn bring_in(&self, segment: usize) -> io::Result<u64> {
-        let filled = self.0.fill(segment);
-        match filled.and_then(|f| f.map(|frame| self.0.store.offset(frame)).transpose()) {
-            Ok(Some(at)) => Ok(at),
-            Ok(None) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(e) => Err(io::Error::other(e)),
-        }
-    }
-
-    fn cannot_be_touched(&self, segment: usize, why: &io::Error) {
-        let Some(shared) = self.0.shared.upgrade() else { return };
-        if let Some(Unreadable(tell)) = &shared.options.unreadable {
-            tell(self.0.backing.path(), (segment * SEGMENT) as u64, why);
-        }
-    }
-
-    fn copy(&self, segment: usize, _: u64, to: &mut [u8]) {
-        // A page that cannot be read must differ from its earlier copy, so that all of it is
-        // synced.
-        if self.0.store.copy(self.of(segment), 0, to).is_err() {
-            let now =
-                self.0.shared.upgrade().map_or(0, |s| s.clock.fetch_add(1, Ordering::Relaxed));
-            to.chunks_mut(8).for_each(|c| c.copy_from_slice(&now.to_ne_bytes()[..c.len()]));
-        }
-    }
-
-    fn write_back(&self, segment: usize, _: u64) -> io::Result<()> {
-        self.0.store.write_back_caches(self.of(segment)).map_err(io::Error::other)
     }
 }

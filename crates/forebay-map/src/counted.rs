@@ -99,6 +99,14 @@ impl Backing for Counted {
         self.count(self.file.sync_all())
     }
 
+    fn settle_attributes(&self) -> io::Result<()> {
+        self.file.settle_attributes()
+    }
+
+    fn attributes_changed(&self) {
+        self.file.attributes_changed();
+    }
+
     fn changed(&self) -> io::Result<Time> {
         self.file.changed()
     }

@@ -9,25 +9,28 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use forebay::FoundMark;
-
 use crate::backing::Backing;
-use crate::cache::{segments_of, Reclaimed, Shared};
+use crate::cache::{Reclaimed, Shared};
 use crate::content::{Content, Segments};
-use crate::error::{not_text, Error, Result};
+use crate::error::{Error, Result};
 use crate::fair::FairRw;
 use crate::features::Features;
 use crate::file::Mapped;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::size_lock::SizeLock;
-use crate::store::{FileRecord, Stamp};
 use crate::track::Track;
 use crate::tracker::{Counts, NotEvicted, Tracker, CHECKING};
 
 /// The longest tick of a kernel's clock.  Two changes of a file that are further apart than
 /// this have different times.
 const TICK: Duration = Duration::from_millis(11);
+
+mod registered;
+mod writes;
+
+pub(crate) use registered::content_of;
+use writes::Shows;
 
 #[derive(Debug)]
 pub(crate) struct Inner<T: Track = Tracker<Segments>> {
@@ -75,17 +78,6 @@ pub(crate) fn segments_within(at: u64, len: u64, room: u64) -> Range<usize> {
     (at.min(end) / SEGMENT as u64) as usize..end.div_ceil(SEGMENT as u64) as usize
 }
 
-/// The text of a mark, if there is one.
-fn said_of(found: &FoundMark) -> Option<String> {
-    match found {
-        FoundMark::Nothing => None,
-        FoundMark::Marked(mark) => Some(mark.to_string()),
-        FoundMark::Damaged(why) => {
-            Some(format!("it may lack writes: its mark cannot be read ({why})"))
-        }
-    }
-}
-
 impl Inner {
     /// Opens an exclusive file.
     pub fn open(shared: &Arc<Shared>, backing: Box<dyn Backing>, room: u64) -> Result<Arc<Inner>> {
@@ -118,58 +110,6 @@ impl Inner {
         let tracker = tracker.map_err(Error::system(&path, "map"))?;
         Ok(Arc::new(Inner::of(tracker, content, shared)))
     }
-}
-
-/// Registers a file with the pool, if the file is available.
-pub(crate) fn content_of(
-    shared: &Arc<Shared>,
-    backing: Box<dyn Backing>,
-    room: u64,
-    fits: impl FnOnce(usize) -> std::result::Result<(), String>,
-) -> Result<Arc<Content>> {
-    let path = backing.path().to_owned();
-    let size = backing.size().map_err(Error::system(&path, "stat"))?;
-    let Some(segments) = segments_of(size.max(room)) else {
-        return Err(Error::Refused { path, why: "it is empty, and has no room to grow".into() });
-    };
-    let Some(known_by) = path.to_str() else {
-        return Err(Error::Refused { path, why: not_text() });
-    };
-    // A crash must not undo the state of the file at the open while the pool keeps newer pages,
-    // so sync it first.
-    backing.sync_all().map_err(Error::system(&path, "sync"))?;
-    let changed = backing.changed().map_err(Error::system(&path, "stat"))?;
-    let record = FileRecord {
-        size,
-        identity: backing.identity().to_owned(),
-        path: known_by.to_owned(),
-        stamp: Stamp::Settled(changed),
-        ..FileRecord::default()
-    };
-    if let Some((_, known)) =
-        shared.store.files()?.into_iter().find(|(_, f)| f.identity == record.identity)
-    {
-        let why = format!("the pool has pages of it since a crash, as {}", known.path);
-        return Err(Error::Refused { path, why });
-    }
-    if shared.store.is_brought_home(&record.identity)? {
-        return Err(Error::Locked { path, by: None });
-    }
-    // The mark may also be one of this pool, if the pool has nothing of the file or cannot read
-    // what it has.
-    if let Some(said) = said_of(&backing.marked().map_err(Error::system(&path, "its mark"))?) {
-        let shown = path.display();
-        let why = format!(
-            "{said}; write it back with that pool: forebay map recover; if that is gone: \
-             forebay origin accept-loss {shown}"
-        );
-        return Err(Error::Refused { path, why });
-    }
-    fits(segments).map_err(|why| Error::Refused { path, why })?;
-    let id = shared.store.add_file(&record)?;
-    let content = Content::new(shared, backing, id, size, segments);
-    content.marking.opened(changed);
-    Ok(Arc::new(content))
 }
 
 impl<T: Track> Inner<T> {
@@ -309,22 +249,36 @@ impl<T: Track> Inner<T> {
         })
     }
 
+    fn check_room(&self, size: u64) -> Result<()> {
+        if size <= self.tracker.size() as u64 {
+            return Ok(());
+        }
+        let path = self.content.backing.path().to_owned();
+        let why = format!("{size} bytes; it was opened with room for {}", self.tracker.size());
+        Err(Error::Refused { path, why })
+    }
+
     pub fn resize(&self, size: u64) -> Result<()> {
         let content = &self.content;
         self.end_cut()?;
         let old = content.size();
-        if size > self.tracker.size() as u64 {
-            let path = content.backing.path().to_owned();
-            let why = format!("{size} bytes; it was opened with room for {}", self.tracker.size());
-            return Err(Error::Refused { path, why });
-        }
+        self.check_room(size)?;
         if size >= old {
-            return content.extend(size, || match planted::is(Planted::TailKept) {
-                true => Ok(()),
-                false => self.zero(old..size).and_then(|()| self.settle_tail(old)),
-            });
+            return self.extend(size, || Ok(()));
         }
         content.cut(size, || self.forget(size))
+    }
+
+    /// Extends the file.  `store` puts bytes into the memory after its end, which is zero.
+    fn extend(&self, size: u64, store: impl FnOnce() -> Result<()>) -> Result<()> {
+        let old = self.content.size();
+        self.content.extend(size, || {
+            if !planted::is(Planted::TailKept) {
+                self.zero(old..size)?;
+                self.settle_tail(old)?;
+            }
+            store()
+        })
     }
 
     /// Ends a truncation that failed.  The caller has the file exclusively.
@@ -469,6 +423,16 @@ impl Mapped for Inner {
         }
     }
 
+    fn sync_file(&self) -> Result<()> {
+        self.sync(0, u64::MAX)?;
+        // It fails as the sync of the pages would, once they are to be written to the file.
+        self.content.backing.settle_attributes().map_err(self.system("sync"))
+    }
+
+    fn attributes_changed(&self) {
+        self.content.backing.attributes_changed();
+    }
+
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {
         let _io = self.shared_io();
         let content = &self.content;
@@ -591,6 +555,7 @@ impl Mapped for Inner {
         let content = &self.content;
         let _change = content.marking.change(content.of())?;
         f();
+        content.backing.attributes_changed();
         Ok(())
     }
 
@@ -658,88 +623,20 @@ impl Mapped for Inner {
         self.close_it(false)
     }
 
+    fn complete(&self) -> Result<()> {
+        let content = &self.content;
+        let _alone = self.alone();
+        self.check_open()?;
+        self.end_cut()?;
+        self.sync_range(0, u64::MAX)?;
+        content.write_back(self.segments())?;
+        content.trim()?;
+        // Without mappings of the program nothing is stored meanwhile.
+        content.unmark(|| true)
+    }
+
     fn close_to_reopen(&self) -> Result<()> {
         self.close_it(true)
-    }
-}
-
-impl Inner {
-    /// Writes within the size.  The caller ensures that the size does not change.
-    fn write_within(&self, at: u64, from: &[u8]) -> Result<()> {
-        let content = &self.content;
-        for (segment, first, range) in parts(at, from.len()) {
-            // Copied for the same reason as in `read`.
-            let bytes = &from[range.clone()].to_vec()[..];
-            // An absent segment that is overwritten whole need not be brought in.
-            let past = bytes.len() == SEGMENT && {
-                self.tracker.with_present(segment, |there| match there {
-                    Some(_) => Ok(false),
-                    None => content.write_past(at + range.start as u64, bytes).map(|()| true),
-                })
-            }
-            .map_err(self.system("write"))?;
-            if !past {
-                let pages = match planted::is(Planted::WriteNotTold) {
-                    true => 0..0,
-                    false => first / PAGE..(first + bytes.len()).div_ceil(PAGE),
-                };
-                let written = self.tracker.with_stored(segment, pages, |_| {
-                    let frame = content.frame(segment).expect("it was brought in");
-                    content.store.fill(frame, first, bytes)
-                });
-                written.map_err(self.system("bring in"))??;
-            }
-        }
-        Ok(())
-    }
-
-    /// Extends the file and then writes the parts one after another.  Returns the number of
-    /// bytes written.  The caller has the file exclusively until the bytes are there, so that
-    /// no other call sees zeroes in their place.  Frames of the file can be released meanwhile,
-    /// since the write may need them.
-    fn write_longer(&self, io: RwLockWriteGuard<'_, ()>, at: u64, parts: &[&[u8]]) -> Result<u64> {
-        let len: usize = parts.iter().map(|p| p.len()).sum();
-        let (old, end) = (self.content.size(), at.saturating_add(len as u64));
-        let mut alone = Some(Alone { _shows: Shows(self), _io: io });
-        if end > old {
-            let _size = self.size_alone();
-            self.resize(end)?;
-        }
-        let mut _among = None;
-        if planted::is(Planted::WrittenBehind) || planted::is(Planted::SizeBeforeBytes) {
-            alone = None;
-            planted::wait();
-            _among = Some(self.shared_io());
-        }
-        let mut whole = 0;
-        for part in parts {
-            let Err(e) = self.write_within(at + whole, part) else {
-                whole += part.len() as u64;
-                continue;
-            };
-            if end > old && alone.is_some() {
-                let _size = self.size_alone();
-                // Bytes that are not reported as written must not stay in the file.
-                let _ = self.resize(old.max(at + whole));
-            }
-            return if whole > 0 { Ok(whole) } else { Err(e) };
-        }
-        Ok(whole)
-    }
-}
-
-/// Exclusive access to the file.  Its drop publishes the size before other calls can begin.
-struct Alone<'a> {
-    _shows: Shows<'a>,
-    _io: RwLockWriteGuard<'a, ()>,
-}
-
-/// On drop, publishes the size to the program before other calls can change it.
-struct Shows<'a>(&'a Inner);
-
-impl Drop for Shows<'_> {
-    fn drop(&mut self) {
-        self.0.shown.store(self.0.content.size(), Ordering::SeqCst);
     }
 }
 

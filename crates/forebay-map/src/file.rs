@@ -25,6 +25,10 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn load(&self, at: u64, to: &mut [u8]);
     fn store(&self, at: u64, from: &[u8]);
     fn sync(&self, at: u64, len: u64) -> Result<()>;
+    fn sync_file(&self) -> Result<()> {
+        self.sync(0, u64::MAX)
+    }
+    fn attributes_changed(&self) {}
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize>;
     fn write(&self, at: u64, from: &[u8]) -> Result<()>;
     fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)>;
@@ -55,6 +59,9 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn is_dirty(&self) -> Result<bool>;
     /// The first call closes; later calls do nothing.
     fn close(&self) -> Result<()>;
+    fn complete(&self) -> Result<()> {
+        Ok(())
+    }
     fn close_to_reopen(&self) -> Result<()> {
         self.close()
     }
@@ -151,6 +158,18 @@ impl MapFile {
     /// size.  For a shared file this includes the stores of other processes.
     pub fn sync(&self, at: u64, len: u64) -> Result<()> {
         self.it().sync(at, len)
+    }
+
+    /// Syncs all, as [`sync`](MapFile::sync) does, and what others have changed of the file: its
+    /// attributes and its names, as fsync(2) does.
+    pub fn sync_file(&self) -> Result<()> {
+        self.it().sync_file()
+    }
+
+    /// Tells that the caller has changed an extended attribute.  Other changes are seen, and this
+    /// one mostly.
+    pub fn attributes_changed(&self) {
+        self.it().attributes_changed();
     }
 
     /// Reads as read(2) does.  The result includes stores and writes that are not synced yet.
@@ -283,6 +302,12 @@ impl MapFile {
     /// recovery.  Refused while there is another clone.
     pub fn close(self) -> Result<()> {
         self.last()?.0.close()
+    }
+
+    /// Does what a close does and what can fail, and keeps the file open: it gets everything, and
+    /// bears no mark until the next sync.  Does nothing for a shared file.
+    pub fn complete(&self) -> Result<()> {
+        self.it().complete()
     }
 
     /// Closes a file that is opened again at once by its open file description

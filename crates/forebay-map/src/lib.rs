@@ -29,6 +29,7 @@
 #![deny(unsafe_code)]
 
 mod arena;
+mod attributes;
 pub mod backing;
 pub mod cache;
 mod claims;

@@ -166,6 +166,11 @@ impl Marking {
         Ok(())
     }
 
+    /// Whether pages may be dirty.
+    pub fn is_on(&self) -> bool {
+        *self.on.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub fn is_borne(&self) -> bool {
         *lock(&self.borne)
     }

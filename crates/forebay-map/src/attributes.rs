@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Changes of a file's attributes and names that its file system may not have durably: mode,
+//! owner, links, times, extended attributes.  The pool has none of them.  A sync of the file looks
+//! for such changes, and syncs the file itself where there is one.
+//!
+//! This library changes the file's times too, with each write-back.  So each of its operations
+//! looks before and after.  What has changed between two of its operations, others have changed.
+//! A change of an extended attribute in the very moment of such an operation is seen only if the
+//! library is told.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Mutex;
+
+use crate::locked::lock;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    /// The time of the last change of anything of the file (ctime).
+    time: (i64, u32),
+    /// Mode, owner, group, number of names.
+    rest: [u32; 4],
+}
+
+impl Seen {
+    fn of(file: BorrowedFd<'_>) -> Option<Seen> {
+        let st = rustix::fs::fstat(file).ok()?;
+        Some(Seen {
+            time: (st.st_ctime, st.st_ctime_nsec as u32),
+            rest: [st.st_mode, st.st_uid, st.st_gid, st.st_nlink as u32],
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    seen: Option<Seen>,
+    /// Operations of the library that are under way.
+    under_way: usize,
+    /// The number of changes by others.
+    changes: u64,
+    /// How many of these the file system has durably.
+    durable: u64,
+}
+
+impl State {
+    /// Counts what others have changed since the last look.
+    fn look(&mut self, file: BorrowedFd<'_>) {
+        let now = Seen::of(file);
+        let is_same = match (self.seen, now) {
+            (Some(seen), Some(now)) if self.under_way > 0 => seen.rest == now.rest,
+            (seen, now) => seen == now && now.is_some(),
+        };
+        if !is_same {
+            self.changes += 1;
+            self.seen = now;
+        }
+    }
+}
+
+/// What is known of a file's attributes.
+#[derive(Debug)]
+pub(crate) struct Attributes(Mutex<State>);
+
+impl Attributes {
+    /// Changes before this call are the caller's to sync.
+    pub fn of(file: BorrowedFd<'_>) -> Attributes {
+        Attributes(Mutex::new(State { seen: Seen::of(file), ..State::default() }))
+    }
+
+    /// Makes a change of the library.
+    pub fn by_us<R>(&self, file: BorrowedFd<'_>, act: impl FnOnce() -> R) -> R {
+        {
+            let mut state = lock(&self.0);
+            state.look(file);
+            state.under_way += 1;
+        }
+        let done = act();
+        let mut state = lock(&self.0);
+        state.look(file);
+        state.under_way -= 1;
+        if state.under_way == 0 {
+            state.seen = Seen::of(file);
+        }
+        done
+    }
+
+    /// Others have changed something.
+    pub fn touched(&self) {
+        lock(&self.0).changes += 1;
+    }
+
+    /// Calls `sync` if the file system may lack a change of others.
+    pub fn settle(
+        &self,
+        file: BorrowedFd<'_>,
+        sync: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let changes = {
+            let mut state = lock(&self.0);
+            state.look(file);
+            if state.changes == state.durable {
+                return Ok(());
+            }
+            state.changes
+        };
+        sync()?;
+        let mut state = lock(&self.0);
+        state.durable = state.durable.max(changes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, Permissions};
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn what_others_change_is_synced_once_and_what_we_change_is_not() {
+        let path = std::env::temp_dir().join(format!("forebay-attributes-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.expect("a file");
+        let attributes = Attributes::of(file.as_fd());
+        let syncs = || {
+            let mut syncs = 0;
+            attributes.settle(file.as_fd(), || Ok(syncs += 1)).expect("settled");
+            syncs
+        };
+        // The clock of a file system may be coarse.
+        let tick = || std::thread::sleep(std::time::Duration::from_millis(12));
+        assert_eq!(syncs(), 0, "nothing has changed");
+        tick();
+        attributes.by_us(file.as_fd(), || file.write_all_at(b"ours", 0)).expect("written");
+        assert_eq!(syncs(), 0, "we have changed it");
+        file.set_permissions(Permissions::from_mode(0o600)).expect("a mode");
+        assert_eq!((syncs(), syncs()), (1, 0), "a mode");
+        tick();
+        file.set_modified(std::time::UNIX_EPOCH).expect("a time");
+        assert_eq!((syncs(), syncs()), (1, 0), "a time");
+        // While we change it.
+        let mode = || file.set_permissions(Permissions::from_mode(0o640));
+        attributes.by_us(file.as_fd(), mode).expect("a mode");
+        assert_eq!((syncs(), syncs()), (1, 0), "a mode during an operation");
+        attributes.touched();
+        let failed = attributes.settle(file.as_fd(), || Err(io::Error::other("no disk")));
+        assert!(failed.is_err());
+        assert_eq!((syncs(), syncs()), (1, 0), "after a failure");
+        let _ = std::fs::remove_file(path);
+    }
+}

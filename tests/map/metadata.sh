@@ -1,0 +1,67 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: a sync of a file by map-run makes durable what the program has changed of it besides its
+# bytes: mode, owner, attributes, times, names; and syncfs syncs its file system.
+# Method: metadata.c changes one of them and asks.  Right after the answer the disk image is
+# copied, as a power cut would leave it.  The same is done without map-run.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
+need mkfs.ext4
+compile metadata
+make_map 128M 64M
+mkdir "$work/disk" "$work/cut"
+img=$shm/disk.img
+truncate -s 64M "$img"
+mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$img"
+mount -o loop "$img" "$work/disk" || skip "no loop device"
+at_end "umount -l '$work/disk'"
+
+# cut: copies the image and looks into the copy.  Sets $found.
+cut() {
+	cp "$img" "$img.cut"
+	mount -o loop "$img.cut" "$work/cut" || fail "$1: the copy cannot be mounted"
+	found=$(stat -c 'mode=%a owner=%u time=%Y links=%h' "$work/cut/$2" 2>&1 || true)
+	found+=" attribute=$(python3 -c 'import os, sys; print(os.getxattr(sys.argv[1], "user.answer").decode())' "$work/cut/$2" 2>/dev/null || true)"
+	found+=" other=$(cat "$work/cut/$2.other" 2>/dev/null || true)"
+	umount "$work/cut"
+	rm "$img.cut"
+}
+wanted() { # KIND
+	case $1 in
+	mode | by-path) echo mode=600 ;;
+	owner) echo owner=1234 ;;
+	attribute) echo attribute=42 ;;
+	time) echo time=2000000 ;;
+	name) echo links=2 ;;
+	syncfs) echo other=hello ;;
+	esac
+}
+all() { # HOW
+	for kind in mode by-path owner attribute time name syncfs; do
+		file=$work/disk/$1-$kind.map
+		if [ "$1" = plain ]; then
+			: >"$work/plain.said"
+			"$work/metadata" $kind "$file" >"$work/plain.said" 2>"$work/plain.says" &
+			pid=$!
+			for _ in $(seq 600); do [ -s "$work/plain.said" ] && break; sleep 0.02; done
+			[ -s "$work/plain.said" ] || fail "$kind: $(cat "$work/plain.says")"
+		else
+			ROOM=8M begin "$1" "$work/metadata" $kind "$file"
+		fi
+		cut "$1 $kind" "$1-$kind.map"
+		killed $pid
+		[[ " $found " == *" $(wanted $kind) "* ]] || {
+			# A file system need not keep times by an fsync.
+			[ "$1" = plain ] || fail "$1: $kind was acknowledged and is not there after a power cut: $found"
+		}
+		[ "$1" = plain ] || recover || fail "$kind: not recovered"
+		rm -f "$work/disk"/*.map*
+	done
+	say "$1: passed"
+}
+all plain
+all alone
+start_server
+all served
+stop_server
