@@ -156,13 +156,14 @@ fn adopt(
     }
     match state::open(fd, id, size, real, flags) {
         Ok(()) => {}
-        // A file that this process cannot write is complete where it is.
+        // A file that this process cannot write is complete where it is.  One that it cannot read
+        // is written there.
         Err(Refusal::Error(forebay_map::Error::System { error, .. }))
-            if flags & libc::O_ACCMODE == libc::O_RDONLY
-                && matches!(
-                    error.raw_os_error(),
-                    Some(libc::EACCES | libc::EROFS | libc::EPERM)
-                ) =>
+            if matches!(
+                (flags & libc::O_ACCMODE, error.raw_os_error()),
+                (libc::O_RDONLY, Some(libc::EACCES | libc::EROFS | libc::EPERM))
+                    | (libc::O_WRONLY, Some(libc::EACCES))
+            ) =>
         {
             return None;
         }
@@ -228,6 +229,10 @@ unsafe fn create(config: &Config, named: &Named<'_>, flags: c_int, mode: mode_t)
         }
         return Made::Here(Ok(fd.into_raw_fd()));
     };
+    // The library could not open it by its name.  This descriptor has rights that its mode denies.
+    if judged(fd.as_raw_fd(), c"", libc::R_OK | libc::W_OK, libc::AT_EMPTY_PATH).is_err() {
+        return Made::Here(Ok(fd.into_raw_fd()));
+    }
     if let Err(errno) = make_deaf(fd.as_raw_fd(), flags) {
         return Made::Here(Err(errno));
     }
@@ -264,6 +269,9 @@ fn is_link(named: &Named<'_>) -> bool {
     done == 0 && st.st_mode & libc::S_IFMT == libc::S_IFLNK
 }
 
+/// Other processes may make, remove and replace a file all the time.
+const TRIES: usize = 100;
+
 /// Opens a file for the program.  None: the file is to be opened without the library.
 ///
 /// # Safety
@@ -274,10 +282,33 @@ unsafe fn attach(
     flags: c_int,
     mode: mode_t,
 ) -> Option<Result<c_int, c_int>> {
+    let mut tries = 0;
+    loop {
+        // SAFETY: the caller guarantees it.
+        match unsafe { attach_once(config, named, flags, mode) } {
+            // Another file has its name by now.  A file that this call has made is not made again.
+            Some(Err(libc::ESTALE)) if flags & libc::O_EXCL == 0 && tries < TRIES => tries += 1,
+            Some(Err(libc::ESTALE)) => {
+                let why = "other processes replace it all the time; leave it out of --files";
+                return Some(Err(refuse(named.name().unwrap_or(c"a file"), why)));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Like `attach`.  ESTALE: another process has replaced the file meanwhile.
+///
+/// # Safety
+/// The contract of the system call applies.
+unsafe fn attach_once(
+    config: &Config,
+    named: &Named<'_>,
+    flags: c_int,
+    mode: mode_t,
+) -> Option<Result<c_int, c_int>> {
     let _busy = hold();
     let looks = libc::O_PATH | flags & (libc::O_NOFOLLOW | libc::O_CLOEXEC);
-    // Other processes may make and remove it all the time.
-    const TRIES: usize = 100;
     let mut tries = 0;
     let fd = loop {
         // SAFETY: the caller guarantees it.
