@@ -109,6 +109,16 @@ static int by_vfork(const char *path, int flags)
 	return fd;
 }
 
+/* The mapping stays, and its descriptor does not. */
+static int by_mapping(const char *path, int flags)
+{
+	int fd = by_open(path, flags);
+	long p = raw(SYS_mmap, 0, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+
+	CHECK(fd >= 0 && p > 0 && raw(SYS_close, fd, 0, 0, 0, 0, 0) == 0);
+	return fd;
+}
+
 static const struct way {
 	const char *name;
 	int (*go)(const char *path, int flags);
@@ -128,6 +138,7 @@ static const struct way {
 	{ "vfork-write", by_vfork, O_RDWR, 1 },
 	{ "creat", by_creat, O_WRONLY, 1 },
 	{ "truncate", by_truncate, O_WRONLY, 0 },
+	{ "mmap-read", by_mapping, O_RDONLY, 1 },
 };
 
 static const struct way *way_of(const char *name)

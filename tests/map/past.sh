@@ -40,7 +40,7 @@ while read -r way leaves; do
 	fi
 	ways=$((ways + 1))
 done < <("$past" list)
-[ "$ways" -ge 13 ] || fail "only $ways ways"
+[ "$ways" -ge 14 ] || fail "only $ways ways"
 fresh
 run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "an older mapping: $(cat "$work/says")"
 grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
@@ -123,6 +123,72 @@ beside reader writes
 [ "$code" = 6 ] && stored_there || fail "a writer beside the program: $code $(cat "$work/says")"
 grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
 tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
+# A program is stopped while others come, so that it finds them all at once.
+waits_for() { # READ|WRITE: until one waits so for the file
+	local number
+	number=$(stat -c %i "$file")
+	for _ in $(seq 500); do
+		! grep -A9 "LEASE *BREAKING .*:$number 0 EOF" /proc/locks | grep -Eq "> LEASE *BREAKER *$1" || return 0
+		sleep 0.02
+	done
+	fail "nobody waits for the file: $(cat /proc/locks)"
+}
+# An open to write that is refused (touch), and a reader: the program continues.
+touches() {
+	local head
+	kill -STOP "$pid"
+	touch "$file"
+	head -c 5 "$file" >"$work/head" &
+	head=$!
+	waits_for READ
+	kill -CONT "$pid"
+	wait "$head"
+	has_lease
+}
+beside reader touches
+[ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "touch and a reader end the program: $code $(cat "$work/says")"
+# A writer that comes behind a reader during the write-back is not let in as a reader.
+mkdir "$work/disk"
+if truncate -s 64M "$work/image" && mkfs.ext4 -q -F "$work/image" && mount_image "$work/image" "$work/disk"; then
+	at_end "umount '$work/disk'"
+	at_end "fsfreeze -u '$work/disk' 2>/dev/null || true"
+	behind() {
+		local first second
+		fsfreeze -f "$work/disk"
+		cat "$file" >"$work/cat" &
+		first=$!
+		waits_for READ
+		sleep 0.3
+		python3 -c 'import os, sys
+f = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(f, b"WRITER", 30000)
+os.fsync(f)' "$file" &
+		second=$!
+		waits_for WRITE
+		fsfreeze -u "$work/disk"
+		wait "$first" "$second"
+	}
+	file=$work/disk/past.map
+	beside reader behind
+	[ "$code" = 6 ] && stored_there || fail "a writer behind a reader: $code $(cat "$work/says")"
+	grep -q 'to be written or truncated' "$work/says" || fail "a writer behind a reader is not told: $(cat "$work/says")"
+	[ "$(dd if="$file" bs=1 skip=30000 count=6 status=none)" = WRITER ] || fail "what a writer behind a reader has written is lost"
+	file=$work/past.map
+else
+	skip_part "a writer behind a reader" "no loop device"
+fi
+# A writer comes while a reader has the file, and the library sees it when it has its lease again.
+unseen() {
+	exec 8<"$file"
+	sleep 0.3
+	printf WRITER | dd of="$file" bs=1 seek=30000 conv=notrunc,fsync status=none
+	exec 8<&-
+	timeout 20 tail --pid="$pid" -f /dev/null || fail "a writer beside a reader is not noticed"
+}
+beside reader unseen
+[ "$code" = 6 ] && grep -q 'past the library before' "$work/says" || fail "a writer beside a reader: $code $(cat "$work/says")"
+[ "$(dd if="$file" bs=1 skip=30000 count=6 status=none)" = WRITER ] || fail "what a writer beside a reader has written is lost"
+"$FOREBAY" map recover "$pool" --accept >"$work/recovered" 2>&1 || fail "not recovered: $(cat "$work/recovered")"
 # The program does not answer in time.  The kernel lets the writer continue, and the program
 # ends.
 by_force() { # COMMAND...

@@ -20,7 +20,8 @@
 //! A shared file is open in several processes, so it has no lease.
 
 use std::ffi::c_int;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -276,6 +277,8 @@ pub struct Tended {
     is_busy: AtomicBool,
     /// The lease was released for a reader, and has to be taken again.
     is_given: AtomicBool,
+    /// When the file was last written to, at the moment of that release.
+    given_at: Mutex<Option<(i64, i64, i64)>>,
 }
 
 /// Begins to watch a file.
@@ -445,7 +448,11 @@ static LEASE_GIVEN: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 /// file before.
 fn give_back(file: &Arc<Mapped>, to_write: bool) {
     let path = file.path.display();
+    // A refused open counts as a writer until the lease is released, also where only readers wait.
+    let to_write = to_write && !only_readers_wait(file);
     let all = file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()));
+    // A writer may have come during the write-back.
+    let to_write = to_write || writer_waits(file);
     let who = match to_write {
         true => "to be written or truncated ",
         false => "",
@@ -463,24 +470,73 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
              recover --accept, when nobody uses the file any more"
         ));
     }
-    if to_write {
+    let ends = || -> ! {
         closing::stop(format_args!(
-            "{path}: it is opened past the library, {who}(by an instruction of the program's own, by \
+            "{path}: it is opened past the library, to be written or truncated (by an instruction of the program's own, by \
              a library that is bound to the C library alone, or by another program): all that was \
              stored is in the file, and the program ends; leave it out of --files"
-        ));
+        ))
+    };
+    if to_write {
+        ends();
     }
     // A close that is under way releases the lease, and after an opening for more room the lease is
     // looked at again.
     let Some(held) = file.map_now() else { return };
     let Some(map) = held.as_ref() else { return };
+    let fd = descriptor(map);
+    if fd.is_some_and(|fd| has_writer(fd, file)) {
+        drop(held);
+        ends();
+    }
     inside(|| {
         lock(&LEASE_GIVEN).push(file.id);
         map.leased(None);
     });
-    if let Some(fd) = descriptor(map) {
+    // While there is a lease, only a change of times by the file's name alters this.
+    *lock(&file.tended.given_at) = fd.and_then(which::written);
+    if let Some(fd) = fd {
         unset(fd, fd);
     }
+}
+
+/// Whether another process waits to write to the file or to truncate it.
+fn writer_waits(file: &Mapped) -> bool {
+    let held = file.map_now();
+    let fd = held.as_ref().and_then(|map| descriptor(map.as_ref()?));
+    fd.is_some_and(|fd| has_writer(fd, file))
+}
+
+fn has_writer(fd: RawFd, file: &Mapped) -> bool {
+    control(fd, F_GETLEASE, 0) == Ok(libc::F_UNLCK as isize) && !only_readers_wait(file)
+}
+
+/// Whether /proc/locks shows processes that wait for a lease of this process on such an inode, and
+/// all of them to read.  It shows none in another PID namespace.
+fn only_readers_wait(file: &Mapped) -> bool {
+    let read = || {
+        let locks = lasting::open(|| File::open("/proc/locks")).ok()?;
+        let mut text = String::new();
+        (&*locks).read_to_string(&mut text).ok().map(|_| text)
+    };
+    let Some(text) = inside(read) else { return false };
+    let (me, inode) = (process().to_string(), file.id.1.to_string());
+    let (mut is_ours, mut readers) = (false, 0);
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        match words[..] {
+            ["->", "LEASE", _, kind, ..] if is_ours => match kind {
+                "READ" => readers += 1,
+                _ => return false,
+            },
+            ["->", ..] => {}
+            ["LEASE", _, _, pid, place, ..] => {
+                is_ours = pid == me && place.rsplit(':').next() == Some(&inode);
+            }
+            _ => is_ours = false,
+        }
+    }
+    readers > 0
 }
 
 /// Tries to restore a lease that the kernel has revoked, as after a refused open and a
@@ -602,12 +658,18 @@ fn within(time: Duration, mut f: impl FnMut() -> bool) -> bool {
 }
 
 /// Tries to take the lease again.  Whether no one else has the file any more.
-fn retake(file: &Mapped) -> bool {
+fn retake(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
     let Some(fd) = descriptor(map) else { return true };
     match set(fd) {
         Ok(()) => {
+            let given_at = *lock(&file.tended.given_at);
+            let is_own = || map.is_own() || given_at.is_some() && which::written(fd) == given_at;
+            if !within(SETTLES, is_own) {
+                drop(held);
+                give_up(file);
+            }
             inside(|| {
                 lock(&LEASE_GIVEN).retain(|id| *id != file.id);
                 map.leased(Some(Instant::now()));
@@ -636,7 +698,7 @@ fn retake(file: &Mapped) -> bool {
         held.is_some_and(|map| map.is_some() && which::is_open_plainly(fd, file.id))
     });
     // The program may end next, and that closes the file.
-    if is_plain {
+    if is_plain || which::is_mapped_plainly(file.id, &file.path) {
         closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \
              or a library that is bound to the C library alone), and would not see what is stored: \
@@ -648,6 +710,6 @@ fn retake(file: &Mapped) -> bool {
 }
 
 /// Waits briefly.  Whether no one else has the file any more.
-fn settle(file: &Mapped) -> bool {
+fn settle(file: &Arc<Mapped>) -> bool {
     within(SETTLES, || retake(file))
 }

@@ -14,6 +14,7 @@ mod config;
 mod ending;
 mod extent;
 mod forking;
+mod formatted;
 mod jumps;
 mod kept;
 mod lease;
@@ -29,7 +30,9 @@ mod ready;
 mod real;
 mod say;
 mod signals;
+mod sockets;
 mod state;
+mod staying;
 mod transfer;
 mod trap;
 mod turns;
@@ -52,6 +55,7 @@ extern "C" fn begin() {
     let started = match Config::of_environment() {
         Ok(None) => Ok(()),
         Ok(Some(config)) => {
+            signals::unblock_never();
             end_last().and_then(|()| state::start(config)).and_then(|()| forking::start())
         }
         Err(e) => Err(e),

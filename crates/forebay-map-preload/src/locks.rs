@@ -29,7 +29,7 @@ impl Locks {
 
     /// The locks of the shared file behind a descriptor.
     pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
-        let link = format!("/proc/self/fd/{fd}");
+        let link = format!("/proc/thread-self/fd/{fd}");
         let file = File::options().read(true).write(true).open(link)?;
         let file = Lasting::from(file);
         // A child would keep the locks after the death of the process.

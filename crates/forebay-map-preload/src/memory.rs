@@ -37,7 +37,7 @@ unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int>
     if !planted::is(Planted::PrivateStale) {
         desc.file.call(About::Sync, |map| map.sync(0, u64::MAX).and_then(|()| map.write_back()))?;
     }
-    let link = format!("/proc/self/fd/{fd}\0");
+    let link = format!("/proc/thread-self/fd/{fd}\0");
     // Uses the library's own descriptor: another open would break the lease of the file.
     if let Some(file) = desc.file.map().as_ref().and_then(forebay_map::MapFile::file) {
         kept::check(file.as_raw_fd()).map_err(|_| libc::EIO)?;

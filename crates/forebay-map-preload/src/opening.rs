@@ -74,7 +74,7 @@ fn owned(fd: isize) -> Result<OwnedFd, c_int> {
 
 /// Replaces a descriptor of the file by one with which the kernel does nothing.
 fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
-    let link = format!("/proc/self/fd/{fd}\0");
+    let link = format!("/proc/thread-self/fd/{fd}\0");
     let keep = flags & libc::O_CLOEXEC;
     let deaf = (libc::O_PATH | libc::O_CLOEXEC) as usize;
     // SAFETY: the path ends with a zero byte; the descriptors are ours.

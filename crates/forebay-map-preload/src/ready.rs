@@ -11,6 +11,7 @@ use std::ptr::from_mut;
 use libc::{epoll_event, iovec, nfds_t, pollfd, sigset_t, timespec, timeval};
 
 use crate::real::{self, fail};
+use crate::signals;
 use crate::state;
 
 /// The events that the kernel reports for any regular file.
@@ -74,7 +75,8 @@ pub unsafe extern "C-unwind" fn ppoll(
     // SAFETY: the caller guarantees it.
     unsafe {
         poll_with(fds, n, |fds, waits| {
-            real::ppoll(fds, n, if waits { timeout } else { &raw const none }, mask)
+            let timeout = if waits { timeout } else { &raw const none };
+            signals::with_mask(mask, |mask| real::ppoll(fds, n, timeout, mask))
         })
     }
 }
@@ -192,9 +194,41 @@ pub unsafe extern "C-unwind" fn pselect(
     unsafe {
         select_with(n, [read, write, except], |waits| {
             let timeout = if waits { timeout } else { &raw const none };
-            real::pselect(n, read, write, except, timeout, mask)
+            signals::with_mask(mask, |mask| real::pselect(n, read, write, except, timeout, mask))
         })
     }
+}
+
+/// # Safety
+/// The contract of epoll_pwait(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn epoll_pwait(
+    epoll: c_int,
+    to: *mut epoll_event,
+    n: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    let waits = |mask| unsafe { real::epoll_pwait(epoll, to, n, timeout, mask) };
+    // SAFETY: the caller guarantees it.
+    unsafe { signals::with_mask(mask, waits) }.unwrap_or_else(|| fail(libc::ENOSYS))
+}
+
+/// # Safety
+/// The contract of epoll_pwait2(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn epoll_pwait2(
+    epoll: c_int,
+    to: *mut epoll_event,
+    n: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    let waits = |mask| unsafe { real::epoll_pwait2(epoll, to, n, timeout, mask) };
+    // SAFETY: the caller guarantees it.
+    unsafe { signals::with_mask(mask, waits) }.unwrap_or_else(|| fail(libc::ENOSYS))
 }
 
 /// # Safety

@@ -4,9 +4,9 @@
 //! call us, and a signal handler must not look anything up.  So there is no look-up later.
 
 use std::ffi::{c_char, c_int, c_long, c_void, CStr};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use libc::{iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
+use libc::{epoll_event, iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
 
 /// Makes a system call.  Returns a negative errno if it fails.
 ///
@@ -56,6 +56,24 @@ pub fn errno() -> c_int {
 pub fn process() -> i32 {
     // SAFETY: the call only queries.
     unsafe { raw(libc::SYS_getpid, [0; 6]) as i32 }
+}
+
+/// The process whose memory this is, in a program of map-run.
+static OWN: AtomicI32 = AtomicI32::new(0);
+
+/// At the start, and in a child that has memory of its own.
+pub fn remember_process() {
+    OWN.store(process(), Ordering::Relaxed);
+}
+
+/// Whether files may be mapped here.
+pub fn may_map() -> bool {
+    OWN.load(Ordering::Relaxed) != 0
+}
+
+/// Whether this is a child made by vfork, whose memory is its parent's.
+pub fn is_vforked() -> bool {
+    may_map() && process() != OWN.load(Ordering::Relaxed)
 }
 
 /// The number of this thread.
@@ -220,6 +238,13 @@ later! {
     daemon(stay: c_int, keep: c_int) -> c_int;
     posix_fallocate64(fd: c_int, at: off_t, n: off_t) -> c_int;
     sync() -> ();
+    vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    backtrace_symbols_fd(from: *const *mut c_void, n: c_int, fd: c_int) -> ();
+    sigsuspend(mask: *const sigset_t) -> c_int;
+    epoll_pwait(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    unshare(what: c_int) -> c_int;
     setuid(user: u32) -> c_int;
     seteuid(user: u32) -> c_int;
     setreuid(real_user: u32, user: u32) -> c_int;

@@ -33,6 +33,7 @@ pub enum About {
     Ours,
     Touch,
     Lease,
+    Unshare,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{compiler_fence, AtomicPtr, Ordering};
 
-use libc::{sigaction as Action, siginfo_t, ucontext_t};
+use libc::{sigaction as Action, siginfo_t, sigset_t, ucontext_t};
 
 use crate::jumps;
 use crate::real::{self, raw};
@@ -341,9 +341,103 @@ fn known(signal: usize, action: &Action) -> *mut Known {
     }
 }
 
+/// # Safety
+/// It is an action of a program.
+unsafe fn with_allowed_mask(action: &Action) -> Action {
+    // SAFETY: the caller guarantees it.
+    let mask = unsafe { allowed(&raw const action.sa_mask) };
+    Action { sa_mask: mask.unwrap_or(action.sa_mask), ..*action }
+}
+
 fn is_ours(action: &Action) -> bool {
     type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     action.sa_sigaction == arrived as Handler as usize
+}
+
+/// The signals that no thread of the program blocks: if the filter of system calls reports a call
+/// to a thread that blocks SIGSYS, the kernel ends the program.
+const NEVER: u64 = 1 << (libc::SIGSYS - 1);
+/// The signals that the C library keeps for itself, and never blocks for a program.
+const LIBRARYS: u64 = 1 << 31 | 1 << 32;
+
+/// A program's mask without the signals that it may not block.
+///
+/// # Safety
+/// It is null, or a set of signals.
+unsafe fn allowed(mask: *const sigset_t) -> Option<sigset_t> {
+    // SAFETY: the caller guarantees it; the kernel's set has 64 bits.
+    unsafe {
+        let mut all = mask.as_ref().copied()?;
+        if real::may_map() {
+            let first = (&raw mut all).cast::<u64>();
+            first.write(first.read() & !NEVER);
+        }
+        Some(all)
+    }
+}
+
+/// Calls `f` with such a mask.
+///
+/// # Safety
+/// It is null, or a set of signals.
+pub unsafe fn with_mask<R>(mask: *const sigset_t, f: impl FnOnce(*const sigset_t) -> R) -> R {
+    // SAFETY: the caller guarantees it.
+    let all = unsafe { allowed(mask) };
+    f(all.as_ref().map_or(std::ptr::null(), std::ptr::from_ref))
+}
+
+/// # Safety
+/// The contract of pthread_sigmask(3) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn pthread_sigmask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    // SAFETY: the caller guarantees it; the kernel's set has 64 bits.
+    let done = unsafe {
+        with_mask(new, |new| {
+            let new = new.as_ref().map(|new| std::ptr::from_ref(new).cast::<u64>().read());
+            let new = match how {
+                libc::SIG_UNBLOCK => new,
+                _ => new.map(|new| new & !LIBRARYS),
+            };
+            let new = new.as_ref().map_or(0, |new| std::ptr::from_ref(new).addr());
+            raw(libc::SYS_rt_sigprocmask, [how as usize, new, old.addr(), 8, 0, 0])
+        })
+    };
+    -done as c_int
+}
+
+/// # Safety
+/// The contract of sigprocmask(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn sigprocmask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    match unsafe { pthread_sigmask(how, new, old) } {
+        0 => 0,
+        errno => real::fail(errno),
+    }
+}
+
+/// # Safety
+/// The contract of sigsuspend(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn sigsuspend(mask: *const sigset_t) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe { with_mask(mask, |mask| real::sigsuspend(mask)) }.unwrap_or(-1)
+}
+
+/// At the start: the caller of the program may have blocked them.
+pub fn unblock_never() {
+    let never = NEVER;
+    let a = [libc::SIG_UNBLOCK as usize, (&raw const never).addr(), 0, 8, 0, 0];
+    // SAFETY: the set is there for the call.
+    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
 }
 
 /// Implements sigaction(2) for signals that are not faults.
@@ -354,7 +448,11 @@ pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int 
     let index = usize::try_from(signal).unwrap_or(0);
     if !(1..SIGNALS).contains(&index) || FAULTS.contains(&signal) {
         // SAFETY: the caller guarantees it.
-        return unsafe { real::sigaction(signal, new, old) };
+        return unsafe {
+            let given = new.as_ref().map(|new| with_allowed_mask(new));
+            let given = given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            real::sigaction(signal, given, old)
+        };
     }
     type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     let _busy = hold();
@@ -363,13 +461,16 @@ pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int 
     unsafe {
         let mut given: Option<Action> = new.as_ref().copied();
         if let Some(given) = &mut given {
-            if ![libc::SIG_DFL, libc::SIG_IGN].contains(&given.sa_sigaction) {
+            // The handlers of a child of vfork are its own, and `NOW` is its parent's.
+            let is_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&given.sa_sigaction);
+            if is_handler && !real::is_vforked() {
                 NOW[index].store(known(index, given), Ordering::SeqCst);
                 given.sa_sigaction = arrived as Handler as usize;
                 given.sa_flags = given.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;
             }
         }
         let mut was: Action = std::mem::zeroed();
+        let given = given.as_ref().map(|given| with_allowed_mask(given));
         let given = given.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let done = real::sigaction(signal, given, &raw mut was);
         if done != 0 {

@@ -288,6 +288,7 @@ pub fn unchanged() -> Unchanged {
 /// Called in a child.  The child of a process without open files may open files of its own.  Any
 /// other child has descriptors without the memory.
 pub fn in_child() {
+    real::remember_process();
     match turns::have_none() {
         true => {
             PROCESS.store(process(), Ordering::Relaxed);
@@ -307,6 +308,7 @@ pub fn in_child() {
 /// At the start of the program.
 pub fn start(config: Config) -> Result<(), String> {
     PROCESS.store(process(), Ordering::Relaxed);
+    real::remember_process();
     crate::say::start();
     crate::opening::tell_inherited();
     kept::start();

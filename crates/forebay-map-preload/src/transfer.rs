@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use libc::{iovec, off_t};
 
@@ -15,6 +16,7 @@ use crate::limit;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
+use crate::signals;
 use crate::state::{self, lock, Desc};
 
 fn told(result: Result<usize, c_int>) -> isize {
@@ -78,6 +80,7 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
 /// that is read or written.  A thread that touches it while the program ends stops there, and
 /// the end waits for the calls of each file.
 const PIECE: usize = 1 << 20;
+const PAGE: usize = forebay_map::PAGE;
 
 fn is_mapped(bytes: &[u8]) -> bool {
     extent::may_have(bytes.as_ptr().addr(), bytes.len())
@@ -239,9 +242,88 @@ fn from_start(at: off_t) -> Result<u64, c_int> {
     u64::try_from(at).map_err(|_| libc::EINVAL)
 }
 
+/// Touches the program's memory before the library has a lock: a handler of the fault may jump
+/// away, and the locks would stay.  Signals arrive as usual meanwhile.
+///
+/// # Safety
+/// The first `most` bytes of the buffers may be read.
+unsafe fn touch(all: &[iovec], most: u64) {
+    // SAFETY: the caller guarantees it.
+    unsafe { touch_each(all, most, |at| at.cast::<u8>().read_volatile()) };
+}
+
+/// Like [`touch`], for memory that the call changes.
+///
+/// # Safety
+/// The first `most` bytes of the buffers may be written.
+unsafe fn touch_to_write(all: &[iovec], most: u64) {
+    // Another thread may store there meanwhile, and then its byte stays.
+    // SAFETY: the caller guarantees it.
+    let same = |at: *mut c_void| unsafe {
+        let now = at.cast::<u8>().read_volatile();
+        let _ = AtomicU8::from_ptr(at.cast()).compare_exchange(now, now, SeqCst, SeqCst);
+        now
+    };
+    // SAFETY: as above.
+    unsafe { touch_each(all, most, same) };
+}
+
+/// # Safety
+/// `f` may be called with an address in each page of the first `most` bytes.
+unsafe fn touch_each(all: &[iovec], most: u64, f: impl Fn(*mut c_void) -> u8) {
+    signals::let_through(|| {
+        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
+        for b in all {
+            let len = b.iov_len.min(left);
+            left -= len;
+            let mut at = 0;
+            while at < len {
+                let address = b.iov_base.wrapping_byte_add(at);
+                f(address);
+                at += PAGE - address.addr() % PAGE;
+            }
+        }
+    });
+}
+
+/// The number of bytes that a read at a place can get.
+fn left(desc: &Desc, at: u64) -> u64 {
+    desc.file.call(About::Io, |map| Ok(map.size())).map_or(0, |size| size.saturating_sub(at))
+}
+
+/// # Safety
+/// The contract of pread(2) applies.
+unsafe fn read_from(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        touch_to_write(all, left(desc, at));
+        read_at(desc, all, at)
+    }
+}
+
+/// # Safety
+/// The contract of pwrite(2) applies.
+unsafe fn write_to(
+    desc: &Desc,
+    all: &[iovec],
+    to: Whither,
+    durable: bool,
+) -> Result<(u64, usize), c_int> {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        touch(all, u64::MAX);
+        write_at(desc, all, to, durable)
+    }
+}
+
 /// # Safety
 /// The contract of read(2) applies.
 unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
+    if let Ok(all) = all {
+        let at = *lock(&desc.at);
+        // SAFETY: the caller guarantees it.
+        unsafe { touch_to_write(all, left(desc, at)) };
+    }
     let mut at = lock(&desc.at);
     // SAFETY: the caller guarantees it.
     let n = all.and_then(|all| unsafe { read_at(desc, all, *at) });
@@ -264,6 +346,10 @@ unsafe fn write_on_as(
     appends: bool,
     durable: bool,
 ) -> isize {
+    if let Ok(all) = all {
+        // SAFETY: the caller guarantees it.
+        unsafe { touch(all, u64::MAX) };
+    }
     let mut at = lock(&desc.at);
     let to = match appends {
         true => Whither::End,
@@ -351,7 +437,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pread64(fd, to, n, at) };
-                told(one(to, n).and_then(|v| read_at(&desc, &v, from_start(at)?)))
+                told(one(to, n).and_then(|v| read_from(&desc, &v, from_start(at)?)))
             }
         }
         /// # Safety
@@ -365,7 +451,7 @@ macro_rules! positioned {
                     return bypass(&desc, from, n, at);
                 }
                 let done = one(from.cast_mut(), n).and_then(|v| {
-                    write_at(&desc, &v, Whither::At(from_start(at)?), false)
+                    write_to(&desc, &v, Whither::At(from_start(at)?), false)
                 });
                 told(done.map(|(_, n)| n))
             }
@@ -377,7 +463,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::preadv64(fd, v, n, at) };
-                told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?)))
+                told(buffers(v, n).and_then(|all| read_from(&desc, all, from_start(at)?)))
             }
         }
         /// # Safety
@@ -388,7 +474,7 @@ macro_rules! positioned {
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64(fd, v, n, at) };
                 let done = buffers(v, n).and_then(|all| {
-                    write_at(&desc, all, Whither::At(from_start(at)?), false)
+                    write_to(&desc, all, Whither::At(from_start(at)?), false)
                 });
                 told(done.map(|(_, n)| n))
             }
@@ -402,7 +488,7 @@ macro_rules! positioned {
                 let Some(desc) = state::desc_or_end(fd) else { return real::preadv64v2(fd, v, n, at, f) };
                 match (f & !libc::RWF_HIPRI, at) {
                     (0, -1) => read_on(&desc, buffers(v, n)),
-                    (0, _) => told(buffers(v, n).and_then(|all| read_at(&desc, all, from_start(at)?))),
+                    (0, _) => told(buffers(v, n).and_then(|all| read_from(&desc, all, from_start(at)?))),
                     _ => fail(libc::EOPNOTSUPP),
                 }
             }
@@ -430,7 +516,7 @@ macro_rules! positioned {
                     0 => Whither::At(at as u64),
                     _ => Whither::End,
                 };
-                told(buffers(v, n).and_then(|all| write_at(&desc, all, to, durable)).map(|(_, n)| n))
+                told(buffers(v, n).and_then(|all| write_to(&desc, all, to, durable)).map(|(_, n)| n))
             }
         }
     )+};

@@ -16,7 +16,10 @@ use libc::{sigaction as Action, siginfo_t, ucontext_t};
 use crate::planted::{self, Planted};
 use crate::real::{self, fail, raw};
 use crate::say::{once, About};
-use crate::{calls, limit, memory, opening, signals, state, transfer, window};
+use crate::{
+    attributes, calls, limit, memory, opening, ready, signals, sockets, state, staying, transfer,
+    window,
+};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// The range of the library's instructions.
@@ -245,6 +248,8 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let flags = futex2(a[0], a[3] as u32) as usize;
                 real::told(raw(number, [a[0], a[1], a[2], flags, a[4], a[5]]))
             }
+            // The filter refuses what may not be, and the others name memory by a list.
+            window::PROCESS_MADVISE => return None,
             n if window::is_ruled(n) => match window::is_within(a[0], a[1]) {
                 true => refuse(),
                 false => return None,
@@ -306,12 +311,37 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             libc::SYS_execve if !state::is_inside() => {
                 let [path, argv, env] =
                     [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
-                calls::execve(path.cast(), argv.cast(), env.cast()) as isize
+                staying::execve(path.cast(), argv.cast(), env.cast()) as isize
             }
             libc::SYS_execveat if !state::is_inside() => {
                 let [path, argv, env] =
                     [a[1], a[2], a[3]].map(std::ptr::with_exposed_provenance::<u8>);
-                calls::execveat(fd, path.cast(), argv.cast(), env.cast(), a[4] as c_int) as isize
+                staying::execveat(fd, path.cast(), argv.cast(), env.cast(), a[4] as c_int) as isize
+            }
+            libc::SYS_exit_group if !state::is_inside() => calls::_exit(fd),
+            libc::SYS_vmsplice if !state::is_inside() => {
+                let v = std::ptr::with_exposed_provenance(a[1]);
+                ready::vmsplice(fd, v, a[2], a[3] as u32)
+            }
+            libc::SYS_setsockopt => {
+                let value = std::ptr::with_exposed_provenance(a[3]);
+                sockets::setsockopt(fd, n, a[2] as c_int, value, a[4] as u32) as isize
+            }
+            libc::SYS_unshare => staying::unshare(fd) as isize,
+            libc::SYS_utimensat if !state::is_inside() => {
+                let path = std::ptr::with_exposed_provenance(a[1]);
+                let to = std::ptr::with_exposed_provenance(a[2]);
+                attributes::utimensat(fd, path, to, a[3] as c_int) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_utime | libc::SYS_utimes | libc::SYS_futimesat if !state::is_inside() => {
+                let [path, to, third] =
+                    [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
+                match number {
+                    libc::SYS_utime => attributes::utime(path.cast(), to.cast()) as isize,
+                    libc::SYS_utimes => attributes::utimes(path.cast(), to.cast()) as isize,
+                    _ => attributes::futimesat(fd, to.cast(), third.cast()) as isize,
+                }
             }
             libc::SYS_sync => {
                 transfer::sync();
@@ -377,7 +407,8 @@ pub unsafe extern "C-unwind" fn sigaction(
     new: *const Action,
     old: *mut Action,
 ) -> c_int {
-    if !is_kept(signal) {
+    // What a child of vfork sets is its own, and `PROGRAMS` is its parent's.
+    if !is_kept(signal) || real::is_vforked() {
         // SAFETY: the caller guarantees it.
         return unsafe { signals::set(signal, new, old) };
     }
@@ -419,6 +450,53 @@ macro_rules! signal_functions {
         }
     )+};
 }
+/// The disposition by which sigset(3) blocks a signal.
+const SIG_HOLD: libc::sighandler_t = 2;
+
+/// # Safety
+/// The contract of sigset(3) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn sigset(
+    signal: c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
+    // SAFETY: the caller guarantees it; all zeroes is a value of each.
+    unsafe {
+        let (mut new, mut old): (Action, Action) = (std::mem::zeroed(), std::mem::zeroed());
+        let (mut one, mut before): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        if libc::sigaddset(&raw mut one, signal) != 0 {
+            return libc::SIG_ERR;
+        }
+        new.sa_sigaction = handler;
+        let (new, how) = match handler {
+            SIG_HOLD => (std::ptr::null(), libc::SIG_BLOCK),
+            _ => (&raw const new, libc::SIG_UNBLOCK),
+        };
+        if sigaction(signal, new, &raw mut old) != 0
+            || signals::sigprocmask(how, &raw const one, &raw mut before) != 0
+        {
+            return libc::SIG_ERR;
+        }
+        match libc::sigismember(&raw const before, signal) {
+            1 => SIG_HOLD,
+            _ => old.sa_sigaction,
+        }
+    }
+}
+
+/// # Safety
+/// The contract of sigaction(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __sigaction(
+    signal: c_int,
+    new: *const Action,
+    old: *mut Action,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe { sigaction(signal, new, old) }
+}
+
 signal_functions! {
     signal: libc::SA_RESTART, true;
     bsd_signal: libc::SA_RESTART, true;

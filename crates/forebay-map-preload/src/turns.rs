@@ -226,7 +226,7 @@ fn session(config: &Config) -> forebay_map::Result<Arc<Session>> {
         Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
     let session = Arc::new(Session::open(&config.wanted, options)?);
     open.pool = Some(Opened { session: Arc::clone(&session), files: HashMap::new() });
-    which::keep_descriptors();
+    which::keep_descriptors(lease::watcher());
     POOL.store(true, Ordering::SeqCst);
     Ok(session)
 }

@@ -2,6 +2,8 @@
 //! Identifies the file of a descriptor or a path, without opening it.
 
 use std::ffi::{c_int, CStr, CString};
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -132,7 +134,7 @@ fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> Option<c_int> {
     found
 }
 
-const OPEN: &str = "/proc/self/fd\0";
+const OPEN: &str = "/proc/thread-self/fd\0";
 
 /// The directory of this process's descriptors, while the pool is open.  A thread of the library
 /// looks there again and again.  An open would take the lowest free number each time, which the
@@ -144,11 +146,13 @@ pub fn unchanged() -> MutexGuard<'static, Option<Lasting<OwnedFd>>> {
     DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the directory open.
-pub fn keep_descriptors() {
+/// Keeps the directory open, as that of a thread that does not end.
+pub fn keep_descriptors(of_thread: usize) {
+    // The main thread may end, and with it /proc/self/fd.  The watching thread does not.
+    let path = format!("/proc/self/task/{}/fd\0", of_thread);
     let open = || {
         let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
-        let a = [libc::AT_FDCWD as usize, OPEN.as_ptr().addr(), flags, 0, 0, 0];
+        let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0];
         // SAFETY: the path ends with a zero byte.
         let fd = unsafe { real::raw(libc::SYS_openat, a) };
         // SAFETY: it was opened just now, and no one else owns it.
@@ -205,6 +209,31 @@ pub fn is_open_plainly(fd: c_int, id: (u64, u64)) -> bool {
     is_plain(fd, id, |_| true)
 }
 
+/// Whether the process has a shared mapping of the file that is not the library's.  The library
+/// maps the pool alone.
+pub fn is_mapped_plainly(id: (u64, u64), path: &Path) -> bool {
+    let read = || {
+        let maps = lasting::open(|| File::open("/proc/thread-self/maps")).ok()?;
+        let mut text = Vec::new();
+        (&*maps).read_to_end(&mut text).ok().map(|_| text)
+    };
+    let Some(text) = crate::state::inside(read) else { return false };
+    let (inode, path) = (id.1.to_string(), path.as_os_str().as_bytes());
+    text.split(|&c| c == b'\n').any(|line| {
+        let words: Vec<&[u8]> = line.split(|&c| c == b' ').filter(|w| !w.is_empty()).collect();
+        let [_, mode, _, device, number, _, ..] = words[..] else { return false };
+        let is_shared = mode.last() == Some(&b's') && number == inode.as_bytes();
+        // btrfs and overlayfs have other numbers of devices there.
+        is_shared && (device_of(device) == Some(id.0) || line.ends_with(path))
+    })
+}
+
+fn device_of(text: &[u8]) -> Option<u64> {
+    let (major, minor) = std::str::from_utf8(text).ok()?.split_once(':')?;
+    let of = |half| u32::from_str_radix(half, 16).ok();
+    Some(libc::makedev(of(major)?, of(minor)?))
+}
+
 pub fn is_at(path: &Path, id: (u64, u64)) -> bool {
     let path = CString::new(path.as_os_str().as_bytes());
     let there = path.ok().and_then(|p| identity_at(libc::AT_FDCWD, &p, libc::AT_SYMLINK_NOFOLLOW));
@@ -213,6 +242,6 @@ pub fn is_at(path: &Path, id: (u64, u64)) -> bool {
 
 /// The path of a descriptor's file.
 pub fn path_of(fd: c_int) -> Option<CString> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{fd}")).ok()?;
+    let link = std::fs::read_link(format!("/proc/thread-self/fd/{fd}")).ok()?;
     CString::new(link.as_os_str().as_bytes()).ok()
 }

@@ -195,7 +195,7 @@ pub fn is_ruled(number: i64) -> bool {
 
 /// The addresses of this call are in memory.  So the filter refuses these two kinds of advice for
 /// any address.  A kernel before 6.13 knows neither.
-const PROCESS_MADVISE: i64 = 440;
+pub const PROCESS_MADVISE: i64 = 440;
 const REFUSED_ADVICE: [c_int; 2] = [libc::MADV_REMOVE, libc::MADV_DOFORK];
 
 #[cfg(target_arch = "x86_64")]

@@ -277,12 +277,17 @@ impl Marking {
         lock(&self.changes).last = Some(changed);
     }
 
-    /// Whether only this process has changed the file, as far as is known.
+    /// Whether only this process has changed the file, as far as is known.  While a change by it is
+    /// under way, that is not known, and counts as so.
     pub fn is_own(&self, backing: &dyn Backing) -> bool {
         let mut changes = lock(&self.changes);
         let (Some(last), Ok(now)) = (changes.last, backing.changed()) else { return false };
         let by_step = || changes.step.is_some_and(|step| last <= now && step.explains(now));
-        let is = last == now || changes.under_way == 0 && by_step();
+        let changes_now = changes.under_way > 0;
+        if changes_now && !self.is_given_up() {
+            return true;
+        }
+        let is = last == now || !changes_now && by_step();
         if is {
             changes.last = Some(now);
         }

@@ -156,6 +156,7 @@ fn a_change_that_a_stop_interrupts_is_the_process_own() {
         machine.waits.store(waits, Ordering::SeqCst);
         let change = marking.change(of).expect("it may");
         backing.write_at(0, &[1; 512]).expect("written");
+        assert!(marking.is_own(&*backing), "a change that is under way");
         change.next().expect("it may go on");
         backing.write_at(512, &[2; 512]).expect("written");
         machine.revoked.store(true, Ordering::SeqCst);
