@@ -3,10 +3,7 @@
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::sync::MutexGuard;
-
-use forebay_map::lasting::Lasting;
 
 use crate::signals::{self, hold};
 use crate::{ending, kept, lease, state, which};
@@ -19,7 +16,7 @@ struct Unchanged {
     _state: state::Unchanged,
     _kept: MutexGuard<'static, ()>,
     _lists: lease::Lists,
-    _descriptors: MutexGuard<'static, Option<Lasting<OwnedFd>>>,
+    _descriptors: MutexGuard<'static, Option<which::Proc>>,
 }
 
 thread_local! {

@@ -20,8 +20,7 @@
 //! A shared file is open in several processes, so it has no lease.
 
 use std::ffi::c_int;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -514,12 +513,8 @@ fn has_writer(fd: RawFd, file: &Mapped) -> bool {
 /// Whether /proc/locks shows processes that wait for a lease of this process on such an inode, and
 /// all of them to read.  It shows none in another PID namespace.
 fn only_readers_wait(file: &Mapped) -> bool {
-    let read = || {
-        let locks = lasting::open(|| File::open("/proc/locks")).ok()?;
-        let mut text = String::new();
-        (&*locks).read_to_string(&mut text).ok().map(|_| text)
-    };
-    let Some(text) = inside(read) else { return false };
+    let Some(text) = inside(which::locks) else { return false };
+    let text = String::from_utf8_lossy(&text);
     let (me, inode) = (process().to_string(), file.id.1.to_string());
     let (mut is_ours, mut readers) = (false, 0);
     for line in text.lines() {

@@ -2,8 +2,6 @@
 //! Identifies the file of a descriptor or a path, without opening it.
 
 use std::ffi::{c_int, CStr, CString};
-use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -139,26 +137,39 @@ const OPEN: &str = "/proc/thread-self/fd\0";
 /// The directory of this process's descriptors, while the pool is open.  A thread of the library
 /// looks there again and again.  An open would take the lowest free number each time, which the
 /// program may expect for its own next open.
-static DESCRIPTORS: Mutex<Option<Lasting<OwnedFd>>> = Mutex::new(None);
+static DESCRIPTORS: Mutex<Option<Proc>> = Mutex::new(None);
+
+/// What is kept open of /proc.
+#[derive(Debug)]
+pub struct Proc {
+    descriptors: Lasting<OwnedFd>,
+    maps: Option<Lasting<OwnedFd>>,
+    locks: Option<Lasting<OwnedFd>>,
+}
 
 /// Holds the directory's descriptor unchanged during a fork.
-pub fn unchanged() -> MutexGuard<'static, Option<Lasting<OwnedFd>>> {
+pub fn unchanged() -> MutexGuard<'static, Option<Proc>> {
     DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps the directory open, as that of a thread that does not end.
 pub fn keep_descriptors(of_thread: usize) {
     // The main thread may end, and with it /proc/self/fd.  The watching thread does not.
-    let path = format!("/proc/self/task/{}/fd\0", of_thread);
-    let open = || {
-        let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let open = |path: &str| {
+        let path = format!("{path}\0");
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         let a = [libc::AT_FDCWD as usize, path.as_ptr().addr(), flags, 0, 0, 0];
         // SAFETY: the path ends with a zero byte.
         let fd = unsafe { real::raw(libc::SYS_openat, a) };
         // SAFETY: it was opened just now, and no one else owns it.
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) }).ok_or(())
     };
-    let opened = lasting::open(open).ok();
+    let keep = |path: &str| lasting::open(|| open(path)).ok();
+    let opened = keep(&format!("/proc/self/task/{of_thread}/fd")).map(|descriptors| Proc {
+        descriptors,
+        maps: keep(&format!("/proc/self/task/{of_thread}/maps")),
+        locks: keep("/proc/locks"),
+    });
     let _before = std::mem::replace(&mut *lock(&DESCRIPTORS), opened);
 }
 
@@ -187,8 +198,8 @@ fn for_each_descriptor(mut f: impl FnMut(c_int)) {
 fn entries(place: u64, to: &mut [u8]) -> Option<usize> {
     // All threads share the position in the directory, so the lock covers both calls.
     let kept = lock(&DESCRIPTORS);
-    let dir =
-        kept.as_ref().filter(|kept| lasting::check(kept.as_fd()).is_ok())?.as_raw_fd() as usize;
+    let kept = kept.as_ref().map(|kept| &kept.descriptors);
+    let dir = kept.filter(|kept| lasting::check(kept.as_fd()).is_ok())?.as_raw_fd() as usize;
     // SAFETY: it takes numbers.
     unsafe { real::raw(libc::SYS_lseek, [dir, place as usize, libc::SEEK_SET as usize, 0, 0, 0]) };
     Some(masks::entries(dir, to))
@@ -209,15 +220,38 @@ pub fn is_open_plainly(fd: c_int, id: (u64, u64)) -> bool {
     is_plain(fd, id, |_| true)
 }
 
+/// The text of /proc/locks.
+pub fn locks() -> Option<Vec<u8>> {
+    text_of(|kept| kept.locks.as_ref())
+}
+
+/// Reads a file of /proc that is kept open.
+fn text_of(of: impl Fn(&Proc) -> Option<&Lasting<OwnedFd>>) -> Option<Vec<u8>> {
+    // All threads share the position.
+    let kept = lock(&DESCRIPTORS);
+    let file = of(kept.as_ref()?).filter(|file| lasting::check(file.as_fd()).is_ok())?;
+    let fd = file.as_raw_fd() as usize;
+    let mut text = Vec::new();
+    let mut piece = vec![0u8; 64 << 10];
+    // SAFETY: it takes numbers.
+    unsafe { real::raw(libc::SYS_lseek, [fd, 0, libc::SEEK_SET as usize, 0, 0, 0]) };
+    loop {
+        let a = [fd, piece.as_mut_ptr().addr(), piece.len(), 0, 0, 0];
+        // SAFETY: the buffer is valid for the call.
+        match unsafe { real::raw(libc::SYS_read, a) } {
+            0 => return Some(text),
+            n @ 1.. => text.extend_from_slice(&piece[..n as usize]),
+            _ => return None,
+        }
+    }
+}
+
 /// Whether the process has a shared mapping of the file that is not the library's.  The library
 /// maps the pool alone.
 pub fn is_mapped_plainly(id: (u64, u64), path: &Path) -> bool {
-    let read = || {
-        let maps = lasting::open(|| File::open("/proc/thread-self/maps")).ok()?;
-        let mut text = Vec::new();
-        (&*maps).read_to_end(&mut text).ok().map(|_| text)
+    let Some(text) = crate::state::inside(|| text_of(|kept| kept.maps.as_ref())) else {
+        return false;
     };
-    let Some(text) = crate::state::inside(read) else { return false };
     let (inode, path) = (id.1.to_string(), path.as_os_str().as_bytes());
     text.split(|&c| c == b'\n').any(|line| {
         let words: Vec<&[u8]> = line.split(|&c| c == b' ').filter(|w| !w.is_empty()).collect();
