@@ -120,6 +120,7 @@ cat >"$work/hold.py" <<'P'
 import ctypes, errno, os, sys, threading
 os.chdir(sys.argv[1])
 names = open(sys.argv[3], "w")
+below = os.open(sys.argv[4], os.O_PATH)
 os.setgid(65534)
 os.setuid(65534)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -132,6 +133,9 @@ own = os.open("own", os.O_RDWR | os.O_CREAT, 0o600)
 os.write(own, b"own")
 os.fsync(own)
 held, over, refused = [], threading.Event(), threading.Event()
+for n in range(6):
+    os.mkdir(f"of-{n}")
+    os.close(os.open(f"of-{n}/file", os.O_RDWR | os.O_CREAT, 0o600))
 def hold(n):
     i = 0
     while not over.is_set():
@@ -162,12 +166,32 @@ def tried(what, call):
         return False
     return True
 renamed, made = 1, []
+# A rename over a file has several steps: it is done, or not.
+replaced = 0
+def replace(i):
+    global replaced
+    at, new = f"of-{i % 6}", f"{i} of {sys.argv[2]}"
+    def write():
+        with open(f"{at}/new", "w") as file:
+            file.write(new)
+            file.flush()
+            os.fsync(file.fileno())
+    if not tried("write", write):
+        return
+    done = tried("replace", lambda: os.rename(f"{at}/new", f"{at}/file"))
+    replaced += done
+    file = os.open(f"{at}/file", os.O_RDONLY, dir_fd=below)
+    if (os.read(file, 100).decode() == new) != done:
+        print(f"a rename over a file, done: {done}, and the tree has the other file", flush=True)
+        os._exit(1)
+    os.close(file)
 for i in range(int(sys.argv[2])):
     # A few descriptors become free, for whoever is first.
     for file in [held.pop() for _ in range(3)]:
         os.close(file)
     if tried("create", lambda: os.close(os.open(f"own-{i}", os.O_RDWR | os.O_CREAT, 0o600))):
         renamed += tried("whiteout", lambda: rename(f"own-{i}", f"other-{i}", WHITEOUT))
+    replace(i)
     for what, make in ("mkdir", os.mkdir), ("fifo", os.mkfifo):
         if tried(what, lambda: make(f"{what}-{i}")):
             made.append(f"{what}-{i}")
@@ -176,7 +200,7 @@ for holder in holders:
     holder.join()
 names.writelines(f"{name}\n" for name in sorted(made))
 names.close()
-print(f"{len(held)} files held, {renamed} whiteouts, {len(made)} made, refused: {told}", flush=True)
+print(f"{len(held)} files held, {renamed} whiteouts, {replaced} replaced, {len(made)} made, refused: {told}", flush=True)
 sys.stdin.read()
 P
 number() { sed -zn 's/^[^ ]* 0*\([0-9][0-9]*\)\n.*/\1/p' "$work/below/.forebay-group" | tr -d '\0' | head -n 1; }
@@ -190,7 +214,7 @@ full=$FOREBAY FOREBAY=$work/forebay
 start_mount "$tree" --sync-interval 5s
 FOREBAY=$full
 mkfifo "$work/hold.go"
-python3 "$work/hold.py" "$tree" 300 "$work/made" <"$work/hold.go" >"$work/held" 2>&1 &
+python3 "$work/hold.py" "$tree" 300 "$work/made" "$work/below" <"$work/hold.go" >"$work/held" 2>&1 &
 holder=$!
 exec 7>"$work/hold.go"
 at_end 'exec 7>&-; kill "$holder" 2>/dev/null || true'

@@ -45,6 +45,22 @@ compare() { # OPTIONS OF THE FILE SYSTEM, PARTS
 compare rw "names modes limits xattrs flags"
 compare nosuid,nodev,noexec flags
 compare rw reserve
+# ext4 knows no such name, so that the answer says who was asked: the file system, or the server.
+new_disk rw
+rm -f "$pool"
+start_mount "$work/disk/tree"
+touch "$work/disk/tree/of-root" "$work/disk/tree/of-65534"
+chown 65534 "$work/disk/tree/of-65534"
+for row in "of-root:Operation not permitted" "of-65534:Operation not supported"; do
+	said=$(setpriv --reuid=65534 --regid=65534 --clear-groups python3 -c '
+import os, sys
+try:
+    os.setxattr(sys.argv[1], "system.nfs4_acl", b"x")
+except OSError as e:
+    print(e.strerror)' "$work/disk/tree/${row%:*}")
+	[ "$said" = "${row#*:}" ] || fail "an attribute that the file system alone knows, ${row%:*}: $said"
+done
+stop_mount
 umount_disk
 [ $differs = 0 ] || fail "the mount is not the directory to its callers"
 say "$cells cells of the table are the same"

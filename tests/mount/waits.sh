@@ -180,8 +180,8 @@ assert most - before < MOST, f"{most - before} bytes are held"
 P
 stop_mount
 
-# A user's lease of a file of his own, taken next to the mount, holds up who changes that file.  It
-# holds up nobody else, however full the log is.
+# A user's leases of files of his own, taken next to the mount, hold up who changes or reads those
+# files.  They hold up nobody else, however many there are, and however full the log is.
 saved=$pool pool=$shm/small.pool
 "$FOREBAY" create "$pool" --size 32M >/dev/null
 mkdir "$work/disk/leased" "$work/at"
@@ -190,8 +190,9 @@ chmod 755 "$work"
 start_mount "$work/disk/leased" "$work/at"
 mounted=$work/at
 python3 - "$work/disk/leased" "$work/at" <<'P' || fail "a lease of one user holds up another"
-import fcntl, os, signal, sys, time
+import fcntl, os, signal, sys, threading, time
 tree, at = sys.argv[1:]
+MANY = 300  # helpers of a kind: 256
 LIMIT = 20  # fs.lease-break-time is 45 s
 def as_nobody(act):
     pid = os.fork()
@@ -207,15 +208,43 @@ def as_nobody(act):
 told, tell = os.pipe()
 def lease():
     signal.signal(signal.SIGIO, signal.SIG_IGN)
-    own = os.open(f"{tree}/own", os.O_CREAT | os.O_RDWR, 0o600)
-    os.write(own, b"x" * 100)
-    fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    names = ["own", "renamed", "linked", "moded"]
+    for name in names + [f"read{n}" for n in range(MANY)] + [f"written{n}" for n in range(MANY)]:
+        own = os.open(f"{tree}/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+        os.write(own, b"x" * 100)
+        fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK)
     os.write(tell, b"x")
+    time.sleep(300)
+def read(name):
+    try:
+        with open(f"{at}/{name}", "rb") as file:
+            file.read()
+    except OSError:
+        pass  # too many wait
+def write(name):
+    try:
+        with open(f"{at}/{name}", "r+b") as file:
+            file.write(b"y")
+    except OSError:
+        pass
+def many():
+    threads = [threading.Thread(target=read, args=(name,)) for name in ("renamed", "linked")]
+    for n in range(MANY):
+        threads.append(threading.Thread(target=read, args=(f"read{n}",)))
+        threads.append(threading.Thread(target=write, args=(f"written{n}",)))
+    os.chmod(f"{at}/moded", 0o640)
+    threads.append(threading.Thread(target=read, args=("moded",)))
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    os.rename(f"{at}/renamed", f"{at}/renamed-now")
+    os.link(f"{at}/linked", f"{at}/linked-now")
     time.sleep(300)
 children = [as_nobody(lease)]
 try:
     assert os.read(told, 1) == b"x"
     children.append(as_nobody(lambda: os.truncate(f"{at}/own", 10)))
+    children.append(as_nobody(many))
     time.sleep(0.5)
     most = 0
     with open(f"{at}/of-root", "wb") as file:
@@ -224,6 +253,8 @@ try:
             file.write(bytes([i % 251]) * (64 << 10))
             file.flush()
             os.fsync(file)
+            if i % 100 == 0:
+                os.listdir(at)
             most = max(most, time.monotonic() - begun)
             if i == 10:
                 waiting = os.waitpid(children[1], os.WNOHANG) == (0, 0)

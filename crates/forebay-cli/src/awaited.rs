@@ -28,29 +28,46 @@ fn given_up(path: &Path, pool: &Pool) -> forebay::Result<Vec<String>> {
     for log in waiting(pool) {
         given_up.push(of_log(path, log)?);
     }
-    for file in mapped(pool).into_iter().flat_map(|map| map.files) {
-        // A marked file that has all pages waits for the pool too, like a volume's origin.
+    let maps = mapped(pool).map_err(|e| {
+        let map = "any file that is mapped onto it";
+        forebay::unseen_waiting(path, map, &e.to_string(), OF_MAP)
+    })?;
+    if let Some(map) = maps.iter().find(|map| map.map.damaged) {
+        let (what, cause) = (format!("any file of map {}", map.map.name), "the map is damaged");
+        return Err(forebay::unseen_waiting(path, &what, cause, OF_MAP));
+    }
+    for file in maps.into_iter().flat_map(|map| map.files) {
         let pages = file.dirty_pages + file.unknown_pages;
+        if file.record_damaged && pages > 0 {
+            let what = format!("the file of {pages} pages of map entry {}", file.file);
+            let cause = "its record is damaged";
+            return Err(forebay::unseen_waiting(path, &what, cause, OF_MAP));
+        }
+        // A marked file that has all pages waits for the pool too, like a volume's origin.
         forebay::refuse_awaited_by(path, pool.uuid(), &file.file, pages > 0)?;
         if pages > 0 {
             given_up.push(format!("{pages} pages of {}, which is not marked", file.file));
         }
     }
-    for v in pool.volumes().into_iter().filter(|v| v.cached_bytes > 0) {
+    for v in pool.volumes().into_iter().filter(|v| v.may_hold_data()) {
+        let bytes = match v.uncounted {
+            true => "an unknown number of bytes".into(),
+            false => units::bytes(v.cached_bytes),
+        };
         let origin = v.origin_path.unwrap_or(v.identity);
-        let bytes = units::bytes(v.cached_bytes);
         given_up.push(format!("{bytes} of volume {}, whose origin {origin} is not marked", v.name));
     }
     Ok(given_up)
 }
 
-/// A map that is damaged shows nothing.
-fn mapped(pool: &Pool) -> Vec<MapFiles> {
+const OF_MAP: &str = "or forebay map recover; what can be read: forebay map salvage";
+
+fn mapped(pool: &Pool) -> anyhow::Result<Vec<MapFiles>> {
     if pool.maps().is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let listed = Maps::attach(pool).and_then(|maps| maps.carry_out(&Order::List, &mut |_| {}));
-    listed.ok().and_then(|all| serde_json::from_value(all).ok()).unwrap_or_default()
+    let maps = Maps::attach(pool)?;
+    Ok(serde_json::from_value(maps.carry_out(&Order::List, &mut |_| {})?)?)
 }
 
 fn of_log(path: &Path, found: Waiting) -> forebay::Result<String> {

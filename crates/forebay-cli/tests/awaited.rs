@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::maps::{crashed, make_map};
 use common::Bench;
+use forebay::{AttachOptions, Pool, PoolOptions};
 
 /// A pool, and what waits for it.
 struct Case {
@@ -215,6 +216,50 @@ fn a_pool_whose_origin_cannot_be_seen_is_waited_for() {
         case.refused(words, 14, &says);
         let found = case.judge(words, 14, &says, "UnseenIsNotAwaited");
         println!("UnseenIsNotAwaited: {}", found.expect_err("it is not found"));
+    }
+}
+
+/// After a kill nobody has counted yet what a static volume holds.
+#[test]
+fn a_pool_with_an_uncounted_static_volume_is_waited_for() {
+    let b = Bench::on_disk();
+    b.run_ok(&["create", "pool", "--size", "32M", "--static", "4M"]);
+    b.write("origin", &[0; 1 << 20]);
+    b.run_ok(&["volume", "add", "pool", "v", "origin", "--static", "1M"]);
+    let pool = Pool::open(&b.path("pool"), &PoolOptions::default()).unwrap();
+    let volume = pool.attach("v", &AttachOptions::default()).unwrap();
+    volume.write_at(&[7; 4096], 0).unwrap();
+    fs::copy(b.path("pool"), b.path("crashed")).unwrap();
+    volume.detach().unwrap();
+    pool.close().unwrap();
+    fs::rename(b.path("crashed"), b.path("pool")).unwrap();
+    let case = Case { b, what: "origin", remove: &[], give_up: Vec::new(), write_back: Vec::new() };
+    case.b.run_ok(&["origin", "accept-loss", "origin"]);
+    hidden(&case);
+    for words in OVERWRITE.iter().rev() {
+        case.refused(words, 14, &["it cannot be seen whether", "origin waits for it: "]);
+    }
+    fs::remove_file(case.b.path("origin")).unwrap();
+    let made = case.b.run_ok(OVERWRITE[0]);
+    assert!(made.stderr.contains("an unknown number of bytes of volume v"), "{made:?}");
+}
+
+/// The file of a damaged record is there and marked, and nobody can say which one it is.
+#[test]
+fn a_pool_with_a_damaged_record_of_a_mapped_file_is_waited_for() {
+    let case = mapped();
+    let (path, mut bytes) = (case.b.path("pool"), fs::read(case.b.path("pool")).unwrap());
+    let name = case.b.path("file");
+    let name = name.as_os_str().as_encoded_bytes();
+    let found = bytes.windows(name.len()).enumerate().filter(|(_, bytes)| *bytes == name);
+    let places: Vec<usize> = found.map(|(at, _)| at).collect();
+    assert!(!places.is_empty(), "no record has the file's path");
+    for at in places {
+        bytes[at + name.len() - 1] ^= 1;
+    }
+    fs::write(&path, bytes).unwrap();
+    for words in OVERWRITE.iter().rev() {
+        case.refused(words, 14, &["it cannot be seen whether", "its record is damaged"]);
     }
 }
 

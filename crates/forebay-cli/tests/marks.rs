@@ -471,8 +471,16 @@ impl Drop for Far {
 fn an_export_is_marked_by_a_file_under_a_running_server() {
     let Some(far) = Far::start() else { return };
     let b = &far.b;
+    b.run_ok(&["create", "second", "--size", "16M"]);
+    b.run_ok(&["volume", "add", "second", "w", &far.uri]);
+    let second = || {
+        let status = b.run_ok(&["status", "second", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["volumes"][0]["verdict"].as_str().unwrap_or_default().to_string()
+    };
     let served = Marked::start(b, &[]);
     assert_eq!(far.status(), 0);
+    assert_eq!(second(), "complete");
     let text = b.run_ok(&["origin", "status", &far.uri]).stdout;
     assert!(text.contains("as far as this host knows"), "{text}");
     served.write(1);
@@ -490,6 +498,7 @@ fn an_export_is_marked_by_a_file_under_a_running_server() {
     served.write(2);
     served.end("-KILL");
     assert_eq!(far.status(), 14);
+    assert_eq!(second(), "origin-marked", "a volume that is not attached, of another pool");
 
     // It is refused for another pool and without a pool.
     b.run_ok(&["create", "other", "--size", "16M"]);

@@ -252,6 +252,13 @@ pub trait Tree: Send + Sync {
         how: RenameHow,
     ) -> Result<()>;
 
+    /// Keeps what later calls need of the inode, such as its descriptor, until the value is dropped:
+    /// then a call of several steps finds it for all of them, or fails before the first.
+    fn keep_open(&self, node: &Self::Node) -> Result<Box<dyn std::any::Any>> {
+        let _ = node;
+        Ok(Box::new(()))
+    }
+
     /// Asks the file system to write this empty file in place, if it would otherwise move the
     /// data.
     fn write_in_place(&self, node: &Self::Node) {

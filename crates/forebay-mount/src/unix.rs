@@ -199,6 +199,7 @@ impl UnixTree {
     /// Makes the name; some of what was asked for may still be missing.
     fn make(&self, dir: &Node, name: &OsStr, new: &New<'_>) -> Result<Node> {
         let mode = permissions(new.mode);
+        let _held = dir.hold()?;
         match new.kind {
             Kind::File => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -600,6 +601,10 @@ impl Tree for UnixTree {
         let (from_dir, to_dir) = (from.0.fd()?, to.0.fd()?);
         let (from, to) = (component(from.1)?, component(to.1)?);
         as_caller(|| fs::renameat_with(&from_dir, from, &to_dir, to, flags))
+    }
+
+    fn keep_open(&self, node: &Node) -> Result<Box<dyn std::any::Any>> {
+        Ok(Box::new(node.hold()?))
     }
 
     fn write_in_place(&self, node: &Node) {

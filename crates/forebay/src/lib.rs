@@ -142,7 +142,7 @@ pub use origin::{
     open as open_origin, Extent, FaultOp, Faults, FaultyOrigin, FileOrigin, MemOrigin, NbdOrigin,
     Origin,
 };
-pub use overwrite::{create, refuse_awaited_by, Overwrite};
+pub use overwrite::{create, refuse_awaited_by, unseen_waiting, Overwrite};
 pub use pages::Pages;
 pub use pool::{
     origin_known_by_name, refuse_pool_as_origin, NewVolume, OptionsChange, Placed, Pool, PoolMap,

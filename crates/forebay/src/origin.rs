@@ -222,9 +222,9 @@ pub(crate) fn known_by(place: &Path) -> Result<Known> {
     })
 }
 
-/// It is a file or device of this host.
-pub(crate) fn is_local(place: &Path) -> bool {
-    matches!(place_of(place), Ok(Place::Path(_)))
+/// Its id and its mark are asked for over the network.
+pub(crate) fn is_known_by_network(place: &Path) -> bool {
+    matches!(place_of(place), Ok(Place::Rbd(_)))
 }
 
 /// Nothing but the place of its mark keeps two users of it apart.

@@ -90,11 +90,12 @@ fn refuse_awaited(pool: &Path, uuid: Uuid, volumes: &[VolumeInfo]) -> Result<()>
         return Err(awaited(pool, place.unwrap_or_else(|| mark.origin.clone()), &mark));
     }
     volumes.iter().try_for_each(|v| match v.origin_path.as_deref() {
-        Some(place) => refuse_awaited_by(pool, uuid, place, v.cached_bytes > 0),
+        Some(place) => refuse_awaited_by(pool, uuid, place, v.may_hold_data()),
         // The path did not fit into the record, or is no UTF-8.
-        None if v.cached_bytes > 0 && !planted(Planted::UnseenIsNotAwaited) => {
+        None if v.may_hold_data() && !planted(Planted::UnseenIsNotAwaited) => {
             let cause = "the pool has no path of it, as of one that is long or no UTF-8";
-            Err(unseen(pool, &v.identity, cause, &format!("or volume remove --discard {}", v.name)))
+            let way_out = format!("or volume remove --discard {}", v.label());
+            Err(unseen_waiting(pool, &v.identity, cause, &way_out))
         }
         None => Ok(()),
     })
@@ -110,12 +111,12 @@ pub fn refuse_awaited_by(pool: &Path, uuid: Uuid, place: &str, lacks_data: bool)
         // A missing origin bears no visible mark.
         Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
         Err(_) if !lacks_data || planted(Planted::UnseenIsNotAwaited) => Ok(()),
-        Err(e) => Err(unseen(pool, place, &e.to_string(), "or make it readable")),
+        Err(e) => Err(unseen_waiting(pool, place, &e.to_string(), "or make it readable")),
     }
 }
 
-/// Nobody can see whether this origin waits for what the pool has.
-fn unseen(pool: &Path, place: &str, cause: &str, other_way_out: &str) -> Error {
+/// Nobody can see whether this origin or file waits for what the pool has.
+pub fn unseen_waiting(pool: &Path, place: &str, cause: &str, other_way_out: &str) -> Error {
     let pool_shown = pool.display();
     let why = format!(
         "{cause}; the pool has data that it lacks: write that back first (forebay drain \

@@ -110,6 +110,25 @@ impl Served {
         Ok((!stays).then_some(attr.mode))
     }
 
+    /// Refuses an attribute that only the tree's file system knows, such as an ACL of NFSv4, to who
+    /// neither owns the file nor may act as its owner.  The kernel checks nobody's rights to names
+    /// of `system.` but the two POSIX ACLs', and the tree's file system sees the server.
+    pub(super) fn may_change_xattr(
+        &self,
+        caller: Caller,
+        inode: &Inode<Node>,
+        name: &[u8],
+    ) -> Result<()> {
+        if !name.starts_with(b"system.") || [ACCESS_ACL, DEFAULT_ACL].contains(&name) {
+            return Ok(());
+        }
+        let owner = self.live.attr(inode)?.uid;
+        match owner == caller.uid || rights::may(&caller, CapabilitySet::FOWNER) {
+            true => Ok(()),
+            false => Err(Errno::PERM),
+        }
+    }
+
     /// The user and group of what this caller makes in a directory.
     pub(super) fn owner_of_new(&self, caller: Caller, dir: &Inode<Node>) -> Result<(u32, u32)> {
         let above = self.live.attr(dir)?;

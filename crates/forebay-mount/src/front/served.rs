@@ -446,6 +446,7 @@ impl Served {
         const XATTR_REPLACE: i32 = 2;
         let done = self.changing(caller).and_then(|_acting| {
             let inode = self.inode(ino)?;
+            self.may_change_xattr(caller, &inode, name.as_bytes())?;
             if flags != 0 {
                 let there = self.live.tree().xattr(&inode.node, name.as_bytes())?.is_some();
                 match flags {
@@ -492,6 +493,7 @@ impl Served {
     pub fn removexattr(&self, caller: Caller, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let done = self.changing(caller).and_then(|_acting| {
             let inode = self.inode(ino)?;
+            self.may_change_xattr(caller, &inode, name.as_bytes())?;
             if self.live.tree().xattr(&inode.node, name.as_bytes())?.is_none() {
                 return Err(Errno::NODATA);
             }

@@ -28,6 +28,11 @@ fn is_shortage(errno: Errno) -> bool {
     matches!(errno, E::NOSPC | E::DQUOT | E::MFILE | E::NFILE | E::NOMEM)
 }
 
+/// The same call may succeed a moment later.
+pub(super) fn may_pass(errno: Errno) -> bool {
+    is_shortage(errno) || matches!(errno, Errno::INTR | Errno::AGAIN)
+}
+
 /// The file system itself is damaged, has given up, or has lost its disk.
 fn is_damage(errno: Errno) -> bool {
     use Errno as E;

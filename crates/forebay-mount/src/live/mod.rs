@@ -41,7 +41,7 @@ mod whiteout;
 mod write_buffer;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -308,6 +308,7 @@ pub struct Live<T: Tree, J: Journal> {
     write_buffer: WriteBuffer,
     /// The time of the last sync for room: see [`room`].
     room_made: Mutex<Option<Instant>>,
+    waiting_for_room: AtomicUsize,
     pub counters: Counters,
 }
 
@@ -354,6 +355,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             waits: Mutex::default(),
             write_buffer: WriteBuffer::default(),
             room_made: Mutex::default(),
+            waiting_for_room: AtomicUsize::new(0),
             counters: Counters::default(),
             tree,
             journal,

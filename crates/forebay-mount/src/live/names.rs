@@ -3,16 +3,41 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::failing::{between, Step};
+use super::failing::{between, may_pass, Step};
 use super::{Inode, Journal, Live, When};
 use crate::mark;
 use crate::record::{self, Kind, Record, Records, NONE, ROOT};
 use crate::replay::is_staging;
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Attr, New, RenameHow, Result, Tree};
+
+/// How long two files keep each other's names for lack of room, memory or descriptors.
+const SHORTAGE: Duration = Duration::from_millis(if cfg!(test) { 500 } else { 10_000 });
+
+/// How the replacement of a file ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Replaced,
+    /// The names are as before.
+    Back,
+    Neither(Errno),
+}
+
+fn tried_again(longest: Duration, end: impl Fn() -> Ended) -> Ended {
+    let begun = Instant::now();
+    loop {
+        match end() {
+            Ended::Neither(e) if may_pass(e) && begun.elapsed() < longest => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            ended => return ended,
+        }
+    }
+}
 
 impl<T: Tree, J: Journal> Live<T, J> {
     /// Checks that a record can hold the name, and that the name is neither a mark nor the
@@ -218,24 +243,28 @@ impl<T: Tree, J: Journal> Live<T, J> {
         to: (&T::Node, &[u8]),
         inode: &Inode<T::Node>,
     ) -> Result<()> {
+        let _held = (self.tree.keep_open(from.0)?, self.tree.keep_open(to.0)?);
         let exchange = || self.tree.rename(from, to, RenameHow::Exchange);
         let unlink = || self.tree.unlink(from.0, from.1, false);
         let remove = || between().and_then(|()| unlink());
         let back = || between().and_then(|()| exchange());
         if exchange().is_ok() {
-            let left = match remove() {
-                Ok(()) => return Ok(()),
+            // One of the two has to be done: in between each file has the other's name.
+            let end = || match remove() {
+                Ok(()) => Ended::Replaced,
                 // The old name is gone, as it should be.
-                Err(Errno::NOENT) => Some(Errno::NOENT),
-                Err(_) => back().err(),
+                Err(Errno::NOENT) => Ended::Neither(Errno::NOENT),
+                Err(_) => back().map_or_else(Ended::Neither, |()| Ended::Back),
             };
-            if let Some(e) = left {
-                let is_there =
-                    || Ok(self.tree.attr_of(to.0, to.1)?.is_some_and(|a| a.ino == inode.ino));
-                return match e {
-                    Errno::NOENT if is_there()? => Ok(()),
-                    e => Err(self.judge(Step::Name, "two files cannot change places again", e)),
-                };
+            let is_there =
+                || Ok(self.tree.attr_of(to.0, to.1)?.is_some_and(|a| a.ino == inode.ino));
+            let what = "two files cannot change places again";
+            match tried_again(SHORTAGE, end) {
+                Ended::Replaced => return Ok(()),
+                Ended::Back => {}
+                Ended::Neither(Errno::NOENT) if is_there()? => return Ok(()),
+                Ended::Neither(e) if may_pass(e) => return Err(self.fail(what, e)),
+                Ended::Neither(e) => return Err(self.judge(Step::Name, what, e)),
             }
         }
         // Not every file system supports that.

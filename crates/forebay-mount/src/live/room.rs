@@ -13,6 +13,7 @@
 //! file in the background.  So a change is tried again until a second after the sync, and for a
 //! second at most.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -28,6 +29,10 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(1);
 /// Between two tries meanwhile.
 const AGAIN: Duration = Duration::from_millis(20);
+
+/// How many changes may wait for room at once.  Each keeps a helper, which all users share, and a
+/// user can have any number of changes that find no room.
+pub(super) const MOST_WAIT: usize = 32;
 
 /// How often room was made for one operation.
 #[derive(Debug, Default)]
@@ -48,11 +53,19 @@ pub(super) struct Gone {
 impl<T: Tree, J: Journal> Live<T, J> {
     /// After this error of the tree another try is worth it.  The caller holds no group.
     pub(super) fn makes_room(&self, room: &mut Room, error: Errno) -> bool {
-        // Others remove files, and take what they left, meanwhile.
-        const MOST: u32 = 4;
         if !matches!(error, Errno::NOSPC | Errno::DQUOT) {
             return false;
         }
+        let waiting = &self.waiting_for_room;
+        let waits =
+            waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT && self.waits_for(room, error);
+        waiting.fetch_sub(1, Ordering::AcqRel);
+        waits
+    }
+
+    fn waits_for(&self, room: &mut Room, error: Errno) -> bool {
+        // Others remove files, and take what they left, meanwhile.
+        const MOST: u32 = 4;
         let gone = self.groups.gone(rights::acting().map(|caller| (caller.uid, caller.gid)));
         let most = match error {
             Errno::NOSPC if gone.any => MOST,

@@ -15,6 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
 
 use forebay_engine::handle::{file_handle, open_handle};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
@@ -56,6 +58,9 @@ impl Drop for Descriptor {
     }
 }
 
+/// How many requests may wait for leases at once.
+const MOST_WAIT_FOR_LEASES: usize = 32;
+
 /// The descriptors of a tree.
 #[derive(Debug)]
 pub struct Cache {
@@ -70,6 +75,7 @@ pub struct Cache {
     quiet_directories: AtomicBool,
     /// Nobody's lease is waited for.
     hasty: AtomicBool,
+    waiting_for_leases: AtomicUsize,
 }
 
 impl Cache {
@@ -91,6 +97,7 @@ impl Cache {
             quiet_files: AtomicBool::new(false),
             quiet_directories: AtomicBool::new(false),
             hasty: AtomicBool::new(false),
+            waiting_for_leases: AtomicUsize::new(0),
         })
     }
 
@@ -206,6 +213,8 @@ struct Slot {
     /// A descriptor for reading, if it is a directory or a file that allows no more.
     reading: Option<Arc<Descriptor>>,
     pinned: bool,
+    /// How many operations keep its descriptors.
+    operations: u32,
     queued: bool,
     /// Used since the cache last looked at it.
     used: bool,
@@ -222,6 +231,16 @@ enum Want {
     Writing,
 }
 
+/// An operation of several steps, which all need the inode's descriptor.
+#[derive(Debug)]
+pub struct Operation(Node);
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        self.0.slot().operations -= 1;
+    }
+}
+
 impl Slot {
     fn has(&self, want: Want) -> Option<&Arc<Descriptor>> {
         let made = || self.held.as_ref().filter(|_| self.made);
@@ -234,7 +253,7 @@ impl Slot {
 
     /// `false`: it was used lately, or is to stay.
     fn close(&mut self, fixed: bool) -> bool {
-        if self.pinned || std::mem::take(&mut self.used) {
+        if self.pinned || self.operations > 0 || std::mem::take(&mut self.used) {
             return false;
         }
         (self.both, self.reading) = (None, None);
@@ -306,8 +325,30 @@ impl Node {
         self.get_as(want, writes, true)
     }
 
-    /// Without `waits` a lease of another process is an error: AGAIN.
+    /// Without `waits` a lease of another process is an error: AGAIN.  Any user may have leases of
+    /// his own files, and give them up after 45 s.  So nothing is held meanwhile, and of those who
+    /// wait for leases all but a few get the error, too: each of them keeps a helper.
     fn get_as(&self, want: Want, writes: bool, waits: bool) -> Result<Arc<Descriptor>> {
+        match self.get_now(want, writes) {
+            Err(Errno::AGAIN) if waits && !self.0.cache.hasty.load(Ordering::Relaxed) => {}
+            got => return got,
+        }
+        let waiting = &self.0.cache.waiting_for_leases;
+        let mut got = Err(Errno::AGAIN);
+        if waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT_FOR_LEASES {
+            let mut pause = Duration::from_millis(1);
+            while matches!(got, Err(Errno::AGAIN)) {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(20));
+                got = self.get_now(want, writes);
+            }
+        }
+        waiting.fetch_sub(1, Ordering::AcqRel);
+        got
+    }
+
+    /// A lease of another process is an error: AGAIN.
+    fn get_now(&self, want: Want, writes: bool) -> Result<Arc<Descriptor>> {
         const TRIES: u32 = 3;
         for last in (0..TRIES).rev() {
             let mut slot = self.slot();
@@ -316,7 +357,7 @@ impl Node {
             if let Some(fd) = slot.has(want) {
                 return Ok(fd.clone());
             }
-            match self.open(&slot, want, waits) {
+            match self.open(&slot, want) {
                 Ok(fd) => {
                     let fd = self.0.cache.counted(fd);
                     *match want {
@@ -337,7 +378,7 @@ impl Node {
         Err(Errno::MFILE)
     }
 
-    fn open(&self, slot: &Slot, want: Want, waits: bool) -> Result<OwnedFd> {
+    fn open(&self, slot: &Slot, want: Want) -> Result<OwnedFd> {
         let flags = match (want, self.kind()) {
             (Want::Any, _) => HELD,
             (Want::Reading, Kind::Directory) => LISTED,
@@ -353,10 +394,9 @@ impl Node {
             Want::Any => OFlags::empty(),
             _ => self.0.cache.quiet(self.kind()),
         };
-        let waits = waits && !self.0.cache.hasty.load(Ordering::Relaxed);
-        let flags = match want == Want::Any || waits {
-            true => flags,
-            false => flags | OFlags::NONBLOCK,
+        let flags = match want {
+            Want::Any => flags,
+            Want::Reading | Want::Writing => flags | OFlags::NONBLOCK,
         };
         match open(flags | quiet) {
             // Only an owner's times can be left alone by one who is not root.
@@ -409,6 +449,13 @@ impl Node {
             Kind::Directory => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }
+    }
+
+    /// Its descriptor stays until the returned value is dropped.
+    pub fn hold(&self) -> Result<Operation> {
+        self.slot().operations += 1;
+        let operation = Operation(self.clone());
+        self.fd().map(|_| operation)
     }
 
     /// It may lose its last name: from now on its descriptor stays.

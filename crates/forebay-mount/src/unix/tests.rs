@@ -409,6 +409,13 @@ fn few_descriptors_hold_many_inodes() {
         let stale = tree.attr(&nodes[0]).err() == Some(Errno::STALE);
         assert_eq!(stale, by_handle, "without its descriptor it is gone");
         assert!(tree.attr(&nodes[1]).is_ok() && tree.attr(&nodes[150]).is_ok());
+        // An operation of several steps keeps one.
+        let operation = tree.keep_open(&nodes[150]).unwrap();
+        (0..3).for_each(|_| tree.cache.close_half());
+        assert!(nodes[150].open_now().is_some());
+        drop(operation);
+        (0..3).for_each(|_| tree.cache.close_half());
+        assert_eq!(nodes[150].open_now().is_none(), by_handle);
         for i in 5..nodes.len() {
             tree.unlink(&tree.root(), &content(i), false).unwrap();
         }

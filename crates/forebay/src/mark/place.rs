@@ -377,10 +377,10 @@ impl Attaching {
     }
 }
 
-/// The mark of the origin at a path, if this host can look for one without the network.  What is
-/// not there has none.
+/// The mark of the origin at a place, if this host can look for one without the network: that of an
+/// NBD export is a file of the host.  What is not there has none.
 pub(crate) fn mark_at(place: &Path) -> Result<Option<String>> {
-    if !origin::is_local(place) {
+    if origin::is_known_by_network(place) {
         return Ok(None);
     }
     match OriginMarks::at(place, None).and_then(|marks| marks.find()) {

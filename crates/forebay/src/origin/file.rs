@@ -541,6 +541,18 @@ fn unsuitable(path: &Path, kind: FileType) -> Error {
 }
 
 fn open_error(path: &Path, e: Errno) -> Error {
+    if e == Errno::AGAIN {
+        let named = named(path).ok();
+        return Error::Busy {
+            path: path.into(),
+            holder: named.and_then(|(fd, _)| crate::media::lease_holder(fd)),
+            way_out:
+                "a process has a lease of it (fcntl F_SETLEASE), as a program of forebay map-run \
+                      or a file server has: end that program, or try again when it has given the \
+                      lease up"
+                    .into(),
+        };
+    }
     let way_out = match e {
         Errno::BUSY => "it is mounted, or part of another device (see lsblk); an origin is used through its volume only",
         Errno::TXTBSY => "it is being executed or used as swap",

@@ -339,6 +339,12 @@ impl VolumeInfo {
         }
     }
 
+    /// Whether the pool may hold data of it.  What a static volume holds is not counted after a
+    /// kill until it is attached.
+    pub fn may_hold_data(&self) -> bool {
+        self.cached_bytes > 0 || self.uncounted
+    }
+
     /// Its completeness for status; without the numbers of lost blocks.
     pub fn completeness(&self) -> Completeness {
         let pages_left = self.pages.saturating_sub(self.lost_blocks);

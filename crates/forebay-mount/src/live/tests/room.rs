@@ -3,6 +3,7 @@
 //! has no room, or gets it at a chosen moment.
 
 use super::*;
+use crate::live::room::MOST_WAIT;
 
 /// An operation without room tries again and again: others wait only for regular syncs.
 #[test]
@@ -119,4 +120,26 @@ fn a_lack_of_room_is_refused_at_once_after_a_failure() {
     let refused = bed.live.with_room(|| Err::<(), _>(Errno::NOSPC));
     assert_eq!(refused, Err(Errno::NOSPC));
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+}
+
+/// Those that wait for room keep helpers, which all users share.  So beyond a number nobody waits.
+#[test]
+fn only_some_wait_for_room_at_once() {
+    let bed = Bed::calm("room-for-many");
+    let background = bed.background();
+    bed.create("gone").unwrap();
+    bed.live.unlink(bed.live.root(), b"gone", false).unwrap();
+    let tries = std::cell::Cell::new(0);
+    let refused = || {
+        tries.set(tries.get() + 1);
+        Err::<(), _>(Errno::NOSPC)
+    };
+    bed.live.waiting_for_room.store(MOST_WAIT, Ordering::Relaxed);
+    assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
+    assert_eq!(tries.take(), 1, "it waited");
+    assert_eq!(bed.live.waiting_for_room.swap(0, Ordering::Relaxed), MOST_WAIT);
+    assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
+    assert!(tries.get() > 1, "the room of the removed file was not waited for");
+    bed.live.end();
+    background.join().unwrap();
 }
