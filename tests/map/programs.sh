@@ -135,10 +135,12 @@ one() { # KIND NAME
 		setsid "$FOREBAY" map-run --pool "$pool" --files "${globs[@]}" --room 64M -- \
 			"${run[@]}" write "$name" "$dir" >"$work/said" 2>"$work/says" &
 		pid=$!
-		for _ in $(seq 1200); do [ -s "$work/said" ] && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
+		for _ in $(seq 3600); do [ -s "$work/said" ] && break; kill -0 $pid 2>/dev/null || break; sleep 0.05; done
 		sleep "0.$(printf %03d $((RANDOM % 900)))"
 		kill -KILL -- -$pid 2>/dev/null || true
-		wait $pid 2>/dev/null || true
+		code=0
+		wait $pid 2>/dev/null || code=$?
+		[ $code = 137 ] || { wrong=$((wrong + 1)); told "$name" WRONG "before kill $kill: it ended by itself with $code: $(tail -n 1 "$work/says")"; return; }
 		said=$(sed '$!b; /^[0-9]*$/!d' "$work/said" | tail -n 1)
 		[ -n "$said" ] || { wrong=$((wrong + 1)); told "$name" WRONG "kill $kill: it says nothing: $(tail -n 1 "$work/says")"; return; }
 		# The last of its processes may end a moment later.
@@ -148,7 +150,10 @@ one() { # KIND NAME
 			sleep 0.1
 		done
 		recover 2>/dev/null || { wrong=$((wrong + 1)); told "$name" WRONG "kill $kill: not recovered: $(grep -v '^ *$' "$work/recovered" | tail -n 1)"; return; }
-		last=$(timeout 120 "${run[@]}" dump "$name" "$dir" 2>"$work/dump.says") || last="$(tail -n 1 "$work/dump.says")"
+		code=0
+		last=$(timeout 120 "${run[@]}" dump "$name" "$dir" 2>"$work/dump.says") || code=$?
+		[ $code != 124 ] || { wrong=$((wrong + 1)); told "$name" WRONG "kill $kill: it cannot be read within 120 s"; return; }
+		[ $code = 0 ] || last=$(tail -n 1 "$work/dump.says")
 		[[ $last =~ ^[0-9]+$ ]] && [ "$last" -ge "$said" ] ||
 			{ lost "$name" "kill $kill: $said was acknowledged, and there is '$last'"; return; }
 		if grep -q 'wrote back [1-9]' "$work/brought"; then home=$((home + 1)); fi
@@ -158,7 +163,7 @@ one() { # KIND NAME
 		[ "$there" -le "$most" ] || most=$there
 	done
 	passed=$((passed + 1))
-	told "$name" passed "$kills kills, $home with pages brought home, up to $most numbers acknowledged$note"
+	told "$name" passed "$kills kills, $home with pages written back, up to $most numbers acknowledged$note"
 }
 
 if command -v javac >/dev/null; then javac -d "$work/classes" "$here/Stores.java" || fail "Stores.java does not compile"; fi
