@@ -127,7 +127,11 @@ mod tests {
         let attributes = Attributes::of(file.as_fd());
         let syncs = || {
             let mut syncs = 0;
-            attributes.settle(file.as_fd(), || Ok(syncs += 1)).expect("settled");
+            let sync = || {
+                syncs += 1;
+                Ok(())
+            };
+            attributes.settle(file.as_fd(), sync).expect("settled");
             syncs
         };
         // The clock of a file system may be coarse.
