@@ -102,6 +102,7 @@ static void msync_range(const u8 *at, size_t n)
 {
 	static long page_bytes;
 	uintptr_t first, end;
+	static int stops;
 	char text[512];
 	int error, length;
 
@@ -109,9 +110,14 @@ static void msync_range(const u8 *at, size_t n)
 		fby_store(&page_bytes, sysconf(_SC_PAGESIZE));
 	first = (uintptr_t)at & ~((uintptr_t)fby_load(&page_bytes) - 1);
 	end = (uintptr_t)at + n;
-	if (msync((void *)first, end - first, MS_SYNC) == 0)
+	if (msync((void *)first, end - first, MS_SYNC) == 0) {
+		/* The kernel tells an error once, and another thread may have been told of this one. */
+		while (fby_unlikely(fby_load_acquire(&stops)))
+			pause();
 		return;
+	}
 	error = errno;
+	fby_store_release(&stops, 1);
 	length = snprintf(
 		text, sizeof(text),
 		"forebay: msync of %zu bytes of the pool failed: %s. Writes cannot be made durable, "

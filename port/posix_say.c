@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "posix_copy.h"
@@ -25,14 +26,15 @@ __attribute__((constructor)) static void note_standard_error(void)
 		at_start.st_mode = 0;
 }
 
-/* Pipes, terminals and /dev/null take messages, whoever has opened them. */
+/* Pipes, terminals and /dev/null (1:3) take messages, whoever has opened them. */
 bool fby_posix_has_stderr(void)
 {
 	struct stat now;
 
 	if (fstat(STDERR_FILENO, &now) != 0)
 		return false;
-	if (S_ISFIFO(now.st_mode) || S_ISCHR(now.st_mode))
+	if (S_ISFIFO(now.st_mode) || isatty(STDERR_FILENO) ||
+	    (S_ISCHR(now.st_mode) && now.st_rdev == makedev(1, 3)))
 		return true;
 	return at_start.st_mode && now.st_dev == at_start.st_dev && now.st_ino == at_start.st_ino;
 }
@@ -41,7 +43,8 @@ static void to_standard_error(const char *text, size_t n)
 {
 	struct pollfd fd = { .fd = STDERR_FILENO, .events = POLLOUT };
 
-	if (!fby_posix_has_stderr() || poll(&fd, 1, WAIT_MS) <= 0)
+	if (!fby_posix_has_stderr() || poll(&fd, 1, WAIT_MS) <= 0 || !(fd.revents & POLLOUT) ||
+	    (fd.revents & POLLERR))
 		return;
 	if (write(STDERR_FILENO, text, n) < 0) {
 		/* Nobody listens. */

@@ -17,7 +17,7 @@ for how in plain mapped; do
 	mkdir "$mnt"
 	truncate -s 40M "$img"
 	mkfs.ext4 -q -I 256 -m 0 "$img"
-	mount -o loop "$img" "$mnt" || skip "no loop device"
+	mount_image "$img" "$mnt" || skip "no loop device"
 	at_end "umount -l '$mnt'"
 	dd if=/dev/urandom of="$mnt/full.map" bs=1M count=4 status=none
 	dd if=/dev/zero of="$mnt/rest" bs=4K status=none 2>/dev/null || true
@@ -53,7 +53,7 @@ echo >"$work/other.map"
 (while [ ! -e "$work/stop" ]; do
 	echo >"$work/new"
 	mv "$work/new" "$work/other.map"
-	sleep 0.002
+	sleep 0.02
 done) &
 replaces=$!
 code=0

@@ -14,13 +14,13 @@ mkdir "$work/disk" "$work/cut"
 img=$shm/disk.img
 truncate -s 64M "$img"
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$img"
-mount -o loop "$img" "$work/disk" || skip "no loop device"
+mount_image "$img" "$work/disk" || skip "no loop device"
 at_end "umount -l '$work/disk'"
 
 # cut: copies the image and looks into the copy.  Sets $found.
 cut() {
 	cp "$img" "$img.cut"
-	mount -o loop "$img.cut" "$work/cut" || fail "$1: the copy cannot be mounted"
+	mount_image "$img.cut" "$work/cut" || fail "$1: the copy cannot be mounted"
 	found=$(stat -c 'mode=%a owner=%u time=%Y links=%h' "$work/cut/$2" 2>&1 || true)
 	found+=" attribute=$(python3 -c 'import os, sys; print(os.getxattr(sys.argv[1], "user.answer").decode())' "$work/cut/$2" 2>/dev/null || true)"
 	found+=" other=$(cat "$work/cut/$2.other" 2>/dev/null || true)"

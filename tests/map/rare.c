@@ -192,12 +192,12 @@ static void handler(void)
 
 	ticks_to = opened();
 	alarm(30);
-	before = sigset(SIGVTALRM, ticked);
-	CHECK(before == SIG_DFL && setitimer(ITIMER_VIRTUAL, &often, NULL) == 0);
+	before = sigset(SIGPROF, ticked);
+	CHECK(before == SIG_DFL && setitimer(ITIMER_PROF, &often, NULL) == 0);
 	for (i = 0; ticks < 100; i++)
 		CHECK(pwrite(ticks_to, "main", 4, 0) == 4);
-	before = sigset(SIGVTALRM, SIG_HOLD);
-	CHECK(before == ticked && sigset(SIGVTALRM, SIG_IGN) == SIG_HOLD);
+	before = sigset(SIGPROF, SIG_HOLD);
+	CHECK(before == ticked && sigset(SIGPROF, SIG_IGN) == SIG_HOLD);
 	puts("ticked");
 }
 

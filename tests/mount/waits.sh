@@ -239,12 +239,14 @@ def many():
     time.sleep(0.2)
     os.rename(f"{at}/renamed", f"{at}/renamed-now")
     os.link(f"{at}/linked", f"{at}/linked-now")
+    os.write(tell, b"l")
     time.sleep(300)
 children = [as_nobody(lease)]
 try:
     assert os.read(told, 1) == b"x"
     children.append(as_nobody(lambda: os.truncate(f"{at}/own", 10)))
     children.append(as_nobody(many))
+    assert os.read(told, 1) == b"l", "the names were not changed"
     time.sleep(0.5)
     most = 0
     with open(f"{at}/of-root", "wb") as file:

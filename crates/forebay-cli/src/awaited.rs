@@ -60,7 +60,9 @@ fn given_up(path: &Path, pool: &Pool) -> forebay::Result<Vec<String>> {
     Ok(given_up)
 }
 
-const OF_MAP: &str = "or forebay map recover; what can be read: forebay map salvage";
+const OF_MAP: &str =
+    "or forebay map recover; what can be read: forebay map salvage; to give up the \
+                      map alone: forebay map remove --discard";
 
 fn mapped(pool: &Pool) -> anyhow::Result<Vec<MapFiles>> {
     if pool.maps().is_empty() {

@@ -211,7 +211,8 @@ fn a_pool_whose_origin_cannot_be_seen_is_waited_for() {
     let case = volume();
     case.b.run_ok(&["origin", "accept-loss", "origin"]);
     hidden(&case);
-    let says = ["it cannot be seen whether", "origin waits for it: ", "forebay drain", "wipefs"];
+    let says =
+        ["it cannot be seen whether", "origin waits for it: ", "forebay drain", "blkdiscard -z"];
     for words in OVERWRITE.iter().rev() {
         case.refused(words, 14, &says);
         let found = case.judge(words, 14, &says, "UnseenIsNotAwaited");

@@ -45,8 +45,9 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn sync(&self) -> io::Result<()>;
     /// Makes the data and all metadata durable, with the modification time (fsync).
     fn sync_all(&self) -> io::Result<()>;
-    /// Makes changes of attributes and names by others durable, if there are any.
-    fn settle_attributes(&self) -> io::Result<()> {
+    /// Makes changes of attributes and names by others durable with `sync`, if there are any.
+    fn settle_attributes(&self, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        let _ = sync;
         Ok(())
     }
     /// Others have changed attributes.
@@ -253,8 +254,8 @@ impl Backing for RegularFile {
         self.file.sync_all()
     }
 
-    fn settle_attributes(&self) -> io::Result<()> {
-        self.attributes.settle(self.file.as_fd(), || self.sync_all())
+    fn settle_attributes(&self, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        self.attributes.settle(self.file.as_fd(), sync)
     }
 
     fn attributes_changed(&self) {

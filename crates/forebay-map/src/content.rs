@@ -40,7 +40,7 @@ use crate::recover;
 use crate::sharing::Grant;
 use crate::store::{not_foreign, Store, Synced};
 
-mod no_space;
+pub(crate) mod no_space;
 mod segments;
 
 pub(crate) use segments::Segments;

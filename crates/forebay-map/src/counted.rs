@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use forebay::{FoundMark, MapClaim};
 
 use crate::backing::Backing;
+use crate::content::no_space::lacks_space;
 use crate::locked::lock;
 use crate::planted::{self, Planted};
 use crate::store::Time;
@@ -99,8 +100,8 @@ impl Backing for Counted {
         self.count(self.file.sync_all())
     }
 
-    fn settle_attributes(&self) -> io::Result<()> {
-        self.file.settle_attributes()
+    fn settle_attributes(&self, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        self.file.settle_attributes(sync)
     }
 
     fn attributes_changed(&self) {
@@ -115,10 +116,14 @@ impl Backing for Counted {
         self.file.marked()
     }
 
-    /// Setting the mark also syncs the file, so any failure counts as a failed sync.
+    /// Setting the mark also syncs the file, so a failure counts as a failed sync, unless there was no
+    /// space to set it: then nothing was synced.
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         let _one = lock(&self.one);
-        self.count(self.file.mark(by))
+        match self.file.mark(by) {
+            Err(e) if lacks_space(&e) => Err(e),
+            done => self.count(done),
+        }
     }
 
     fn unmark(&self) -> io::Result<()> {

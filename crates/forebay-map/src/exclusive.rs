@@ -426,7 +426,9 @@ impl Mapped for Inner {
     fn sync_file(&self) -> Result<()> {
         self.sync(0, u64::MAX)?;
         // It fails as the sync of the pages would, once they are to be written to the file.
-        self.content.backing.settle_attributes().map_err(self.system("sync"))
+        // A failure of this sync has to count, since the kernel tells it once.
+        let backing = &self.content.backing;
+        backing.settle_attributes(&|| backing.sync_all()).map_err(self.system("sync"))
     }
 
     fn attributes_changed(&self) {

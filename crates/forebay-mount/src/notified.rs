@@ -33,22 +33,14 @@ pub fn guards_by(guard: fn(u32) -> Command) {
 pub(crate) struct Kernel {
     notifier: OnceLock<Notifier>,
     known: OnceLock<Arc<Known>>,
-    guard: Mutex<Guarded>,
+    /// `None`: nothing has waited in the kernel yet, or fusectl cannot be opened.
+    guard: Mutex<Option<Guard>>,
 }
 
 impl std::fmt::Debug for Kernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kernel").finish_non_exhaustive()
     }
-}
-
-#[derive(Debug, Default)]
-enum Guarded {
-    /// Nothing has waited in the kernel yet.
-    #[default]
-    NotYet,
-    /// No guard where fusectl cannot be opened.
-    Since(#[expect(dead_code, reason = "it ends when it is dropped")] Option<Guard>),
 }
 
 /// The process ends when its standard input does, which this end of the pipe holds open.
@@ -68,6 +60,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.0.stdin.take());
+        // It may be stopped, and has nothing left to do.
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
@@ -99,8 +93,9 @@ impl Kernel {
 
     fn guarded(&self) {
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*guard, Guarded::NotYet) {
-            *guard = Guarded::Since(self.known.get().and_then(|known| Guard::start(known)));
+        let lives = guard.as_mut().is_some_and(|guard| matches!(guard.0.try_wait(), Ok(None)));
+        if !lives {
+            *guard = self.known.get().and_then(|known| Guard::start(known));
         }
     }
 }
@@ -115,9 +110,12 @@ const ENDS: Duration = Duration::from_secs(5);
 /// What the guard does: standard input is a pipe that `server` holds open, standard output the file
 /// that ends its connection.
 pub fn guard_as_process(server: u32) {
+    // The /proc of another PID namespace shows other processes by these numbers.
+    let own = std::fs::read_link("/proc/self")
+        .is_ok_and(|own| own.to_str().and_then(|own| own.parse().ok()) == Some(std::process::id()));
     let mut dying: Option<Instant> = None;
     while !has_ended() {
-        dying = match forebay::is_dying(server) {
+        dying = match own && forebay::is_dying(server) {
             true => dying.or_else(|| Some(Instant::now())),
             false => None,
         };

@@ -292,8 +292,10 @@ pub trait Tree: Send + Sync {
     }
     /// A change of the file's content comes soon.  The call waits for what would hold that change up,
     /// such as another process's lease.  Its caller holds nothing that other files need.
-    fn ready_to_write(&self, node: &Self::Node) {
+    /// With an error the change must not be begun.
+    fn ready_to_write(&self, node: &Self::Node) -> Result<()> {
         let _ = node;
+        Ok(())
     }
     /// Durable when it returns: the file's data and what finds it, or the directory's
     /// names.

@@ -361,6 +361,8 @@ impl UnixTree {
 
     /// The next byte that is data, or with `hole` the next that is none.
     pub fn seek(&self, node: &Node, offset: u64, hole: bool) -> Result<u64> {
+        // While the file is open for reading nobody gets a lease that the next open waits for.
+        let _reading = node.reading()?;
         // A descriptor of its own: the place in the file is the descriptor's.
         let held = node.fd()?;
         let fd = self.cache.room(|| held.reopen(OFlags::RDONLY))?;
@@ -662,7 +664,7 @@ impl Tree for UnixTree {
     }
 
     fn truncate(&self, node: &Node, size: u64) -> Result<()> {
-        let fd = node.writing()?;
+        let fd = node.writing_now()?;
         as_caller(|| fs::ftruncate(&fd, size))
     }
 
@@ -674,7 +676,7 @@ impl Tree for UnixTree {
             Allocate::Zero => FallocateFlags::ZERO_RANGE,
             Allocate::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
         };
-        let fd = node.writing()?;
+        let fd = node.writing_now()?;
         as_caller(|| fs::fallocate(&fd, flags, offset, length))
     }
 
@@ -735,7 +737,8 @@ impl Tree for UnixTree {
     }
 
     fn is_intact(&self, node: &Node) -> Result<bool> {
-        if let Ok(fd) = node.reading() {
+        // Others wait for the answer.
+        if let Ok(fd) = node.reading_now() {
             write_back_error(fd.as_fd())?;
         }
         // After that: it may have been closed before it was opened here.
@@ -746,8 +749,12 @@ impl Tree for UnixTree {
         node.lose_sight();
     }
 
-    fn ready_to_write(&self, node: &Node) {
-        drop(node.writing());
+    fn ready_to_write(&self, node: &Node) -> Result<()> {
+        match node.writing() {
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            // Another error is that of the change itself.
+            _ => Ok(()),
+        }
     }
 
     fn sync(&self, node: &Node) -> Result<()> {

@@ -248,11 +248,7 @@ impl Core {
                 };
                 (v.origin_changed, v.origin_mark) = (seen(changed), seen(mark));
             }
-            (None, None) if v.identity.is_empty() => {}
-            (None, None) => {
-                let cause = "the pool has no path of it, as of one that is long or no UTF-8";
-                v.origin_unseen = Some(cause.into());
-            }
+            (None, None) => {}
         }
     }
 

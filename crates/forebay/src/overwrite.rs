@@ -120,7 +120,7 @@ pub fn unseen_waiting(pool: &Path, place: &str, cause: &str, other_way_out: &str
     let pool_shown = pool.display();
     let why = format!(
         "{cause}; the pool has data that it lacks: write that back first (forebay drain \
-         {pool_shown}) {other_way_out}; to give it up: remove the pool (rm, wipefs)"
+         {pool_shown}) {other_way_out}; to give it up: remove the pool (rm; a device: blkdiscard -z)"
     );
     let place = format!("it cannot be seen whether {place}");
     Error::Awaited { pool: pool.into(), place, why }

@@ -9,14 +9,18 @@ use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 
+/// Whether a file system refused a change for lack of space.
+pub(crate) fn lacks_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+        || matches!(error.kind(), io::ErrorKind::StorageFull)
+}
+
 impl Content {
     /// Whether a change that needs the mark has failed because the file system has no space for
     /// it.  Then the file has everything that was synced before.
     pub(super) fn cannot_mark(&self, e: &Error) -> bool {
         let Error::System { error, .. } = e.cause() else { return false };
-        let lacks_space = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
-            || matches!(error.kind(), io::ErrorKind::StorageFull);
-        lacks_space && !self.marking.is_on()
+        lacks_space(error) && !self.marking.is_on()
     }
 
     /// Makes pages durable in the file.  The caller holds the segment's lock.

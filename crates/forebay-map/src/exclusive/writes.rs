@@ -102,8 +102,11 @@ impl Inner {
             planted::wait();
             _among = Some(self.shared_io());
         }
+        // Each extension costs several calls.
+        let all = (parts.len() > 1 && end - at <= SEGMENT as u64).then(|| parts.concat());
+        let one = all.as_deref().map(|all| [all]);
         let mut whole = 0;
-        for part in parts {
+        for part in one.as_ref().map_or(parts, |one| &one[..]) {
             let Err(e) = self.write_growing(at + whole, part) else {
                 whole += part.len() as u64;
                 continue;

@@ -158,7 +158,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
 
     pub fn truncate(&self, inode: &Arc<Inode<T::Node>>, size: u64) -> Result<()> {
         let mut content = inode.content();
-        self.tree.ready_to_write(&inode.node);
+        self.tree.ready_to_write(&inode.node)?;
         let record = Record::Truncate { fid: inode.fid, size };
         content.buffered = None;
         let cut = || self.tree.truncate(&inode.node, size);
@@ -176,10 +176,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
         length: u64,
     ) -> Result<()> {
         let mut content = inode.content();
+        self.tree.ready_to_write(&inode.node)?;
         if !planted(Bug::KeptTooLong) {
             content.buffered = None;
         }
-        self.tree.ready_to_write(&inode.node);
         let record = Record::Allocate { fid: inode.fid, mode, offset, length };
         let allocate = || self.tree.allocate(&inode.node, mode, offset, length);
         self.unlogged(inode, || self.change(When::Durable, inode, &record, allocate))?;

@@ -3,7 +3,9 @@
 //!
 //! The end of a mount takes every program's work with it.  So no condition that a single user can
 //! bring about may end one: a name that somebody next to the mount has changed, or a limit that was
-//! reached.  Such an error is the answer of its operation, and its entry is made void.
+//! reached.  Such an error is the answer of its operation, and its entry is made void.  A lack of
+//! room that leaves two files with each other's names for 10 s ends a mount all the same, since no
+//! answer would be true.
 
 use rustix::io::Errno;
 

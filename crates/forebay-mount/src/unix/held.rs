@@ -15,8 +15,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread;
-use std::time::Duration;
 
 use forebay_engine::handle::{file_handle, open_handle};
 use rustix::fs::{self, FileType, Mode, OFlags, Stat};
@@ -334,15 +332,16 @@ impl Node {
             got => return got,
         }
         let waiting = &self.0.cache.waiting_for_leases;
-        let mut got = Err(Errno::AGAIN);
-        if waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT_FOR_LEASES {
-            let mut pause = Duration::from_millis(1);
-            while matches!(got, Err(Errno::AGAIN)) {
-                thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(20));
-                got = self.get_now(want, writes);
-            }
-        }
+        let got = match waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT_FOR_LEASES {
+            // An open that waits keeps the holder from a new lease, and the kernel ends the wait
+            // after fs.lease-break-time.
+            true => self.fd().and_then(|held| {
+                let writes_too = if want == Want::Writing { OFlags::RDWR } else { OFlags::RDONLY };
+                let _opened = held.reopen(writes_too)?;
+                self.get_now(want, writes)
+            }),
+            false => Err(Errno::AGAIN),
+        };
         waiting.fetch_sub(1, Ordering::AcqRel);
         got
     }
@@ -439,13 +438,27 @@ impl Node {
         if let Some(fd) = self.slot().has(Want::Reading) {
             return Ok(fd.clone());
         }
-        // A program that runs, a file that is immutable or another's.
-        get(Want::Writing).or_else(|_| get(Want::Reading))
+        match get(Want::Writing) {
+            // Another process has a lease, or too many wait for one.
+            Err(Errno::AGAIN) => Err(Errno::AGAIN),
+            // A program that runs, a file that is immutable or another's.
+            Err(_) => get(Want::Reading),
+            opened => opened,
+        }
     }
 
     pub fn writing(&self) -> Result<Arc<Descriptor>> {
+        self.writing_as(true)
+    }
+
+    /// The same, and a lease is an error: AGAIN.
+    pub fn writing_now(&self) -> Result<Arc<Descriptor>> {
+        self.writing_as(false)
+    }
+
+    fn writing_as(&self, waits: bool) -> Result<Arc<Descriptor>> {
         match self.kind() {
-            Kind::File => self.get(Want::Writing, true),
+            Kind::File => self.get_as(Want::Writing, true, waits),
             Kind::Directory => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }

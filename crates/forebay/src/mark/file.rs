@@ -139,7 +139,13 @@ impl FileMark {
     /// In place of one that is there, whole or not at all; durable when it returns.
     pub fn put(&self, mark: &Mark) -> io::Result<()> {
         self.0.put(mark)?;
-        self.0.sync()
+        // No lack of space for the mark: the file may lack data.
+        self.0.sync().map_err(|e| match e.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                io::Error::other(format!("at the sync of its mark: {e}"))
+            }
+            _ => e,
+        })
     }
 
     /// Durable when it returns.

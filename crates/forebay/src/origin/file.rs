@@ -455,6 +455,9 @@ impl Origin for FileOrigin {
 fn named(path: &Path) -> Result<(OwnedFd, rustix::fs::Stat), Errno> {
     let only_named = OFlags::PATH | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, only_named, Mode::empty())?;
+    // An open asks the server of a network file system anew, and a name does not.
+    let ask = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let _ = rustix::fs::statx(&fd, "", ask, StatxFlags::BASIC_STATS);
     let st = rustix::fs::fstat(&fd)?;
     if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
         return Ok((fd, st));

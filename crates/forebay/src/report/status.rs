@@ -340,9 +340,9 @@ impl VolumeInfo {
     }
 
     /// Whether the pool may hold data of it.  What a static volume holds is not counted after a
-    /// kill until it is attached.
+    /// kill until it is attached, and a damaged record counts nothing.
     pub fn may_hold_data(&self) -> bool {
-        self.cached_bytes > 0 || self.uncounted
+        self.cached_bytes > 0 || self.uncounted || self.damaged
     }
 
     /// Its completeness for status; without the numbers of lost blocks.
