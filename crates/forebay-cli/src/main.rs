@@ -46,6 +46,7 @@ mod top;
 mod units;
 mod volume;
 
+use std::ffi::OsStr;
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -62,17 +63,10 @@ fn main() -> ExitCode {
             Question::FreeSpace => "look",
             Question::WriteBack => "write-back",
         };
-        // This runs the same program, even after an update has replaced its file.
-        let mut ask = std::process::Command::new("/proc/self/exe");
-        ask.arg0("forebay").arg(word).arg(path);
-        ask
+        own_command(word, path)
     });
     let signals = inherited::take_all().and_then(|()| interrupt::outlive_file_size_limit());
-    forebay_mount::guards_by(|server| {
-        let mut guard = std::process::Command::new("/proc/self/exe");
-        guard.arg0("forebay").arg("guard").arg(server.to_string());
-        guard
-    });
+    forebay_mount::guards_by(|server| own_command("guard", server.to_string()));
     let ran = match Internal::asked() {
         Some(internal) => run_internal(internal.command),
         None => match Cli::try_parse() {
@@ -162,6 +156,13 @@ fn run_internal(command: InternalCommand) -> anyhow::Result<u8> {
         InternalCommand::DemoWriter(a) => demo::writer::run(&a),
         InternalCommand::SystemdGenerator(a) => generator::run(&a),
     }
+}
+
+/// Runs the same program, even after an update has replaced its file.
+fn own_command(word: &str, argument: impl AsRef<OsStr>) -> std::process::Command {
+    let mut command = std::process::Command::new("/proc/self/exe");
+    command.arg0("forebay").arg(word).arg(argument);
+    command
 }
 
 /// It ends with its server, whatever signals they get.

@@ -169,21 +169,15 @@ impl Kept {
     /// In words.
     pub(crate) fn place(&self) -> String {
         match &self.on {
-            On::File(_) | On::Unopened(_) if self.on.attribute().is_ok() => {
-                format!("its attribute {ATTRIBUTE}")
-            }
             On::Origin(bears) => bears.place(),
+            on if on.attribute().is_ok() => format!("its attribute {ATTRIBUTE}"),
             _ => format!("the file {}", self.dirs[0].join(file_name(&self.name)).display()),
         }
     }
 
     /// It is no file of this host.
     pub(crate) fn is_on_the_origin(&self) -> bool {
-        match &self.on {
-            On::File(_) | On::Unopened(_) => self.on.attribute().is_ok(),
-            On::Origin(_) => true,
-            On::Host => false,
-        }
+        matches!(self.on, On::Origin(_)) || self.on.attribute().is_ok()
     }
 
     /// Changes the file's attribute.  Returns whether it has changed: some file systems have
@@ -315,7 +309,7 @@ impl Keep for Kept {
 
     /// The metadata of an image is none of its snapshots, so a rollback leaves it as it is.
     fn is_borne(&self) -> bool {
-        matches!(&self.on, On::File(_) | On::Unopened(_)) && self.on.attribute().is_ok()
+        self.on.attribute().is_ok()
     }
 
     fn find(&self) -> io::Result<Found> {
