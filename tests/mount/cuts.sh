@@ -32,7 +32,6 @@ command -v etcd >/dev/null && kinds+=(etcd) || skip_part etcd "it is not install
 # postgres runs as another user.
 chmod 711 "$work" "$shm"
 
-programs=()
 run_programs() {
 	local kind
 	for kind in "${kinds[@]}"; do
@@ -42,15 +41,11 @@ run_programs() {
 }
 # Each program leads its own process group.  The mount's server is killed too.
 cut_power() {
-	local program
 	cut_disk
 	kill_mount
-	for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null || true; done
-	wait "${programs[@]}" 2>/dev/null || true
-	programs=()
+	end_programs
 	stop_disk
 }
-at_end 'for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null; done'
 
 verify() {
 	local kind

@@ -87,8 +87,31 @@ stop_mount() {
 }
 
 # Kills the server without notice.
+# Leaders of the process groups that use the mount; end_programs ends them.
+programs=()
+end_programs() {
+	local program
+	for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null || true; done
+	wait "${programs[@]}" 2>/dev/null || true
+	programs=()
+}
+at_end end_programs
+# Without its mount a path leads to the tree itself: a program that went on there would change what
+# no log has.  Whoever waits in the kernel has found its way already.
+stop_programs() {
+	local program tries
+	for program in "${programs[@]}"; do kill -STOP -- "-$program" 2>/dev/null || true; done
+	for ((tries = 0; tries < 500; tries++)); do
+		# shellcheck disable=SC2009
+		ps -eL -o pgid=,stat= | grep -Eq "^ *($(IFS='|' && echo "${programs[*]:-none}")) +R" || return 0
+		sleep 0.01
+	done
+	fail "the programs do not stop"
+}
+
 kill_mount() {
 	kill -KILL "$server"
+	stop_programs
 	# A thread of the server that has just asked its own mount for something would keep it from
 	# ending: -f makes the kernel answer.
 	[ -z "$mounted" ] || umount -f -l "$mounted" 2>/dev/null || true

@@ -50,7 +50,6 @@ grep -Eq '^forebay_medium_failed\{.*\} 0$' "$work/figures" || fail "exporter: th
 
 # --- kills, in each mode -----------------------------------------------------------
 
-programs=()
 run_programs() {
 	local kind
 	for kind in "${kinds[@]}"; do
@@ -59,13 +58,6 @@ run_programs() {
 		programs+=($!)
 	done
 }
-end_programs() {
-	local program
-	for program in "${programs[@]}"; do kill -KILL -- "-$program" 2>/dev/null || true; done
-	wait "${programs[@]}" 2>/dev/null || true
-	programs=()
-}
-at_end end_programs
 verify() {
 	local kind
 	for kind in "${kinds[@]}"; do
