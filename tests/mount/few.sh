@@ -119,7 +119,7 @@ say "umount -f: told where it was in use, an unmount where it was not"
 cat >"$work/hold.py" <<'P'
 import ctypes, errno, os, sys, threading
 os.chdir(sys.argv[1])
-names = open(sys.argv[3], "w")
+names, promises = open(sys.argv[3], "w"), open(sys.argv[5], "w")
 below = os.open(sys.argv[4], os.O_PATH)
 os.setgid(65534)
 os.setuid(65534)
@@ -166,8 +166,17 @@ def tried(what, call):
         return False
     return True
 renamed, made = 1, []
-# A rename over a file has several steps: it is done, or not.
-replaced = 0
+# A rename over a file has several steps.  It is done as a whole, or nothing of it: at the mount and
+# in the tree the name has the file that was promised last, and what was refused is where it was.
+replaced, promised = 0, {}
+def content(path, below):
+    try:
+        file = os.open(path, os.O_RDONLY, dir_fd=below)
+    except FileNotFoundError:
+        return None
+    found = os.read(file, 100).decode()
+    os.close(file)
+    return found
 def replace(i):
     global replaced
     at, new = f"of-{i % 6}", f"{i} of {sys.argv[2]}"
@@ -178,13 +187,24 @@ def replace(i):
             os.fsync(file.fileno())
     if not tried("write", write):
         return
-    done = tried("replace", lambda: os.rename(f"{at}/new", f"{at}/file"))
-    replaced += done
-    file = os.open(f"{at}/file", os.O_RDONLY, dir_fd=below)
-    if (os.read(file, 100).decode() == new) != done:
-        print(f"a rename over a file, done: {done}, and the tree has the other file", flush=True)
-        os._exit(1)
-    os.close(file)
+    for what in "replace", "replace again":
+        if what == "replace":
+            refused.clear()
+            refused.wait(5)
+        else:
+            for file in [held.pop() for _ in range(20)]:
+                os.close(file)
+        done = tried(what, lambda: os.rename(f"{at}/new", f"{at}/file"))
+        if done:
+            promised[at] = new
+            replaced += 1
+        wanted = (promised.get(at, ""), None if done else new)
+        is_there = tuple(content(f"{at}/{name}", below) for name in ("file", "new"))
+        if is_there != wanted:
+            print(f"{what}, done: {done}, and the tree has {is_there}, not {wanted}", flush=True)
+            os._exit(1)
+        if done:
+            break
 for i in range(int(sys.argv[2])):
     # A few descriptors become free, for whoever is first.
     for file in [held.pop() for _ in range(3)]:
@@ -200,6 +220,8 @@ for holder in holders:
     holder.join()
 names.writelines(f"{name}\n" for name in sorted(made))
 names.close()
+promises.writelines(f"{at} {new}\n" for at, new in promised.items())
+promises.close()
 print(f"{len(held)} files held, {renamed} whiteouts, {replaced} replaced, {len(made)} made, refused: {told}", flush=True)
 sys.stdin.read()
 P
@@ -214,7 +236,7 @@ full=$FOREBAY FOREBAY=$work/forebay
 start_mount "$tree" --sync-interval 5s
 FOREBAY=$full
 mkfifo "$work/hold.go"
-python3 "$work/hold.py" "$tree" 300 "$work/made" "$work/below" <"$work/hold.go" >"$work/held" 2>&1 &
+python3 "$work/hold.py" "$tree" 300 "$work/made" "$work/below" "$work/promised" <"$work/hold.go" >"$work/held" 2>&1 &
 holder=$!
 exec 7>"$work/hold.go"
 at_end 'exec 7>&-; kill "$holder" 2>/dev/null || true'
@@ -238,6 +260,11 @@ done
 kill_mount
 exec 7>&-
 wait "$holder" || fail "no descriptors: $(cat "$work/held")"
+grep -q "'replace'" "$work/held" && [ -s "$work/promised" ] ||
+	fail "no descriptors: no rename over a file was refused, or none was done: $(cat "$work/held")"
 start_mount "$tree"
+while read -r at content; do
+	[ "$(cat "$tree/$at/file")" = "$content" ] || fail "no descriptors: after a replay $at/file has '$(cat "$tree/$at/file")', and '$content' was promised"
+done <"$work/promised"
 stop_mount
 say "all descriptors held: $(cat "$work/held"); each number is durable, and the next mount asks for nothing"
