@@ -9,6 +9,7 @@
 # that is stopped, and another root directory.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/beside.sh"
 . "$(dirname "$0")/../serve/lease-time.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
 compile past -rdynamic
@@ -17,8 +18,6 @@ make_map 128M 64M
 past=$work/past file=$work/past.map
 
 lease_time_stays
-fresh() { rm -f "$file" && truncate -s 64K "$file"; }
-stored_there() { [ "$(dd if="$file" bs=1 skip=8192 count=6 status=none)$(dd if="$file" bs=1 skip=12288 count=7 status=none)" = storedwritten ]; }
 run() { timeout 60 "$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$@"; }
 
 ways=0
@@ -44,30 +43,41 @@ done < <("$past" list)
 fresh
 run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "an older mapping: $(cat "$work/says")"
 grep -q '^refused$' "$work/said" || fail "an older mapping: $(cat "$work/said")"
+# On overlayfs the kernel gives a lease although the file is mapped.
+if overlay; then
+	file=$work/overlay/past.map
+	fresh
+	run "$past" mapping "$file" >"$work/said" 2>"$work/says" || fail "overlayfs, an older mapping: $(cat "$work/says")"
+	grep -q '^refused$' "$work/said" || fail "overlayfs, an older mapping: $(cat "$work/said")"
+	fresh
+	code=0
+	run "$past" after mmap-read "$file" "$work/deep.so" >"$work/said" 2>"$work/says" || code=$?
+	[ "$code" = 6 ] || fail "overlayfs, a later mapping: ended with $code: $(cat "$work/said" "$work/says")"
+	fresh
+	python3 -c 'import mmap, os, sys, time
+f = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(f, 4096)
+os.close(f)
+for n in os.listdir("/proc/self/fd"):
+    if os.path.realpath("/proc/self/fd/" + n) == sys.argv[1]:
+        os.close(int(n))
+print("mapped", flush=True)
+time.sleep(60)' "$file" >"$work/said" &
+	pid=$!
+	says mapped
+	opens() { run python3 -c 'import os, sys; os.open(sys.argv[1], os.O_RDWR)' "$file" 2>"$work/says"; }
+	if opens; then fail "overlayfs: a file that another process has mapped is opened"; fi
+	grep -q 'is open or mapped by what goes past' "$work/says" || fail "overlayfs: not told: $(cat "$work/says")"
+	kill $pid
+	wait $pid || true
+	opens || fail "overlayfs: $(cat "$work/says")"
+	file=$work/past.map
+else
+	skip_part "older mappings on overlayfs" "no overlayfs"
+fi
 say "$ways ways past it: passed"
 
 # Concurrent programs: a reader sees everything and the program continues; a writer ends it.
-says() { # WORD: waits until the program has said it
-	for _ in $(seq 1500); do grep -q "$1" "$work/said" && return; sleep 0.02; done
-	fail "the program does not say '$1': $(cat "$work/said" "$work/says")"
-}
-beside() { # WHAT COMMAND...: while past.c's WHAT has the file
-	fresh
-	# Clears the words of the program before.
-	: >"$work/said"
-	rm -f "$work/in"
-	mkfifo "$work/in"
-	"$FOREBAY" map-run --pool "$pool" --files '*.map' --room 16M -- "$past" "$1" "$file" \
-		<"$work/in" >"$work/said" 2>"$work/says" &
-	pid=$!
-	exec 9>"$work/in"
-	says stored
-	"${@:2}" || fail "beside $1: ${*:2}"
-	exec 9>&-
-	timeout 60 tail --pid="$pid" -f /dev/null || kill -KILL "$pid"
-	code=0
-	wait "$pid" || code=$?
-}
 # The kernel revokes a lease after 45 s.
 reads() {
 	local began=$SECONDS
@@ -124,15 +134,6 @@ beside reader writes
 grep -q 'past the library' "$work/says" || fail "a writer beside the program is not told"
 tail -c 5 "$file" | grep -q other || fail "the writer's bytes are lost"
 # A program is stopped while others come, so that it finds them all at once.
-waits_for() { # READ|WRITE: until one waits so for the file
-	local number
-	number=$(stat -c %i "$file")
-	for _ in $(seq 500); do
-		! grep -A9 "LEASE *BREAKING .*:$number 0 EOF" /proc/locks | grep -Eq "> LEASE *BREAKER *$1" || return 0
-		sleep 0.02
-	done
-	fail "nobody waits for the file: $(cat /proc/locks)"
-}
 # An open to write that is refused (touch), and a reader: the program continues.
 touches() {
 	local head
@@ -148,31 +149,10 @@ touches() {
 beside reader touches
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "touch and a reader end the program: $code $(cat "$work/says")"
 # A writer that comes behind a reader during the write-back is not let in as a reader.
-mkdir "$work/disk"
-if truncate -s 64M "$work/image" && mkfs.ext4 -q -F "$work/image" && mount_image "$work/image" "$work/disk"; then
-	at_end "umount '$work/disk'"
-	at_end "fsfreeze -u '$work/disk' 2>/dev/null || true"
-	behind() {
-		local first second
-		fsfreeze -f "$work/disk"
-		cat "$file" >"$work/cat" &
-		first=$!
-		waits_for READ
-		sleep 0.3
-		python3 -c 'import os, sys
-f = os.open(sys.argv[1], os.O_RDWR)
-os.pwrite(f, b"WRITER", 30000)
-os.fsync(f)' "$file" &
-		second=$!
-		waits_for WRITE
-		fsfreeze -u "$work/disk"
-		wait "$first" "$second"
-	}
+if disk_to_freeze; then
 	file=$work/disk/past.map
 	beside reader behind
-	[ "$code" = 6 ] && stored_there || fail "a writer behind a reader: $code $(cat "$work/says")"
-	grep -q 'to be written or truncated' "$work/says" || fail "a writer behind a reader is not told: $(cat "$work/says")"
-	[ "$(dd if="$file" bs=1 skip=30000 count=6 status=none)" = WRITER ] || fail "what a writer behind a reader has written is lost"
+	is_seen_behind
 	file=$work/past.map
 else
 	skip_part "a writer behind a reader" "no loop device"

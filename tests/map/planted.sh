@@ -73,6 +73,20 @@ without_server() { # A log grows, and its server is killed.
 	recover
 	[ "$("$program" last-log "$work/gone.map")" -ge "$(last_said gone)" ]
 }
+rare() { "$root/tests/map/rare.sh" "$1"; } # as of a plain file
+durable() { "$root/tests/map/metadata.sh" "$1"; } # there after a power cut
+compile past -rdynamic
+. "$root/tests/map/beside.sh"
+file=$work/past.map
+writer_behind() {
+	local file=$work/disk/past.map
+	beside reader behind
+	is_seen_behind
+}
+on_overlay() {
+	local file=$work/overlay/past.map
+	fresh && mapped "$past" mapping "$file" | grep -q '^refused$'
+}
 finds() { # NUMBER NAME CHECK...
 	local number=$1 name=$2 tries
 	shift 2
@@ -119,4 +133,18 @@ finds 27 PathAsOpener answers users
 finds 28 LimitByNumber answers all
 finds 29 RestIgnored past
 finds 30 LimitNotRead limit
-say "30 of 30 mistakes found"
+past=$work/past
+finds 31 AttributesForgotten durable mode
+finds 32 SyncfsForgotten durable syncfs
+if disk_to_freeze; then finds 33 WriterUnseen writer_behind; else skip_part "a writer behind a reader" "no loop device"; fi
+finds 34 ZerocopyLetThrough rare zerocopy
+finds 35 ZerocopyNotCopied rare zerocopy-before
+finds 36 VmspliceByNumber rare vmsplice
+finds 37 PrintedPast rare printed
+finds 38 SigsysBlocked rare blocked
+finds 39 DirectUnseen rare direct
+finds 40 AioUnseen rare aio
+finds 41 RingsKept rare rings
+finds 42 RemoteUnseen rare remote
+if overlay; then finds 43 OverlayUnseen on_overlay; else skip_part "an older mapping on overlayfs" "no overlayfs"; fi
+say "43 of 43 mistakes found"

@@ -539,7 +539,8 @@ static void run(const char *record_path, char *const *cell, bool forget)
 	source_fd = open(source, O_RDWR | O_CREAT, 0600);
 	if (!record || source_fd < 0)
 		die("%s", record ? source : record_path);
-	if (pipe2(pipe_end, O_NONBLOCK) || !aio_open() || !ring_open())
+	/* By map-run a program has a mapping or rings: one is made where it is used. */
+	if (pipe2(pipe_end, O_NONBLOCK) || !aio_open() || (!by_map_run && !ring_open()))
 		die("a pipe, aio or io_uring");
 	if (cell)
 		run_cell((unsigned int)atoi(cell[0]), (unsigned int)atoi(cell[1]), record, forget);

@@ -56,9 +56,13 @@ static bool ring_open(void)
  * first one. */
 static int ring_run(const struct io_uring_sqe *requests, unsigned int n)
 {
-	unsigned int tail = *ring.tail, head = *ring.cq_head;
+	unsigned int tail, head;
 	int result[8] = { 0 }, first;
 
+	if (ring.fd < 0 && !ring_open())
+		return -errno;
+	tail = *ring.tail;
+	head = *ring.cq_head;
 	for (unsigned int i = 0; i < n; i++) {
 		unsigned int slot = (tail + i) & *ring.mask;
 

@@ -16,3 +16,8 @@ pub fn add(from: usize, room: usize) {
 pub fn may_have(from: usize, len: usize) -> bool {
     from < LAST.load(Ordering::Relaxed) && from.saturating_add(len) > LEAST.load(Ordering::Relaxed)
 }
+
+/// Whether any file is or was mapped.
+pub fn any() -> bool {
+    LAST.load(Ordering::Relaxed) > 0
+}

@@ -4,6 +4,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use crate::planted::{self, Planted};
 use crate::real;
 use crate::state;
 use crate::transfer;
@@ -65,7 +66,7 @@ unsafe fn print(fd: c_int, make: impl FnOnce(*mut *mut c_char) -> c_int) -> c_in
 pub unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, list: List) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe {
-        match state::is_ours(fd) {
+        match state::is_ours(fd) && !planted::is(Planted::PrintedPast) {
             true => print(fd, |to| vasprintf(to, format, list)),
             false => real::vdprintf(fd, format, list).unwrap_or(-1),
         }

@@ -22,6 +22,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -119,6 +120,22 @@ fn set(fd: RawFd) -> Result<(), c_int> {
     control(fd, F_SETLEASE, libc::F_WRLCK as usize).map(drop)
 }
 
+/// Like `set`.  On overlayfs the kernel would give a lease although the file is mapped.
+/// `others`: also by other processes.
+fn set_alone(fd: RawFd, others: bool) -> Result<(), c_int> {
+    set(fd)?;
+    if planted::is(Planted::OverlayUnseen) || !which::is_on_overlay(fd) {
+        return Ok(());
+    }
+    let (Some(id), Some(path)) = (which::identity(fd), which::path_of(fd)) else { return Ok(()) };
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
+    if !which::is_mapped_plainly(id, path) && !(others && which::is_mapped_by_others(id, path)) {
+        return Ok(());
+    }
+    unset(fd, fd);
+    Err(libc::EAGAIN)
+}
+
 /// Releases a lease.  The kernel removes the mark of our descriptor together with it.
 fn unset(fd: RawFd, known_as: RawFd) {
     kept::changing(known_as, || {
@@ -134,7 +151,7 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
     let fd = file.as_raw_fd();
     let begun = Instant::now();
     loop {
-        match set(fd) {
+        match set_alone(fd, true) {
             Ok(()) => break,
             Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(true),
             Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
@@ -507,7 +524,9 @@ fn writer_waits(file: &Mapped) -> bool {
 }
 
 fn has_writer(fd: RawFd, file: &Mapped) -> bool {
-    control(fd, F_GETLEASE, 0) == Ok(libc::F_UNLCK as isize) && !only_readers_wait(file)
+    !planted::is(Planted::WriterUnseen)
+        && control(fd, F_GETLEASE, 0) == Ok(libc::F_UNLCK as isize)
+        && !only_readers_wait(file)
 }
 
 /// Whether /proc/locks shows processes that wait for a lease of this process on such an inode, and
@@ -657,7 +676,7 @@ fn retake(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
     let Some(fd) = descriptor(map) else { return true };
-    match set(fd) {
+    match set_alone(fd, false) {
         Ok(()) => {
             let given_at = *lock(&file.tended.given_at);
             let is_own = || map.is_own() || given_at.is_some() && which::written(fd) == given_at;

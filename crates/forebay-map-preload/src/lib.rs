@@ -7,10 +7,12 @@
 //! right.
 #![allow(non_snake_case)]
 
+mod aio;
 mod attributes;
 mod calls;
 mod closing;
 mod config;
+mod direct;
 mod ending;
 mod extent;
 mod forking;
@@ -28,6 +30,8 @@ mod opening;
 mod planted;
 mod ready;
 mod real;
+mod remote;
+mod rings;
 mod say;
 mod signals;
 mod sockets;
@@ -52,6 +56,7 @@ static MEMORY: memory_own::Memory = memory_own::Memory::new();
 extern "C" fn begin() {
     real::find();
     jumps::start();
+    window::handled_by(trap::install);
     let started = match Config::of_environment() {
         Ok(None) => Ok(()),
         Ok(Some(config)) => {

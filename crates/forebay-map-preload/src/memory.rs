@@ -13,9 +13,9 @@ use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real::{errno, fail, raw, told};
+use crate::rings;
 use crate::say::{once, About};
 use crate::state::{self, Desc};
-use crate::trap;
 
 const PAGE: usize = forebay_map::PAGE;
 
@@ -102,6 +102,7 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
         let what = "it cannot be mapped at an address that the program chooses (MAP_FIXED)";
         return Err(refused(desc, what, "leave it out of --files"));
     }
+    rings::none_from_now_on(&desc.file)?;
     // mmap reports a lack of address space as ENOMEM.
     desc.file.view(offset as u64, len).map_err(|errno| match errno {
         libc::EFBIG => libc::ENOMEM,
@@ -422,33 +423,4 @@ pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
     }
     // SAFETY: the caller guarantees it.
     told(unsafe { raw(libc::SYS_munlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
-}
-
-/// # Safety
-/// The contract of the C library's function applies, with valid arguments of the system call.
-#[no_mangle]
-pub unsafe extern "C-unwind" fn syscall(
-    n: std::ffi::c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> std::ffi::c_long {
-    if let Some(result) = trap::by_number(n, [a, b, c, d, e, f]) {
-        return result as std::ffi::c_long;
-    }
-    // SAFETY: the caller guarantees it.  The kernel refuses descriptors of ours.
-    let result = unsafe { raw(n, [a, b, c, d, e, f]) };
-    if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !state::is_inside() {
-        once(
-            About::Call,
-            format_args!(
-            "syscall({n}) of a file that is mapped onto the pool is refused: it would go past its \
-             memory; use the C library's functions, or leave it out of --files"
-        ),
-        );
-    }
-    told(result) as std::ffi::c_long
 }

@@ -67,6 +67,32 @@ pub enum Planted {
     RestIgnored,
     /// The limit for the size of files is unknown until the program sets it.
     LimitNotRead,
+    /// fsync makes changes of the file's attributes and names not durable.
+    AttributesForgotten,
+    /// syncfs by a file's descriptor leaves out the rest of its file system.
+    SyncfsForgotten,
+    /// A writer that waits behind a reader is let in as a reader.
+    WriterUnseen,
+    /// A socket may send memory of a mapping later.
+    ZerocopyLetThrough,
+    /// What a socket sends later from a mapping is not copied.
+    ZerocopyNotCopied,
+    /// vmsplice by syscall(2) gives a mapping's memory to a pipe.
+    VmspliceByNumber,
+    /// dprintf goes to the descriptor with which the kernel does nothing.
+    PrintedPast,
+    /// SIGSYS stays in the masks of the program.
+    SigsysBlocked,
+    /// Direct I/O uses the memory of a mapping.
+    DirectUnseen,
+    /// So does io_submit.
+    AioUnseen,
+    /// A program that has a file mapped may have rings.
+    RingsKept,
+    /// The kernel copies to and from the process's own mappings (process_vm_writev).
+    RemoteUnseen,
+    /// An older plain mapping on overlayfs is not looked for.
+    OverlayUnseen,
 }
 
 #[cfg(feature = "planted-mistakes")]

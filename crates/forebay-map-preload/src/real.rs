@@ -3,10 +3,13 @@
 //! has looked them up, and system calls before that.  A look-up may allocate, an allocator may
 //! call us, and a signal handler must not look anything up.  So there is no look-up later.
 
-use std::ffi::{c_char, c_int, c_long, c_void, CStr};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use libc::{epoll_event, iovec, mode_t, nfds_t, off_t, pollfd, sigset_t, timespec, timeval};
+use libc::{
+    epoll_event, iovec, mmsghdr, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, sockaddr,
+    socklen_t, timespec, timeval,
+};
 
 /// Makes a system call.  Returns a negative errno if it fails.
 ///
@@ -176,6 +179,9 @@ reals! {
     sendfile64(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize = libc::SYS_sendfile;
     copy_file_range(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_copy_file_range;
     splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_splice;
+    sendto(fd: c_int, from: *const c_void, n: usize, flags: c_int, to: *const sockaddr, len: socklen_t) -> isize = libc::SYS_sendto;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize = libc::SYS_sendmsg;
+    sendmmsg(fd: c_int, all: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = libc::SYS_sendmmsg;
     renameat2(from: c_int, a: *const c_char, to: c_int, b: *const c_char, flags: u32) -> c_int = libc::SYS_renameat2;
     execve(path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int = libc::SYS_execve;
     execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, env: *const *const c_char, flags: c_int) -> c_int = libc::SYS_execveat;

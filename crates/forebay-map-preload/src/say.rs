@@ -34,6 +34,8 @@ pub enum About {
     Touch,
     Lease,
     Unshare,
+    Direct,
+    Rings,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);

@@ -18,6 +18,7 @@ use std::sync::atomic::{compiler_fence, AtomicPtr, Ordering};
 use libc::{sigaction as Action, siginfo_t, sigset_t, ucontext_t};
 
 use crate::jumps;
+use crate::planted::{self, Planted};
 use crate::real::{self, raw};
 
 const SIGNALS: usize = 65;
@@ -368,7 +369,7 @@ unsafe fn allowed(mask: *const sigset_t) -> Option<sigset_t> {
     // SAFETY: the caller guarantees it; the kernel's set has 64 bits.
     unsafe {
         let mut all = mask.as_ref().copied()?;
-        if real::may_map() {
+        if real::may_map() && !planted::is(Planted::SigsysBlocked) {
             let first = (&raw mut all).cast::<u64>();
             first.write(first.read() & !NEVER);
         }

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use libc::{iovec, off_t};
 
 use crate::closing;
+use crate::direct;
 use crate::extent;
 use crate::limit;
 use crate::planted::{self, Planted};
@@ -369,7 +370,11 @@ unsafe fn write_on_as(
 pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
-        None => unsafe { real::read(fd, to, n) },
+        None => unsafe {
+            let one = iovec { iov_base: to, iov_len: n };
+            direct::read(fd, &raw const one, 1, |v| real::readv(fd, v, 1))
+                .unwrap_or_else(|| real::read(fd, to, n))
+        },
         // SAFETY: as above.
         Some(desc) => unsafe {
             read_on(&desc, one(to, n).as_ref().map(|v| &v[..]).map_err(|e| *e))
@@ -383,7 +388,11 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> is
 pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) -> isize {
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
-        None => unsafe { real::write(fd, from, n) },
+        None => unsafe {
+            let one = iovec { iov_base: from.cast_mut(), iov_len: n };
+            direct::write(fd, &raw const one, 1, |v| real::writev(fd, v, 1))
+                .unwrap_or_else(|| real::write(fd, from, n))
+        },
         // SAFETY: as above.
         Some(desc) => unsafe {
             write_on(&desc, one(from.cast_mut(), n).as_ref().map(|v| &v[..]).map_err(|e| *e))
@@ -397,7 +406,10 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) 
 pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
-        None => unsafe { real::readv(fd, v, n) },
+        None => unsafe {
+            direct::read(fd, v, n as usize, |v| real::readv(fd, v, n))
+                .unwrap_or_else(|| real::readv(fd, v, n))
+        },
         // SAFETY: as above.
         Some(desc) => unsafe { read_on(&desc, buffers(v, n)) },
     }
@@ -409,7 +421,10 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> i
 pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> isize {
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
-        None => unsafe { real::writev(fd, v, n) },
+        None => unsafe {
+            direct::write(fd, v, n as usize, |v| real::writev(fd, v, n))
+                .unwrap_or_else(|| real::writev(fd, v, n))
+        },
         // SAFETY: as above.
         Some(desc) => unsafe { write_on(&desc, buffers(v, n)) },
     }
@@ -436,7 +451,11 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $pread(fd: c_int, to: *mut c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::pread64(fd, to, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    let one = iovec { iov_base: to, iov_len: n };
+                    return direct::read(fd, &raw const one, 1, |v| real::preadv64(fd, v, 1, at))
+                        .unwrap_or_else(|| real::pread64(fd, to, n, at));
+                };
                 told(one(to, n).and_then(|v| read_from(&desc, &v, from_start(at)?)))
             }
         }
@@ -446,7 +465,11 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $pwrite(fd: c_int, from: *const c_void, n: usize, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::pwrite64(fd, from, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    let one = iovec { iov_base: from.cast_mut(), iov_len: n };
+                    return direct::write(fd, &raw const one, 1, |v| real::pwritev64(fd, v, 1, at))
+                        .unwrap_or_else(|| real::pwrite64(fd, from, n, at));
+                };
                 if planted::is(Planted::WriteBypasses) {
                     return bypass(&desc, from, n, at);
                 }
@@ -462,7 +485,10 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $preadv(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::preadv64(fd, v, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    return direct::read(fd, v, n as usize, |v| real::preadv64(fd, v, n, at))
+                        .unwrap_or_else(|| real::preadv64(fd, v, n, at));
+                };
                 told(buffers(v, n).and_then(|all| read_from(&desc, all, from_start(at)?)))
             }
         }
@@ -472,7 +498,10 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $pwritev(fd: c_int, v: *const iovec, n: c_int, at: off_t) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64(fd, v, n, at) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    return direct::write(fd, v, n as usize, |v| real::pwritev64(fd, v, n, at))
+                        .unwrap_or_else(|| real::pwritev64(fd, v, n, at));
+                };
                 let done = buffers(v, n).and_then(|all| {
                     write_to(&desc, all, Whither::At(from_start(at)?), false)
                 });
@@ -485,7 +514,10 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $preadv2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::preadv64v2(fd, v, n, at, f) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    return direct::read(fd, v, n as usize, |v| real::preadv64v2(fd, v, n, at, f))
+                        .unwrap_or_else(|| real::preadv64v2(fd, v, n, at, f));
+                };
                 match (f & !libc::RWF_HIPRI, at) {
                     (0, -1) => read_on(&desc, buffers(v, n)),
                     (0, _) => told(buffers(v, n).and_then(|all| read_from(&desc, all, from_start(at)?))),
@@ -499,7 +531,10 @@ macro_rules! positioned {
         pub unsafe extern "C-unwind" fn $pwritev2(fd: c_int, v: *const iovec, n: c_int, at: off_t, f: c_int) -> isize {
             // SAFETY: the caller guarantees it.
             unsafe {
-                let Some(desc) = state::desc_or_end(fd) else { return real::pwritev64v2(fd, v, n, at, f) };
+                let Some(desc) = state::desc_or_end(fd) else {
+                    return direct::write(fd, v, n as usize, |v| real::pwritev64v2(fd, v, n, at, f))
+                        .unwrap_or_else(|| real::pwritev64v2(fd, v, n, at, f));
+                };
                 let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
                 let known = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI | libc::RWF_APPEND;
                 if f & !known != 0 {
@@ -577,8 +612,8 @@ fn sync_file(fd: c_int, attributes: bool) -> Option<c_int> {
         return Some(0);
     }
     let synced = desc.file.call(About::Sync, |map| match attributes {
-        true => map.sync_file(),
-        false => map.sync(0, u64::MAX),
+        true if !planted::is(Planted::AttributesForgotten) => map.sync_file(),
+        _ => map.sync(0, u64::MAX),
     });
     Some(synced.map_or_else(fail, |()| 0))
 }
@@ -623,6 +658,9 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
             return fail(errno);
         }
         if let Some(desc) = state::desc(fd) {
+            if planted::is(Planted::SyncfsForgotten) {
+                return 0;
+            }
             return sync_file_system(&desc);
         }
     }

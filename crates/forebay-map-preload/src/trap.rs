@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
 use crate::planted::{self, Planted};
-use crate::real::{self, fail, raw};
+use crate::real::{self, fail, raw, told};
 use crate::say::{once, About};
 use crate::{
-    attributes, calls, limit, memory, opening, ready, signals, sockets, state, staying, transfer,
-    window,
+    aio, attributes, calls, direct, limit, memory, opening, ready, remote, rings, signals, sockets,
+    state, staying, transfer, window,
 };
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
@@ -319,7 +319,9 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 staying::execveat(fd, path.cast(), argv.cast(), env.cast(), a[4] as c_int) as isize
             }
             libc::SYS_exit_group if !state::is_inside() => calls::_exit(fd),
-            libc::SYS_vmsplice if !state::is_inside() => {
+            libc::SYS_vmsplice
+                if !state::is_inside() && !planted::is(Planted::VmspliceByNumber) =>
+            {
                 let v = std::ptr::with_exposed_provenance(a[1]);
                 ready::vmsplice(fd, v, a[2], a[3] as u32)
             }
@@ -327,6 +329,36 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let value = std::ptr::with_exposed_provenance(a[3]);
                 sockets::setsockopt(fd, n, a[2] as c_int, value, a[4] as u32) as isize
             }
+            libc::SYS_sendto => {
+                let (from, to) = (std::ptr::with_exposed_provenance(a[1]), a[4]);
+                let to = std::ptr::with_exposed_provenance(to);
+                sockets::sendto(fd, from, a[2], a[3] as c_int, to, a[5] as u32)
+            }
+            libc::SYS_sendmsg => {
+                sockets::sendmsg(fd, std::ptr::with_exposed_provenance(a[1]), a[2] as c_int)
+            }
+            libc::SYS_sendmmsg => {
+                let all = std::ptr::with_exposed_provenance_mut(a[1]);
+                sockets::sendmmsg(fd, all, a[2] as u32, a[3] as c_int) as isize
+            }
+            libc::SYS_io_submit => {
+                let all = std::ptr::with_exposed_provenance(a[2]);
+                real::told(aio::submit(a[0], a[1] as c_long, all))
+            }
+            libc::SYS_io_uring_setup => rings::setup(a),
+            libc::SYS_process_vm_writev | libc::SYS_process_vm_readv => {
+                remote::by_number(number, a)
+            }
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv
+            | libc::SYS_pwritev
+            | libc::SYS_preadv2
+            | libc::SYS_pwritev2 => return direct::by_number(number, a),
             libc::SYS_unshare => staying::unshare(fd) as isize,
             libc::SYS_utimensat if !state::is_inside() => {
                 let path = std::ptr::with_exposed_provenance(a[1]);
@@ -503,4 +535,33 @@ signal_functions! {
     ssignal: libc::SA_RESTART, true;
     sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER, false;
     __sysv_signal: libc::SA_RESETHAND | libc::SA_NODEFER, false;
+}
+
+/// # Safety
+/// The contract of the C library's function applies, with valid arguments of the system call.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn syscall(
+    n: std::ffi::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> std::ffi::c_long {
+    if let Some(result) = by_number(n, [a, b, c, d, e, f]) {
+        return result as std::ffi::c_long;
+    }
+    // SAFETY: the caller guarantees it.  The kernel refuses descriptors of ours.
+    let result = unsafe { raw(n, [a, b, c, d, e, f]) };
+    if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !state::is_inside() {
+        once(
+            About::Call,
+            format_args!(
+            "syscall({n}) of a file that is mapped onto the pool is refused: it would go past its \
+             memory; use the C library's functions, or leave it out of --files"
+        ),
+        );
+    }
+    told(result) as std::ffi::c_long
 }

@@ -57,12 +57,17 @@ const MADE_BY_THE_KERNEL: [u32; 21] = [
 
 /// Whether a descriptor's file is of a file system that keeps what is written.
 pub fn is_stored(fd: c_int) -> bool {
+    type_of(fd).is_none_or(|kind| !MADE_BY_THE_KERNEL.contains(&kind))
+}
+
+/// The type of a descriptor's file system.
+pub fn type_of(fd: c_int) -> Option<u32> {
     // SAFETY: all zeroes is a value of it.
     let mut st: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: st is there for the call.
     let done =
         unsafe { real::raw(libc::SYS_fstatfs, [fd as usize, (&raw mut st).addr(), 0, 0, 0, 0]) };
-    done != 0 || !MADE_BY_THE_KERNEL.contains(&(st.f_type as u32))
+    (done == 0).then_some(st.f_type as u32)
 }
 
 /// The device and inode of a descriptor's file, if that is a regular one.  The kernel gives what it
@@ -215,6 +220,24 @@ pub fn open_plainly(id: (u64, u64)) -> Option<c_int> {
     plain(id, |_| true)
 }
 
+/// Whether the process has an io_uring.
+pub fn has_ring() -> bool {
+    let mut has = false;
+    for_each_descriptor(|fd| has |= !kept::is(fd) && is_ring(fd));
+    has
+}
+
+fn is_ring(fd: c_int) -> bool {
+    let name = format!("/proc/thread-self/fd/{fd}\0");
+    let mut text = [0u8; 32];
+    let a = [name.as_ptr().addr(), text.as_mut_ptr().addr(), text.len(), 0, 0, 0];
+    // SAFETY: the name ends with a zero byte, and the text has so many bytes.
+    let n = unsafe {
+        real::raw(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, a[0], a[1], a[2], 0, 0])
+    };
+    n > 0 && text[..n as usize] == *b"anon_inode:[io_uring]"
+}
+
 /// Whether such a descriptor is still one.
 pub fn is_open_plainly(fd: c_int, id: (u64, u64)) -> bool {
     is_plain(fd, id, |_| true)
@@ -249,15 +272,36 @@ fn text_of(of: impl Fn(&Proc) -> Option<&Lasting<OwnedFd>>) -> Option<Vec<u8>> {
 /// Whether the process has a shared mapping of the file that is not the library's.  The library
 /// maps the pool alone.
 pub fn is_mapped_plainly(id: (u64, u64), path: &Path) -> bool {
-    let Some(text) = crate::state::inside(|| text_of(|kept| kept.maps.as_ref())) else {
-        return false;
-    };
+    let text = crate::state::inside(|| text_of(|kept| kept.maps.as_ref()));
+    text.is_some_and(|text| has_mapping(&text, id, path))
+}
+
+/// Whether another process has one, as far as this one may look.
+pub fn is_mapped_by_others(id: (u64, u64), path: &Path) -> bool {
+    let me = real::process().to_string();
+    crate::state::inside(|| {
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let is_other = |name: &[u8]| name[0].is_ascii_digit() && name != me.as_bytes();
+        let others = all.filter(|entry| is_other(entry.file_name().as_bytes()));
+        let texts = others.filter_map(|entry| std::fs::read(entry.path().join("maps")).ok());
+        texts.into_iter().any(|text| has_mapping(&text, id, path))
+    })
+}
+
+/// On overlayfs the lease is of another inode than the one that mappings hold, so the kernel
+/// gives it although the file is mapped.
+pub fn is_on_overlay(fd: c_int) -> bool {
+    const OVERLAY: u32 = 0x794c_7630;
+    type_of(fd) == Some(OVERLAY)
+}
+
+fn has_mapping(text: &[u8], id: (u64, u64), path: &Path) -> bool {
     let (inode, path) = (id.1.to_string(), path.as_os_str().as_bytes());
     text.split(|&c| c == b'\n').any(|line| {
         let words: Vec<&[u8]> = line.split(|&c| c == b' ').filter(|w| !w.is_empty()).collect();
         let [_, mode, _, device, number, _, ..] = words[..] else { return false };
         let is_shared = mode.last() == Some(&b's') && number == inode.as_bytes();
-        // btrfs and overlayfs have other numbers of devices there.
+        // btrfs, and overlayfs of some kernels, have other numbers of devices there.
         is_shared && (device_of(device) == Some(id.0) || line.ends_with(path))
     })
 }

@@ -21,12 +21,12 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::OnceLock;
 
 use libc::sock_filter;
 
 use crate::planted::{self, Planted};
 use crate::real::raw;
-use crate::trap;
 
 const FIRST: usize = 0x1100 << 32;
 const BYTES: usize = 1 << 40;
@@ -37,6 +37,15 @@ const FREE: usize = 8 << 30;
 
 /// The start of this process's window; 0: it has none yet.
 static WINDOW: AtomicUsize = AtomicUsize::new(0);
+
+type Install = fn(Range<usize>) -> io::Result<()>;
+/// Installs the handler of what the filter reports (`trap.rs`), given the library's instructions.
+static HANDLER: OnceLock<Install> = OnceLock::new();
+
+/// At the start.
+pub fn handled_by(install: Install) {
+    let _ = HANDLER.set(install);
+}
 
 /// Whether a range is in the window, or reaches into it.
 pub fn is_within(from: usize, len: usize) -> bool {
@@ -82,7 +91,8 @@ pub fn take() -> Result<(), String> {
         return Ok(());
     }
     let text = text().ok_or("its own instructions are not found")?;
-    trap::install(text.clone()).map_err(|e| format!("a handler of SIGSYS: {e}"))?;
+    let install = HANDLER.get().ok_or("it has no handler of SIGSYS")?;
+    install(text.clone()).map_err(|e| format!("a handler of SIGSYS: {e}"))?;
     let free = |start: &usize| {
         // An msync of length 0 does nothing.  If a filter is installed, its handler answers.
         // SAFETY: the call does nothing.
@@ -104,9 +114,22 @@ pub fn take() -> Result<(), String> {
     Ok(())
 }
 
+/// Lets the kernel make no io_uring from now on (EPERM), in this process and in its children.  A
+/// kernel answers so where an administrator has turned it off (kernel.io_uring_disabled).
+pub fn refuse_rings() -> io::Result<()> {
+    let refuse = step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let mut code = vec![step(LOAD, ARCHITECTURE), skip_if(EQUAL, ARCH, 1), ALLOW];
+    code.extend(NUMBER_OF_64);
+    code.extend([unless(EQUAL, libc::SYS_io_uring_setup as u32, 1), refuse, ALLOW]);
+    install(&code)
+}
+
 /// Installs the filter for all threads of this process, for later threads, and for children.
 fn filter(start: usize, text: &Range<usize>) -> io::Result<()> {
-    let code = program(start, text);
+    install(&program(start, text))
+}
+
+fn install(code: &[sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_ptr().cast_mut() };
     let install = || {
         let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
