@@ -69,7 +69,4 @@ all plain
 all alone
 start_server
 all served
-# Their times cannot be set.
-share=--shared
-all shared mode by-path owner attribute name syncfs
 stop_server
