@@ -36,7 +36,8 @@
 	X(CLEANER_PATIENCE, 100u, "looks for which they wait") \
 	X(WAIT_SPINS, 64u, "tries in a row for a block or a slot before the CPU is given away") \
 	X(SPACE_RETRY_NS, 20000000u, "without a wake, what waits for space is tried again after so long") \
-	X(FLUSH_RETRY_NS, 500000000u, "the same of what waits for a flush of another")
+	X(FLUSH_RETRY_NS, 500000000u, "the same of what waits for a flush of another") \
+	X(SLOW_DURABLE_NS, 200000u, "a durable write to the pool's disk that takes so long is left to flushes")
 
 enum fby_default {
 #define FBY_DEFAULT_ENUM(name, value, what) FBY_DEFAULT_##name = value,

@@ -13,16 +13,18 @@
  *	waiting.c	those that wait for a block, a slot, space or a flush
  *	origin_io.c	requests of destage to an origin
  *	media_dax.c	claiming and mapping the cache device
+ *	media_blk.c	one without DAX: its image, and what is written to it
  *
  * Locks, by rank:
  *   1 pools	fbk_pools_lock: the list of pools, their reference counts
  *     claims	in media_dax.c: the claimed media
  *   2 pool	fbk_pool.lock: what the engine wants ordered: destage step,
- *		volume add, attach and detach.  No I/O is waited for under it.
+ *		volume add, attach and detach.  No origin is waited for under it.
+ *     flushes	fbk_claim.flushes: persist, and each flush with its report
  *   3 started	fbk_pool.started_lock: the list of started volumes
  *     wait	fbk_volume.wait_lock: its waiting bios
  *     late	fbk_pool.late_lock: those done whose end is put off
- *     send	fbk_volume.send_lock
+ *     send	fbk_volume.send_lock, fbk_pool.send_lock
  */
 #ifndef FBK_H
 #define FBK_H
@@ -31,6 +33,7 @@
 #include <linux/blkdev.h>
 #include <linux/hrtimer.h>
 #include <linux/list.h>
+#include <linux/llist.h>
 #include <linux/mempool.h>
 #include <linux/mutex.h>
 #include <linux/rcupdate.h>
@@ -58,6 +61,14 @@ struct fbk_claim {
 	u32 nheld;
 	u64 start_sector; /* sector of the device at which the media begins */
 	struct fby_media media;
+
+	/* Of a device without DAX, media.base is its image. */
+	struct fby_device device;
+	struct mutex flushes; /* guards the fields below */
+	bool no_fua;	  /* a durable write is a write and a flush, also where there is FUA */
+	bool unsettled;	  /* persist has written what no flush has covered */
+	bool doubtful;	  /* a flush failed while that was so */
+	u64 durable_ns;	  /* a durable write took at best; 0: none was made */
 };
 
 /* Opens a block device for reading and writing, exclusively for holder. */
@@ -68,9 +79,14 @@ void fbk_bdev_close(struct file *file, struct block_device *bdev);
  */
 int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text);
 void fbk_release(struct fbk_claim *c);
+/* The device has no DAX: reads its image. */
+int fbk_image_load(struct fbk_claim *c, char **text);
+void fbk_image_free(struct fbk_claim *c);
 /* Whether the start of the media, where others keep their superblocks, is all zero. */
 bool fbk_claim_blank(struct fbk_claim *c);
 void fbk_media_exit(void);
+
+struct fbk_sent;
 
 /* A pool, by its cache device.  The first user opens it, and the last one closes it cleanly. */
 struct fbk_pool {
@@ -105,6 +121,19 @@ struct fbk_pool {
 	spinlock_t late_lock; /* taken in softirq */
 	struct list_head late; /* soonest first */
 	struct hrtimer late_timer;
+
+	/* Requests of the engine to a device without DAX: media_blk.c. */
+	struct fbk_sent *sent_all; /* NULL: there are none */
+	spinlock_t send_lock;
+	struct list_head send_free; /* send_lock */
+	u32 taken;		    /* send_lock */
+	struct llist_head send_ended;
+	struct work_struct sent; /* for ends, and what comes after them */
+	struct hrtimer send_timer;
+	bool send_armed;
+	struct workqueue_struct *send_wq;
+	bool closing; /* destage is not kicked any more, and the timer not started */
+	bool failure_told;
 };
 
 /* Whether the engine may be called.  Checked in an RCU read section or under the pool's lock. */
@@ -124,6 +153,7 @@ int fbk_pool_enter(struct fbk_pool *p);
 
 struct fbk_open {
 	bool create; /* format if the media is blank; never otherwise */
+	bool no_fua;
 	u64 start_sector; /* sector of the cache device at which the pool begins */
 	struct fby_options options;
 };
@@ -131,6 +161,12 @@ struct fbk_open {
 /* Returns a reference to the pool on the device; only the first caller's options count. */
 struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text);
 void fbk_pool_put(struct fbk_pool *p);
+
+enum fbk_durable {
+	FBK_DURABLE_AUTO = 0, /* each write, unless a durable one takes long */
+	FBK_DURABLE_ALWAYS,
+	FBK_DURABLE_FLUSH,
+};
 
 /* A volume as a device uses it.  The owner provides zeroed memory.  Freeing stops the volume. */
 struct fbk_volume {
@@ -148,6 +184,9 @@ struct fbk_volume {
 	bool marked;   /* the command has marked the origin; otherwise nobody does */
 	struct fby_mark_found mark; /* the mark that it had before */
 	bool whole;    /* the device is as large as the volume, which may be rounded down */
+	bool tickets;  /* the pool's device makes an append durable, and requests wait for that */
+	bool later;    /* a write waits only if its durability is asked for: a volatile cache */
+	u8 durable;    /* enum fbk_durable: what was asked for */
 	struct fby_policy policy; /* which requests bypass the cache */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios return to their queue */
@@ -172,6 +211,7 @@ struct fbk_volume {
 	struct list_head wait_busy;  /* for a block or a slot; wait_lock */
 	struct list_head wait_space; /* wait_lock */
 	struct list_head wait_flush; /* wait_lock */
+	struct list_head wait_ticket; /* wait_lock */
 	struct work_struct flush;
 
 	spinlock_t send_lock; /* taken in interrupts */
@@ -251,6 +291,7 @@ struct fbk_io {
 	u32 at;
 	u8 memory;	/* enum fbk_memory */
 	bool remapped;	/* see FBK_REMAP */
+	bool then_write; /* the request is a flush, and the bio is written after it */
 	atomic_t parts; /* reads: one for the request, one for each part sent to the origin */
 	blk_status_t status; /* status of the requests to the origin */
 	struct work_struct work;
@@ -274,7 +315,22 @@ void fbk_go_on(struct fbk_io *io, int next);
 /* Gives up the request, if it has not ended, and ends the bio. */
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
 
+/* media_blk.c */
+void fbk_sender_prepare(struct fbk_pool *p);
+/* For a pool with so many places for volumes. */
+int fbk_sender_init(struct fbk_pool *p, u32 nvolumes);
+/* The engine has nothing more to be sent. */
+void fbk_sender_exit(struct fbk_pool *p);
+/* Sends what the engine has to write now.  May sleep.  Of no effect for a pool in memory. */
+void fbk_send(struct fbk_pool *p);
+/* Sends what nobody waits for, in a millisecond. */
+void fbk_send_later(struct fbk_pool *p);
+/* Looks for those whose wait is over. */
+void fbk_tickets_look(struct fbk_pool *p);
+
 /* waiting.c */
+/* Some requests to the pool's device have ended. */
+void fbk_tickets_ended(struct fbk_pool *p);
 /* Queues the request until the condition in `next` holds, which is WAIT or DRAIN.  Then it
  * continues.
  */
@@ -303,6 +359,8 @@ void fbk_origin_wait_idle(struct fbk_volume *v);
  * the caller got a signal.
  */
 int fbk_origin_answers(struct fbk_volume *v);
+/* Adds memory of the kernel, vmalloc's too, or zeroes (NULL). */
+void fbk_bio_add(struct bio *bio, void *buf, u64 bytes);
 int fbk_origin_init(struct fbk_volume *v);
 void fbk_origin_exit(struct fbk_volume *v);
 

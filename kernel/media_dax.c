@@ -299,6 +299,15 @@ static void drop_dax(struct fbk_claim *c)
 	mutex_unlock(&claims_lock);
 }
 
+static int claim_image(struct fbk_claim *c, char **text)
+{
+	int rc = fbk_image_load(c, text);
+
+	if (rc)
+		fbk_bdev_close(c->file, c->bdev);
+	return rc;
+}
+
 int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 {
 	u64 start = 0;
@@ -315,8 +324,14 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	*text = "start_sector lies beyond the end of the cache device";
 	if (start_sector >= bdev_nr_sectors(c->bdev))
 		goto no_dax;
-	*text = "The cache device has no DAX access: a pmem device in fsdax mode, that nothing else holds, is wanted";
+	*text = "What others wrote to the cache device cannot be written";
+	/* Data that others wrote through the page cache must be on the media first. */
+	rc = sync_blockdev(c->bdev);
+	if (rc)
+		goto no_dax;
 	rc = hold_dax(c, &start);
+	if (rc == -EOPNOTSUPP)
+		return claim_image(c, text);
 	if (rc)
 		goto no_dax;
 	*text = "The cache device needs a system call to make data durable, which the module cannot do";
@@ -324,10 +339,6 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	if (!dax_synchronous(c->dax))
 		goto no_map;
 	*text = "Mapping the cache device";
-	/* Data that others wrote through the page cache must be on the media first. */
-	rc = sync_blockdev(c->bdev);
-	if (rc)
-		goto no_map;
 	id = dax_read_lock();
 	rc = map_all(c, start);
 	dax_read_unlock(id);
@@ -345,11 +356,16 @@ no_dax:
 
 void fbk_release(struct fbk_claim *c)
 {
-	if (c->vmapped)
+	bool image = c->media.device;
+
+	if (image)
+		fbk_image_free(c);
+	else if (c->vmapped)
 		vunmap(c->media.base);
 	/* The page cache has not seen what we wrote. */
 	invalidate_bdev(c->bdev);
-	drop_dax(c);
+	if (!image)
+		drop_dax(c);
 	fbk_bdev_close(c->file, c->bdev);
 }
 

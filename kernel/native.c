@@ -91,7 +91,7 @@ static const struct block_device_operations native_fops = {
 /* Copies, by name, the origin's limits that matter for requests passed on unchanged.  The volume
  * does not promise anything else that an origin can do, and does not pass on limits of newer
  * kernels by chance.  The other limits are the volume's own: it takes bios of any size, and
- * announces no volatile cache, since an acknowledged write is durable.  A request that may not
+ * announces no volatile cache where an acknowledged write is durable.  A request that may not
  * wait goes to the origin only if the origin supports that.  I/O is not accounted unless somebody
  * turns queue/iostats on, as on the bare device: accounting takes a thirtieth of a write. */
 static void set_limits(const struct native *n, const struct queue_limits *origin, struct queue_limits *limits)
@@ -120,7 +120,11 @@ static struct gendisk *alloc_disk(const struct native *n)
 
 	blk_set_stacking_limits(&origin);
 	queue_limits_stack_bdev(&origin, n->origin, 0, "forebay");
-	limits.features = (origin.features & BLK_FEAT_STABLE_WRITES) | BLK_FEAT_NOWAIT;
+	limits.features = origin.features & BLK_FEAT_STABLE_WRITES;
+	if (!n->setup.volume.tickets)
+		limits.features |= BLK_FEAT_NOWAIT;
+	if (n->setup.volume.later)
+		limits.features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
 	set_limits(n, &origin, &limits);
 	return blk_alloc_disk(&limits, NUMA_NO_NODE);
 }
@@ -142,7 +146,9 @@ static struct gendisk *alloc_disk(const struct native *n)
 	blk_queue_max_hw_sectors(q, UINT_MAX);
 	blk_queue_max_discard_sectors(q, q->limits.max_hw_discard_sectors);
 	blk_queue_flag_set(QUEUE_FLAG_NONROT, q);
-	blk_queue_flag_set(QUEUE_FLAG_NOWAIT, q);
+	if (!n->setup.volume.tickets)
+		blk_queue_flag_set(QUEUE_FLAG_NOWAIT, q);
+	blk_queue_write_cache(q, n->setup.volume.later, n->setup.volume.later);
 	blk_queue_flag_clear(QUEUE_FLAG_IO_STAT, q);
 	if (bdev_stable_writes(n->origin))
 		blk_queue_flag_set(QUEUE_FLAG_STABLE_WRITES, q);

@@ -82,7 +82,7 @@ static void request_end(struct bio *bio)
 	}
 }
 
-static void add_buffer(struct bio *bio, void *buf, u64 bytes)
+void fbk_bio_add(struct bio *bio, void *buf, u64 bytes)
 {
 	while (bytes > 0) {
 		u32 at = buf ? offset_in_page(buf) : 0, n = min_t(u64, bytes, PAGE_SIZE - at);
@@ -116,7 +116,7 @@ static void request_submit(struct request *r)
 	if (opf == REQ_OP_WRITE) {
 		if (io->buf)
 			flush_kernel_vmap_range(io->buf, bytes);
-		add_buffer(bio, io->buf, bytes);
+		fbk_bio_add(bio, io->buf, bytes);
 	} else {
 		bio->bi_iter.bi_size = bytes;
 	}

@@ -21,6 +21,8 @@ static const char *const holes_names[] = { "fail", "isolate", "accept" };
 static const char *const mode_names[] = { "write-back", "write-through", "cleaner" }; /* enum fby_mode */
 static const char *const full_names[] = { "wait", "bypass" };
 static const char *const switch_names[] = { "off", "on" };
+static const char *const durable_names[] = { "auto", "always", "flush" }; /* enum fbk_durable */
+static const char *const without_effect[] = { "autocommit_blocks", "autocommit_time", "pause_writeback" };
 
 /* Parses an option of the pool.  1: not one of them. */
 static int parse_pool_option(struct fby_options *o, const char *name, const char *value)
@@ -112,6 +114,17 @@ static int parse_device_option(struct fbk_setup *s, const char *name, const char
 		rc = kstrtou64(value, 10, &s->open.start_sector);
 		return rc || s->open.start_sector % (PAGE_SIZE / SECTOR_SIZE) ? -EINVAL : 0;
 	}
+	if (!strcmp(name, "durable")) {
+		rc = match_string(durable_names, ARRAY_SIZE(durable_names), value);
+		if (rc >= 0)
+			s->volume.durable = rc;
+		return min(rc, 0);
+	}
+	if (match_string(without_effect, ARRAY_SIZE(without_effect), name) >= 0) {
+		pr_info("forebay: %s has no effect: a group is sent as soon as somebody waits for it, and destage goes at the origin's pace\n",
+			name);
+		return rc;
+	}
 	if (!strcmp(name, "mark")) {
 		s->volume.marked = true;
 		s->volume.mark.marked = strcmp(value, "new") != 0;
@@ -141,6 +154,8 @@ static bool parse_flag(struct fbk_setup *s, const char *name)
 		s->volume.policy.metadata_only = true;
 	else if (!strcmp(name, "flush_on_suspend"))
 		s->flush_on_suspend = true;
+	else if (!strcmp(name, "fua") || !strcmp(name, "nofua"))
+		s->open.no_fua = name[0] == 'n';
 	else
 		return false;
 	return true;
@@ -307,6 +322,25 @@ static unsigned int emit_origin_use(char *result, unsigned int maxlen, unsigned 
 			  (b->pages_relocated - z->pages_relocated) * page, max(written, page));
 }
 
+/* What went to the device of a pool that is written in groups. */
+static unsigned int emit_medium(char *result, unsigned int maxlen, unsigned int sz, const struct fbk_setup *s)
+{
+	static const char *const means[] = { "through", "fua", "flush" }; /* enum fby_durable */
+	const struct fbk_claim *claim = &s->volume.pool->claim;
+	struct fby_medium_info m;
+
+	fby_medium_info(s->volume.pool->engine, &m);
+	if (!m.grouped)
+		return sz;
+	EMIT(" medium=%s medium_by=%s volatile=%u durable_write_ns=%llu", m.failed ? "failed" : "ok",
+	     means[claim->device.durable], s->volume.later, claim->durable_ns);
+	EMIT(" groups=%llu records=%llu medium_writes=%llu medium_bytes=%llu medium_flushes=%llu", m.groups, m.records,
+	     m.writes, m.written_bytes, m.flushes);
+	EMIT(" medium_write_errors=%llu medium_flush_errors=%llu groups_again=%llu", m.write_errors, m.flush_errors,
+	     m.again);
+	return sz;
+}
+
 void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 {
 	static const char *const destage[] = { "idle", "writing", "flushing", "committing", "backoff" };
@@ -349,6 +383,7 @@ void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen)
 		       c->volume.conflicts, c->volume.eras_percent);
 	EMIT(" intake_limit=%u drain_rate=%u origin_depth=%u bypassing=%u", c->volume.intake_limit,
 	       c->volume.drain_rate, c->volume.origin_depth, c->volume.bypassing);
+	sz = emit_medium(result, maxlen, sz, s);
 	kfree(c);
 }
 
@@ -365,6 +400,7 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 	n += 2 * !!s->origin_id[0] + 2 * s->slots_given + 2 * !!s->open.start_sector;
 	n += 2 * !!s->volume.policy.bypass_sectors + 2 * s->volume.policy.full_bypasses;
 	n += s->volume.by_name + s->volume.policy.metadata_only + s->flush_on_suspend;
+	n += s->open.no_fua + 2 * !!s->volume.durable;
 	n += mode == FBY_MODE_CLEANER ? 1 : mode == FBY_MODE_WRITE_THROUGH ? 2 : 0;
 	EMIT("%s %u", s->volume.name, n);
 	EMIT(" high_watermark %u low_watermark %u max_age %llu idle %llu verify %s checksums %s writeback_jobs %u",
@@ -390,6 +426,10 @@ void fbk_setup_options(struct fbk_setup *s, char *result, unsigned int maxlen)
 		EMIT(" metadata_only");
 	if (s->flush_on_suspend)
 		EMIT(" flush_on_suspend");
+	if (s->open.no_fua)
+		EMIT(" nofua");
+	if (s->volume.durable)
+		EMIT(" durable %s", durable_names[s->volume.durable]);
 }
 
 /* --- commands ---------------------------------------------------------------------------- */

@@ -34,6 +34,8 @@ static int engine_error(int error, char **text)
 
 void fbk_kick_destage(struct fbk_pool *p)
 {
+	if (READ_ONCE(p->closing))
+		return;
 	mod_delayed_work(p->wq, &p->destage, 0);
 }
 
@@ -139,8 +141,11 @@ static void destage_work(struct work_struct *work)
 		}
 	}
 	fbk_origin_send(p);
+	fbk_send(p);
 	if (rc < 0) {
-		wake_volumes(p, true, true); /* nobody else will: whoever waits ends with an error */
+		/* Nobody else will: whoever waits ends with an error. */
+		wake_volumes(p, true, true);
+		fbk_tickets_look(p);
 		return;
 	}
 	now = ktime_get_ns();
@@ -299,6 +304,10 @@ static int open_engine(struct fbk_pool *p, const struct fbk_open *o, char **text
 	rc = recover_pool(p, nchunks, text);
 	if (rc)
 		goto fail;
+	*text = "No memory for requests to the cache device";
+	rc = fbk_sender_init(p, info->sb.nvolumes);
+	if (rc)
+		goto fail;
 	kfree(info);
 	return 0;
 fail:
@@ -315,16 +324,34 @@ static void pool_free(struct fbk_pool *p)
 	kfree(p);
 }
 
+/* BUSY, or a wait: in a pool written in groups, not everything is on the device yet. */
+static int close_step(struct fbk_pool *p)
+{
+	int rc = fby_asserts_hold(&p->asserts) ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
+
+	mutex_unlock(&p->lock);
+	if ((rc != -FBY_E_BUSY && rc <= FBY_DONE) || !p->sent_all)
+		return rc;
+	fbk_send(p);
+	usleep_range(200, 1000);
+	return FBY_AGAIN;
+}
+
 static void close_engine(struct fbk_pool *p)
 {
-	const char *why = "the device was taken away";
+	const char *why = NULL;
+	int rc = FBY_AGAIN;
 
-	if (!fbk_pool_enter(p)) {
-		int rc = fby_asserts_hold(&p->asserts) ? fby_pool_close(p->engine) : -FBY_E_INVARIANT;
-
-		mutex_unlock(&p->lock);
-		why = rc < 0 ? fby_error_message(rc) : NULL;
+	fbk_send(p);
+	while (rc == FBY_AGAIN && !why) {
+		if (fbk_pool_enter(p))
+			why = "the device was taken away";
+		else
+			rc = close_step(p);
 	}
+	if (rc < 0)
+		why = fby_error_message(rc);
+	fbk_sender_exit(p);
 	if (why)
 		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, why);
 	free_engine(p);
@@ -347,6 +374,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->started);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
+	fbk_sender_prepare(p);
 #ifdef FBK_HAVE_HRTIMER_SETUP
 	hrtimer_setup(&p->late_timer, fbk_late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
 #else
@@ -354,6 +382,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	p->late_timer.function = fbk_late_timer;
 #endif
 	p->claim.gone = pool_gone;
+	p->claim.no_fua = o->no_fua;
 	rc = fbk_claim(&p->claim, dev, o->start_sector, text);
 	if (rc) {
 		mutex_destroy(&p->lock);
@@ -378,6 +407,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	}
 	p->wq = alloc_workqueue("forebay", WQ_MEM_RECLAIM | WQ_UNBOUND, 1);
 	if (!p->wq) {
+		p->closing = true;
 		close_engine(p);
 		pool_free(p);
 		return ERR_PTR(-ENOMEM);
@@ -388,6 +418,9 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 
 static void pool_close(struct fbk_pool *p)
 {
+	WRITE_ONCE(p->closing, true);
+	if (p->sent_all)
+		flush_workqueue(p->send_wq); /* whatever runs there next sees that */
 	cancel_delayed_work_sync(&p->destage);
 	destroy_workqueue(p->wq);
 	hrtimer_cancel(&p->late_timer);
@@ -580,6 +613,22 @@ static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char *
 	return v->marked && verdict != FBY_MARK_IS_RIGHT ? -ESTALE : 0;
 }
 
+/* By the writes that the opening of the pool made durable. */
+static bool is_slow(const struct fbk_claim *c)
+{
+	return !c->durable_ns || c->durable_ns >= FBY_DEFAULT_SLOW_DURABLE_NS;
+}
+
+/* Whether the devices say that they have a volatile cache. */
+static void volume_durable(struct fbk_volume *v)
+{
+	const struct fbk_claim *c = &v->pool->claim;
+
+	v->tickets = c->media.device;
+	v->later = v->tickets && (v->durable == FBK_DURABLE_FLUSH || (v->durable == FBK_DURABLE_AUTO && is_slow(c)));
+	v->policy.durable = !v->later;
+}
+
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
 {
 	struct fby_pool *engine = v->pool->engine;
@@ -607,6 +656,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return -ENOMEM;
 	fby_volume_info(engine, v->index, info);
 	v->block_size = info->spec.block_size;
+	volume_durable(v);
 	rc = check_origin(v, info, origin_id, accept_changed, &renewed, text);
 	if (!rc)
 		rc = check_mark(v, info, text);
@@ -724,6 +774,7 @@ void fbk_volume_stop(struct fbk_volume *v)
 		if (!detach_waits(rc) || (!fby_asserts_hold(&p->asserts) && !atomic_read(&v->in_flight)))
 			break;
 		fbk_kick_destage(p);
+		fbk_send(p);
 		usleep_range(500, 2000);
 	}
 	fbk_origin_wait_idle(v);

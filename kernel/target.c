@@ -71,7 +71,9 @@ static int forebay_ctr(struct dm_target *ti, unsigned int argc, char **argv)
 	}
 	ti->private = t;
 	ti->per_io_data_size = sizeof(struct fbk_io);
-	ti->num_flush_bios = 0; /* an acknowledged write is durable: there is nothing to flush */
+	/* Else an acknowledged write is durable: there is nothing to flush. */
+	ti->num_flush_bios = t->setup.volume.later;
+	ti->flush_supported = t->setup.volume.later;
 	ti->num_discard_bios = 1;
 	ti->num_write_zeroes_bios = 1;
 	return 0;
@@ -165,6 +167,8 @@ static void forebay_io_hints(struct dm_target *ti, struct queue_limits *limits)
 	limits->io_min = max_t(unsigned int, limits->io_min, FBY_PAGE);
 #ifdef BLK_FEAT_STABLE_WRITES
 	limits->features &= ~(BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA);
+	if (t->setup.volume.later)
+		limits->features |= BLK_FEAT_WRITE_CACHE | BLK_FEAT_FUA;
 #endif
 }
 

@@ -12,7 +12,8 @@
  * and throttles nobody, is one call of the engine.
  *
  * Acknowledged is durable, so the devices announce no volatile write cache and get no flushes; a
- * flush that arrives all the same completes at once.
+ * flush that arrives all the same completes at once.  A volume of a pool on a slow disk does
+ * announce one (v->later).
  */
 #include <linux/mempool.h>
 #include <linux/slab.h>
@@ -68,6 +69,8 @@ static void part_done(struct fbk_io *io, blk_status_t status)
 		fbk_end_status(io, io->status);
 }
 
+static void write_next(struct fbk_io *io);
+
 /* Ends the request.  An error of the origin is passed on as the origin reported it. */
 static void ended(struct fbk_io *io, int error)
 {
@@ -75,6 +78,10 @@ static void ended(struct fbk_io *io, int error)
 
 	if (error)
 		status = error == -FBY_E_ORIGIN_IO && io->status ? io->status : errno_to_blk_status(fbk_errno(error));
+	if (unlikely(io->then_write) && !error) {
+		write_next(io);
+		return;
+	}
 	if (io->request.op == FBY_OP_READ && io->request.foreground)
 		part_done(io, status);
 	else
@@ -369,12 +376,21 @@ void fbk_go_on(struct fbk_io *io, int next)
 
 /* --- the beginning -------------------------------------------------------------------------- */
 
+static u8 flags_of(const struct fbk_volume *v, blk_opf_t opf)
+{
+	u8 flags = (opf & REQ_META ? FBY_REQ_METADATA : 0) | (opf & REQ_NOWAIT ? FBY_REQ_NOWAIT : 0);
+
+	if (v->tickets)
+		flags |= FBY_REQ_TICKETS | (v->later ? FBY_REQ_LATER : 0) |
+			 (op_is_flush(opf) ? FBY_REQ_DURABLE : 0);
+	return flags;
+}
+
 /* Prepares a request for all but the first done sectors. */
 static __always_inline void prepare(struct fbk_io *io, enum fby_request_op op, u32 done)
 {
 	struct fby_request *r = &io->request;
 	struct fbk_volume *v = io->volume;
-	blk_opf_t opf = io->bio->bi_opf;
 
 	fby_request_unbegun(r);
 	r->pool = v->pool->engine;
@@ -385,7 +401,7 @@ static __always_inline void prepare(struct fbk_io *io, enum fby_request_op op, u
 	r->max_runs = 1;
 	r->volume = v->index;
 	r->op = op;
-	r->flags = (opf & REQ_META ? FBY_REQ_METADATA : 0) | (opf & REQ_NOWAIT ? FBY_REQ_NOWAIT : 0);
+	r->flags = flags_of(v, io->bio->bi_opf);
 	r->steps = NULL;
 	io->iter = io->bio->bi_iter;
 	if (unlikely(done))
@@ -398,7 +414,7 @@ static __always_inline enum fbk_map begin(struct fbk_io *io)
 {
 	int next = step(io, true, 0);
 
-	if (unlikely(next || io->request.foreground))
+	if (unlikely(next || io->request.foreground || io->then_write))
 		return go_on(io, next);
 	fbk_end_status(io, BLK_STS_OK);
 	return FBK_TAKEN;
@@ -430,6 +446,8 @@ static __always_inline u32 write_in_one_piece(struct fbk_io *io)
 	struct fbk_pool *p = v->pool;
 	u32 done = 0, wake = 0;
 
+	if (unlikely(v->tickets && (!v->later || op_is_flush(bio->bi_opf))))
+		return 0;
 	if (unlikely(bv.bv_len != bio->bi_iter.bi_size || fbk_others_wait(v) ||
 		     fby_policy_past(&v->policy, bio_sectors(bio), bio->bi_opf & REQ_META) ||
 		     fby_write_throttled(p->engine, v->index)))
@@ -448,6 +466,8 @@ static __always_inline enum fbk_map begin_write(struct fbk_io *io)
 {
 	u32 done = write_in_one_piece(io);
 
+	if (unlikely(io->volume->later))
+		fbk_send_later(io->volume->pool);
 	if (likely(done == bio_sectors(io->bio))) {
 		end_status(io, BLK_STS_OK);
 		return FBK_TAKEN;
@@ -455,6 +475,22 @@ static __always_inline enum fbk_map begin_write(struct fbk_io *io)
 	prepare(io, FBY_OP_WRITE, done);
 	if (fbk_others_wait(io->volume))
 		io->request.flags |= FBY_REQ_BEHIND;
+	return begin(io);
+}
+
+/* The flush that a write asks for comes before it, and then the write is durable by itself. */
+static void write_next(struct fbk_io *io)
+{
+	release(io);
+	io->then_write = false;
+	prepare(io, FBY_OP_WRITE, 0);
+	begin(io);
+}
+
+static enum fbk_map begin_flush(struct fbk_io *io, bool then_write)
+{
+	io->then_write = then_write;
+	prepare(io, FBY_OP_FLUSH, 0);
 	return begin(io);
 }
 
@@ -471,14 +507,24 @@ enum fbk_map fbk_map(struct fbk_volume *v, struct fbk_io *io, struct bio *bio, u
 	io->bio = bio;
 	io->sector = sector;
 	io->remapped = false;
+	io->then_write = false;
+	/* A write to the pool's device is waited for. */
+	if (unlikely(v->tickets && bio->bi_opf & REQ_NOWAIT && bio_op(bio) != REQ_OP_READ)) {
+		end_status(io, BLK_STS_AGAIN);
+		return FBK_TAKEN;
+	}
 	switch (bio_op(bio)) {
 	case REQ_OP_READ:
 		return begin_read(io);
 	case REQ_OP_WRITE:
+		if (unlikely(v->later && bio->bi_opf & REQ_PREFLUSH))
+			return begin_flush(io, bio_sectors(bio));
 		if (likely(bio_sectors(bio)))
 			return begin_write(io);
 		fallthrough;
 	case REQ_OP_FLUSH:
+		if (unlikely(v->later))
+			return begin_flush(io, false);
 		end_status(io, BLK_STS_OK);
 		return FBK_TAKEN;
 	case REQ_OP_DISCARD:
@@ -501,6 +547,7 @@ int fbk_io_volume_init(struct fbk_volume *v)
 	INIT_LIST_HEAD(&v->wait_busy);
 	INIT_LIST_HEAD(&v->wait_space);
 	INIT_LIST_HEAD(&v->wait_flush);
+	INIT_LIST_HEAD(&v->wait_ticket);
 	INIT_WORK(&v->flush, fbk_flush_work);
 	spin_lock_init(&v->wait_lock);
 	rc = mempool_init_slab_pool(&v->ios, IOS, fbk_io_cache);

@@ -8,7 +8,8 @@
  * requests that wait for one at once.  If that fails, it retries soon: bypassing requests hold
  * blocks for as long as the origin takes, and so do requests that wait for destage.  Space comes
  * from destage, or from a write that empties a chunk; the end of a flush admits the next one.
- * The engine reports both in a wake mask.  No wake is lost: a request is put on its list and the
+ * The engine reports both in a wake mask.  In a pool written in groups, requests wait for their
+ * tickets, and the ends of requests to the pool's device look for them.  No wake is lost: a request is put on its list and the
  * work is queued; the work announces that it waits and only then tries.  A later wake queues the
  * work again.  A work that is queued while it runs, runs once more.  The timer is only a safety
  * net, except for requests that check what destage has released: nobody wakes them.
@@ -18,7 +19,7 @@
 #define SPACE_RETRY nsecs_to_jiffies(FBY_DEFAULT_SPACE_RETRY_NS)
 #define AT_ONCE 8u /* futile tries in a row before the work waits a jiffy between them */
 
-enum awaited { NOTHING, BUSY, DESTAGE, SPACE, FLUSH };
+enum awaited { NOTHING, BUSY, DESTAGE, SPACE, FLUSH, TICKET };
 
 static enum awaited awaited(const struct fbk_io *io, int next)
 {
@@ -31,23 +32,59 @@ static enum awaited awaited(const struct fbk_io *io, int next)
 		return SPACE;
 	case FBY_WAIT_FLUSH:
 		return FLUSH;
+	case FBY_WAIT_TICKET:
+		return TICKET;
 	default:
 		return BUSY;
+	}
+}
+
+static bool pends(const struct fbk_pool *p, u64 ticket)
+{
+	return ticket && fby_asserts_hold(&p->asserts) && fby_ticket_state(p->engine, ticket) == FBY_TICKET_PENDING;
+}
+
+/* A request is on the list of those that wait for the ticket, or for room in a group.  What ends
+ * from now on finds it there; what has ended before shows here.
+ */
+static void ticket_wanted(struct fbk_pool *p, u64 ticket)
+{
+	fbk_send(p);
+	if (ticket && !pends(p, ticket))
+		queue_work(p->send_wq, &p->sent);
+	else if (!ticket)
+		fbk_send_later(p); /* what it waits for may have ended a moment before */
+}
+
+static struct list_head *list_of(struct fbk_volume *v, enum awaited what)
+{
+	switch (what) {
+	case SPACE:
+		return &v->wait_space;
+	case FLUSH:
+		return &v->wait_flush;
+	case TICKET:
+		return &v->wait_ticket;
+	default:
+		return &v->wait_busy;
 	}
 }
 
 static void relist(struct fbk_io *io, enum awaited what)
 {
 	struct fbk_volume *v = io->volume;
+	u64 ticket = io->request.awaits;
 
 	if (what == DESTAGE)
 		fbk_drain_on(v);
 	io->due_ns = what == DESTAGE ? ktime_get_ns() + FBY_DEFAULT_DRAIN_LOOK_NS : 0;
 	spin_lock(&v->wait_lock);
-	list_add_tail(&io->node, what == SPACE ? &v->wait_space : what == FLUSH ? &v->wait_flush : &v->wait_busy);
+	list_add_tail(&io->node, list_of(v, what));
 	spin_unlock(&v->wait_lock);
 	if (what == FLUSH)
 		queue_work(v->wq, &v->flush);
+	if (what == TICKET)
+		ticket_wanted(v->pool, ticket);
 }
 
 void fbk_wait(struct fbk_io *io, int next)
@@ -56,11 +93,59 @@ void fbk_wait(struct fbk_io *io, int next)
 	struct fbk_volume *v = io->volume;
 
 	relist(io, what);
-	if (what != FLUSH)
+	if (what != FLUSH && what != TICKET)
 		mod_delayed_work(v->wq, &v->retry, 0);
 	if (what == SPACE)
 		fbk_kick_destage(v->pool);
 }
+
+/* --- tickets: what makes an append durable, in a pool written in groups --------------------- */
+
+/* Whether the request is done when its ticket is durable, and needs nothing more: neither the
+ * origin nor a copy.
+ */
+static bool is_last_wait(const struct fbk_io *io)
+{
+	return io->request.op != FBY_OP_READ && io->request.awaits && !io->then_write;
+}
+
+/* Takes those whose tickets are not pending any more.  Others than those that end now go on where
+ * they may wait.
+ */
+static void take_durable(struct fbk_volume *v, struct list_head *done)
+{
+	struct fbk_io *io, *next;
+	bool others = false;
+
+	spin_lock(&v->wait_lock);
+	list_for_each_entry_safe(io, next, &v->wait_ticket, node) {
+		if (pends(v->pool, io->request.awaits))
+			continue;
+		others |= !is_last_wait(io);
+		list_move_tail(&io->node, is_last_wait(io) ? done : &v->wait_busy);
+	}
+	spin_unlock(&v->wait_lock);
+	if (others)
+		mod_delayed_work(v->wq, &v->retry, 0);
+}
+
+void fbk_tickets_ended(struct fbk_pool *p)
+{
+	struct fbk_io *io, *next;
+	struct fbk_volume *v;
+	LIST_HEAD(done);
+
+	spin_lock(&p->started_lock);
+	list_for_each_entry(v, &p->started, list)
+		take_durable(v, &done);
+	spin_unlock(&p->started_lock);
+	list_for_each_entry_safe(io, next, &done, node) {
+		list_del(&io->node);
+		fbk_go_on(io, fbk_resume(io, 0));
+	}
+}
+
+/* --- the others ------------------------------------------------------------------------------- */
 
 /* Retries the request; returns what it waits for now, if it waits. */
 static enum awaited retry(struct fbk_io *io)

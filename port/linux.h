@@ -112,7 +112,7 @@ u32 fby_crc32c(u32 crc, const void *p, size_t n);
 struct fby_media {
 	u8 *base; /* mapped for as long as a pool is open on it */
 	u64 size;
-	struct fby_device *device; /* NULL: the module opens pools in memory only */
+	struct fby_device *device; /* whose image this is; NULL: it is persistent memory */
 };
 
 #define fby_media_direct(m, at, n) ((m)->base + (at))

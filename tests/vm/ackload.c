@@ -11,12 +11,19 @@
  * may have the generation in LOG or the one after it, never an older one or a mixture.  With `zero`
  * one request in eight zeroes 1 to 1024 sectors, which is a generation too; LOG says before it
  * which sectors it may reach.
+ *
+ * For a device with a volatile cache ACKLOAD_SYNC says how a write is made durable before it counts
+ * as acknowledged: "flush", by a flush after it; "fua", by itself (O_DSYNC).
+ *
+ * With ACKLOAD_NEWER verify allows any later generation: LOG is a copy from before the cut, and the
+ * load went on.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +48,7 @@ static int device, log_device;
 static uint32_t *generation; /* acknowledged, by sector; as in LOG */
 static time_t until;
 static int zeroing;
+static enum { NO, FUA, FLUSH } flushing; /* what makes a write durable */
 static uint64_t seed;
 static uint64_t writes[THREADS];
 
@@ -110,6 +118,8 @@ static void zero(uint32_t first, uint32_t n)
 	write_log(first, n);
 	if (ioctl(device, BLKZEROOUT, range))
 		die("zeroing");
+	if (flushing && fdatasync(device))
+		die("flushing");
 	for (uint32_t i = first; i < first + n; i++)
 		generation[i] = ((generation[i] & GENERATION) + 1) | ZEROED;
 	write_log(first, n);
@@ -121,6 +131,8 @@ static void overwrite(uint64_t *buf, uint32_t first, uint32_t n)
 		fill(buf + i * SECTOR / 8, first + i, (generation[first + i] & GENERATION) + 1);
 	if (pwrite(device, buf, n * SECTOR, (off_t)first * SECTOR) != (ssize_t)(n * SECTOR))
 		die("writing");
+	if (flushing == FLUSH && fdatasync(device))
+		die("flushing");
 	for (uint32_t i = first; i < first + n; i++)
 		generation[i] = (generation[i] & GENERATION) + 1;
 	write_log(first, n);
@@ -156,6 +168,7 @@ static int verify(void)
 {
 	uint64_t *buf = aligned(MOST * SECTOR);
 	uint32_t newer = 0, bad = 0, written = 0;
+	bool any_newer = getenv("ACKLOAD_NEWER");
 
 	for (uint32_t first = 0; first < TOTAL; first += MOST) {
 		if (pread(device, buf, MOST * SECTOR, (off_t)first * SECTOR) != (ssize_t)(MOST * SECTOR))
@@ -171,6 +184,11 @@ static int verify(void)
 			if (g == (logged & ZEROING ? 0 : (int64_t)acknowledged + 1)) {
 				newer++;
 				generation[first + i] = (acknowledged + 1) | (logged & ZEROING ? ZEROED : 0);
+				continue;
+			}
+			if (any_newer && !(logged & (ZEROED | ZEROING)) && g > acknowledged) {
+				newer++;
+				generation[first + i] = (uint32_t)g;
 				continue;
 			}
 			if (bad++ < 10)
@@ -204,12 +222,12 @@ static int load(void)
 }
 
 /* A copy of a device may be a file on a file system without O_DIRECT. */
-static int open_direct(const char *path)
+static int open_direct(const char *path, int flags)
 {
-	int fd = open(path, O_RDWR | O_DIRECT);
+	int fd = open(path, O_RDWR | O_DIRECT | flags);
 
 	if (fd < 0 && errno == EINVAL)
-		fd = open(path, O_RDWR);
+		fd = open(path, O_RDWR | flags);
 	if (fd < 0)
 		die(path);
 	return fd;
@@ -218,12 +236,14 @@ static int open_direct(const char *path)
 int main(int argc, char **argv)
 {
 	const ssize_t bytes = TOTAL * sizeof(uint32_t);
+	const char *sync = getenv("ACKLOAD_SYNC");
 
 	if (argc != 4 && argc != 6 && (argc != 7 || strcmp(argv[6], "zero")))
 		return 2;
 	zeroing = argc == 7;
-	device = open_direct(argv[2]);
-	log_device = open_direct(argv[3]);
+	flushing = !sync ? NO : strcmp(sync, "fua") ? FLUSH : FUA;
+	device = open_direct(argv[2], flushing == FUA ? O_DSYNC : 0);
+	log_device = open_direct(argv[3], 0);
 	generation = aligned((size_t)bytes);
 	if (pread(log_device, generation, (size_t)bytes, 0) != bytes)
 		die("reading the log");

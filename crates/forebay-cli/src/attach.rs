@@ -121,22 +121,8 @@ fn configured(a: &AttachDevice, control: &dyn Control) -> anyhow::Result<u8> {
     }
 }
 
-fn check_medium(pool: &Path) -> forebay::Result<()> {
-    match open::in_groups(pool) {
-        true => Err(forebay::Error::Unsupported {
-            path: pool.into(),
-            cause:
-                "the pool is on a disk and written in groups, which the kernel module does not know"
-                    .into(),
-            way_out: "serve it (forebay serve), and connect an NBD client".into(),
-        }),
-        false => Ok(()),
-    }
-}
-
 /// A second start of a unit, or --all again, is no mistake.
 fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
-    check_medium(&w.pool)?;
     let cache = module::device_number(&w.pool, POOL_KINDS)?;
     let what = format!("volume {}", w.volume);
     let there = module::list(control).map_err(|e| e.named(&what))?;
@@ -155,7 +141,7 @@ fn attach_unless(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> 
 // --- attach --------------------------------------------------------------------
 
 const POOL_KINDS: &str =
-    "the module takes a persistent-memory device like /dev/pmem0; forebay serve takes files too";
+    "the module takes a persistent-memory device like /dev/pmem0, or a disk with a pool that forebay create --medium ssd made; forebay serve takes files too";
 const ORIGIN_KINDS: &str = "the module takes block devices: attach a file with losetup, or use forebay serve, which takes files too";
 
 /// The options as the module reads them.
@@ -178,11 +164,13 @@ fn options(d: &DeviceOptions, t: &Tuning) -> anyhow::Result<Vec<String>> {
         ("writeback_jobs", d.jobs.map(|n| n.to_string())),
         ("holes", d.holes.map(|holes| holes.to_string())),
         ("start_sector", d.start_sector.map(|n| n.to_string())),
+        ("durable", d.durable.map(|when| when.to_string())),
     ];
     let switches = [
         ("cleaner", d.cleaner),
         ("create", d.create),
         ("accept_changed_origin", d.accept_changed_origin),
+        ("nofua", d.no_fua),
     ];
     let mut words = Vec::new();
     for (name, value) in with_value {
@@ -228,7 +216,6 @@ fn identity(w: &Wanted) -> anyhow::Result<String> {
 }
 
 fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
-    check_medium(&w.pool)?;
     let what = format!(
         "volume {}: attaching {} through the pool {}",
         w.volume,
@@ -518,7 +505,10 @@ fn judge(status: &module::Status, l: &Listed) -> Completeness {
         last_error: (status.state == "origin_failed").then(|| "see dmesg".into()),
         ..Default::default()
     };
-    Completeness::judge(&v, pages.saturating_sub(lost), Vec::new(), None)
+    // A pool whose disk has failed releases no page.  The flush before has written all of them.
+    let failed = status.fields.get("medium").is_some_and(|medium| medium == "failed");
+    let cached = if failed { 0 } else { pages.saturating_sub(lost) };
+    Completeness::judge(&v, cached, Vec::new(), None)
 }
 
 /// The most flushes of a device that others write to meanwhile.
@@ -597,12 +587,14 @@ mod tests {
         let a = attach_args(
             "forebay attach /dev/pmem0 data /dev/sdb --high-watermark 70 --low-watermark 40 \
              --max-age 5s --idle 250ms --verify first --checksums false --slots 3 --jobs 32 \
-             --holes isolate --cleaner --create --accept-changed-origin --origin-by-name --start-sector 2048",
+             --holes isolate --cleaner --create --accept-changed-origin --origin-by-name --start-sector 2048 \
+             --durable flush --no-fua",
         );
         assert_eq!(
             options(&a.device, &a.tuning).unwrap().join(" "),
             "high_watermark 70 low_watermark 40 max_age 5000 idle 250 verify first checksums off \
-             slots 3 writeback_jobs 32 holes isolate start_sector 2048 cleaner create accept_changed_origin"
+             slots 3 writeback_jobs 32 holes isolate start_sector 2048 durable flush cleaner create accept_changed_origin \
+             nofua"
         );
         let a = attach_args("forebay attach /dev/pmem0 data /dev/sdb");
         assert!(options(&a.device, &a.tuning).unwrap().is_empty());

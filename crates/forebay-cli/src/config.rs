@@ -30,6 +30,8 @@ struct File {
     checksums: Option<bool>,
     slots: Option<Spanned<u32>>,
     start_sector: Option<Spanned<u64>>,
+    #[serde(default)]
+    no_fua: bool,
     volume: Option<BTreeMap<Text, Table>>,
 }
 
@@ -40,6 +42,7 @@ struct Table {
     origin_id: Option<Text>,
     writeback_jobs: Option<Spanned<u32>>,
     holes: Option<Text>,
+    durable: Option<Text>,
     #[serde(default)]
     cleaner: bool,
     #[serde(default)]
@@ -287,6 +290,9 @@ impl Reader<'_> {
             }
         }
         add("start_sector", start.map(|n| n.to_string()));
+        if f.no_fua {
+            options.push("nofua".into());
+        }
         Ok(options)
     }
 
@@ -306,6 +312,9 @@ impl Reader<'_> {
         }
         if let Some(word) = self.word(&t.holes, "holes", &["fail", "isolate", "accept"])? {
             options.extend(["holes".into(), word]);
+        }
+        if let Some(word) = self.word(&t.durable, "durable", &["auto", "always", "flush"])? {
+            options.extend(["durable".into(), word]);
         }
         if t.cleaner {
             options.push("cleaner".into());
@@ -393,6 +402,7 @@ verify = "first"
 checksums = false
 slots = 4
 start_sector = 2048
+no_fua = true
 
 [volume.vm-1]
 origin = "/dev/vg0/vm1"
@@ -403,6 +413,7 @@ origin = "/dev/disk/by-id/wwn-1"
 origin_id = "wwid:naa.1"
 writeback_jobs = 32
 holes = "isolate"
+durable = "flush"
 cleaner = true
 flush_on_detach = true
 "#;
@@ -416,13 +427,13 @@ flush_on_detach = true
         let all = parse(Path::new("f"), GOOD).unwrap();
         assert_eq!(all.len(), 2);
         let shared = "high_watermark 70 low_watermark 40 max_age 30000 idle 0 verify first \
-            checksums off slots 4 start_sector 2048";
-        assert_eq!((&all[0].name[..], all[0].line, all[0].auto), ("vm-1", 13, false));
+            checksums off slots 4 start_sector 2048 nofua";
+        assert_eq!((&all[0].name[..], all[0].line, all[0].auto), ("vm-1", 14, false));
         assert_eq!(all[0].options.join(" "), shared);
-        assert_eq!((&all[1].name[..], all[1].line, all[1].auto), ("data", 17, true));
+        assert_eq!((&all[1].name[..], all[1].line, all[1].auto), ("data", 18, true));
         assert_eq!(
             all[1].options.join(" "),
-            format!("{shared} writeback_jobs 32 holes isolate cleaner")
+            format!("{shared} writeback_jobs 32 holes isolate durable flush cleaner")
         );
         assert_eq!(all[1].origin_id.as_deref(), Some("wwid:naa.1"));
         assert!(all[1].flush_on_detach && !all[0].flush_on_detach);
@@ -459,16 +470,17 @@ flush_on_detach = true
             (9, "checksums = \"no\"", "invalid type"),
             (10, "slots = 0", "out of range"),
             (11, "start_sector = 7", "not a multiple of 8"),
-            (13, "[volume.\"a b\"]", "cannot be a volume's name"),
-            (13, "[volume.\"..\"]", "cannot be a volume's name"),
-            (13, "[volume.data]", "duplicate key"),
-            (13, "[volum.vm1]", "unknown field `volum`"),
-            (14, "origin = \"/dev/pmem0\"", "origin and pool are the same device"),
-            (15, "auto = \"no\"", "invalid type"),
-            (15, "create = true", "unknown field `create`"),
-            (19, "origin_id = \"a|b\"", "cannot be an origin's id"),
-            (20, "writeback_jobs = 65", "out of range"),
-            (21, "holes = \"ignore\"", "write one of fail, isolate, accept"),
+            (14, "[volume.\"a b\"]", "cannot be a volume's name"),
+            (14, "[volume.\"..\"]", "cannot be a volume's name"),
+            (14, "[volume.data]", "duplicate key"),
+            (14, "[volum.vm1]", "unknown field `volum`"),
+            (15, "origin = \"/dev/pmem0\"", "origin and pool are the same device"),
+            (16, "auto = \"no\"", "invalid type"),
+            (16, "create = true", "unknown field `create`"),
+            (20, "origin_id = \"a|b\"", "cannot be an origin's id"),
+            (21, "writeback_jobs = 65", "out of range"),
+            (22, "holes = \"ignore\"", "write one of fail, isolate, accept"),
+            (23, "durable = \"soon\"", "write one of auto, always, flush"),
         ] {
             let mut lines: Vec<_> = GOOD.lines().collect();
             lines[line - 1] = text;
@@ -477,7 +489,7 @@ flush_on_detach = true
             assert!(said.contains(words), "{text}: {said}");
             let found_at = match words {
                 "missing field `pool`" => 1,
-                "duplicate key" if text.starts_with("[volume") => 17,
+                "duplicate key" if text.starts_with("[volume") => 18,
                 "duplicate key" => 9,
                 _ => line,
             };

@@ -273,6 +273,7 @@ fn structs_and_constants_are_as_in_c() {
         FBY_DEFAULT_WAIT_SPINS,
         FBY_DEFAULT_SPACE_RETRY_NS,
         FBY_DEFAULT_FLUSH_RETRY_NS,
+        FBY_DEFAULT_SLOW_DURABLE_NS,
         FBY_MODE_WRITE_BACK,
         FBY_MODE_WRITE_THROUGH,
         FBY_MODE_CLEANER,

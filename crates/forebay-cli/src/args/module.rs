@@ -4,13 +4,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use forebay::{defaults, Holes};
+use forebay::{defaults, Holes, WriteDurable};
 
 use super::origin::State;
 use super::{Json, Tuning};
 
 /// The block device needs no server and no NBD.  It needs the kernel module forebay, and a pool on
-/// persistent memory.
+/// persistent memory or on a disk (forebay create --medium ssd).
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay attach /dev/pmem0 data /dev/sdb             /dev/forebay0 appears",
@@ -19,7 +19,7 @@ use super::{Json, Tuning};
     "forebay attach --config ./fast.toml --dry-run       checks the file",
 ))]
 pub struct AttachDevice {
-    /// The pool: a persistent-memory device in fsdax mode
+    /// The pool: a persistent-memory device in fsdax mode, or a disk
     #[arg(required_unless_present_any = ["all", "config"], requires_all = ["volume", "origin"])]
     pub pool: Option<PathBuf>,
     /// The volume
@@ -83,6 +83,13 @@ pub struct DeviceOptions {
     /// First sector of the pool on its device, in units of 512 bytes, a multiple of 8; default: 0
     #[arg(long, value_name = "SECTOR", help_heading = "Device")]
     pub start_sector: Option<u64>,
+    /// When a write without FUA is durable, as for forebay serve: always, flush, auto
+    #[arg(long, value_name = "WHEN", help_heading = "Pool on a disk")]
+    #[arg(help = format!("When a write without FUA is durable: always, flush or auto, as for forebay serve [default: {}]", WriteDurable::default()))]
+    pub durable: Option<WriteDurable>,
+    /// Make writes durable by a flush, also where the disk has FUA
+    #[arg(long, help_heading = "Pool on a disk")]
+    pub no_fua: bool,
 }
 
 /// Without --flush, cached data stays in the pool, and the origin may lack it.

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use forebay_engine::sys;
 use serde::{Deserialize, Serialize};
 
 use super::words::words;
@@ -69,7 +70,7 @@ words! {
 }
 
 /// If the pool's disk needs longer for a durable write, `auto` is `flush`.
-const SLOW: Duration = Duration::from_micros(200);
+const SLOW: Duration = Duration::from_nanos(sys::FBY_DEFAULT_SLOW_DURABLE_NS as u64);
 
 /// Why a volume has `always` or `flush`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

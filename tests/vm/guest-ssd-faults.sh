@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+#
+# Goal: when the disk of a pool fails, nothing acknowledged is lost while the machine lives, and
+# everybody is told.
+# Method: the pool's disk is a mapping, which is made to fail.  What was written before is read, goes
+# to the origin by a drain, and is compared there.
+#	$1 target or native
+. "$(dirname "$0")/guest-lib.sh"
+kind=$1
+origin=/dev/ram1
+pool=/dev/mapper/pooldisk
+sectors=131072
+
+becomes() { # TABLE
+	dmsetup suspend --noudevsync --noflush pooldisk && dmsetup reload pooldisk --table "0 $sectors $1" && dmsetup resume --noudevsync pooldisk
+}
+written() { # MIB AT: new content for the device, which is also kept
+	dd if=/dev/urandom of=/tmp/kept bs=1M count="$1" seek="$2" conv=notrunc status=none &&
+		dd if=/tmp/kept of="$device" bs=64k skip=$(($2 * 16)) seek=$(($2 * 16)) count=$(($1 * 16)) oflag=direct,dsync status=none
+}
+is() { cmp -n $((6 << 20)) "$1" /tmp/kept; }
+
+load_module
+dmsetup create --noudevsync --noudevrules pooldisk --table "0 $sectors linear /dev/ram0 0" || fail "the pool's disk"
+dmsetup mknodes
+step "make the pool" forebay create $pool --medium ssd
+step "add the volume" forebay volume add $pool disk $origin --origin-by-name
+dmsetup create --noudevsync --noudevrules large --table "0 524288 linear /dev/ram2 0" && dmsetup mknodes
+step "make a larger pool" forebay create /dev/mapper/large --medium ssd
+step "add the volume" forebay volume add /dev/mapper/large disk $origin --origin-by-name
+large() { local pool=/dev/mapper/large; dev_attach y $origin disk; }
+mkdir -p /tmp/mem && mount -t tmpfs -o size=4G none /tmp/mem
+dd if=/dev/zero of=/tmp/mem/filler bs=1M count=$(($(awk '/MemAvailable/ { print $2 }' /proc/meminfo) / 1024 - 150)) status=none
+refused "a pool for which there is no memory" "too little memory" large
+rm -f /tmp/mem/filler
+
+for durable in always flush; do
+	step "attach, durable $durable" dev_attach x $origin disk durable $durable max_age 0 idle 0
+	step "write" written 4 0
+	[ "$(dev_counter x pages)" -ge 1024 ] || fail "nothing is cached: $(dev_status x)"
+	step "the disk fails" becomes error
+	dmesg -c >>/tmp/dmesg.before
+	! written 1 4 2>/tmp/step.log || fail "durable $durable: a write to a pool whose disk fails succeeds"
+	# What was not acknowledged may be there or not.
+	dd if="$origin" of=/tmp/kept bs=1M skip=4 seek=4 count=2 conv=notrunc status=none
+	dmesg | grep -q 'forebay: dm-.*a write of a group failed' || fail "durable $durable: the kernel's log does not say it: $(dmesg)"
+	dmesg | grep -q 'forebay: dm-.*the pool has failed' || fail "durable $durable: the kernel's log does not say what it means: $(dmesg)"
+	[ "$(dev_counter x medium)" = failed ] || fail "durable $durable: status does not say it: $(dev_status x)"
+	step "read what was written" cmp -n $((4 << 20)) "$device" /tmp/kept
+	step "drain, from memory" dev_command x flush
+	step "the origin has it" cmp -n $((4 << 20)) $origin /tmp/kept
+	step "detach" dev_detach x
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	step "check" forebay check $pool
+	# What the pool has is no newer than the origin.
+	step "attach again" dev_attach x $origin disk
+	step "drain again" dev_command x flush
+	step "the same is there" cmp -n $((4 << 20)) "$device" /tmp/kept
+	step "detach" dev_detach x
+done
+
+# The command marks the origin, and takes the mark away when that is complete without the pool.
+if [ "$kind" = native ]; then
+	step "attach by the command" forebay attach $pool disk $origin --origin-by-name --max-age none --idle none
+	device=/dev/$(forebay list --json | jq -r '.[0].device' | sed 's#/dev/##')
+	step "write" written 4 0
+	step "the disk fails" becomes error
+	! written 1 4 2>/tmp/step.log || fail "a write to a pool whose disk fails succeeds"
+	step "detach by the command, drained from memory" forebay detach disk --flush
+	step "the origin has it" cmp -n $((4 << 20)) $origin /tmp/kept
+	step "the origin is complete" forebay origin status $origin
+	dd if=/dev/urandom of=$origin bs=4k count=1 oflag=direct status=none # somebody uses it
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	refused "the pool that came back" "mark" forebay attach $pool disk $origin --origin-by-name
+fi
+step "unload" /run/busybox rmmod forebay
+clean_dmesg
+echo "ssd-faults: $passed passed"
