@@ -314,6 +314,8 @@ int fbk_resume(struct fbk_io *io, int result);
 void fbk_go_on(struct fbk_io *io, int next);
 /* Gives up the request, if it has not ended, and ends the bio. */
 void fbk_end_status(struct fbk_io *io, blk_status_t status);
+/* The same; parts of a read that the origin has end first. */
+void fbk_give_up(struct fbk_io *io, blk_status_t status);
 
 /* media_blk.c */
 void fbk_sender_prepare(struct fbk_pool *p);

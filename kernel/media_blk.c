@@ -11,6 +11,7 @@
  * ends the requests whose tickets are durable by that.  The device has a queue of its own, and
  * nothing in that waits for an origin.
  */
+#include <linux/blk-cgroup.h>
 #include <linux/delay.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
@@ -22,7 +23,7 @@
 #define PIECE_BYTES (BIO_MAX_VECS * (u64)PAGE_SIZE) /* read at a time */
 #define UNIT_LEAST 4096u
 #define LATE_NS (NSEC_PER_SEC / 1000) /* a group that nobody waits for is sent after so long */
-#define WRITE_OPF (REQ_OP_WRITE | REQ_SYNC)
+#define WRITE_OPF (REQ_OP_WRITE | REQ_SYNC | REQ_IDLE) /* writers wait: it is not held back as write-back is */
 
 /* --- requests that are waited for ---------------------------------------------------------- */
 
@@ -151,12 +152,29 @@ out:
 /* A disk that is several, or below which others lie, makes a flush of what it has no FUA for, and
  * the engine would not know of its failure.
  */
+static bool has_fua(const struct fbk_claim *c)
+{
+	return !c->no_fua && bdev_fua(c->bdev) && queue_is_mq(bdev_get_queue(c->bdev)) &&
+	       strncmp(c->bdev->bd_disk->disk_name, "dm-", 3);
+}
+
 static enum fby_durable durable_of(const struct fbk_claim *c)
 {
 	if (!bdev_write_cache(c->bdev))
 		return FBY_DURABLE_THROUGH;
-	return !c->no_fua && bdev_fua(c->bdev) && queue_is_mq(bdev_get_queue(c->bdev)) ? FBY_DURABLE_FUA :
-											 FBY_DURABLE_FLUSH;
+	return has_fua(c) ? FBY_DURABLE_FUA : FBY_DURABLE_FLUSH;
+}
+
+/* Somebody may turn a disk's cache on, or its FUA off. */
+static void look_at_cache(struct fbk_claim *c)
+{
+	u32 now = fby_load(&c->device.durable);
+
+	if (likely(now == FBY_DURABLE_FLUSH || now == durable_of(c) || durable_of(c) == FBY_DURABLE_THROUGH))
+		return;
+	fby_store(&c->device.durable, (u32)FBY_DURABLE_FLUSH);
+	pr_warn("forebay: %pg: the disk's write cache was changed: writes are made durable by flushes from now on\n",
+		c->bdev);
 }
 
 int fbk_image_load(struct fbk_claim *c, char **text)
@@ -266,8 +284,10 @@ static void write_end(struct bio *bio)
 
 	s->error = blk_status_to_errno(bio->bi_status);
 	bio_uninit(bio);
+	rcu_read_lock(); /* the pool stays, though the work may have found the request before this ends */
 	llist_add(&s->ended, &p->send_ended);
 	queue_work(p->send_wq, &p->sent);
+	rcu_read_unlock();
 }
 
 /* The thread may be in a bio of a volume.  Then the block layer would keep this one until all those
@@ -294,6 +314,9 @@ static void submit(struct fbk_pool *p, struct fbk_sent *s)
 	if (s->io.flags & FBY_MEDIUM_FUA)
 		opf |= REQ_FUA;
 	bio_init(&s->bio, p->claim.bdev, s->vecs, SENT_PAGES, opf);
+#ifdef CONFIG_BLK_CGROUP
+	bio_associate_blkg_from_css(&s->bio, blkcg_root_css); /* it has writes of many */
+#endif
 	s->bio.bi_iter.bi_sector = sector_of(&p->claim, s->io.at);
 	s->bio.bi_private = s;
 	s->bio.bi_end_io = write_end;
@@ -310,6 +333,7 @@ static void tell_failed(struct fbk_pool *p)
 {
 	if (xchg(&p->failure_told, true))
 		return;
+	fbk_tickets_look(p);
 	pr_err("forebay: %pg: the pool has failed and takes nothing more: all that was acknowledged as durable is in memory, and goes from there to the origins; drain its volumes (flush) before the machine stops, and replace the device\n",
 	       p->claim.bdev);
 }
@@ -322,11 +346,13 @@ void fbk_send(struct fbk_pool *p)
 
 	if (!p->sent_all)
 		return;
-	/* Without a free one all are in flight, and the end of each comes here. */
+	look_at_cache(&p->claim);
 	while (rc == FBY_DONE && fby_asserts_hold(&p->asserts)) {
 		s = take(p);
-		if (!s)
+		if (!s) { /* others ask, or all are in flight */
+			fbk_send_later(p);
 			break;
+		}
 		rc = fby_medium_next(p->engine, &s->io, &wake);
 		if (rc == FBY_DONE)
 			submit(p, s);
@@ -405,9 +431,13 @@ void fbk_sender_exit(struct fbk_pool *p)
 {
 	if (!p->sent_all)
 		return;
-	while (READ_ONCE(p->taken))
-		usleep_range(200, 1000);
-	hrtimer_cancel(&p->send_timer);
+	do { /* a work may have looked once more */
+		while (READ_ONCE(p->taken))
+			usleep_range(200, 1000);
+		flush_workqueue(p->send_wq);
+	} while (READ_ONCE(p->taken));
+	synchronize_rcu(); /* write_end */
+	hrtimer_cancel(&p->send_timer); /* and the pool is closing */
 	destroy_workqueue(p->send_wq);
 	kvfree(p->sent_all);
 	p->sent_all = NULL;

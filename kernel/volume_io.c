@@ -71,6 +71,14 @@ static void part_done(struct fbk_io *io, blk_status_t status)
 
 static void write_next(struct fbk_io *io);
 
+void fbk_give_up(struct fbk_io *io, blk_status_t status)
+{
+	if (io->request.op == FBY_OP_READ && io->request.foreground)
+		part_done(io, status);
+	else
+		fbk_end_status(io, status);
+}
+
 /* Ends the request.  An error of the origin is passed on as the origin reported it. */
 static void ended(struct fbk_io *io, int error)
 {
@@ -82,10 +90,9 @@ static void ended(struct fbk_io *io, int error)
 		write_next(io);
 		return;
 	}
-	if (io->request.op == FBY_OP_READ && io->request.foreground)
-		part_done(io, status);
-	else
-		fbk_end_status(io, status);
+	if (unlikely(io->volume->later) && io->request.op == FBY_OP_WRITE)
+		fbk_send_later(io->volume->pool);
+	fbk_give_up(io, status);
 }
 
 void fbk_remap_end(struct fbk_io *io)
@@ -336,9 +343,10 @@ static struct fbk_io *in_lasting_memory(struct fbk_io *io)
 	return copy;
 }
 
-static enum fbk_map go_on(struct fbk_io *io, int next)
+/* in_map: the caller is the one who has the bio, and does what is returned. */
+static enum fbk_map go_on(struct fbk_io *io, int next, bool in_map)
 {
-	if (may_remap(io, next)) {
+	if (in_map && may_remap(io, next)) {
 		io->remapped = true;
 		return FBK_REMAP;
 	}
@@ -346,7 +354,7 @@ static enum fbk_map go_on(struct fbk_io *io, int next)
 		struct fbk_io *lasting = in_lasting_memory(io);
 
 		if (!lasting) { /* a write that the throttle would hold is done */
-			fbk_end_status(io, next == FBY_NEXT_THROTTLE ? BLK_STS_OK : BLK_STS_AGAIN);
+			fbk_give_up(io, next == FBY_NEXT_THROTTLE ? BLK_STS_OK : BLK_STS_AGAIN);
 			return FBK_TAKEN;
 		}
 		io = lasting;
@@ -358,7 +366,7 @@ static enum fbk_map go_on(struct fbk_io *io, int next)
 				return FBK_TAKEN;
 			next = FBY_NEXT_DONE;
 		} else if (io->bio->bi_opf & REQ_NOWAIT) {
-			fbk_end_status(io, BLK_STS_AGAIN);
+			fbk_give_up(io, BLK_STS_AGAIN);
 			return FBK_TAKEN;
 		} else {
 			fbk_wait(io, next);
@@ -371,7 +379,7 @@ static enum fbk_map go_on(struct fbk_io *io, int next)
 
 void fbk_go_on(struct fbk_io *io, int next)
 {
-	go_on(io, next);
+	go_on(io, next, false);
 }
 
 /* --- the beginning -------------------------------------------------------------------------- */
@@ -415,7 +423,7 @@ static __always_inline enum fbk_map begin(struct fbk_io *io)
 	int next = step(io, true, 0);
 
 	if (unlikely(next || io->request.foreground || io->then_write))
-		return go_on(io, next);
+		return go_on(io, next, true);
 	fbk_end_status(io, BLK_STS_OK);
 	return FBK_TAKEN;
 }
@@ -484,6 +492,8 @@ static void write_next(struct fbk_io *io)
 	release(io);
 	io->then_write = false;
 	prepare(io, FBY_OP_WRITE, 0);
+	if (fbk_others_wait(io->volume))
+		io->request.flags |= FBY_REQ_BEHIND;
 	begin(io);
 }
 

@@ -154,7 +154,7 @@ static enum awaited retry(struct fbk_io *io)
 	int next;
 
 	if (READ_ONCE(io->volume->requeue)) {
-		fbk_end_status(io, BLK_STS_DM_REQUEUE);
+		fbk_give_up(io, BLK_STS_DM_REQUEUE);
 		return NOTHING;
 	}
 	next = fbk_resume(io, 0);

@@ -59,6 +59,21 @@ for durable in always flush; do
 	step "detach" dev_detach x
 done
 
+# A read waits for a block whose write is on its way to a slow disk.  Then the origin has what is read.
+step "the disk is slow" becomes "delay /dev/ram0 0 0 /dev/ram0 0 300 /dev/ram0 0 300"
+step "attach" dev_attach x $origin disk durable always max_age 0 idle 0
+[ "$(blockdev --getss "$device")" = 512 ] || fail "blocks of $(blockdev --getss "$device") bytes"
+for sector in 16384 16392 16400; do
+	dd if=/tmp/kept of="$device" bs=512 count=1 seek=$sector oflag=direct status=none &
+	sleep 0.2
+	step "a read of the rest of the block" dd if="$device" of=/tmp/rest bs=512 skip=$((sector + 1)) count=7 iflag=direct
+	wait
+	dd if=$origin of=/tmp/origin bs=512 skip=$((sector + 1)) count=7 iflag=direct status=none
+	cmp /tmp/rest /tmp/origin || fail "the rest of the block is not the origin's: $(od -A d -t x1 /tmp/rest | head -n 3) $(od -A d -t x1 /tmp/origin | head -n 3)"
+done
+step "detach" dev_detach x
+step "the disk is fast" becomes "linear /dev/ram0 0"
+
 # The command marks the origin, and takes the mark away when that is complete without the pool.
 if [ "$kind" = native ]; then
 	step "attach by the command" forebay attach $pool disk $origin --origin-by-name --max-age none --idle none

@@ -222,7 +222,8 @@ pub struct Listed {
 }
 
 /// Options without a value.
-const SWITCHES: &[&str] = &["origin_by_name", "cleaner", "metadata_only", "flush_on_suspend", "nofua"];
+const SWITCHES: &[&str] =
+    &["origin_by_name", "cleaner", "metadata_only", "flush_on_suspend", "nofua"];
 
 pub fn list(control: &dyn Control) -> Result<Vec<Listed>, Error> {
     let what = "list of devices";
