@@ -19,8 +19,8 @@ mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$img"
 mount_image "$img" "$work/disk" || skip "no loop device"
 at_end "umount -l '$work/disk'"
 
-# cut: copies the image and looks into the copy.  Sets $found.
-cut() {
+# cut_now: copies the image and looks into the copy.  Sets $found.
+cut_now() {
 	cp "$img" "$img.cut"
 	mount_image "$img.cut" "$work/cut" || fail "$1: the copy cannot be mounted"
 	found=$(stat -c 'mode=%a owner=%u time=%Y links=%h' "$work/cut/$2" 2>&1 || true)
@@ -53,7 +53,7 @@ all() { # HOW [KIND...]
 		else
 			ROOM=8M begin "$1" "$work/metadata" $kind "$file"
 		fi
-		cut "$1 $kind" "$1-$kind.map"
+		cut_now "$1 $kind" "$1-$kind.map"
 		killed $pid
 		[[ " $found " == *" $(wanted $kind) "* ]] || {
 			# A file system need not keep times by an fsync.
@@ -69,4 +69,7 @@ all plain
 all alone
 start_server
 all served
+# Their times cannot be set.
+share=--shared
+all shared mode by-path owner attribute name syncfs
 stop_server

@@ -9,8 +9,13 @@
 //! library is told.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+
+use forebay_engine::lasting::{self, Lasting};
+use rustix::fs::OFlags;
 
 use crate::locked::lock;
 
@@ -107,6 +112,49 @@ impl Attributes {
         sync()?;
         let mut state = lock(&self.0);
         state.durable = state.durable.max(changes);
+        Ok(())
+    }
+}
+
+/// What a process has seen of a file that a server has open.  The server's own changes are seen,
+/// too: then the server is asked for nothing.
+#[derive(Debug)]
+pub(crate) struct Glimpse {
+    /// The file, to look at it alone.  None: the server is asked each time.
+    file: Option<Lasting<OwnedFd>>,
+    /// When nothing had to be made durable.
+    last: Mutex<Option<Seen>>,
+    touched: AtomicBool,
+}
+
+impl Glimpse {
+    pub fn of(path: &Path, identity: &[u8]) -> Glimpse {
+        // Where the path is a symbolic link by now, or the user may not read it, there is none.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = lasting::open(|| rustix::fs::open(path, flags, rustix::fs::Mode::empty())).ok();
+        let is_it = |file: &Lasting<OwnedFd>| {
+            forebay::file_identity(file.as_fd()).is_ok_and(|found| found.into_bytes() == identity)
+        };
+        let file = file.filter(is_it);
+        Glimpse { file, last: Mutex::default(), touched: AtomicBool::new(false) }
+    }
+
+    /// This process has changed something.
+    pub fn touched(&self) {
+        self.touched.store(true, Ordering::SeqCst);
+    }
+
+    /// Calls `ask` if the file has changed since the last time, with whether this process knows of a
+    /// change.
+    pub fn settle<E>(&self, ask: impl FnOnce(bool) -> Result<(), E>) -> Result<(), E> {
+        let mut last = lock(&self.last);
+        let touched = self.touched.swap(false, Ordering::SeqCst);
+        let file = self.file.as_ref().map(|file| file.as_fd());
+        let now = file.filter(|file| lasting::check(*file).is_ok()).and_then(Seen::of);
+        if touched || now.is_none() || *last != now {
+            ask(touched).inspect_err(|_| self.touched.store(touched, Ordering::SeqCst))?;
+            *last = now;
+        }
         Ok(())
     }
 }

@@ -25,7 +25,7 @@ use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
 /// The version of the protocol.  Both sides must have the same.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// How often a side that works long on a request or an order reports that it is alive.  A slow
 /// disk may take any time, and a stopped process sends no report.
 pub const LIVES: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 4000 });
@@ -160,6 +160,12 @@ pub enum Request {
         home: u32,
         at: u64,
         len: u64,
+    },
+    /// Makes durable what others have changed of the file's attributes and names.  `touched`: the
+    /// guest has changed some.
+    SyncAttributes {
+        home: u32,
+        touched: bool,
     },
     /// This and the following requests are those of [`MapFile`](crate::MapFile).
     EndCut {

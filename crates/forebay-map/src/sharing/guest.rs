@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::board::{Board, Is};
 use super::visits::{Server, Visit};
 use super::{Grant, Reply};
+use crate::attributes::Glimpse;
 use crate::cache::{not_for_ever, Shared, Unreadable, HOME_AGAIN};
 use crate::error::{not_text, Error, Result};
 use crate::exclusive::{parts, segments_within};
@@ -65,6 +66,7 @@ struct Stay {
     slots: Vec<Mutex<Slot>>,
     pins: Vec<AtomicUsize>,
     closed: AtomicBool,
+    attributes: Glimpse,
 }
 
 /// The reason why pages are not durable.
@@ -384,6 +386,7 @@ impl Guest {
                 slots: (0..segments).map(|_| Mutex::default()).collect(),
                 pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
                 closed: AtomicBool::new(false),
+                attributes: Glimpse::of(path, identity),
             });
             let tracker = Tracker::new(Visited(Arc::clone(&stay)), segments, features);
             let tracker = tracker.map_err(Error::system(path, "map"))?;
@@ -496,6 +499,18 @@ impl Mapped for Guest {
             None => Ok(()),
             Some(_) => self.write_back().map(drop),
         }
+    }
+
+    fn sync_file(&self) -> Result<()> {
+        self.sync(0, u64::MAX)?;
+        let home = self.stay.home;
+        // The server has the file's descriptor.
+        let ask = |touched| self.stay.done(&Request::SyncAttributes { home, touched });
+        self.stay.attributes.settle(ask)
+    }
+
+    fn attributes_changed(&self) {
+        self.stay.attributes.touched();
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize> {

@@ -233,6 +233,9 @@ impl Homes {
             Request::Fill { home, segment } => plain(self.fill(who, home, segment)),
             Request::Settle { home, segment } => plain(self.settle(who, home, segment)),
             Request::SyncOthers { home, at, len } => plain(self.sync_others(who, home, at, len)),
+            Request::SyncAttributes { home, touched } => {
+                plain(self.sync_attributes(who, home, touched))
+            }
             Request::EndCut { home } => plain(self.alone(who, home, Home::end_cut)),
             Request::Resize { home, size, grow } => {
                 plain(self.alone(who, home, |h| match grow && size <= h.content.size() {
@@ -411,6 +414,17 @@ impl Homes {
         let pages = (at.min(end) / PAGE as u64) as usize..end.div_ceil(PAGE as u64) as usize;
         home.tracker.sync_others(pages, Some(who))?;
         Ok(Answer::Done)
+    }
+
+    fn sync_attributes(&self, who: u64, home: u32, touched: bool) -> Result<Answer> {
+        let home = self.home(who, home)?;
+        not_closed(&home)?;
+        let backing = &home.content.backing;
+        if touched {
+            backing.attributes_changed();
+        }
+        let settled = backing.settle_attributes(&|| backing.sync_all());
+        settled.map(|()| Answer::Done).map_err(home.content.system("sync"))
     }
 
     /// Runs `f`, which changes the size, while no call of a guest is under way.
