@@ -29,7 +29,7 @@ fn accept_host(a: &AcceptHost) -> anyhow::Result<u8> {
 }
 
 fn status(a: &Asked) -> anyhow::Result<u8> {
-    let status = OriginMarks::at(&a.place, a.state.state.as_deref())?.status()?;
+    let status = OriginMarks::at(&a.place, a.state.state.as_deref())?.asked_status()?;
     match a.json.json {
         true => out::json(&status)?,
         false => tell(&status)?,

@@ -2,7 +2,7 @@
 //! Drains of a volume: any number at once, each until it ends by itself.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,8 +13,8 @@ use crate::core::Core;
 use crate::draining::Draining;
 use crate::engine::Code;
 use crate::error::{Error, Result};
-use crate::mark::mark_at;
-use crate::origin;
+use crate::mark::{mark_at, mark_of};
+use crate::origin::{self, Look, Sought};
 use crate::report::{
     origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, Uuid, VolumeInfo,
     LOST_LISTED, LOST_STUCK_WAY_OUT,
@@ -25,8 +25,23 @@ const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// Between two calls of a progress function.
 const DRAIN_PROGRESS: Duration = Duration::from_millis(100);
 
+/// Why an origin cannot be looked at that the pool knows by its id alone, with the way out.
+const NO_PATH: &str = "the pool has no path of it, as of one that is long or no UTF-8; to see it, \
+     drain the volume with no server running (forebay drain, --origin NAME=PATH)";
+
 /// So often a drain begins anew for what it passed over as damaged, and what reads well after.
 const PASSED_OVER_TIMES: u32 = 3;
+
+/// Begins to ask an origin on the network that nobody has open.  While the pool holds something, it
+/// is not complete whatever the origin is.
+pub(crate) fn look_by_network(v: &VolumeInfo) -> Option<Arc<Look>> {
+    let place = v.origin_path.as_deref().map(Path::new)?;
+    let asks = !v.attached && !v.may_hold_data() && origin::is_on_network(place);
+    asks.then(|| {
+        let (place, id) = (place.into(), v.identity.clone());
+        Look::begin(Sought { place, id, size_bytes: v.size_bytes })
+    })
+}
 
 /// A volume that is to be drained.  Its index alone is not enough: it is another volume's once this
 /// one is removed.
@@ -222,7 +237,8 @@ impl Core {
             true => v.pages.saturating_sub(v.lost_blocks + pages_left),
             false => 0,
         };
-        self.look_at_origin(&mut v);
+        let look = look_by_network(&v);
+        self.look_at_origin(&mut v, look);
         let mut judged = Completeness::judge(&v, pages_left, lost, v.origin_changed.clone());
         if pages_since > 0 {
             judged.written_since(pages_since);
@@ -231,24 +247,38 @@ impl Core {
     }
 
     /// Looks at the origin before its completeness is judged: the origin in use, or the file or
-    /// device at its recorded path.
-    pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo) {
-        let place = v.origin_path.as_deref().map(Path::new);
-        let attached = self.attached_as(v.index, v.uuid);
-        match (attached, place) {
-            (Some(attached), _) => v.origin_changed = attached.changed(),
-            (None, Some(place)) => {
-                let changed = origin::changed(place, &v.identity, v.size_bytes);
-                let mark = mark_at(place);
-                let mut seen = |looked: Result<Option<String>>| {
-                    looked.unwrap_or_else(|e| {
-                        v.origin_unseen = Some(e.to_string());
-                        None
-                    })
-                };
+    /// device at its recorded path, or the answer of one on the network.
+    pub(crate) fn look_at_origin(&self, v: &mut VolumeInfo, look: Option<Arc<Look>>) {
+        if let Some(attached) = self.attached_as(v.index, v.uuid) {
+            v.origin_changed = attached.changed();
+            return;
+        }
+        let state = self.marks_in.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let place = v.origin_path.clone().map(PathBuf::from);
+        let mut seen = |looked: Result<Option<String>>| {
+            looked.unwrap_or_else(|e| {
+                v.origin_unseen = Some(e.to_string());
+                None
+            })
+        };
+        match place {
+            Some(place) => {
+                let changed = origin::changed(&place, &v.identity, v.size_bytes);
+                let mark = mark_at(&place, state.as_deref());
                 (v.origin_changed, v.origin_mark) = (seen(changed), seen(mark));
             }
-            (None, None) => {}
+            // The library was given it, by a program that knows where it is.
+            None if !origin::is_own_id(&v.identity) => {}
+            None => {
+                v.origin_mark = seen(mark_of(&v.identity, state.as_deref()));
+                v.origin_unseen.get_or_insert_with(|| NO_PATH.into());
+            }
+        }
+        if let Some(look) = look {
+            let seen = look.seen();
+            v.origin_changed = seen.changed.or(v.origin_changed.take());
+            v.origin_mark = v.origin_mark.take().or(seen.mark);
+            v.origin_unseen = v.origin_unseen.take().or(seen.unseen);
         }
     }
 
@@ -285,9 +315,14 @@ impl Core {
     }
 
     /// Judges a volume of a pool that nobody writes to, with these lost blocks.
-    pub(crate) fn judge_with(&self, mut v: VolumeInfo, lost: Vec<u64>) -> Completeness {
+    pub(crate) fn judge_with(
+        &self,
+        mut v: VolumeInfo,
+        lost: Vec<u64>,
+        look: Option<Arc<Look>>,
+    ) -> Completeness {
         let pages_left = v.pages.saturating_sub(v.lost_blocks);
-        self.look_at_origin(&mut v);
+        self.look_at_origin(&mut v, look);
         Completeness::judge(&v, pages_left, lost, v.origin_changed.clone())
     }
 

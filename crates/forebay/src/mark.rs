@@ -68,7 +68,7 @@ pub use host::accept_host;
 pub(crate) use host::host;
 pub(crate) use keep::Keep;
 pub use keep::{state_dir, Found};
-pub(crate) use place::{mark_at, marks_on_host};
+pub(crate) use place::{mark_at, mark_of, mark_on, marks_on_host};
 pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 
 #[cfg(test)]

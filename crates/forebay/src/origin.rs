@@ -5,6 +5,7 @@
 //! server, [`RbdOrigin`] an image of a Ceph cluster.  An embedder may bring its own by implementing [`Origin`]; [`MemOrigin`]
 //! and [`FaultyOrigin`] are for tests.
 
+mod asked;
 mod claim;
 mod faulty;
 mod file;
@@ -27,10 +28,11 @@ use crate::error::Result;
 use crate::mark::{MarkedBy, MarkedOn};
 use crate::report::OriginInfo;
 
+pub(crate) use asked::{Look, Sought};
 pub(crate) use claim::{direct_if_possible, lock, open_claimed};
 pub use faulty::{FaultOp, Faults, FaultyOrigin};
 pub use file::FileOrigin;
-pub(crate) use identity::of_file as identity_of_file;
+pub(crate) use identity::{is_own as is_own_id, of_file as identity_of_file};
 pub(crate) use loops::{backing_of, device_of as loop_device_of};
 pub use mem::MemOrigin;
 pub use nbd::NbdOrigin;
@@ -78,7 +80,8 @@ pub trait Origin: Send + Sync + fmt::Debug {
 
     /// `id|path`: an id that stays the same as long as the data is the same
     /// origin's, and a path (may be empty) where it can be found again.  The
-    /// volume records it, at most 127 bytes; the id has no `|`.
+    /// volume records it, at most 127 bytes; the id has no `|`, and begins as none of Forebay's
+    /// own does (`file:`, `serial:`, ...), unless one of them is what it stands for.
     fn identity(&self) -> String;
 
     /// Another present origin that has the same id, and how both are known, so that the id tells
@@ -172,12 +175,22 @@ pub trait Origin: Send + Sync + fmt::Debug {
     }
 }
 
-/// How an origin that nobody has open, and that was at this place, differs now; nothing is
-/// known of one on the network.
+/// How an origin that nobody has open, and that was at this place, differs now; one on the network
+/// is asked by a [`Look`].
 pub(crate) fn changed(place: &Path, id: &str, size_bytes: u64) -> Result<Option<String>> {
     match place_of(place)? {
         Place::Path(path) => file::changed(&path, id, size_bytes),
         Place::Nbd(..) | Place::Rbd(_) => Ok(None),
+    }
+}
+
+/// How the size of an origin differs from its volume's.
+fn size_changed(size: u64, of_volume: u64) -> Option<String> {
+    let has = format!("has {size} bytes, the volume {of_volume}: it");
+    match size.cmp(&of_volume) {
+        std::cmp::Ordering::Less => Some(format!("{has} was truncated")),
+        std::cmp::Ordering::Greater => Some(format!("{has} has grown")),
+        std::cmp::Ordering::Equal => None,
     }
 }
 
@@ -220,6 +233,19 @@ pub(crate) fn known_by(place: &Path) -> Result<Known> {
         Place::Nbd(_, uri) => Known::Named(nbd::known_by(&uri)),
         Place::Rbd(uri) => Known::Opened(Box::new(RbdOrigin::open(uri, true, Default::default())?)),
     })
+}
+
+/// A file or device is at the place; else it is asked over the network.
+pub(crate) fn is_on_network(place: &Path) -> bool {
+    matches!(place_of(place), Ok(Place::Nbd(..) | Place::Rbd(_)))
+}
+
+/// The size that the server of an NBD export says; `None`: it is another kind of origin.
+pub(crate) fn size_of_export(place: &Path) -> Result<Option<u64>> {
+    match place_of(place)? {
+        Place::Nbd(uri, _) => nbd::size_of(uri).map(Some),
+        Place::Path(_) | Place::Rbd(_) => Ok(None),
+    }
 }
 
 /// Its id and its mark are asked for over the network.

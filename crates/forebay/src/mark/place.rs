@@ -147,6 +147,17 @@ impl OriginMarks {
         })
     }
 
+    /// As [`status`](Self::status), and an export without a mark is asked for its size: one that does
+    /// not answer is not called complete.
+    pub fn asked_status(&self) -> Result<OriginStatus> {
+        let status = self.status()?;
+        let size = match status.complete {
+            true => origin::size_of_export(&self.place)?,
+            false => None,
+        };
+        Ok(OriginStatus { size_bytes: size.or(status.size_bytes), ..status })
+    }
+
     /// Removes the mark, by order: the data that it stands for is given up.  Durable when the
     /// call returns the old content.  Refused while the origin is in use.
     pub fn accept_loss(&self) -> Result<OriginStatus> {
@@ -379,11 +390,27 @@ impl Attaching {
 
 /// The mark of the origin at a place, if this host can look for one without the network: that of an
 /// NBD export is a file of the host.  What is not there has none.
-pub(crate) fn mark_at(place: &Path) -> Result<Option<String>> {
+pub(crate) fn mark_at(place: &Path, state: Option<&Path>) -> Result<Option<String>> {
     if origin::is_known_by_network(place) {
         return Ok(None);
     }
-    match OriginMarks::at(place, None).and_then(|marks| marks.find()) {
+    told(OriginMarks::at(place, state).and_then(|marks| marks.find()))
+}
+
+/// The mark of the origin with this id that this host has, wherever the origin is.
+pub(crate) fn mark_of(id: &str, state: Option<&Path>) -> Result<Option<String>> {
+    let state = state.map_or_else(super::state_dir, PathBuf::from);
+    let by = MarkedBy { name: id.into(), on: super::MarkedOn::Host };
+    told(OriginMarks::of(Path::new(id), state, &by).and_then(|marks| marks.find()))
+}
+
+/// The mark of an open origin that has it itself.
+pub(crate) fn mark_on(place: &Path, by: &MarkedBy<'_>) -> Result<Option<String>> {
+    told(OriginMarks::of(place, super::state_dir(), by).and_then(|marks| marks.find()))
+}
+
+fn told(found: Result<Found>) -> Result<Option<String>> {
+    match found {
         Ok(Found::Nothing) | Err(Error::NotFound { .. }) => Ok(None),
         Ok(Found::Marked(mark)) => Ok(Some(mark.to_string())),
         Ok(Found::Damaged(why)) => Ok(Some(format!("one that cannot be read ({why})"))),

@@ -494,12 +494,7 @@ pub(super) fn changed(path: &Path, id: &str, size_bytes: u64) -> Result<Option<S
         let other = format!("is another: {name} is {now}, the volume was made for {id}");
         return Ok(Some(other));
     }
-    let has = format!("has {size} bytes, the volume {size_bytes}: it");
-    Ok(match size.cmp(&size_bytes) {
-        std::cmp::Ordering::Less => Some(format!("{has} was truncated")),
-        std::cmp::Ordering::Greater => Some(format!("{has} has grown")),
-        std::cmp::Ordering::Equal => None,
-    })
+    Ok(super::size_changed(size, size_bytes))
 }
 
 /// Its id, and the file if it is one: a look that claims nothing.

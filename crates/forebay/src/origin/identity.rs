@@ -39,6 +39,15 @@ pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {
     Ok(format!("file:{}{born}", st.stx_ino))
 }
 
+/// How the ids begin that Forebay gives to the origins that it opens itself.  One that a program
+/// gives to the library says what it is in another way.
+const OWN: [&str; 10] =
+    ["file:", "loop:", "dm:", "md:", "wwid:", "serial:", NAME, "blk:", "nbd:", "rbd:"];
+
+pub(crate) fn is_own(id: &str) -> bool {
+    OWN.iter().any(|kind| id.starts_with(kind))
+}
+
 /// The ids of a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OfBlock {

@@ -334,58 +334,84 @@ pub(super) fn known_by(uri: &Uri) -> String {
 
 // --- the origin --------------------------------------------------------------
 
+/// An export whose server has answered, by one connection.
+struct Connected {
+    parsed: Uri,
+    links: Links,
+    export: Export,
+    logical_block: u32,
+}
+
+fn unsuitable(uri: &str, what: String, way_out: &str) -> Error {
+    Error::Unsuitable { path: uri.into(), what, way_out: way_out.into() }
+}
+
+fn connect(uri: &str, away: Away) -> Result<Connected> {
+    let parsed = Uri::parse(uri).map_err(|why| {
+        Error::usage(
+            format!("{uri}: {why}"),
+            "name it nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT",
+        )
+    })?;
+    // The library takes schemes in small letters alone.
+    let uri = &uri.split_once("://").map_or_else(
+        || uri.to_string(),
+        |(scheme, rest)| format!("{}://{rest}", scheme.to_ascii_lowercase()),
+    );
+    let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
+    let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
+    let state = Mutex::default();
+    let host = parsed.host().map(String::from);
+    let changed = Condvar::new();
+    let shared = Shared { uri: uri.clone(), host, away, state, changed, kicks };
+    let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
+    let (tell, told) = sync_channel(1);
+    links.start(None, Some(tell)).map_err(system)?;
+    let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
+    let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| match e {
+        Failure::NoLibrary(e) => Error::Unsupported {
+            path: uri.into(),
+            cause: format!("libnbd is needed for it, and cannot be used: {e}"),
+            way_out: "install it (Debian: apt install libnbd0)".into(),
+        },
+        e => Error::Unreachable {
+            path: uri.into(),
+            cause: e.to_string(),
+            way_out: "see that its server runs, and serves this export".into(),
+        },
+    })?;
+    let logical_block = match export.block_min {
+        0..=512 => 512,
+        513..=4096 => 4096,
+        least => {
+            let what = format!("served in blocks of {least} bytes");
+            return Err(unsuitable(uri, what, "serve it in blocks of 512 or 4096"));
+        }
+    };
+    Ok(Connected { parsed, links, export, logical_block })
+}
+
+/// In whole blocks.
+fn size(export: &Export, logical_block: u32) -> u64 {
+    let block = u64::from(logical_block);
+    export.size_bytes / block * block
+}
+
+/// The size of an export that nobody has open: its server is asked.
+pub(super) fn size_of(uri: &str) -> Result<u64> {
+    let Connected { export, logical_block, .. } = connect(uri, Away::default())?;
+    Ok(size(&export, logical_block))
+}
+
 impl NbdOrigin {
     /// Connects to the export; `nbd://HOST[:PORT]/EXPORT` or
     /// `nbd+unix:///EXPORT?socket=PATH`.
     pub fn open(uri: &str, read_only: bool, away: Away) -> Result<NbdOrigin> {
-        let parsed = Uri::parse(uri).map_err(|why| {
-            Error::usage(
-                format!("{uri}: {why}"),
-                "name it nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT",
-            )
-        })?;
-        // The library takes schemes in small letters alone.
-        let uri = &uri.split_once("://").map_or_else(
-            || uri.to_string(),
-            |(scheme, rest)| format!("{}://{rest}", scheme.to_ascii_lowercase()),
-        );
-        let unsuitable = |what: String, way_out: &str| Error::Unsuitable {
-            path: uri.into(),
-            what,
-            way_out: way_out.into(),
-        };
+        let Connected { parsed, mut links, export, logical_block } = connect(uri, away)?;
+        let shared = links.shared.clone();
+        let uri = &shared.uri;
         let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
-        let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
-        let state = Mutex::default();
-        let host = parsed.host().map(String::from);
-        let changed = Condvar::new();
-        let shared = Shared { uri: uri.clone(), host, away, state, changed, kicks };
-        let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
-        let (tell, told) = sync_channel(1);
-        links.start(None, Some(tell)).map_err(system)?;
-        let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
-        let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| match e {
-            Failure::NoLibrary(e) => Error::Unsupported {
-                path: uri.into(),
-                cause: format!("libnbd is needed for it, and cannot be used: {e}"),
-                way_out: "install it (Debian: apt install libnbd0)".into(),
-            },
-            e => Error::Unreachable {
-                path: uri.into(),
-                cause: e.to_string(),
-                way_out: "see that its server runs, and serves this export".into(),
-            },
-        })?;
-        let logical_block = match export.block_min {
-            0..=512 => 512,
-            513..=4096 => 4096,
-            least => {
-                return Err(unsuitable(
-                    format!("served in blocks of {least} bytes"),
-                    "serve it in blocks of 512 or 4096",
-                ))
-            }
-        };
+        let unsuitable = |what: String, way_out| unsuitable(uri, what, way_out);
         if export.read_only && !read_only {
             return Err(unsuitable("read-only".into(), "serve it writable"));
         }
@@ -457,8 +483,7 @@ impl Drop for Links {
 
 impl Origin for NbdOrigin {
     fn size_bytes(&self) -> u64 {
-        let block = u64::from(self.logical_block);
-        self.export.size_bytes / block * block
+        size(&self.export, self.logical_block)
     }
 
     fn logical_block(&self) -> u32 {

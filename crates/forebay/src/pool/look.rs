@@ -6,6 +6,7 @@ use std::time::Instant;
 use forebay_engine::sys;
 
 use super::Pool;
+use crate::drains::look_by_network;
 use crate::engine::{self, EngineResult};
 use crate::error::{Error, Result};
 use crate::log::log_info;
@@ -49,7 +50,9 @@ impl Pool {
         let all: Vec<_> = all.into_iter().map(lost).collect();
         // Origins are asked, and may hang. From here on an index may become another volume's.
         drop(volumes);
-        report.volumes = all.into_iter().map(|(lost, v)| core.judge_with(v, lost)).collect();
+        let looks: Vec<_> = all.iter().map(|(_, v)| look_by_network(v)).collect();
+        let all = all.into_iter().zip(looks);
+        report.volumes = all.map(|((lost, v), look)| core.judge_with(v, lost, look)).collect();
         report.ok = report.exit_code() == 0;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)

@@ -49,17 +49,19 @@ impl Pool {
 
     /// All of it together may be enough: shares do not move.
     pub(super) fn no_room(&self, name: &str, share_bytes: u64) -> Error {
-        let status = self.status();
-        let others: Vec<_> = (status.volumes.iter().filter(|v| v.static_bytes > 0))
+        let mut statics = self.volumes();
+        statics.retain(|v| v.static_bytes > 0);
+        let others: Vec<_> = (statics.iter())
             .map(|v| format!("{} {}", v.label(), human_bytes(v.static_bytes)))
             .collect();
+        let all = self.0.core().engine.info().sb.static_bytes;
         Error::Volume {
             name: name.into(),
             cause: format!(
                 "the pool has no {} in one piece left for it: of {} for static volumes {} are given ({})",
                 human_bytes(share_bytes),
-                human_bytes(status.static_bytes),
-                human_bytes(status.static_given_bytes),
+                human_bytes(all),
+                human_bytes(statics.iter().map(|v| v.static_bytes).sum()),
                 others.join(", ")
             ),
             way_out: "use a smaller share, or remove a static volume that is not needed".into(),

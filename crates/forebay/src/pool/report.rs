@@ -2,6 +2,7 @@
 //! Reports of an open pool, and the options that change while it is open.
 
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_engine::sys;
@@ -9,10 +10,11 @@ use forebay_engine::sys;
 use super::{check_options, raw_duration, raw_verify, OptionsChange};
 use crate::bypass::VolumeChange;
 use crate::core::Core;
+use crate::drains::look_by_network;
 use crate::engine::Code;
 use crate::error::{Error, Result};
 use crate::grouped::Durable;
-use crate::origin::split_identity;
+use crate::origin::{split_identity, Look};
 use crate::printable::printable;
 use crate::report::{
     Chunks, Counters, DestageState, HeldByDetached, MediumStatus, OptionsInfo, OriginUse,
@@ -173,7 +175,11 @@ impl Core {
     pub(crate) fn status(&self) -> PoolStatus {
         let engine = &self.engine;
         let info = engine.info();
-        let volumes: Vec<_> = self.volumes().into_iter().map(|v| self.judged(v)).collect();
+        let volumes = self.volumes();
+        // All at once, so that several that hang take no longer than one.
+        let looks: Vec<_> = volumes.iter().map(look_by_network).collect();
+        let judged = volumes.into_iter().zip(looks).map(|(v, look)| self.judged(v, look));
+        let volumes: Vec<_> = judged.collect();
         let statics = || volumes.iter().filter(|v| v.static_bytes > 0);
         PoolStatus {
             pid: std::process::id(),
@@ -275,8 +281,8 @@ impl Core {
 
     /// With its verdict, for which its origin is looked at: the one in use, or else what
     /// is at its recorded path.
-    fn judged(&self, mut v: VolumeInfo) -> VolumeInfo {
-        self.look_at_origin(&mut v);
+    fn judged(&self, mut v: VolumeInfo, look: Option<Arc<Look>>) -> VolumeInfo {
+        self.look_at_origin(&mut v, look);
         v.verdict = v.completeness().verdict;
         v
     }
