@@ -2,15 +2,52 @@
 // What a program changes of a file besides its bytes, and then asks to be durable.
 //
 //	metadata KIND FILE	says done once it is acknowledged, and then waits
+//	metadata hold FILE	says ready, syncs the file system once FILE.go is there, and tells
+//				whether another thread could give the file more room meanwhile
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
+
+static void *sync_all(void *fd)
+{
+	CHECK(syncfs(*(int *)fd) == 0);
+	return 0;
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+// The kernel is made to wait for 5 s in syncfs.
+static int held(const char *file, int fd)
+{
+	char go[4096];
+	pthread_t syncs;
+	snprintf(go, sizeof go, "%s.go", file);
+	printf("ready\n");
+	fflush(stdout);
+	while (access(go, F_OK))
+		usleep(10000);
+	double begun = now();
+	CHECK(pthread_create(&syncs, 0, sync_all, &fd) == 0);
+	usleep(1000000);
+	double from = now();
+	CHECK(pwrite(fd, "x", 1, 64 << 20) == 1);
+	double took = now() - from;
+	CHECK(pthread_join(syncs, 0) == 0 && now() - begun > 4.5);
+	printf(took < 2 ? "done\n" : "held up for %.1f s\n", took);
+	return fflush(stdout);
+}
 
 int main(int n, char **v)
 {
@@ -21,6 +58,8 @@ int main(int n, char **v)
 	CHECK(fd >= 0);
 	memset(page, 'a', sizeof page);
 	CHECK(pwrite(fd, page, sizeof page, 0) == sizeof page && fsync(fd) == 0);
+	if (!strcmp(kind, "hold"))
+		return held(file, fd);
 	sleep(1); // it is written back, and more
 	// A write-back is under way.
 	for (int i = 0; i < 200 && strcmp(kind, "syncfs"); i++)

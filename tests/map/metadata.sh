@@ -64,9 +64,27 @@ all() { # HOW [KIND...]
 	done
 	say "$1: passed"
 }
+# held: a file gets more room while the kernel syncs its file system.
+held() {
+	file=$work/hold.map
+	ROOM=8M begin hold "$work/metadata" hold "$file"
+	local program
+	program=$(pgrep -P $pid -f 'metadata hold' || echo $pid)
+	strace -f -o "$work/hold.traced" -e trace=syncfs -e inject=syncfs:delay_enter=5s -p "$program" 2>"$work/hold.strace" &
+	strace=$!
+	for _ in $(seq 200); do grep -q attached "$work/hold.strace" && break; sleep 0.05; done
+	grep -q attached "$work/hold.strace" || { kill $strace; killed $pid; say "hold: skipped: $(cat "$work/hold.strace")"; return; }
+	touch "$file.go"
+	wait $pid || fail "hold: $(cat "$work/hold.says")"
+	wait $strace || true
+	grep -q 'syncfs.*DELAYED' "$work/hold.traced" || fail "hold: nothing waited"
+	[ "$(tail -n 1 "$work/hold.said")" = done ] || fail "hold: a write was $(tail -n 1 "$work/hold.said") by syncfs"
+	say "hold: passed"
+}
 [ $# = 0 ] || { all alone "$@"; exit; }
 all plain
 all alone
+if command -v strace >/dev/null; then held; else say "hold: skipped: no strace"; fi
 start_server
 all served
 # Their times cannot be set.

@@ -173,6 +173,7 @@ fn adopt(
             return Some(Err(state::errno_of(&e)));
         }
         Err(Refusal::Errno(errno)) => return Some(Err(errno)),
+        Err(Refusal::Replaced) => return Some(Err(REPLACED)),
     }
     if flags & libc::O_TRUNC != 0 {
         if let Some(desc) = state::desc(fd) {
@@ -272,6 +273,10 @@ fn is_link(named: &Named<'_>) -> bool {
 /// Other processes may make, remove and replace a file all the time.
 const TRIES: usize = 100;
 
+/// In place of an errno: another process has replaced the file meanwhile.  ESTALE is what a file
+/// system of the network says of a file that it does not know any more.
+const REPLACED: c_int = -1;
+
 /// Opens a file for the program.  None: the file is to be opened without the library.
 ///
 /// # Safety
@@ -287,8 +292,8 @@ unsafe fn attach(
         // SAFETY: the caller guarantees it.
         match unsafe { attach_once(config, named, flags, mode) } {
             // Another file has its name by now.  A file that this call has made is not made again.
-            Some(Err(libc::ESTALE)) if flags & libc::O_EXCL == 0 && tries < TRIES => tries += 1,
-            Some(Err(libc::ESTALE)) => {
+            Some(Err(REPLACED)) if flags & libc::O_EXCL == 0 && tries < TRIES => tries += 1,
+            Some(Err(REPLACED)) => {
                 let why = "other processes replace it all the time; leave it out of --files";
                 return Some(Err(refuse(named.name().unwrap_or(c"a file"), why)));
             }
@@ -297,7 +302,7 @@ unsafe fn attach(
     }
 }
 
-/// Like `attach`.  ESTALE: another process has replaced the file meanwhile.
+/// Like `attach`.  May return [`REPLACED`].
 ///
 /// # Safety
 /// The contract of the system call applies.

@@ -609,13 +609,13 @@ pub fn open(
             let room = config.room.max(size.saturating_mul(2));
             // The library opens the file by its name.  Another file there may have its turn now.
             if !is_at(path, id) {
-                return Err(Refusal::Errno(libc::ESTALE));
+                return Err(Refusal::Replaced);
             }
             let map = quietly(|| first(config, path, size, room)).map_err(Refusal::Error)?;
             if !is_at(path, id) {
                 let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
-                return Err(Refusal::Errno(libc::ESTALE));
+                return Err(Refusal::Replaced);
             }
             let locks = match config.shared {
                 true => inside(|| Locks::of_shared_file(fd)),
@@ -673,5 +673,7 @@ pub fn open(
 #[derive(Debug)]
 pub enum Refusal {
     Errno(c_int),
+    /// Another file has its name by now.
+    Replaced,
     Error(Error),
 }

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use forebay_map::lasting::duplicate;
 use libc::{iovec, off_t};
 
 use crate::closing;
@@ -668,16 +669,23 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     unsafe { real::syncfs(fd) }
 }
 
-/// Syncs the file system of a file, which has more than this file.
+/// Syncs the file system of a file, which has more than this file.  That may take long, and others
+/// may close the file meanwhile, or give it more room: a descriptor of its own is synced.
 fn sync_file_system(desc: &Desc) -> c_int {
-    let synced = desc.file.call(About::Sync, |map| {
-        Ok(map.file().map(|file| {
-            // SAFETY: the library has the descriptor.
-            unsafe { real::raw(libc::SYS_syncfs, [file.as_raw_fd() as usize, 0, 0, 0, 0, 0]) }
+    // SAFETY: the library has the descriptor.
+    let sync = |file: BorrowedFd<'_>| unsafe {
+        real::raw(libc::SYS_syncfs, [file.as_raw_fd() as usize, 0, 0, 0, 0, 0])
+    };
+    let file = desc.file.call(About::Sync, |map| {
+        Ok(map.file().map(|file| match duplicate::<OwnedFd>(file) {
+            Ok(own) => Ok(own),
+            // The process can open no more files.
+            Err(_) => Err(sync(file)),
         }))
     });
-    match synced {
-        Ok(Some(done)) => real::told(done) as c_int,
+    match file {
+        Ok(Some(Ok(own))) => real::told(sync(own.as_fd())) as c_int,
+        Ok(Some(Err(done))) => real::told(done) as c_int,
         Ok(None) => {
             // The server alone has a descriptor of a file that is shared.
             // SAFETY: it takes nothing.

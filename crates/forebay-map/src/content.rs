@@ -69,6 +69,8 @@ struct Durable {
     ahead: Option<u64>,
     /// The store knows of a truncation to the current size that has not ended.
     told: bool,
+    /// The store is to learn of a truncation once that has ended: the file could not be marked.
+    untold: bool,
     /// The file may have bytes after its end, from a truncation that has not ended.
     behind: bool,
 }
@@ -135,6 +137,7 @@ impl Content {
                 perhaps: false,
                 ahead: None,
                 told: false,
+                untold: false,
                 behind: false,
             }),
             slots: (0..segments).map(|_| Mutex::default()).collect(),
@@ -286,6 +289,10 @@ impl Content {
     /// Writes to the file, past the pool.
     pub fn write_past(&self, at: u64, from: &[u8]) -> io::Result<()> {
         let _change = self.marking.change(self.of()).map_err(io::Error::other)?;
+        self.write_changing(at, from)
+    }
+
+    fn write_changing(&self, at: u64, from: &[u8]) -> io::Result<()> {
         let since = self.failures();
         let written = self.backing.write_at(at, from);
         let mut unsynced = lock(&self.unsynced);
@@ -304,7 +311,8 @@ impl Content {
     pub fn append_past(&self, at: u64, from: &[u8]) -> Result<()> {
         let end = at + from.len() as u64;
         self.announce(end)?;
-        if let Err(e) = self.write_past(at, from) {
+        let _change = self.marking.change(self.of())?;
+        if let Err(e) = self.write_changing(at, from) {
             // The file may have a part of it.
             lock(&self.durable).behind = true;
             return Err(self.system("write")(e));
@@ -674,7 +682,7 @@ impl Content {
     /// lies after the new end; the store records the truncation before that.  From then on the
     /// size is the new one, even if this call fails.
     pub fn cut(&self, size: u64, forget: impl FnOnce() -> Result<()>) -> Result<()> {
-        let (mut told, mut untold) = (Ok(()), false);
+        let mut told = Ok(());
         {
             let mut durable = lock(&self.durable);
             let shorter = size < durable.size || durable.perhaps;
@@ -689,13 +697,13 @@ impl Content {
                 // The store may have recorded the truncation or may still do so, so nothing
                 // after the new end is acknowledged any more.
                 let unknown = matches!(told, Err(Error::Unknown(_)));
-                untold = matches!(&told, Err(e) if self.cannot_mark(e));
+                let untold = matches!(&told, Err(e) if self.cannot_mark(e));
                 if untold {
                     told = Ok(());
                 } else if told.is_err() && !unknown {
                     return told;
                 }
-                durable.told = !untold;
+                (durable.told, durable.untold) = (!untold, untold);
             }
             let known = size.min(durable.size);
             self.knows(&mut durable, known);
@@ -703,22 +711,13 @@ impl Content {
             self.cuts.fetch_add(1, Ordering::SeqCst);
             self.size.store(size, Ordering::SeqCst);
         }
-        told.and_then(|()| self.end_cut(forget))?;
-        match untold {
-            // The file has everything and is shorter by now, durably.
-            true => {
-                let told = self.store.cut(self.id, size);
-                let told = told.and_then(|()| self.store.cut_end(self.id));
-                told.inspect_err(|_| lock(&self.durable).perhaps = true)
-            }
-            false => Ok(()),
-        }
+        told.and_then(|()| self.end_cut(forget))
     }
 
     /// Whether a truncation has not ended.
     pub fn is_cut(&self) -> bool {
         let durable = lock(&self.durable);
-        durable.behind || durable.told
+        durable.behind || durable.told || durable.untold
     }
 
     /// Ends a truncation that has not ended.  This comes before the file grows and before a
@@ -733,6 +732,15 @@ impl Content {
             self.backing.set_size(self.size()).map_err(self.system("truncate"))?;
             self.sync_file(since)?;
             durable.behind = false;
+        }
+        if durable.untold {
+            // The file has everything and is shorter by now, durably.
+            durable.perhaps = true;
+            let told = self.store.cut(self.id, self.size());
+            durable.told = matches!(told, Ok(()) | Err(Error::Unknown(_)));
+            durable.untold = !durable.told;
+            told?;
+            durable.perhaps = false;
         }
         if durable.told {
             self.store.cut_end(self.id)?;

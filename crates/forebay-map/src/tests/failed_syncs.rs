@@ -10,6 +10,7 @@ use super::several::{cache, in_time};
 use super::{alone, has};
 use crate::planted::{plant, Planted};
 use crate::simulated::Machine;
+use crate::store::Store;
 use crate::{PAGE, SEGMENT};
 
 const ONE: u64 = SEGMENT as u64;
@@ -85,4 +86,41 @@ fn a_sync_that_failed_counts_for_the_write_that_began_before_it() {
         plant(None);
         assert_eq!(synced.is_ok(), planted || !failed, "{planted} {failed}: {synced:?}");
     }
+}
+
+/// A file that cannot be marked is shorter before the store learns of that.  It learns of it also
+/// where the first try to make the file shorter has failed.
+#[test]
+fn a_truncation_that_ends_later_is_told_to_the_store() {
+    let _alone = alone();
+    let Some(features) = has("a_truncation_that_ends_later_is_told_to_the_store") else { return };
+    let machine = Machine::new(2, &[2 * ONE], []);
+    let cache = cache(&machine, &features);
+    let file = cache.open_backing(machine.file(0), 2 * ONE).expect("open");
+    let record = || machine.files().expect("files")[0].1.clone();
+    machine.no_marks.store(true, Ordering::SeqCst);
+    machine.fail_resize();
+    file.set_size(ONE).expect_err("the file is as long as before");
+    assert_eq!(record().size, 2 * ONE);
+    file.sync(0, u64::MAX).expect("it ends");
+    assert_eq!((record().size, record().cut), (ONE, false));
+    assert_eq!(machine.durable(0).len(), SEGMENT);
+}
+
+/// What was refused before anything was written leaves nothing after the end, so that no later call
+/// truncates the file.
+#[test]
+fn a_refused_write_after_the_end_leaves_no_truncation() {
+    let _alone = alone();
+    let Some(features) = has("a_refused_write_after_the_end_leaves_no_truncation") else { return };
+    let machine = Machine::new(2, &[ONE], []);
+    machine.promises.store(false, Ordering::SeqCst);
+    let cache = cache(&machine, &features);
+    let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
+    file.write(ONE, &vec![1; SEGMENT]).expect("past the pool");
+    file.sync(0, u64::MAX).expect("a sync");
+    machine.revoked.store(true, Ordering::SeqCst);
+    file.write(2 * ONE, &vec![2; SEGMENT]).expect_err("it is another's");
+    machine.revoked.store(false, Ordering::SeqCst);
+    file.sync(0, u64::MAX).expect("there is nothing to end");
 }
