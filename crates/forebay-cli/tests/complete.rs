@@ -220,6 +220,35 @@ fn no_command_says_more_than_is_so() {
     });
 }
 
+/// Nobody opens a pool again whose file was removed: no next server writes anything back.
+#[test]
+fn the_end_of_a_server_whose_pool_is_lost_promises_nothing() {
+    for kills in [true, false] {
+        let bench = Bench::new();
+        make_map(&bench);
+        let file = bench.path("data");
+        std::fs::write(&file, vec![0; SIZE]).unwrap();
+        let mut served = server(&bench);
+        let mut child = process(&bench);
+        let lock = held(&child, &file);
+        if kills {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        std::fs::remove_file(bench.path("pool")).unwrap();
+        served.stop();
+        let said = std::fs::read_to_string(bench.path("said")).unwrap();
+        let says = if kills { "1 pages are LOST" } else { "nobody can open it again" };
+        assert!(said.contains(says), "{kills}: {said}");
+        for promise in ["next server", "stay in the pool", "kept in the pool"] {
+            assert!(!said.contains(promise), "{kills}: {said}");
+        }
+        drop(lock);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
 /// A server whose messages go to the file `said`.
 fn server(bench: &Bench) -> Served {
     let mut command = Served::command(bench, "pool");

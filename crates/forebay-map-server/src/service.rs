@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
-use forebay::Pool;
+use forebay::{FileFate, Pool};
 use forebay_map::recover::{Options, Refused};
+use forebay_map::store::Store;
 use forebay_map::PAGE;
 use forebay_server::{Error as ServerError, Figure, Progress, Service, ServiceStatus, Stop, Work};
 use serde_json::{json, Value};
@@ -154,6 +155,38 @@ impl MapService {
     }
 }
 
+/// The server ends, and a file of a process that has ended lacks pages.  `lost`: the fate of the
+/// pool's file.
+fn stays(pool: &str, map: &str, f: &OfFile, lost: Option<FileFate>) -> String {
+    let OfFile { file, dirty_pages, .. } = f;
+    let ended = "its process has ended, and so does the server that writes them back";
+    match lost.filter(|fate| fate.is_loss()) {
+        None => format!(
+            "map {map}: {file}: {dirty_pages} pages stay in the pool: {ended}; the next server \
+             does it, or forebay map recover {pool}"
+        ),
+        Some(_) => format!(
+            "map {map}: {file}: {dirty_pages} pages are LOST: {ended}, and no other can open the \
+             pool, whose file is lost; restore {file} from a backup, or take it as it is \
+             (forebay origin accept-loss)"
+        ),
+    }
+}
+
+fn live_on(pool: &str, living: &[u32], lost: Option<FileFate>) -> String {
+    let mapped = format!("pool {pool}: processes {living:?} have files mapped onto it");
+    match lost.filter(|fate| fate.is_loss()) {
+        None => format!(
+            "{mapped}: what they sync is kept in the pool, which nobody can open before they have \
+             ended"
+        ),
+        Some(_) => format!(
+            "{mapped}, and its file is lost: nobody can open it again; a sync of theirs has its \
+             bytes in the file itself, or fails"
+        ),
+    }
+}
+
 fn figures(maps: &[MapStatus]) -> Vec<Figure> {
     let figure = |name: &str, help: &str, of: fn(&MapStatus) -> f64| Figure {
         name: name.into(),
@@ -257,20 +290,13 @@ impl Service for MapService {
         let is_ending = |(map, f): &(String, OfFile)| {
             ending.iter().any(|(of, before)| (of, before.number) == (map, f.number))
         };
-        for (map, OfFile { file, dirty_pages, .. }) in still.filter(is_ending) {
-            let pool = &self.name;
-            warn(&format!(
-                "map {map}: {file}: {dirty_pages} pages stay in the pool: its process has ended, \
-                 and so does the server that writes them back; the next server does it, or \
-                 forebay map recover {pool}"
-            ));
-        }
+        let lost = maps.sound().find_map(|share| {
+            share.store.look_for_loss();
+            share.store.lost()
+        });
+        still.filter(is_ending).for_each(|(map, f)| warn(&stays(&self.name, &map, &f, lost)));
         if !living.is_empty() {
-            warn(&format!(
-                "pool {}: processes {living:?} have files mapped onto it: what they sync is kept \
-                 in the pool, which nobody can open before they have ended",
-                self.name
-            ));
+            warn(&live_on(&self.name, &living, lost));
         }
         Ok(())
     }
