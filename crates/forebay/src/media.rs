@@ -19,6 +19,7 @@ mod map;
 mod overwritten;
 mod shared_file;
 mod signature;
+mod unshared;
 mod whereabouts;
 
 use crate::report::Persist;

@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::detect::{self, Access, Opened, Shape};
+use super::unshared::unshare;
 use super::whereabouts::FirstName;
 use super::{kernels, signature, MediaOptions};
 use crate::engine;
@@ -102,7 +103,10 @@ impl Media {
     ) -> Result<Media> {
         let opened = detect::open(path, access)?;
         match (opened.shape, access) {
-            (Shape::File { .. }, Access::Write) => fill_holes(path, &opened)?,
+            (Shape::File { .. }, Access::Write) => {
+                fill_holes(path, &opened)?;
+                unshare(path, &opened.fd, opened.size_bytes)?;
+            }
             (Shape::File { memory: true }, _) => holes_can_be_read(path, &opened)?,
             _ => {}
         }
