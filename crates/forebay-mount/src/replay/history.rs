@@ -339,9 +339,7 @@ impl<'a> History<'a> {
             Record::Allocate { fid, mode, offset, length } => {
                 let file = self.content(fid)?;
                 file.content.push(Change::Allocate { mode, offset, length });
-                if mode != Allocate::KeepSize {
-                    file.modified(at, told);
-                }
+                file.modified(at, told);
             }
             Record::Attr { fid, set } => {
                 let file = self.file(fid)?;

@@ -3,7 +3,7 @@
 //! machine.
 
 use super::*;
-use crate::record::{header, Kind, Record, Records, SetAttr, Time, NONE};
+use crate::record::{header, Allocate, Kind, Record, Records, SetAttr, Time, NONE};
 use crate::tree::New;
 use crate::unix::UnixTree;
 
@@ -278,6 +278,40 @@ fn a_write_that_no_entry_has_keeps_its_time() {
         assert_eq!(is, of(wanted), "{}, cut: {is_cut}", row.name);
         assert_eq!(std::fs::read(dir.join("a/f")).unwrap(), b"log\0\0\0", "{}", row.name);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
+
+/// On the tree it changes the time of modification, also where it keeps the size.
+#[test]
+fn an_allocation_has_the_time_of_its_entry() {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = now.as_nanos() as u64;
+    let set = SetAttr { mtime: Some(time(1000)), ..SetAttr::default() };
+    for mode in [Allocate::KeepSize, Allocate::Extend, Allocate::Punch] {
+        for is_known in [false, true] {
+            let (dir, tree, bound) = scene("allocated");
+            let at = |ms: u64| now - ms * 1_000_000;
+            let mut records =
+                vec![(at(400), Record::Allocate { fid: 4, mode, offset: 0, length: 3 })];
+            if is_known {
+                records.insert(0, (at(900), Record::Attr { fid: 4, set }));
+            }
+            records.push((at(0), Record::Alive));
+            let bodies = bound.iter().map(|body| (at(2000), body.clone()));
+            let records = records.iter().map(|(at, r)| (*at, Records::of(r).bytes().to_vec()));
+            let entry = |((at, body), number): ((u64, Vec<u8>), u64)| {
+                [&header(number, at, 1)[..], &body].concat()
+            };
+            let log: Vec<_> = bodies.chain(records).zip(1..).map(entry).collect();
+            let file = std::fs::File::options().write(true).open(dir.join("a/f")).unwrap();
+            let of = |ns| std::time::UNIX_EPOCH + std::time::Duration::from_nanos(ns);
+            file.set_modified(of(at(2000))).unwrap();
+            let accept = ReplayOptions { accept: Accept::all(), ..ReplayOptions::default() };
+            replay(&tree, &log, &accept, &mut |_, _| {}).unwrap();
+            let is = std::fs::metadata(dir.join("a/f")).unwrap().modified().unwrap();
+            assert_eq!(is, of(at(400)), "{mode:?}, its time is known: {is_known}");
+            std::fs::remove_dir_all(&dir).unwrap();
+        }
     }
 }
 
