@@ -271,5 +271,87 @@ print(f"{i + 1} syncs next to a change that waits for a lease, {most:.2f} s at m
 assert most <= LIMIT
 P
 stop_mount
+
+# With --write-back the kernel's own writes wait, too.  Those of one user that wait refuse none of
+# another, and who is refused is told by his next fsync.
+start_mount "$work/disk/leased" "$work/at" --write-back
+mounted=$work/at
+python3 - "$work/disk/leased" "$work/at" <<'P' || fail "a write-back of one user is refused for another's"
+import errno, fcntl, os, signal, sys, threading, time
+tree, at = sys.argv[1:]
+MANY = 100
+def as_user(uid, act):
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+told, tell = os.pipe()
+def lease(names, seconds):
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    held = []
+    for name in names:
+        own = os.open(f"{tree}/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+        os.write(own, b"x" * 100)
+        fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        held.append(own)
+    os.write(tell, b"x")
+    while fcntl.fcntl(held[0], fcntl.F_GETLEASE) == fcntl.F_WRLCK:
+        time.sleep(0.01)
+    time.sleep(seconds)  # one of them is asked for
+    for own in held:
+        fcntl.fcntl(own, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    time.sleep(300)
+answers = []
+def write(name):
+    step = "open"
+    try:
+        file = os.open(f"{at}/{name}", os.O_RDWR)
+        step = "write"
+        os.pwrite(file, b"y" * 4096, 0)  # of a whole page nothing is read
+        step = "fsync"
+        os.fsync(file)
+        answers.append(0)
+    except OSError as e:
+        answers.append(f"{step}: {os.strerror(e.errno)}")
+def many():
+    threads = [threading.Thread(target=write, args=(f"back{n}",)) for n in range(MANY)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    os.write(tell, bytes([len(answers), answers.count(0)]))
+    time.sleep(300)
+def one():
+    write("other")
+    if answers != [0]:
+        print(f"another user's fsync: {answers}", flush=True)
+        os._exit(1)
+children = [as_user(65534, lambda: lease([f"back{n}" for n in range(MANY)], 300))]
+children.append(as_user(65533, lambda: lease(["other"], 3)))
+try:
+    assert os.read(told, 1) + os.read(told, 1) == b"xx"
+    children.append(as_user(65534, many))
+    refused, acknowledged = os.read(told, 2)
+    other = as_user(65533, one)
+    code = os.waitstatus_to_exitcode(os.waitpid(other, 0)[1])
+finally:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+print(f"of {MANY} fsyncs of one user {refused} were refused at once; another's waits for his own lease")
+assert code == 0
+assert acknowledged == 0, "an fsync of what the tree did not take"
+assert refused >= MANY - 40, "nobody is refused: nothing was tested"
+with open(f"{tree}/other", "rb") as file:
+    assert file.read(10) == b"y" * 10, "acknowledged, and not in the tree"
+P
+stop_mount
 rm "$pool"
 pool=$saved

@@ -45,6 +45,7 @@ pub mod tree;
 mod turns;
 pub mod unix;
 mod unmounting;
+mod waiters;
 pub mod waiting;
 mod within;
 

@@ -48,6 +48,8 @@ pub struct Caller {
 
 thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+    /// The user for whom this thread works, whether it acts as him or not.
+    static FOR: Cell<u32> = const { Cell::new(0) };
     /// The thread's file-system user and group, once they are known: a thread begins with those
     /// of the thread that started it.
     static WORN: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
@@ -65,6 +67,12 @@ pub struct Acting(());
 impl Acting {
     pub fn new(caller: Caller) -> Acting {
         CALLER.set(Some(caller));
+        Acting::as_itself(&caller)
+    }
+
+    /// The thread changes the tree as what it is, for this caller.
+    pub fn as_itself(caller: &Caller) -> Acting {
+        FOR.set(caller.uid);
         Acting(())
     }
 }
@@ -72,12 +80,18 @@ impl Acting {
 impl Drop for Acting {
     fn drop(&mut self) {
         CALLER.set(None);
+        FOR.set(0);
     }
 }
 
 /// For whom this thread changes the tree.
 pub fn acting() -> Option<Caller> {
     CALLER.get()
+}
+
+/// The user for whom this thread changes the tree; root's is also what nobody asked for.
+pub fn user() -> u32 {
+    FOR.get()
 }
 
 /// Prepares this thread, and those that it starts from now on, to answer requests.  `false`:

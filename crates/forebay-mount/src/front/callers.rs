@@ -23,8 +23,11 @@ impl Served {
     /// Prepares a change of the tree for a caller, which acts as the caller while the answer is
     /// held.  Root may have remounted it for writing, and the kernel does not ask the server
     /// about that.
-    pub(super) fn changing(&self, caller: Caller) -> Result<Option<Acting>> {
-        Ok(self.changer(caller)?.map(Acting::new))
+    pub(super) fn changing(&self, caller: Caller) -> Result<Acting> {
+        Ok(match self.changer(caller)? {
+            Some(caller) => Acting::new(caller),
+            None => Acting::as_itself(&caller),
+        })
     }
 
     /// The caller as whom a change is made; `None`: the thread's own identity.
@@ -41,8 +44,8 @@ impl Served {
         mut caller: Caller,
         ino: INodeNo,
         flags: WriteFlags,
-    ) -> Result<Option<Acting>> {
-        if self.does_act() && flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+    ) -> Result<Acting> {
+        if flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             let (uid, gid) = self.live.tree().owner(&self.inode(ino)?.node)?;
             caller = Caller { uid, gid, pid: 0 };
         }

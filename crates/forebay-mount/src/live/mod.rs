@@ -41,7 +41,7 @@ mod whiteout;
 mod write_buffer;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,7 @@ use crate::mark::GroupMark;
 use crate::record::{self, Fid, Kind, Record, Records, Time, ROOT};
 use crate::replay::planted::{planted, Bug};
 use crate::tree::{Result, Tree, TreeIdentity, Unordered, DEFAULT_ACL};
+use crate::waiters::Waiters;
 use clock::Clock;
 pub use content::Fsync;
 pub use groups::Unsynced;
@@ -308,7 +309,7 @@ pub struct Live<T: Tree, J: Journal> {
     write_buffer: WriteBuffer,
     /// The time of the last sync for room: see [`room`].
     room_made: Mutex<Option<Instant>>,
-    waiting_for_room: AtomicUsize,
+    waiting_for_room: Waiters,
     pub counters: Counters,
 }
 
@@ -355,7 +356,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             waits: Mutex::default(),
             write_buffer: WriteBuffer::default(),
             room_made: Mutex::default(),
-            waiting_for_room: AtomicUsize::new(0),
+            waiting_for_room: Waiters::default(),
             counters: Counters::default(),
             tree,
             journal,

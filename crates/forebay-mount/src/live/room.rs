@@ -13,7 +13,6 @@
 //! file in the background.  So a change is tried again until a second after the sync, and for a
 //! second at most.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -29,10 +28,6 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const LATE: Duration = Duration::from_secs(1);
 /// Between two tries meanwhile.
 const AGAIN: Duration = Duration::from_millis(20);
-
-/// How many changes may wait for room at once.  Each keeps a helper, which all users share, and a
-/// user can have any number of changes that find no room.
-pub(super) const MOST_WAIT: usize = 32;
 
 /// How often room was made for one operation.
 #[derive(Debug, Default)]
@@ -56,11 +51,9 @@ impl<T: Tree, J: Journal> Live<T, J> {
         if !matches!(error, Errno::NOSPC | Errno::DQUOT) {
             return false;
         }
-        let waiting = &self.waiting_for_room;
-        let waits =
-            waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT && self.waits_for(room, error);
-        waiting.fetch_sub(1, Ordering::AcqRel);
-        waits
+        // A user can have any number of changes that find no room.
+        let waiting = self.waiting_for_room.begin(rights::user());
+        waiting.is_some_and(|_waiting| self.waits_for(room, error))
     }
 
     fn waits_for(&self, room: &mut Room, error: Errno) -> bool {

@@ -24,6 +24,7 @@ use rustix::process::{getrlimit, Resource};
 use super::{kind_of, HELD, LISTED};
 use crate::record::Kind;
 use crate::tree::{Handle, Result};
+use crate::waiters::Waiters;
 
 /// An open descriptor.  The cache counts it.
 #[derive(Debug)]
@@ -56,9 +57,6 @@ impl Drop for Descriptor {
     }
 }
 
-/// How many requests may wait for leases at once.
-const MOST_WAIT_FOR_LEASES: usize = 32;
-
 /// The descriptors of a tree.
 #[derive(Debug)]
 pub struct Cache {
@@ -73,7 +71,7 @@ pub struct Cache {
     quiet_directories: AtomicBool,
     /// Nobody's lease is waited for.
     hasty: AtomicBool,
-    waiting_for_leases: AtomicUsize,
+    waiting_for_leases: Waiters,
 }
 
 impl Cache {
@@ -95,7 +93,7 @@ impl Cache {
             quiet_files: AtomicBool::new(false),
             quiet_directories: AtomicBool::new(false),
             hasty: AtomicBool::new(false),
-            waiting_for_leases: AtomicUsize::new(0),
+            waiting_for_leases: Waiters::default(),
         })
     }
 
@@ -325,25 +323,20 @@ impl Node {
 
     /// Without `waits` a lease of another process is an error: AGAIN.  Any user may have leases of
     /// his own files, and give them up after 45 s.  So nothing is held meanwhile, and of those who
-    /// wait for leases all but a few get the error, too: each of them keeps a helper.
+    /// wait for files of one user all but a few get the error, too.
     fn get_as(&self, want: Want, writes: bool, waits: bool) -> Result<Arc<Descriptor>> {
         match self.get_now(want, writes) {
             Err(Errno::AGAIN) if waits && !self.0.cache.hasty.load(Ordering::Relaxed) => {}
             got => return got,
         }
-        let waiting = &self.0.cache.waiting_for_leases;
-        let got = match waiting.fetch_add(1, Ordering::AcqRel) < MOST_WAIT_FOR_LEASES {
-            // An open that waits keeps the holder from a new lease, and the kernel ends the wait
-            // after fs.lease-break-time.
-            true => self.fd().and_then(|held| {
-                let writes_too = if want == Want::Writing { OFlags::RDWR } else { OFlags::RDONLY };
-                let _opened = held.reopen(writes_too)?;
-                self.get_now(want, writes)
-            }),
-            false => Err(Errno::AGAIN),
-        };
-        waiting.fetch_sub(1, Ordering::AcqRel);
-        got
+        let held = self.fd()?;
+        let owner = fs::fstat(&*held)?.st_uid;
+        let _waiting = self.0.cache.waiting_for_leases.begin(owner).ok_or(Errno::AGAIN)?;
+        // An open that waits keeps the holder from a new lease, and the kernel ends the wait
+        // after fs.lease-break-time.
+        let writes_too = if want == Want::Writing { OFlags::RDWR } else { OFlags::RDONLY };
+        let _opened = held.reopen(writes_too)?;
+        self.get_now(want, writes)
     }
 
     /// A lease of another process is an error: AGAIN.

@@ -3,7 +3,7 @@
 //! has no room, or gets it at a chosen moment.
 
 use super::*;
-use crate::live::room::MOST_WAIT;
+use crate::waiters::MOST_OF_A_USER;
 
 /// An operation without room tries again and again: others wait only for regular syncs.
 #[test]
@@ -122,7 +122,8 @@ fn a_lack_of_room_is_refused_at_once_after_a_failure() {
     assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
-/// Those that wait for room keep helpers, which all users share.  So beyond a number nobody waits.
+/// Those that wait for room keep helpers, which all users share.  So beyond a number nobody of one
+/// user waits, and another user's still do.
 #[test]
 fn only_some_wait_for_room_at_once() {
     let bed = Bed::calm("room-for-many");
@@ -134,10 +135,20 @@ fn only_some_wait_for_room_at_once() {
         tries.set(tries.get() + 1);
         Err::<(), _>(Errno::NOSPC)
     };
-    bed.live.waiting_for_room.store(MOST_WAIT, Ordering::Relaxed);
+    let user = |uid| Acting::new(Caller { uid, gid: uid, pid: 0 });
+    let many: Vec<_> =
+        std::iter::from_fn(|| bed.live.waiting_for_room.begin(4242)).take(MOST_OF_A_USER).collect();
+    let acting = user(4242);
     assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
     assert_eq!(tries.take(), 1, "it waited");
-    assert_eq!(bed.live.waiting_for_room.swap(0, Ordering::Relaxed), MOST_WAIT);
+    drop(acting);
+    let acting = user(4343);
+    assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
+    assert!(tries.take() > 1, "one user's refuse another's");
+    drop((acting, many));
+    bed.create("gone, too").unwrap();
+    bed.live.unlink(bed.live.root(), b"gone, too", false).unwrap();
+    let _acting = user(4242);
     assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
     assert!(tries.get() > 1, "the room of the removed file was not waited for");
     bed.live.end();
