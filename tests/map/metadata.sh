@@ -73,7 +73,7 @@ held() {
 	strace -f -o "$work/hold.traced" -e trace=syncfs -e inject=syncfs:delay_enter=5s -p "$program" 2>"$work/hold.strace" &
 	strace=$!
 	for _ in $(seq 200); do grep -q attached "$work/hold.strace" && break; sleep 0.05; done
-	grep -q attached "$work/hold.strace" || { kill $strace; killed $pid; say "hold: skipped: $(cat "$work/hold.strace")"; return; }
+	grep -q attached "$work/hold.strace" || { kill $strace; killed $pid; skip_part "more room during a syncfs" "$(cat "$work/hold.strace")"; return; }
 	touch "$file.go"
 	wait $pid || fail "hold: $(cat "$work/hold.says")"
 	wait $strace || true
@@ -84,7 +84,7 @@ held() {
 [ $# = 0 ] || { all alone "$@"; exit; }
 all plain
 all alone
-if command -v strace >/dev/null; then held; else say "hold: skipped: no strace"; fi
+if command -v strace >/dev/null; then held; else skip_part "more room during a syncfs" "there is no strace"; fi
 start_server
 all served
 # Their times cannot be set.

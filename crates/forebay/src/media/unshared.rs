@@ -4,8 +4,10 @@
 //! process by SIGBUS when the disk is full.  So an opening for writing gives the file blocks of its
 //! own; what they hold stays.
 
+use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::FallocateFlags;
@@ -13,7 +15,6 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 use crate::ioctl::file_extents;
-use crate::origin::{read_full, written};
 use crate::report::human_bytes;
 
 /// Bytes that are written at a time.
@@ -55,14 +56,13 @@ pub(super) fn unshare(path: &Path, fd: &OwnedFd, size: u64) -> Result<()> {
 
 /// Writes what is there, as a file system takes it that copies on write.
 fn rewrite(fd: &OwnedFd, shared: &[Range<u64>]) -> std::io::Result<()> {
-    let mut bytes = vec![0; PIECE];
+    let (file, mut bytes) = (File::from(fd.try_clone()?), vec![0; PIECE]);
     for range in shared {
         let mut at = range.start;
         while at < range.end {
             let n = bytes.len().min((range.end - at) as usize);
-            read_full(fd.as_fd(), &mut bytes[..n], at, n)?;
-            let write = |done| Ok(rustix::io::pwrite(fd, &bytes[done..n], at + done as u64)?);
-            written(n, write)?;
+            file.read_exact_at(&mut bytes[..n], at)?;
+            file.write_all_at(&bytes[..n], at)?;
             at += n as u64;
         }
     }
