@@ -129,7 +129,8 @@ fn set_alone(fd: RawFd, others: bool) -> Result<(), c_int> {
     }
     let (Some(id), Some(path)) = (which::identity(fd), which::path_of(fd)) else { return Ok(()) };
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
-    if !which::is_mapped_plainly(id, path) && !(others && which::is_mapped_by_others(id, path)) {
+    let by_others = || others && which::is_mapped_by_others(id, path);
+    if !(which::is_mapped_plainly(id, path) || by_others()) {
         return Ok(());
     }
     unset(fd, fd);

@@ -97,7 +97,7 @@ pub unsafe extern "C-unwind" fn send(
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the caller guarantees it.
     unsafe {
-        let of = |message: &msghdr| wanted(flags, message.msg_iov, message.msg_iovlen as usize);
+        let of = |message: &msghdr| wanted(flags, message.msg_iov, message.msg_iovlen);
         let given = message.as_ref().filter(|_| flags & libc::MSG_ZEROCOPY != 0);
         let Some((given, all)) = given.and_then(|given| Some((given, of(given)?))) else {
             return real::sendmsg(fd, message, flags);
@@ -129,8 +129,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
             return real::sendmmsg(fd, all, n, flags);
         }
         let all = std::slice::from_raw_parts_mut(all, n as usize);
-        let of =
-            |one: &mmsghdr| wanted(flags, one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen as usize);
+        let of = |one: &mmsghdr| wanted(flags, one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen);
         let _busy = hold();
         let mut others = all.to_vec();
         let mut made = Vec::new();
