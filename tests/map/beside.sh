@@ -25,11 +25,17 @@ beside() { # WHAT COMMAND...: while past.c's WHAT has the file
 	code=0
 	wait "$pid" || code=$?
 }
+# As /proc/locks names the file: its file system's device, and its number.
+place() {
+	local device
+	device=$(findmnt -no MAJ:MIN -T "$file" | tr -d ' ')
+	printf '%02x:%02x:%s' "${device%:*}" "${device#*:}" "$(stat -c %i "$file")"
+}
 waits_for() { # READ|WRITE: until one waits so for the file
-	local number
-	number=$(stat -c %i "$file")
+	local at
+	at=$(place)
 	for _ in $(seq 500); do
-		! grep -A9 "LEASE *BREAKING .*:$number 0 EOF" /proc/locks | grep -Eq "> LEASE *BREAKER *$1" || return 0
+		! grep -A9 "LEASE *BREAKING .* $at 0 EOF" /proc/locks | grep -Eq "> LEASE *BREAKER *$1" || return 0
 		sleep 0.02
 	done
 	fail "nobody waits for the file: $(cat /proc/locks)"

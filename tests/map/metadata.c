@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What a program changes of a file besides its bytes, and then asks to be durable.
 //
-//	metadata KIND FILE	says done once it is acknowledged, and then waits
+//	metadata KIND FILE	says done once it is acknowledged, and is stopped then
 //	metadata hold FILE	says ready, syncs the file system once FILE.go is there, and tells
 //				whether another thread could give the file more room meanwhile
+//
+// Stopped, none of its threads syncs anything more.  KIND control asks for nothing.
 #define _GNU_SOURCE
 #include "check.h"
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -62,7 +66,8 @@ int main(int n, char **v)
 		return held(file, fd);
 	sleep(1); // it is written back, and more
 	// A write-back is under way.
-	for (int i = 0; i < 200 && strcmp(kind, "syncfs"); i++)
+	bool quiet = !strcmp(kind, "syncfs") || !strcmp(kind, "attribute-by-path") || !strcmp(kind, "control");
+	for (int i = 0; i < 200 && !quiet; i++)
 		CHECK(pwrite(fd, page, sizeof page, 4096 * i) == sizeof page && fsync(fd) == 0);
 	if (!strcmp(kind, "mode"))
 		CHECK(fchmod(fd, 0600) == 0);
@@ -70,8 +75,16 @@ int main(int n, char **v)
 		CHECK(fchown(fd, 1234, 1234) == 0);
 	if (!strcmp(kind, "attribute"))
 		CHECK(fsetxattr(fd, "user.answer", "42", 2, 0) == 0);
-	if (!strcmp(kind, "by-path"))
+	if (!strcmp(kind, "by-path") || !strcmp(kind, "sync") || !strcmp(kind, "control"))
 		CHECK(chmod(file, 0600) == 0);
+	if (!strcmp(kind, "owner-by-path"))
+		CHECK(chown(file, 1234, 1234) == 0);
+	if (!strcmp(kind, "attribute-by-path"))
+		CHECK(setxattr(file, "user.answer", "42", 2, 0) == 0);
+	if (!strcmp(kind, "attribute-gone")) {
+		CHECK(fsetxattr(fd, "user.answer", "41", 2, 0) == 0 && fsync(fd) == 0);
+		CHECK(fremovexattr(fd, "user.answer") == 0);
+	}
 	if (!strcmp(kind, "time")) {
 		struct timespec times[2] = {{1000000, 0}, {2000000, 0}};
 		CHECK(futimens(fd, times) == 0);
@@ -84,11 +97,13 @@ int main(int n, char **v)
 		snprintf(other, sizeof other, "%s.other", file);
 		int plain = open(other, O_RDWR | O_CREAT, 0644);
 		CHECK(plain >= 0 && write(plain, "hello", 5) == 5 && syncfs(fd) == 0);
-	} else {
+	} else if (!strcmp(kind, "sync")) {
+		sync();
+	} else if (strcmp(kind, "control")) {
 		CHECK(fsync(fd) == 0);
 	}
 	printf("done\n");
 	fflush(stdout);
-	pause();
+	raise(SIGSTOP);
 	return 0;
 }

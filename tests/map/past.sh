@@ -90,10 +90,10 @@ beside child reads
 [ "$code" = 0 ] && grep -q '^done$' "$work/said" || fail "a reader beside a child: $code $(cat "$work/says")"
 # The library has its lease again a tenth of a second after the last reader has closed the file.
 has_lease() {
-	local number
-	number=$(stat -c %i "$file")
+	local at
+	at=$(place)
 	for _ in $(seq 1000); do
-		! grep -Eq "LEASE +ACTIVE +WRITE .*:$number 0 EOF" /proc/locks || return 0
+		! grep -Eq "LEASE +ACTIVE +WRITE +[0-9]+ $at 0 EOF" /proc/locks || return 0
 		sleep 0.02
 	done
 	fail "the library has no lease of $file: $(cat /proc/locks)"

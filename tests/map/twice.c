@@ -339,7 +339,9 @@ static void past(const char *path)
 	size_t len;
 
 	if (is_mapped_run()) {
+		/* All of its room is mapped: nothing else lies between. */
 		end = end_of(p);
+		CHECK(munmap(p, PAGES * PAGE) == 0 && mmap(NULL, end - p, both, MAP_SHARED, fd, 0) == p);
 	} else {
 		/* Nothing follows this one. */
 		char *q = mmap(NULL, 2 * PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

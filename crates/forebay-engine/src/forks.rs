@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Once;
 
 use rustix::event::epoll;
+use rustix::thread::futex;
 
 /// Linux gives no higher number by default (fs.nr_open).
 const MOST: usize = 1 << 20;
@@ -31,6 +32,10 @@ static BELOW: AtomicUsize = AtomicUsize::new(0);
 static FORKS: AtomicU64 = AtomicU64::new(0);
 /// The thread that holds forks back, by an address of its own; 0: none does.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
+/// The number of times that it was given back, for those that wait.
+static GIVEN_BACK: AtomicU32 = AtomicU32::new(0);
+/// The number of threads that wait.
+static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The process that the holder is a thread of.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -75,6 +80,7 @@ fn myself() -> usize {
 fn take() {
     let me = myself();
     while HOLDER.load(Ordering::Acquire) != me {
+        let before = GIVEN_BACK.load(Ordering::SeqCst);
         match HOLDER.compare_exchange_weak(0, me, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => {
                 PROCESS.store(std::process::id(), Ordering::Relaxed);
@@ -84,10 +90,22 @@ fn take() {
             Err(other) if other != 0 && PROCESS.load(Ordering::Relaxed) != std::process::id() => {
                 let _ = HOLDER.compare_exchange(other, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
-            Err(_) => std::thread::yield_now(),
+            Err(_) => wait(before),
         }
     }
     HELD.with(|held| held.set(held.get() + 1));
+}
+
+/// Waits until it was given back since then, or for a moment.  A thread that spun would keep the CPU
+/// from a holder of a lower priority.
+fn wait(before: u32) {
+    // A child that no handler was run for has nobody that would wake it.
+    let moment = futex::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    WAITING.fetch_add(1, Ordering::SeqCst);
+    if HOLDER.load(Ordering::SeqCst) != 0 {
+        let _ = futex::wait(&GIVEN_BACK, futex::Flags::PRIVATE, before, Some(&moment));
+    }
+    WAITING.fetch_sub(1, Ordering::SeqCst);
 }
 
 fn give_back() {
@@ -96,7 +114,11 @@ fn give_back() {
         held.get()
     });
     if left == 0 {
-        let _ = HOLDER.compare_exchange(myself(), 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = HOLDER.compare_exchange(myself(), 0, Ordering::SeqCst, Ordering::Relaxed);
+        GIVEN_BACK.fetch_add(1, Ordering::SeqCst);
+        if WAITING.load(Ordering::SeqCst) > 0 {
+            let _ = futex::wake(&GIVEN_BACK, futex::Flags::PRIVATE, u32::MAX >> 1);
+        }
     }
 }
 

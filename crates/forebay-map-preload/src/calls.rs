@@ -22,6 +22,8 @@ use crate::state::{self, lock, Desc};
 use crate::staying;
 use crate::which::identity_at;
 
+pub mod controls;
+
 /// # Safety
 /// The contract of close(2) applies.
 #[no_mangle]
@@ -481,7 +483,8 @@ macro_rules! sizes {
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $advise(fd: c_int, at: off_t, n: off_t, advice: c_int) -> c_int {
             if state::is_ours(fd) {
-                return 0;
+                let is_known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
+                return if is_known && n >= 0 { 0 } else { libc::EINVAL };
             }
             let a = [fd as usize, at as usize, n as usize, advice as usize, 0, 0];
             // SAFETY: it changes no memory.

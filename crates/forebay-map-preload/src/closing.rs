@@ -28,6 +28,8 @@ use crate::state::{
 use crate::turns::{lock_open, try_lock_open, Open, Opened, Turn};
 use crate::which;
 
+pub mod private;
+
 /// The exit status of a program that the library can no longer follow.
 const STOPPED: usize = 6;
 
@@ -75,8 +77,7 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
 fn close_map(file: &Arc<Mapped>) -> Result<(), c_int> {
     let mut held = write(&file.map);
     let Some(map) = held.take() else { return Ok(()) };
-    let _acts = file.opener.acts();
-    let _ending = inside(|| lease::ends(&map));
+    let _ending = inside(|| lease::ends(&map, file.opener));
     inside(|| {
         if planted::is(Planted::CloseForgets) {
             let _ = map.drop_cache(0, u64::MAX);
@@ -103,7 +104,10 @@ pub fn close_pool(open: &mut Option<Opened>) {
     if let Err(e) = inside(|| session.map_or(Ok(()), Session::close)) {
         once(About::Pool, format_args!("{e}"));
     }
-    inside(which::forget_descriptors);
+    // Private mappings may outlive the pool, and are looked for.
+    if !private::any() {
+        inside(which::forget_descriptors);
+    }
     POOL.store(false, Ordering::SeqCst);
 }
 

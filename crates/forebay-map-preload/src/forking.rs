@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::MutexGuard;
 
+use crate::closing::private;
 use crate::signals::{self, hold};
 use crate::{ending, kept, lease, state, which};
 
@@ -17,6 +18,7 @@ struct Unchanged {
     _kept: MutexGuard<'static, ()>,
     _lists: lease::Lists,
     _descriptors: MutexGuard<'static, Option<which::Proc>>,
+    _private: MutexGuard<'static, Vec<private::One>>,
 }
 
 thread_local! {
@@ -32,6 +34,7 @@ extern "C" fn before_fork() {
         _kept: kept::unchanged(),
         _lists: lease::unchanged(),
         _descriptors: which::unchanged(),
+        _private: private::unchanged(),
     };
     let _ = FORKS.try_with(|forks| forks.set(Some(ManuallyDrop::new(unchanged))));
     crate::MEMORY.stop();

@@ -118,7 +118,8 @@ pub unsafe extern "C-unwind" fn backtrace_symbols_fd(
     }
 }
 
-/// These take a list of arguments of their own: it becomes a va_list.  `$named` is the number of
+/// These take a list of arguments of their own: it becomes a va_list.  A thread may be cancelled in
+/// the call, so the unwinder has to know the frame.  `$named` is the number of
 /// arguments before the list, and `$with` the register for the va_list.
 #[cfg(target_arch = "x86_64")]
 macro_rules! lists {
@@ -129,7 +130,9 @@ macro_rules! lists {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
+                ".cfi_startproc",
                 "sub rsp, 0xd8",
+                ".cfi_adjust_cfa_offset 0xd8",
                 "mov [rsp + 0x20], rdi",
                 "mov [rsp + 0x28], rsi",
                 "mov [rsp + 0x30], rdx",
@@ -156,7 +159,9 @@ macro_rules! lists {
                 concat!("mov ", $with, ", rsp"),
                 "call {target}",
                 "add rsp, 0xd8",
+                ".cfi_adjust_cfa_offset -0xd8",
                 "ret",
+                ".cfi_endproc",
                 used = const 8 * $named,
                 target = sym $target,
             )
@@ -172,7 +177,11 @@ macro_rules! lists {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
+                ".cfi_startproc",
                 "stp x29, x30, [sp, #-224]!",
+                ".cfi_adjust_cfa_offset 224",
+                ".cfi_rel_offset x29, 0",
+                ".cfi_rel_offset x30, 8",
                 "stp x2, x3, [sp, #48]",
                 "stp x4, x5, [sp, #64]",
                 "stp x6, x7, [sp, #80]",
@@ -192,7 +201,11 @@ macro_rules! lists {
                 concat!("add ", $with, ", sp, #16"),
                 "bl {target}",
                 "ldp x29, x30, [sp], #224",
+                ".cfi_restore x29",
+                ".cfi_restore x30",
+                ".cfi_adjust_cfa_offset -224",
                 "ret",
+                ".cfi_endproc",
                 left = const 8 * ($named - 8),
                 target = sym $target,
             )

@@ -10,11 +10,12 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_map::lasting::{keep_by, Keeper};
 
+use crate::futex;
 use crate::planted::{self, Planted};
 use crate::real::raw;
 use crate::state::{self, lock, MOST};
@@ -188,7 +189,7 @@ fn close(fd: OwnedFd) {
 }
 
 /// For each descriptor the number of threads that have cleared its mark for a moment.
-static CHANGES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+static CHANGES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 /// All such numbers are below this.
 static CHANGED: AtomicUsize = AtomicUsize::new(0);
 
@@ -199,13 +200,21 @@ pub fn changing<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
     CHANGED.fetch_max(fd as usize + 1, Ordering::SeqCst);
     changes.fetch_add(1, Ordering::SeqCst);
     let result = f();
-    changes.fetch_sub(1, Ordering::SeqCst);
+    if changes.fetch_sub(1, Ordering::SeqCst) == 1 {
+        futex::wake(changes, i32::MAX as u32);
+    }
     result
 }
 
-fn is_changing(fd: RawFd) -> bool {
+/// Waits while threads have cleared the mark.  False: there was none.
+fn wait_for_changes(fd: RawFd) -> bool {
     let changes = usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
-    changes.is_some_and(|changes| changes.load(Ordering::SeqCst) > 0)
+    let Some(changes) = changes else { return false };
+    let now = changes.load(Ordering::SeqCst);
+    if now > 0 {
+        futex::wait(changes, now);
+    }
+    now > 0
 }
 
 /// In a child: the threads that cleared marks do not exist.
@@ -219,8 +228,7 @@ pub fn check(fd: RawFd) -> io::Result<()> {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
     let has_sign = || control(fd, F_GETSIG as usize, 0) == SIGN as isize;
     let mut is = !known || has_sign();
-    while !is && is_changing(fd) {
-        std::thread::yield_now();
+    while !is && wait_for_changes(fd) {
         is = has_sign();
     }
     // The change may have ended between the two.

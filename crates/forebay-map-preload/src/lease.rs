@@ -28,9 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_map::lasting::{self, Lasting};
-use forebay_map::{Error, MapFile};
+use forebay_map::{rights, Error, MapFile};
 
-use crate::closing;
+use crate::closing::{self, private};
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::masks;
@@ -39,6 +39,7 @@ use crate::real::{process, raw, thread};
 use crate::say::{once, About};
 use crate::state::{inside, lock};
 use crate::which;
+use crate::who::Who;
 
 const F_SETSIG: usize = 10;
 const F_SETOWN_EX: usize = 15;
@@ -101,11 +102,15 @@ pub fn start() -> io::Result<()> {
     if WATCHER.load(Ordering::SeqCst) != 0 {
         return Ok(());
     }
+    let (tell, begun) = std::sync::mpsc::sync_channel(1);
+    let watch = move || {
+        block_all_but(IDENTITY);
+        WATCHER.store(thread(), Ordering::SeqCst);
+        let _ = tell.send(());
+        watch();
+    };
     std::thread::Builder::new().name("map-lease".into()).spawn(watch)?;
-    while WATCHER.load(Ordering::SeqCst) == 0 {
-        std::thread::yield_now();
-    }
-    Ok(())
+    begun.recv().map_err(io::Error::other)
 }
 
 /// Sets the thread that is notified, and the signal.
@@ -115,15 +120,25 @@ fn tell(fd: RawFd) -> Result<(), c_int> {
     control(fd, F_SETSIG, kept::SIGN).map(drop)
 }
 
-fn set(fd: RawFd) -> Result<(), c_int> {
+/// Takes or releases the lease of a file, which needs the right to have one.
+fn set_to(fd: RawFd, kind: c_int, opener: Who) -> Result<(), c_int> {
+    let asked = || {
+        let asked = control(fd, F_SETLEASE, kind as usize);
+        asked.map(drop).map_err(io::Error::from_raw_os_error)
+    };
+    let set = inside(|| rights::with(Some(opener.into()), asked));
+    set.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn set(fd: RawFd, opener: Who) -> Result<(), c_int> {
     tell(fd)?;
-    control(fd, F_SETLEASE, libc::F_WRLCK as usize).map(drop)
+    set_to(fd, libc::F_WRLCK, opener)
 }
 
 /// Like `set`.  On overlayfs the kernel would give a lease although the file is mapped.
 /// `others`: also by other processes.
-fn set_alone(fd: RawFd, others: bool) -> Result<(), c_int> {
-    set(fd)?;
+fn set_alone(fd: RawFd, others: bool, opener: Who) -> Result<(), c_int> {
+    set(fd, opener)?;
     if planted::is(Planted::OverlayUnseen) || !which::is_on_overlay(fd) {
         return Ok(());
     }
@@ -133,14 +148,14 @@ fn set_alone(fd: RawFd, others: bool) -> Result<(), c_int> {
     if !(which::is_mapped_plainly(id, path) || by_others()) {
         return Ok(());
     }
-    unset(fd, fd);
+    unset(fd, fd, opener);
     Err(libc::EAGAIN)
 }
 
 /// Releases a lease.  The kernel removes the mark of our descriptor together with it.
-fn unset(fd: RawFd, known_as: RawFd) {
+fn unset(fd: RawFd, known_as: RawFd, opener: Who) {
     kept::changing(known_as, || {
-        let _ = control(fd, F_SETLEASE, libc::F_UNLCK as usize);
+        let _ = set_to(fd, libc::F_UNLCK, opener);
         let _ = tell(fd);
     });
 }
@@ -152,7 +167,7 @@ pub fn take(map: &MapFile) -> Result<bool, Error> {
     let fd = file.as_raw_fd();
     let begun = Instant::now();
     loop {
-        match set_alone(fd, true) {
+        match set_alone(fd, true, Who::of_thread()) {
             Ok(()) => break,
             Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(true),
             Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
@@ -234,6 +249,7 @@ impl Kept {
 #[derive(Debug)]
 pub struct Ending {
     fd: Option<Kept>,
+    opener: Who,
     /// When the lease was last seen with no one waiting for it.
     seen: Option<Instant>,
 }
@@ -260,7 +276,7 @@ fn free(fd: RawFd) {
     unsafe { raw(libc::SYS_flock, [fd as usize, libc::LOCK_UN as usize, 0, 0, 0, 0]) };
 }
 
-pub fn ends(map: &MapFile) -> Ending {
+pub fn ends(map: &MapFile, opener: Who) -> Ending {
     let kept = |file: BorrowedFd<'_>| {
         let first = file.as_raw_fd();
         kept::check(first).ok()?;
@@ -269,7 +285,7 @@ pub fn ends(map: &MapFile) -> Ending {
         Some(Kept { fd, first, id })
     };
     let fd = map.file().and_then(kept);
-    Ending { fd, seen: map.lease_seen() }
+    Ending { fd, opener, seen: map.lease_seen() }
 }
 
 impl Drop for Ending {
@@ -278,7 +294,7 @@ impl Drop for Ending {
         inside(|| {
             if let Some(fd) = kept.number() {
                 // A thread may still use the descriptor for a moment and close it then.
-                unset(fd, kept.first);
+                unset(fd, kept.first, self.opener);
                 // Its locks were kept in case the file would be opened again.
                 free(fd);
             }
@@ -296,6 +312,24 @@ pub struct Tended {
     is_given: AtomicBool,
     /// When the file was last written to, at the moment of that release.
     given_at: Mutex<Option<(i64, i64, i64)>>,
+    /// When the mappings of the process were first looked at since then, and when to do so again.
+    looks: Mutex<Option<(Instant, Instant)>>,
+}
+
+impl Tended {
+    /// Whether to look at all mappings now.  That takes the longer the more there are, so it is done
+    /// less and less often.
+    fn is_time_to_look(&self) -> bool {
+        let now = Instant::now();
+        let mut looks = lock(&self.looks);
+        let (first, next) = looks.unwrap_or((now, now));
+        let is_time = next <= now;
+        if is_time {
+            let pause = (now - first).clamp(Duration::from_millis(1), Duration::from_secs(1));
+            *looks = Some((first, now + pause));
+        }
+        is_time
+    }
 }
 
 /// Begins to watch a file.
@@ -309,7 +343,7 @@ pub fn watch_over(file: &Arc<Mapped>) {
 }
 
 /// Makes the watching thread look at all files.  Notifications before this had no effect.
-fn wake() {
+pub fn wake() {
     let to = [process() as usize, watcher(), kept::SIGN, 0, 0, 0];
     // SAFETY: the signal is for our thread, which waits for it.
     unsafe { raw(libc::SYS_tgkill, to) };
@@ -328,7 +362,7 @@ fn wait(most: Duration) {
 }
 
 /// Blocks all signals in this thread except these.
-fn block_all_but(signals: u64) {
+pub fn block_all_but(signals: u64) {
     let all = !signals;
     let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
     // SAFETY: the mask belongs to this thread.
@@ -337,15 +371,14 @@ fn block_all_but(signals: u64) {
 
 /// The signal by which the C library sets the identity of all threads (setuid): it waits for each
 /// of them.
-const IDENTITY: u64 = 1 << (SETXID - 1);
+pub const IDENTITY: u64 = 1 << (SETXID - 1);
 
 fn watch() {
-    block_all_but(IDENTITY);
-    WATCHER.store(thread(), Ordering::SeqCst);
     let mut most = Duration::from_secs(5);
     loop {
         wait(most);
         most = Duration::from_secs(5);
+        private::look();
         let files: Vec<_> = inside(|| lock(&LEASED).iter().filter_map(Weak::upgrade).collect());
         for file in files {
             // The thread of a busy file wakes this one when it is done.
@@ -510,10 +543,11 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
         lock(&LEASE_GIVEN).push(file.id);
         map.leased(None);
     });
+    *lock(&file.tended.looks) = None;
     // While there is a lease, only a change of times by the file's name alters this.
     *lock(&file.tended.given_at) = fd.and_then(which::written);
     if let Some(fd) = fd {
-        unset(fd, fd);
+        unset(fd, fd, file.opener);
     }
 }
 
@@ -566,7 +600,7 @@ fn is_whole_again(file: &Arc<Mapped>) -> bool {
     inside(|| map.leave());
     // The descriptor counts as ours again.
     let _ = tell(fd);
-    let is_whole = map.is_own() && set(fd).is_ok() && map.is_own();
+    let is_whole = map.is_own() && set(fd, file.opener).is_ok() && map.is_own();
     if is_whole {
         inside(|| {
             map.leased(Some(Instant::now()));
@@ -619,7 +653,7 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
         return false;
     };
     let is_ours = || kept::check(fd).is_ok();
-    let free = || control(fd, F_SETLEASE, libc::F_WRLCK as usize).is_ok();
+    let free = || set_to(fd, libc::F_WRLCK, file.opener).is_ok();
     // Without the mark the lease was revoked meanwhile, and this is a new one.
     if !is_ours() || !within(SETTLES, free) || !is_ours() {
         return false;
@@ -632,8 +666,9 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
             if before.is_none() || !free() || !is_ours() {
                 return true;
             }
-            unset(fd, fd);
-            let whole = within(SETTLES, || set(fd).is_ok()) && which::written(fd) == before;
+            unset(fd, fd, file.opener);
+            let whole =
+                within(SETTLES, || set(fd, file.opener).is_ok()) && which::written(fd) == before;
             again = if whole { Again::Whole } else { Again::Lost };
             whole
         })
@@ -677,7 +712,7 @@ fn retake(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
     let Some(fd) = descriptor(map) else { return true };
-    match set_alone(fd, false) {
+    match set_alone(fd, false, file.opener) {
         Ok(()) => {
             let given_at = *lock(&file.tended.given_at);
             let is_own = || map.is_own() || given_at.is_some() && which::written(fd) == given_at;
@@ -713,7 +748,9 @@ fn retake(file: &Arc<Mapped>) -> bool {
         held.is_some_and(|map| map.is_some() && which::is_open_plainly(fd, file.id))
     });
     // The program may end next, and that closes the file.
-    if is_plain || which::is_mapped_plainly(file.id, &file.path) {
+    let is_mapped =
+        || file.tended.is_time_to_look() && which::is_mapped_plainly(file.id, &file.path);
+    if is_plain || is_mapped() {
         closing::stop(format_args!(
             "{}: the program itself has opened it past the library (by an instruction of its own, \
              or a library that is bound to the C library alone), and would not see what is stored: \

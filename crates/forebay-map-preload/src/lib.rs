@@ -8,6 +8,7 @@
 #![allow(non_snake_case)]
 
 mod aio;
+mod aliases;
 mod attributes;
 mod calls;
 mod closing;
@@ -17,9 +18,11 @@ mod ending;
 mod extent;
 mod forking;
 mod formatted;
+mod futex;
 mod jumps;
 mod kept;
 mod lease;
+mod lent;
 mod limit;
 mod locks;
 mod mapped;
@@ -61,6 +64,8 @@ extern "C" fn begin() {
         Ok(None) => Ok(()),
         Ok(Some(config)) => {
             signals::unblock_never();
+            signals::catch_by(trap::catch);
+            lent::register();
             end_last().and_then(|()| state::start(config)).and_then(|()| forking::start())
         }
         Err(e) => Err(e),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use forebay_map::{Error, MapFile, PAGE};
+use forebay_map::{rights, Error, MapFile, PAGE};
 
 use crate::closing::release;
 use crate::ending;
@@ -111,10 +111,7 @@ impl Mapped {
             ending::stay_if_begun();
             return Err(libc::EBADF);
         };
-        let done = inside(|| {
-            let _acts = self.opener.acts();
-            f(map)
-        });
+        let done = inside(|| f(map));
         drop(held);
         // The end of the program may have closed the file during the call: then no result is
         // reported.
@@ -155,11 +152,7 @@ impl Mapped {
             );
             return Err(libc::EFBIG);
         }
-        let is_same = inside(|| {
-            let _acts = self.opener.acts();
-            self.is_by_its_name()
-        });
-        if !is_same && !planted::is(Planted::ReopenedByName) {
+        if !self.is_by_its_name() && !planted::is(Planted::ReopenedByName) {
             once(
                 About::Room,
                 format_args!(
@@ -189,19 +182,19 @@ impl Mapped {
             errno_of(&e)
         };
         quietly(|| {
-            let _acts = self.opener.acts();
             // A close that fails would take the file from the program: so what can fail is done
             // before, with the map still there.
             map.as_ref().map_or(Ok(()), MapFile::complete).map_err(refused)?;
             // It uses the open file description that it had.  While another process reads the file, or has
             // a private mapping of it, the kernel would grant no lease to a new description.
-            let ending = map.as_ref().map(lease::ends);
+            let ending = map.as_ref().map(|map| lease::ends(map, self.opener));
             // After an error the file is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);
             if closed.is_err() {
                 self.close_failed.store(true, Ordering::SeqCst);
             }
-            let again = |room| map_again(&session, config, &self.path, room, ending.as_ref());
+            let again =
+                |room| map_again(&session, config, &self.path, room, ending.as_ref(), self.opener);
             let larger = closed.and_then(|()| again(bytes).map_err(refused));
             let (now, done) = match larger {
                 Ok(larger) => (Some(larger), Ok(())),
@@ -244,7 +237,9 @@ impl Mapped {
     }
 
     fn is_by_its_name(&self) -> bool {
-        is_at(&self.path, self.id)
+        let refused = || std::io::ErrorKind::PermissionDenied.into();
+        let look = || is_at(&self.path, self.id).then_some(()).ok_or_else(refused);
+        inside(|| rights::with(Some(self.opener.into()), look)).is_ok()
     }
 
     /// Opens the file as it was before the close.  An obstacle may be temporary: a child that
@@ -284,6 +279,14 @@ impl Mapped {
         let map = map.as_ref()?;
         let at = address.checked_sub(map.address().addr())? as u64;
         (at < map.room()).then_some(at)
+    }
+
+    /// Whether the program has mapped each page of a range, as far as the file's addresses reach.
+    pub fn is_viewed(&self, from: usize, len: usize) -> bool {
+        let last = self.place.0[1].load(Ordering::SeqCst);
+        let first = from - from % PAGE;
+        let end = from.saturating_add(len).min(last).next_multiple_of(PAGE);
+        first >= end || lock(&self.views).have(&(first..end))
     }
 
     /// Adds a mapping of the program and returns its address.  Does not wait for a close of

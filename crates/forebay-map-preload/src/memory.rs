@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use libc::off_t;
 
-use crate::closing;
+use crate::closing::{self, private};
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
@@ -18,6 +18,8 @@ use crate::say::{once, About};
 use crate::state::{self, Desc};
 
 const PAGE: usize = forebay_map::PAGE;
+const GUARD_INSTALL: c_int = 102;
+const GUARD_REMOVE: c_int = 103;
 
 fn pages(len: usize) -> Option<usize> {
     len.checked_next_multiple_of(PAGE).filter(|&len| len > 0)
@@ -27,7 +29,7 @@ fn pages(len: usize) -> Option<usize> {
 ///
 /// # Safety
 /// The contract of mmap(2) applies.
-unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
+unsafe fn map_privately(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     // The mapping of a file is the pool's memory until the file is closed, and the next mmap of
     // the file returns these addresses again.
     let fixed = a[3] as c_int & libc::MAP_FIXED != 0;
@@ -47,7 +49,11 @@ unsafe fn private(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int>
         };
         return match p {
             -4095..=-1 => Err(-p as c_int),
-            _ => Ok(p as usize),
+            _ => {
+                let range = p as usize..p as usize + pages(a[1]).unwrap_or(PAGE);
+                private::made(desc.file.id, &desc.file.path, file, range);
+                Ok(p as usize)
+            }
         };
     }
     // SAFETY: the path ends with a zero byte; the rest the caller guarantees.
@@ -86,7 +92,7 @@ unsafe fn map(desc: &Desc, fd: c_int, a: [usize; 6]) -> Result<usize, c_int> {
     }
     match flags & libc::MAP_TYPE {
         // SAFETY: the caller guarantees it.
-        libc::MAP_PRIVATE => return unsafe { private(desc, fd, a) },
+        libc::MAP_PRIVATE => return unsafe { map_privately(desc, fd, a) },
         libc::MAP_SHARED => {}
         libc::MAP_SHARED_VALIDATE if flags & libc::MAP_SYNC == 0 => {}
         libc::MAP_SHARED_VALIDATE => return Err(libc::EOPNOTSUPP),
@@ -130,7 +136,13 @@ macro_rules! maps {
                     None if flags & libc::MAP_FIXED != 0 && over(p.addr(), len) => {
                         std::ptr::without_provenance_mut(fail::<isize>(libc::EINVAL) as usize)
                     }
-                    None => std::ptr::with_exposed_provenance_mut(told(raw(libc::SYS_mmap, a)) as usize),
+                    None => {
+                        let done = told(raw(libc::SYS_mmap, a)) as usize;
+                        if flags & libc::MAP_FIXED != 0 {
+                            private::removed(p.addr(), len);
+                        }
+                        std::ptr::with_exposed_provenance_mut(done)
+                    }
                 }
             }
         }
@@ -186,7 +198,9 @@ pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
         return fail(libc::EINVAL);
     }
     // SAFETY: the caller guarantees it.
-    told(unsafe { raw(libc::SYS_munmap, [p.addr(), len, 0, 0, 0, 0]) }) as c_int
+    let done = told(unsafe { raw(libc::SYS_munmap, [p.addr(), len, 0, 0, 0, 0]) }) as c_int;
+    private::removed(p.addr(), len);
+    done
 }
 
 /// # Safety
@@ -268,16 +282,22 @@ pub unsafe extern "C-unwind" fn msync(p: *mut c_void, len: usize, flags: c_int) 
     if flags & !known != 0 || flags & both == both || !p.addr().is_multiple_of(PAGE) {
         return fail(libc::EINVAL);
     }
+    let is_viewed = file.is_viewed(p.addr(), len);
     if flags & libc::MS_SYNC == 0 || len == 0 || planted::is(Planted::MsyncWithoutSync) {
-        return 0;
+        return if is_viewed { 0 } else { fail(libc::ENOMEM) };
     }
     let synced =
         file.call(About::Sync, |map| map.sync(at, (len as u64).min(map.room().saturating_sub(at))));
     match (synced, file.rest(p.addr(), len)) {
         // SAFETY: the caller guarantees it.
         (Ok(()), Some((rest, len))) => unsafe {
-            msync(std::ptr::with_exposed_provenance_mut(rest), len, flags)
+            match msync(std::ptr::with_exposed_provenance_mut(rest), len, flags) {
+                0 if !is_viewed => fail(libc::ENOMEM),
+                done => done,
+            }
         },
+        // What is mapped is durable, as the kernel does it.
+        (Ok(()), None) if !is_viewed => fail(libc::ENOMEM),
         (Ok(()), None) => 0,
         (Err(_), _) if planted::is(Planted::GoneAcknowledged) => 0,
         (Err(errno), _) => fail(errno),
@@ -299,7 +319,16 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
         return told(unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) })
             as c_int;
     };
+    // For no memory the kernel looks at the advice and the address alone.
+    // SAFETY: it changes nothing.
+    let known = unsafe { raw(libc::SYS_madvise, [p.addr(), 0, advice as usize, 0, 0, 0]) };
+    let is_viewed = file.is_viewed(p.addr(), len);
     match advice {
+        _ if known != 0 => told(known) as c_int,
+        // The kernel refuses these for a shared mapping of a file, or did before Linux 6.15.
+        libc::MADV_FREE | libc::MADV_WIPEONFORK | GUARD_INSTALL | GUARD_REMOVE if len > 0 => {
+            fail(libc::EINVAL)
+        }
         libc::MADV_REMOVE | libc::MADV_DOFORK => {
             once(
                 About::Memory,
@@ -314,8 +343,12 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
         _ => match file.rest(p.addr(), len) {
             // SAFETY: the caller guarantees it.
             Some((rest, len)) => unsafe {
-                madvise(std::ptr::with_exposed_provenance_mut(rest), len, advice)
+                match madvise(std::ptr::with_exposed_provenance_mut(rest), len, advice) {
+                    0 if !is_viewed => fail(libc::ENOMEM),
+                    done => done,
+                }
             },
+            None if !is_viewed => fail(libc::ENOMEM),
             None => 0,
         },
     }
@@ -326,8 +359,15 @@ pub unsafe extern "C-unwind" fn madvise(p: *mut c_void, len: usize, advice: c_in
 #[no_mangle]
 pub unsafe extern "C-unwind" fn posix_madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
     // POSIX's DONTNEED discards nothing.  The other kinds are hints, for what follows a mapping, too.
-    if at(p.addr(), len).is_some() || advice == libc::POSIX_MADV_DONTNEED {
+    if advice == libc::POSIX_MADV_DONTNEED {
         return 0;
+    }
+    if at(p.addr(), len).is_some() {
+        // SAFETY: the caller guarantees it.
+        return match unsafe { madvise(p, len, advice) } {
+            0 => 0,
+            _ => errno(),
+        };
     }
     // SAFETY: the caller guarantees it.  The other kinds of advice have the kernel's numbers.
     match unsafe { raw(libc::SYS_madvise, [p.addr(), len, advice as usize, 0, 0, 0]) } {
@@ -369,6 +409,9 @@ pub unsafe extern "C-unwind" fn mprotect(p: *mut c_void, len: usize, prot: c_int
 
 fn locked(p: *const c_void, len: usize) -> Option<c_int> {
     let (file, at) = at(p.addr(), len)?;
+    if !file.is_viewed(p.addr(), len) {
+        return Some(fail(libc::ENOMEM));
+    }
     if let Some((rest, len)) = file.rest(p.addr(), len) {
         // SAFETY: it changes no memory.
         match unsafe { mlock(std::ptr::with_exposed_provenance(rest), len) } {
@@ -419,7 +462,10 @@ pub unsafe extern "C-unwind" fn munlock(p: *const c_void, len: usize) -> c_int {
             map.unlock(at, len as u64);
             Ok(())
         });
-        return done.map_or_else(fail, |()| 0);
+        return match done {
+            Ok(()) if !file.is_viewed(p.addr(), len) => fail(libc::ENOMEM),
+            done => done.map_or_else(fail, |()| 0),
+        };
     }
     // SAFETY: the caller guarantees it.
     told(unsafe { raw(libc::SYS_munlock, [p.addr(), len, 0, 0, 0, 0]) }) as c_int

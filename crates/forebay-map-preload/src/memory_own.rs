@@ -9,8 +9,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::futex::Lock;
 use crate::real::raw;
 use crate::signals::hold;
 
@@ -22,7 +22,7 @@ const SIZES: usize = (MOST - LEAST + 1) as usize;
 const CHUNK: usize = 256 << 10;
 
 struct Free {
-    locked: AtomicBool,
+    lock: Lock,
     first: UnsafeCell<*mut u8>,
 }
 
@@ -33,32 +33,16 @@ pub struct Memory([Free; SIZES]);
 
 impl Memory {
     pub const fn new() -> Memory {
-        Memory(
-            [const { Free { locked: AtomicBool::new(false), first: UnsafeCell::new(null_mut()) } };
-                SIZES],
-        )
+        Memory([const { Free { lock: Lock::new(), first: UnsafeCell::new(null_mut()) } }; SIZES])
     }
 
     /// Waits until no other thread is in here.  For a fork, whose child has only this thread.
     pub fn stop(&self) {
-        self.0.iter().for_each(Free::lock);
+        self.0.iter().for_each(|free| free.lock.lock());
     }
 
     pub fn go_on(&self) {
-        self.0.iter().for_each(Free::unlock);
-    }
-}
-
-impl Free {
-    fn lock(&self) {
-        while self.locked.swap(true, Ordering::Acquire) {
-            // SAFETY: the call has no arguments.
-            unsafe { raw(libc::SYS_sched_yield, [0; 6]) };
-        }
-    }
-
-    fn unlock(&self) {
-        self.locked.store(false, Ordering::Release);
+        self.0.iter().for_each(|free| free.lock.unlock());
     }
 }
 
@@ -93,7 +77,7 @@ unsafe impl GlobalAlloc for Memory {
         let bytes = 1usize << bits;
         let free = &self.0[(bits - LEAST) as usize];
         let _busy = hold();
-        free.lock();
+        free.lock.lock();
         // SAFETY: the lock is held, and the first word of a free block is the next one.
         let found = unsafe {
             if (*free.first.get()).is_null() {
@@ -112,7 +96,7 @@ unsafe impl GlobalAlloc for Memory {
             }
             found
         };
-        free.unlock();
+        free.lock.unlock();
         found
     }
 
@@ -124,12 +108,12 @@ unsafe impl GlobalAlloc for Memory {
         };
         let free = &self.0[(bits - LEAST) as usize];
         let _busy = hold();
-        free.lock();
+        free.lock.lock();
         // SAFETY: the caller frees the block, and the lock is held.
         unsafe {
             block.cast::<*mut u8>().write(*free.first.get());
             *free.first.get() = block;
         }
-        free.unlock();
+        free.lock.unlock();
     }
 }

@@ -251,10 +251,20 @@ later! {
     epoll_pwait(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     unshare(what: c_int) -> c_int;
+    isatty(fd: c_int) -> c_int;
+    tcgetattr(fd: c_int, to: *mut libc::termios) -> c_int;
+    ttyname(fd: c_int) -> *mut c_char;
+    ttyname_r(fd: c_int, to: *mut c_char, n: usize) -> c_int;
     setuid(user: u32) -> c_int;
     seteuid(user: u32) -> c_int;
     setreuid(real_user: u32, user: u32) -> c_int;
     setresuid(real_user: u32, user: u32, saved: u32) -> c_int;
+    setgid(group: u32) -> c_int;
+    setegid(group: u32) -> c_int;
+    setregid(real_group: u32, group: u32) -> c_int;
+    setresgid(real_group: u32, group: u32, saved: u32) -> c_int;
+    setgroups(n: usize, list: *const u32) -> c_int;
+    initgroups(user: *const c_char, group: u32) -> c_int;
 }
 
 /// Finds a function of the C library that may be called before our constructor.  The name ends

@@ -5,7 +5,9 @@
 //! program.  So none may run while the thread holds a lock or memory of the library.  The
 //! kernel calls a function of ours instead of each handler.  If the library is busy in the
 //! thread ([`hold`]), that function records the signal, blocks all others, and returns.
-//! Afterwards the signal is sent again and the mask is restored.
+//! Afterwards the thread sends itself SIGSYS, whose handler (`trap.rs`) calls the program's handler
+//! for the recorded signal and has the mask restored.  The signal itself is not sent again: it would
+//! come after others that were sent later, or be lost (RLIMIT_SIGPENDING).
 //!
 //! Signals of faults arrive as usual.  The library does not know a handler that a program sets
 //! by a system call of its own.
@@ -13,7 +15,8 @@
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{compiler_fence, AtomicPtr, Ordering};
+use std::sync::atomic::{compiler_fence, AtomicBool, AtomicPtr, Ordering};
+use std::sync::OnceLock;
 
 use libc::{sigaction as Action, siginfo_t, sigset_t, ucontext_t};
 
@@ -39,6 +42,8 @@ struct Kept {
     info: UnsafeCell<MaybeUninit<siginfo_t>>,
     signal: Cell<c_int>,
     mask: Cell<u64>,
+    /// The thread has sent itself the signal whose handler handles the recorded one.
+    carried: Cell<bool>,
     /// The process that the signal was sent to.  A child that is forked meanwhile has a copy of
     /// this record but not the signal.
     process: Cell<c_int>,
@@ -110,6 +115,7 @@ thread_local! {
             info: UnsafeCell::new(MaybeUninit::zeroed()),
             signal: Cell::new(0),
             mask: Cell::new(0),
+            carried: Cell::new(false),
             process: Cell::new(0),
         }
     };
@@ -169,7 +175,7 @@ impl Drop for Busy {
             busy.set(0);
             compiler_fence(Ordering::SeqCst);
             if KEPT.try_with(|kept| kept.signal.get() != 0).unwrap_or(false) {
-                send_again();
+                handle_kept();
             }
         });
     }
@@ -202,10 +208,36 @@ pub fn unblock_kept(signals: u64) {
     let _ = KEPT.try_with(|kept| kept.mask.set(kept.mask.get() & !signals));
 }
 
-/// Sends recorded signals again.  All others are blocked meanwhile.
+/// Handles the recorded signal.  All others are blocked until then.
 #[cold]
-fn send_again() {
+fn handle_kept() {
     let errno = real::errno();
+    let is_handled = KEPT.try_with(|kept| {
+        if !CARRIES.load(Ordering::SeqCst) {
+            return false;
+        }
+        let sigsys = NEVER;
+        kept.carried.set(true);
+        // SAFETY: the set is there for the call, and the signal has our handler.
+        unsafe {
+            let a = [libc::SIG_UNBLOCK as usize, (&raw const sigsys).addr(), 0, 8, 0, 0];
+            raw(libc::SYS_rt_sigprocmask, a);
+            let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
+            let signal = libc::SIGSYS as usize;
+            raw(libc::SYS_tgkill, [process as usize, thread as usize, signal, 0, 0, 0]);
+        }
+        // The handler has run by now.
+        !kept.carried.replace(false)
+    });
+    if !is_handled.unwrap_or(false) {
+        send_again();
+    }
+    // SAFETY: errno belongs to this thread.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Sends the recorded signal again, where nothing handles it at once.
+fn send_again() {
     let _ = KEPT.try_with(|kept| {
         let signal = kept.signal.replace(0);
         let mask = kept.mask.get();
@@ -221,8 +253,56 @@ fn send_again() {
             raw(libc::SYS_rt_sigprocmask, a);
         }
     });
-    // SAFETY: errno belongs to this thread.
-    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Has SIGSYS carry recorded signals: the library handles it from the first handler of the program on.
+static CATCH: OnceLock<fn()> = OnceLock::new();
+static CARRIES: AtomicBool = AtomicBool::new(false);
+
+/// Sets what has the library handle SIGSYS.
+pub fn catch_by(catch: fn()) {
+    let _ = CATCH.set(catch);
+}
+
+/// From now on the handler of SIGSYS calls [`carries`].
+pub fn are_carried() {
+    CARRIES.store(true, Ordering::SeqCst);
+}
+
+/// Called by the handler of SIGSYS: handles the recorded signal, if the thread has sent itself this
+/// one for that.  The interrupted code goes on with the mask that it had.
+///
+/// # Safety
+/// It is the context that the kernel has given to the handler.
+pub unsafe fn carries(context: *mut c_void) -> bool {
+    let found = KEPT.try_with(|kept| {
+        let is = kept.carried.replace(false);
+        // A child that was forked meanwhile has a copy of the record, and was not sent the signal.
+        // SAFETY: the call has no arguments; a record was written before the number was set.
+        is.then(|| unsafe {
+            let is_own = raw(libc::SYS_getpid, [0; 6]) as c_int == kept.process.get();
+            let signal = kept.signal.replace(0);
+            let info = (*kept.info.get()).as_ptr().read();
+            (if is_own { signal } else { 0 }, kept.mask.get(), info)
+        })
+    });
+    let Some((signal, mask, mut info)) = found.ok().flatten() else { return false };
+    // SAFETY: the caller guarantees it, and the kernel's signal set has 64 bits.  The stored actions
+    // are never freed.
+    unsafe {
+        (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().write(mask);
+        let Some(known) = NOW[signal as usize].load(Ordering::SeqCst).as_ref() else { return true };
+        let own = match known.action.sa_flags & libc::SA_NODEFER {
+            0 => 1 << (signal - 1),
+            _ => 0,
+        };
+        let during = (mask | words(&known.action)[2] | own) & !NEVER;
+        let a = [libc::SIG_SETMASK as usize, (&raw const during).addr(), 0, 8, 0, 0];
+        raw(libc::SYS_rt_sigprocmask, a);
+        let on_its_stack = known.action.sa_flags & libc::SA_ONSTACK != 0;
+        run(known, signal, &raw mut info, context, on_its_stack);
+    }
+    true
 }
 
 /// Whether the thread runs a signal handler that it has not left by a jump.  A jump that
@@ -275,10 +355,82 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         }
         return;
     }
-    // SAFETY: the stored actions are never freed.
-    let Some(known) = (unsafe { NOW[signal as usize].load(Ordering::SeqCst).as_ref() }) else {
-        return;
-    };
+    // SAFETY: the stored actions are never freed; the kernel passes the rest to such a handler.
+    unsafe {
+        let Some(known) = NOW[signal as usize].load(Ordering::SeqCst).as_ref() else { return };
+        run(known, signal, info, context, false);
+    }
+}
+
+type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
+
+// Calls a handler on another stack.  The unwinder finds the way back.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text",
+    ".hidden forebay_map_run_on_stack",
+    ".globl forebay_map_run_on_stack",
+    "forebay_map_run_on_stack:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbp, -16",
+    "mov rbp, rsp",
+    ".cfi_def_cfa_register rbp",
+    "mov rsp, r8",
+    "call rcx",
+    "mov rsp, rbp",
+    "pop rbp",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".pushsection .text",
+    ".hidden forebay_map_run_on_stack",
+    ".globl forebay_map_run_on_stack",
+    "forebay_map_run_on_stack:",
+    ".cfi_startproc",
+    "stp x29, x30, [sp, -16]!",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset x29, -16",
+    ".cfi_offset x30, -8",
+    "mov x29, sp",
+    ".cfi_def_cfa_register x29",
+    "mov sp, x4",
+    "blr x3",
+    "mov sp, x29",
+    "ldp x29, x30, [sp], 16",
+    ".cfi_def_cfa sp, 0",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);
+
+extern "C-unwind" {
+    fn forebay_map_run_on_stack(
+        signal: c_int,
+        info: *mut siginfo_t,
+        context: *mut c_void,
+        handler: Handler,
+        top: usize,
+    );
+}
+
+/// Calls the program's handler.  `on_its_stack`: on the alternate stack, if the thread has one.
+///
+/// # Safety
+/// The context is one that the kernel has given to a handler, and the record one of this signal.
+unsafe fn run(
+    known: &Known,
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+    on_its_stack: bool,
+) {
     if known.action.sa_flags & libc::SA_RESETHAND != 0 {
         // SAFETY: all zeroes is the default.
         unsafe {
@@ -287,22 +439,29 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         }
     }
     let here = (&raw const known).addr();
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees it.
     let stack = unsafe { (*context.cast::<ucontext_t>()).uc_stack };
-    let from = stack.ss_sp.addr();
-    let on = (from..from + stack.ss_size).contains(&here);
-    let stack = if on { (from, from + stack.ss_size) } else { (0, 0) };
+    let (from, to) = (stack.ss_sp.addr(), stack.ss_sp.addr() + stack.ss_size);
+    let is_there = (from..to).contains(&here);
+    let goes_there = on_its_stack && from < to && !is_there;
+    let began = match (is_there, goes_there) {
+        (false, false) => Began { at: here, stack: (0, 0) },
+        (_, true) => Began { at: to, stack: (from, to) },
+        (true, _) => Began { at: here, stack: (from, to) },
+    };
     let depth = RUNNING.try_with(|running| {
         let depth = running.depth.get();
-        running.begin(Began { at: here, stack });
+        running.begin(began);
         depth
     });
     // SAFETY: the program has set it as its handler; without SA_SIGINFO it reads only the first
-    // argument.
+    // argument.  The program has given the stack to its handlers.
     unsafe {
-        type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
         let handler: Handler = std::mem::transmute(known.action.sa_sigaction);
-        handler(signal, info, context);
+        match goes_there {
+            true => forebay_map_run_on_stack(signal, info, context, handler, to & !15),
+            false => handler(signal, info, context),
+        }
     }
     if let Ok(depth) = depth {
         let _ = RUNNING.try_with(|running| running.depth.set(depth));
@@ -351,7 +510,6 @@ unsafe fn with_allowed_mask(action: &Action) -> Action {
 }
 
 fn is_ours(action: &Action) -> bool {
-    type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     action.sa_sigaction == arrived as Handler as usize
 }
 
@@ -455,7 +613,6 @@ pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int 
             real::sigaction(signal, given, old)
         };
     }
-    type Handler = extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void);
     let _busy = hold();
     let before = NOW[index].load(Ordering::SeqCst);
     // SAFETY: the caller guarantees it; all zeroes is a valid action.
@@ -465,6 +622,7 @@ pub unsafe fn set(signal: c_int, new: *const Action, old: *mut Action) -> c_int 
             // The handlers of a child of vfork are its own, and `NOW` is its parent's.
             let is_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&given.sa_sigaction);
             if is_handler && !real::is_vforked() {
+                CATCH.get().into_iter().for_each(|catch| catch());
                 NOW[index].store(known(index, given), Ordering::SeqCst);
                 given.sa_sigaction = arrived as Handler as usize;
                 given.sa_flags = given.sa_flags & !libc::SA_RESETHAND | libc::SA_SIGINFO;

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use forebay_map::{Error, PAGE};
 
-use crate::closing::release;
+use crate::closing::{private, release};
 use crate::config::Config;
 use crate::ending;
 use crate::extent;
@@ -293,6 +293,7 @@ pub fn in_child() {
         true => {
             PROCESS.store(process(), Ordering::Relaxed);
             lease::in_child();
+            private::in_child();
             write(&PLACES).truncated.clear();
             let parent = PARENT.load(Ordering::Relaxed);
             // SAFETY: the page was made at the start.
@@ -611,9 +612,9 @@ pub fn open(
             if !is_at(path, id) {
                 return Err(Refusal::Replaced);
             }
-            let map = quietly(|| first(config, path, size, room)).map_err(Refusal::Error)?;
+            let map = quietly(|| first(config, path, id, size, room)).map_err(Refusal::Error)?;
             if !is_at(path, id) {
-                let _ending = inside(|| lease::ends(&map));
+                let _ending = inside(|| lease::ends(&map, Who::of_thread()));
                 let _ = inside(|| map.close());
                 return Err(Refusal::Replaced);
             }

@@ -359,7 +359,8 @@ unsafe fn write_on_as(
     };
     // SAFETY: the caller guarantees it.
     let done = all.and_then(|all| unsafe { write_at(desc, all, to, durable) });
-    if let Ok((from, n)) = done {
+    // An append of nothing does not move the position to the end.
+    if let Ok((from, n @ 1..)) = done {
         *at = from + n as u64;
     }
     told(done.map(|(_, n)| n))

@@ -9,7 +9,8 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
@@ -18,10 +19,13 @@ use crate::real::{self, fail, raw, told};
 use crate::say::{once, About};
 use crate::{
     aio, attributes, calls, direct, limit, memory, opening, ready, remote, rings, signals, sockets,
-    state, staying, transfer, window,
+    state, staying, transfer, who, window,
 };
 
-static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// 0: the handler is not there, `CATCHES`: it is.
+static INSTALLED: AtomicU32 = AtomicU32::new(0);
+const BEGUN: u32 = 1;
+const CATCHES: u32 = 2;
 /// The range of the library's instructions.
 static FROM: AtomicUsize = AtomicUsize::new(0);
 static TO: AtomicUsize = AtomicUsize::new(0);
@@ -33,35 +37,64 @@ const CALL_AT: usize = 24;
 const BY_FILTER: c_int = 1;
 
 pub fn install(text: Range<usize>) -> io::Result<()> {
-    if INSTALLED.load(Ordering::SeqCst) {
-        return Ok(());
-    }
     FROM.store(text.start, Ordering::SeqCst);
     TO.store(text.end, Ordering::SeqCst);
+    catch();
+    let begun = Instant::now();
+    // Another thread may be about to have it there.
+    while !catches() && begun.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match catches() {
+        true => Ok(()),
+        false => Err(io::Error::other("no handler of SIGSYS")),
+    }
+}
+
+/// Whether the library handles SIGSYS.
+pub fn catches() -> bool {
+    INSTALLED.load(Ordering::SeqCst) == CATCHES
+}
+
+/// Has the library handle SIGSYS from now on.
+pub fn catch() {
+    if !real::may_map() {
+        return;
+    }
+    let begins = INSTALLED.compare_exchange(0, BEGUN, Ordering::SeqCst, Ordering::SeqCst);
+    if begins.is_err() {
+        return;
+    }
     // SAFETY: all zeroes is a value of both, and they are there for the calls.
     unsafe {
         let mut before: Action = std::mem::zeroed();
         let mut now: Action = std::mem::zeroed();
-        now.sa_sigaction = trapped as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+        now.sa_sigaction =
+            trapped as extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
         // The handler works as long as a call of the library, and signals may interrupt it like
         // such a call.
         now.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
         if real::sigaction(libc::SIGSYS, &raw const now, &raw mut before) != 0 {
-            return Err(io::Error::last_os_error());
+            INSTALLED.store(0, Ordering::SeqCst);
+            return;
         }
         PROGRAMS.store(Box::into_raw(Box::new(before)), Ordering::SeqCst);
     }
-    INSTALLED.store(true, Ordering::SeqCst);
-    Ok(())
+    INSTALLED.store(CATCHES, Ordering::SeqCst);
+    signals::are_carried();
 }
 
-extern "C" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+extern "C-unwind" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let errno = real::errno();
     // SAFETY: the kernel gives both to a handler of this kind, and the program's registers are
     // as they were at the instruction.
     let seen = unsafe {
         let number: c_int = *info.byte_add(CALL_AT).cast();
         let by_filter = (*info).si_code == BY_FILTER;
+        if !by_filter && signals::carries(context) {
+            *libc::__errno_location() = errno;
+            return;
+        }
         let context = &mut *context.cast::<ucontext_t>();
         let (at, a) = registers(context);
         let mine = at > FROM.load(Ordering::Relaxed) && at <= TO.load(Ordering::Relaxed);
@@ -360,6 +393,10 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             | libc::SYS_preadv2
             | libc::SYS_pwritev2 => return direct::by_number(number, a),
             libc::SYS_unshare => staying::unshare(fd) as isize,
+            n if who::changes(n) => {
+                who::may_differ();
+                return None;
+            }
             libc::SYS_utimensat if !state::is_inside() => {
                 let path = std::ptr::with_exposed_provenance(a[1]);
                 let to = std::ptr::with_exposed_provenance(a[2]);
@@ -391,6 +428,10 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             libc::SYS_dup3 => calls::dup3(fd, n, a[2] as c_int) as isize,
             libc::SYS_dup if ours() => calls::dup(fd) as isize,
             libc::SYS_fcntl if ours() => calls::fcntl(fd, n, a[2]) as isize,
+            libc::SYS_ioctl if ours() => {
+                calls::controls::ioctl(fd, a[1] as std::ffi::c_ulong, a[2]) as isize
+            }
+            libc::SYS_readahead if ours() => calls::controls::readahead(fd, a[1] as i64, a[2]),
             _ => return None,
         }
     };
@@ -428,7 +469,7 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
 
 /// Whether the program's action for this signal is kept and called by ours.
 fn is_kept(signal: c_int) -> bool {
-    signal == libc::SIGSYS && INSTALLED.load(Ordering::SeqCst)
+    signal == libc::SIGSYS && catches()
 }
 
 /// # Safety

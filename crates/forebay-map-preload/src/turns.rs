@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult};
 
-use forebay_map::{Error, MapFile, Options, Session, Unreadable, SEGMENT};
+use forebay_map::{rights, Error, MapFile, Options, Session, Unreadable, SEGMENT};
 
-use crate::closing::{close_pool, POOL};
+use crate::closing::{close_pool, private, POOL};
 use crate::config::Config;
 use crate::ending;
 use crate::lease;
@@ -23,6 +23,7 @@ use crate::say::{once, About};
 use crate::signals::{hold, Busy};
 use crate::state::{inside, lock, Locked};
 use crate::which;
+use crate::who::Who;
 use crate::window;
 
 /// How often to open a file again that was changed between its open and its lease.
@@ -144,13 +145,24 @@ pub fn have_none() -> bool {
     }
 }
 
-fn map(session: &Session, config: &Config, path: &Path, room: u64) -> forebay_map::Result<MapFile> {
+/// `id`: None if an open file description of the file must not be used again.
+fn map(
+    session: &Session,
+    config: &Config,
+    path: &Path,
+    id: Option<(u64, u64)>,
+    room: u64,
+) -> forebay_map::Result<MapFile> {
     if config.shared {
         return session.map_shared(path, room);
     }
     // A thread may truncate it by its path, for instance.
     for _ in 0..=TRIES {
-        if let Some(map) = leased(session.map(path, room)?)? {
+        let map = match id.and_then(private::description) {
+            Some(file) => session.map_again(path, room, file, Some(Who::of_thread().into()))?,
+            None => session.map(path, room)?,
+        };
+        if let Some(map) = leased(map)? {
             return Ok(map);
         }
     }
@@ -164,14 +176,15 @@ pub fn map_again(
     path: &Path,
     room: u64,
     ending: Option<&lease::Ending>,
+    opener: Who,
 ) -> forebay_map::Result<MapFile> {
     match ending.and_then(|ending| Some((ending, ending.file()?))) {
         Some((ending, file)) if !planted::is(Planted::ReopenedByName) => {
-            let map = session.map_again(path, room, file)?;
+            let map = session.map_again(path, room, file, Some(opener.into()))?;
             lease::inherit(&map, ending);
             Ok(map)
         }
-        _ => map(session, config, path, room),
+        _ => map(session, config, path, None, room),
     }
 }
 
@@ -181,7 +194,7 @@ fn leased(map: MapFile) -> forebay_map::Result<Option<MapFile>> {
     if let Ok(true) = taken {
         return Ok(Some(map));
     }
-    let _ending = lease::ends(&map);
+    let _ending = lease::ends(&map, Who::of_thread());
     let _ = map.close();
     taken.map(|_| None)
 }
@@ -202,13 +215,19 @@ fn unreadable(path: &Path, at: u64, why: &io::Error) {
 
 /// Maps a file, on the pool that is opened for that if it is the first one.  The caller has the file's
 /// turn.
-pub fn first(config: &Config, path: &Path, size: u64, room: u64) -> forebay_map::Result<MapFile> {
+pub fn first(
+    config: &Config,
+    path: &Path,
+    id: (u64, u64),
+    size: u64,
+    room: u64,
+) -> forebay_map::Result<MapFile> {
     let session = session(config)?;
-    match map(&session, config, path, room) {
+    match map(&session, config, path, Some(id), room) {
         // If segments are not brought in by a touch, room takes memory, and no more can be
         // mapped.  A file that is not mapped yet gets more room when it grows.
         Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
-            map(&session, config, path, size.max(SEGMENT as u64))
+            map(&session, config, path, Some(id), size.max(SEGMENT as u64))
         }
         done => done,
     }
@@ -221,7 +240,9 @@ fn session(config: &Config) -> forebay_map::Result<Arc<Session>> {
         return Ok(Arc::clone(&opened.session));
     }
     window::take().map_err(Error::Pool)?;
-    lease::start().map_err(|e| Error::Pool(format!("no thread: {e}")))?;
+    rights::begin()
+        .and_then(|()| lease::start())
+        .map_err(|e| Error::Pool(format!("no thread: {e}")))?;
     let options =
         Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
     let session = Arc::new(Session::open(&config.wanted, options)?);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that changes its user, as daemons do after they have opened their files.
+//! A program that changes its user or its groups in all threads, as daemons do after they have
+//! opened their files.  The threads that lend rights (`lent.rs`) change with it.
 //!
 //! The new user may lack what the library needs for an open file.  The kernel gives a lease only to
 //! the owner of the file (or with CAP_LEASE), and the mark of the file needs the right to write to
 //! it.  In that case the program ends before the change, with everything in the file.  To find out,
 //! a short-lived process changes its own user and asks the kernel.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::closing;
@@ -14,17 +15,24 @@ use crate::lease::{control, F_SETLEASE};
 use crate::opening;
 use crate::real::{self, fail, raw};
 use crate::state::{self, inside, quietly, read, PLACES};
-use crate::who::{self, users, SAME};
+use crate::who::{self, groups, users, SAME};
 
-/// A system call that changes the user of the caller.
+/// A system call that changes the user or the groups of the caller.
 #[derive(Clone, Copy)]
-struct Call(libc::c_long, [u32; 3]);
+struct Call(libc::c_long, [usize; 3]);
 
 impl Call {
     fn run(self) -> isize {
         let Call(number, [a, b, c]) = self;
-        // SAFETY: it takes numbers.
-        unsafe { raw(number, [a as usize, b as usize, c as usize, 0, 0, 0]) }
+        // SAFETY: it takes numbers, or a list that the caller has valid.
+        unsafe { raw(number, [a, b, c, 0, 0, 0]) }
+    }
+
+    /// Who may have any groups can take a change of the groups back.
+    fn can_be_undone(self) -> bool {
+        use libc::{SYS_setgid, SYS_setgroups, SYS_setregid, SYS_setresgid};
+        let of_groups = [SYS_setgid, SYS_setgroups, SYS_setregid, SYS_setresgid];
+        of_groups.contains(&self.0) && who::may_change_groups()
     }
 }
 
@@ -52,7 +60,7 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
 
 /// Sets the effective user of this thread alone.  Returns whether that was possible.
 fn become_user(user: u32) -> bool {
-    Call(libc::SYS_setresuid, [SAME, user, SAME]).run() == 0
+    Call(libc::SYS_setresuid, [SAME, user, SAME].map(|id| id as usize)).run() == 0
 }
 
 /// The users of this thread, in the order in which it can become each of them without
@@ -81,13 +89,15 @@ impl Trial<'_> {
     /// Runs the trial, with system calls only.
     fn run(&mut self) {
         keep_no_capabilities();
-        let before = users();
+        let before = (users(), groups());
         if self.call.run() != 0 {
             return;
         }
-        let after = users();
+        let after = (users(), groups());
+        let all_in = |before: [u32; 3], after: [u32; 3]| before.iter().all(|id| after.contains(id));
         // A change that the program can undo is left to it.
-        if before.iter().all(|user| after.contains(user)) {
+        let is_list = self.call.0 == libc::SYS_setgroups;
+        if all_in(before.0, after.0) && all_in(before.1, after.1) && !is_list {
             return;
         }
         // The program may become each of its users again, so each is tried.
@@ -145,7 +155,7 @@ fn run_apart(trial: &mut Trial<'_>) {
 /// Ends the program if it could not keep its files after the call.
 fn look(call: Call) {
     let is_ours = state::config().is_some() && !state::is_inside() && !state::is_elsewhere();
-    if !state::any_files() || !is_ours {
+    if !state::any_files() || !is_ours || call.can_be_undone() {
         return;
     }
     let files = inside(|| read(&PLACES).open.clone());
@@ -175,12 +185,12 @@ fn look(call: Call) {
     let stays = "all that was stored is in the file, and the program ends";
     match lacks {
         Some(what) => closing::stop(format_args!(
-            "{path}: the program changes its user while the file is open, and the new user may not \
+            "{path}: the program changes its user or its groups while the file is open, and may then not \
              {what}: {stays}; start the program as that user, give the file to that user, or leave \
              the file out of --files"
         )),
         None => closing::stop(format_args!(
-            "{path}: the program changes its user while the file is open, and whether the new user may \
+            "{path}: the program changes its user or its groups while the file is open, and whether the new user may \
              keep it cannot be tried, since no process can be made for that (clone, mmap): {stays}; \
              allow the program one more process, start it as that user, or leave the file out of --files"
         )),
@@ -193,7 +203,7 @@ macro_rules! changes {
         /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: u32),+) -> c_int {
-            look(Call($number, [$a, $b, $c]));
+            look(Call($number, [$a, $b, $c].map(|id| id as usize)));
             who::may_differ();
             // SAFETY: it takes numbers.
             unsafe { real::$name($($arg),+) }.unwrap_or_else(|| fail(libc::ENOSYS))
@@ -206,4 +216,27 @@ changes! {
     seteuid(user) = libc::SYS_setresuid, [SAME, user, SAME];
     setreuid(real_user, user) = libc::SYS_setreuid, [real_user, user, 0];
     setresuid(real_user, user, saved) = libc::SYS_setresuid, [real_user, user, saved];
+    setgid(group) = libc::SYS_setgid, [group, 0, 0];
+    setegid(group) = libc::SYS_setresgid, [SAME, group, SAME];
+    setregid(real_group, group) = libc::SYS_setregid, [real_group, group, 0];
+    setresgid(real_group, group, saved) = libc::SYS_setresgid, [real_group, group, saved];
+}
+
+/// # Safety
+/// The contract of setgroups(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn setgroups(n: usize, list: *const u32) -> c_int {
+    look(Call(libc::SYS_setgroups, [n, list.addr(), 0]));
+    who::may_differ();
+    // SAFETY: the caller guarantees it.
+    unsafe { real::setgroups(n, list) }.unwrap_or_else(|| fail(libc::ENOSYS))
+}
+
+/// # Safety
+/// The contract of initgroups(3) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn initgroups(user: *const c_char, group: u32) -> c_int {
+    who::may_differ();
+    // SAFETY: the caller guarantees it.
+    unsafe { real::initgroups(user, group) }.unwrap_or_else(|| fail(libc::ENOSYS))
 }

@@ -269,11 +269,15 @@ fn text_of(of: impl Fn(&Proc) -> Option<&Lasting<OwnedFd>>) -> Option<Vec<u8>> {
     }
 }
 
+/// The text of the process's maps.
+pub fn maps() -> Option<Vec<u8>> {
+    crate::state::inside(|| text_of(|kept| kept.maps.as_ref()))
+}
+
 /// Whether the process has a shared mapping of the file that is not the library's.  The library
 /// maps the pool alone.
 pub fn is_mapped_plainly(id: (u64, u64), path: &Path) -> bool {
-    let text = crate::state::inside(|| text_of(|kept| kept.maps.as_ref()));
-    text.is_some_and(|text| has_mapping(&text, id, path))
+    maps().is_some_and(|text| has_mapping(&text, id, path, b's'))
 }
 
 /// Whether another process has one, as far as this one may look.
@@ -284,7 +288,7 @@ pub fn is_mapped_by_others(id: (u64, u64), path: &Path) -> bool {
         let is_other = |name: &[u8]| name[0].is_ascii_digit() && name != me.as_bytes();
         let others = all.filter(|entry| is_other(entry.file_name().as_bytes()));
         let texts = others.filter_map(|entry| std::fs::read(entry.path().join("maps")).ok());
-        texts.into_iter().any(|text| has_mapping(&text, id, path))
+        texts.into_iter().any(|text| has_mapping(&text, id, path, b's'))
     })
 }
 
@@ -295,14 +299,15 @@ pub fn is_on_overlay(fd: c_int) -> bool {
     type_of(fd) == Some(OVERLAY)
 }
 
-fn has_mapping(text: &[u8], id: (u64, u64), path: &Path) -> bool {
+/// Whether there is a mapping of the file of one kind: shared (s) or private (p).
+pub fn has_mapping(text: &[u8], id: (u64, u64), path: &Path, kind: u8) -> bool {
     let (inode, path) = (id.1.to_string(), path.as_os_str().as_bytes());
     text.split(|&c| c == b'\n').any(|line| {
         let words: Vec<&[u8]> = line.split(|&c| c == b' ').filter(|w| !w.is_empty()).collect();
         let [_, mode, _, device, number, _, ..] = words[..] else { return false };
-        let is_shared = mode.last() == Some(&b's') && number == inode.as_bytes();
+        let is_one = mode.last() == Some(&kind) && number == inode.as_bytes();
         // btrfs, and overlayfs of some kernels, have other numbers of devices there.
-        is_shared && (device_of(device) == Some(id.0) || line.ends_with(path))
+        is_one && (device_of(device) == Some(id.0) || line.ends_with(path))
     })
 }
 

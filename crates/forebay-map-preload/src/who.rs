@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The user by which the kernel judges what a thread does with files.
-//!
-//! A program may act as another user for a while (seteuid, setfsuid).  With an open descriptor the
-//! kernel lets it go on.  So the library does its work on a file as the user that opened it.
+//! The user and the capabilities by which the kernel judges what a thread does with files.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::planted::{self, Planted};
+use forebay_map::rights::Opener;
+
 use crate::real::{self, raw};
 
 /// No user or group has this number: a call with it changes nothing.
 pub const SAME: u32 = u32::MAX;
 
-/// Set when the program changes a user of its own.
+/// Set when the program changes rights of its own.
 static CHANGED: AtomicBool = AtomicBool::new(false);
 
 /// The user and the group by which the kernel judges what this thread does with files.
@@ -22,6 +20,18 @@ pub struct Who([u32; 2]);
 
 /// The calls that set the two.  They return the earlier value, also if they change nothing.
 const FILE_USER: [libc::c_long; 2] = [libc::SYS_setfsuid, libc::SYS_setfsgid];
+
+impl From<Opener> for Who {
+    fn from(opener: Opener) -> Who {
+        Who([(opener.0 >> 32) as u32, opener.0 as u32])
+    }
+}
+
+impl From<Who> for Opener {
+    fn from(Who([user, group]): Who) -> Opener {
+        Opener(u64::from(user) << 32 | u64::from(group))
+    }
+}
 
 impl Who {
     fn set(self) {
@@ -37,76 +47,52 @@ impl Who {
         Who(FILE_USER.map(|call| unsafe { raw(call, [SAME as usize, 0, 0, 0, 0, 0]) } as u32))
     }
 
-    /// Makes this thread act as this user until the result is dropped.  The caller holds signal
-    /// handlers off.
-    pub fn acts(self) -> Acts {
-        if !CHANGED.load(Ordering::Relaxed) || planted::is(Planted::AsOtherUser) {
-            return Acts(None);
+    /// Makes this thread act as this user, with all capabilities that it may have, until the result
+    /// is dropped.
+    pub fn acts(who: Option<Who>) -> Acts {
+        let before = Acts(Who::of_thread(), Capabilities::of_thread());
+        let all = before.1.raised();
+        all.restore();
+        if let Some(who) = who.filter(|who| *who != before.0) {
+            who.set();
+            // The kernel removes some when the user for files stops being root.
+            all.restore();
         }
-        let before = Who::of_thread();
-        if before == self {
-            return Acts(None);
-        }
-        let capabilities = Capabilities::of_thread();
-        if !before.can_return(&capabilities) {
-            return Acts(None);
-        }
-        self.set();
-        Acts(Some((before, capabilities)))
-    }
-
-    /// Whether the kernel lets this thread return to that user.
-    fn can_return(self, capabilities: &Capabilities) -> bool {
-        let Who([user, group]) = self;
-        let user = users().contains(&user) || capabilities.have(CAP_SETUID);
-        user && (groups().contains(&group) || capabilities.have(CAP_SETGID))
+        before
     }
 }
 
-/// The rights by which the kernel judges a call that needs no open descriptor.
-#[derive(Debug)]
-pub struct Rights(Who, Capabilities);
+/// For [`Opener`].
+pub fn opener() -> Opener {
+    Who::of_thread().into()
+}
 
-impl Rights {
-    pub fn of_thread() -> Rights {
-        Rights(Who::of_thread(), Capabilities::of_thread())
-    }
-
-    /// Gives this thread its own rights again while it acts as a file's opener, until the result is
-    /// dropped.
-    pub fn act(&self) -> Acts {
-        let before = Rights::of_thread();
-        if before.0 == self.0 || planted::is(Planted::PathAsOpener) {
-            return Acts(None);
-        }
-        self.0.set();
-        self.1.restore();
-        Acts(Some((before.0, before.1)))
-    }
+/// The users that this thread may become, with its present group.
+pub fn openers() -> [Opener; 3] {
+    let Who([_, group]) = Who::of_thread();
+    users().map(|user| Who([user, group]).into())
 }
 
 /// A thread that acts as another user for a moment.
 #[derive(Debug)]
-pub struct Acts(Option<(Who, Capabilities)>);
+pub struct Acts(Who, Capabilities);
 
 impl Drop for Acts {
     fn drop(&mut self) {
-        let Some((before, capabilities)) = self.0.take() else { return };
-        before.set();
-        capabilities.restore();
+        self.0.set();
+        self.1.restore();
     }
 }
 
 const CAP_SETGID: u32 = 6;
-const CAP_SETUID: u32 = 7;
 
-/// The capabilities of a thread.  The kernel removes them when the thread's user for files stops
-/// being root.
+/// The capabilities of a thread.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Capabilities {
     version: u32,
     thread: c_int,
+    /// Effective, permitted and inheritable ones.
     sets: [[u32; 3]; 2],
 }
 
@@ -124,6 +110,12 @@ impl Capabilities {
         effective & 1 << number != 0
     }
 
+    /// With all permitted ones in effect.
+    fn raised(&self) -> Capabilities {
+        let sets = self.sets.map(|[_, permitted, inheritable]| [permitted, permitted, inheritable]);
+        Capabilities { sets, ..*self }
+    }
+
     fn restore(&self) {
         let mut all = *self;
         if all.sets != Capabilities::of_thread().sets {
@@ -132,6 +124,11 @@ impl Capabilities {
             unsafe { raw(libc::SYS_capset, a) };
         }
     }
+}
+
+/// Whether this thread may have any groups.
+pub fn may_change_groups() -> bool {
+    Capabilities::of_thread().have(CAP_SETGID)
 }
 
 /// The three numbers that such a call returns.
@@ -148,20 +145,59 @@ pub fn users() -> [u32; 3] {
     three(libc::SYS_getresuid)
 }
 
-fn groups() -> [u32; 3] {
+pub fn groups() -> [u32; 3] {
     three(libc::SYS_getresgid)
 }
 
-/// Records that the program changes a user of its own.
+/// Records that the program changes rights of its own.
 pub fn may_differ() {
     CHANGED.store(true, Ordering::Relaxed);
 }
 
+/// Whether it has.
+pub fn differs() -> bool {
+    CHANGED.load(Ordering::Relaxed)
+}
+
+/// The calls that change the rights of the thread that makes them.
+pub fn changes(number: libc::c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_setuid
+            | libc::SYS_setreuid
+            | libc::SYS_setresuid
+            | libc::SYS_setfsuid
+            | libc::SYS_setgid
+            | libc::SYS_setregid
+            | libc::SYS_setresgid
+            | libc::SYS_setfsgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset
+    )
+}
+
+macro_rules! for_files {
+    ($($name:ident = $number:expr;)+) => {$(
+        /// # Safety
+        /// The contract of the C library's function applies.
+        #[no_mangle]
+        pub unsafe extern "C-unwind" fn $name(id: u32) -> c_int {
+            may_differ();
+            // SAFETY: it takes a number.
+            real::told(unsafe { raw($number, [id as usize, 0, 0, 0, 0, 0]) }) as c_int
+        }
+    )+};
+}
+for_files! {
+    setfsuid = libc::SYS_setfsuid;
+    setfsgid = libc::SYS_setfsgid;
+}
+
 /// # Safety
-/// The contract of the C library's function applies.
+/// The contract of capset(2) applies.
 #[no_mangle]
-pub unsafe extern "C-unwind" fn setfsuid(user: u32) -> c_int {
+pub unsafe extern "C-unwind" fn capset(header: *mut c_void, sets: *const c_void) -> c_int {
     may_differ();
-    // SAFETY: it takes a number.
-    real::told(unsafe { raw(libc::SYS_setfsuid, [user as usize, 0, 0, 0, 0, 0]) }) as c_int
+    // SAFETY: the caller guarantees it.
+    real::told(unsafe { raw(libc::SYS_capset, [header.addr(), sets.addr(), 0, 0, 0, 0]) }) as c_int
 }

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use forebay::{FoundMark, MapClaim};
 
 use crate::backing::Backing;
-use crate::content::no_space::lacks_space;
+use crate::content::no_space::{lacks_rights, lacks_space};
 use crate::locked::lock;
 use crate::planted::{self, Planted};
 use crate::store::Time;
@@ -117,18 +117,21 @@ impl Backing for Counted {
     }
 
     /// Setting the mark also syncs the file, so a failure counts as a failed sync, unless there was no
-    /// space to set it: then nothing was synced.
+    /// space or no right to set it: then nothing was synced.
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         let _one = lock(&self.one);
         match self.file.mark(by) {
-            Err(e) if lacks_space(&e) => Err(e),
+            Err(e) if lacks_space(&e) || lacks_rights(&e) => Err(e),
             done => self.count(done),
         }
     }
 
     fn unmark(&self) -> io::Result<()> {
         let _one = lock(&self.one);
-        self.count(self.file.unmark())
+        match self.file.unmark() {
+            Err(e) if lacks_rights(&e) => Err(e),
+            done => self.count(done),
+        }
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

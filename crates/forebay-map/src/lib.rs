@@ -12,6 +12,7 @@
 //! | `exclusive` | an exclusive file |
 //! | `track` | the interface of an exclusive file to its record of stores |
 //! | [`recover`] | writes what a crash left in the pool to the files |
+//! | [`rights`] | work for an open file that the kernel allows by the rights of a thread |
 //! | [`session`] | a pool to map files onto, with a server or exclusively |
 //! | [`sharing`] | files that several processes map at the same time |
 //! | [`store`] | the interface to the pool |
@@ -51,6 +52,7 @@ pub mod pool;
 #[cfg(test)]
 mod random;
 pub mod recover;
+pub mod rights;
 pub mod served;
 pub mod session;
 pub mod sharing;

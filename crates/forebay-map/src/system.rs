@@ -28,6 +28,7 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
 use crate::arena::{self, Place};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
+use crate::rights;
 
 /// A part of a memory file, mapped for as long as this lives.  Children do not inherit it.
 #[derive(Debug)]
@@ -518,7 +519,7 @@ impl Uffd {
     /// Opens a userfaultfd with exactly these features.  `kernel`: accesses by the kernel, as
     /// in read(2), are events too; this needs a privilege.
     pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
-        let fd = lasting::open(|| open_uffd(kernel))?;
+        let fd = rights::with(None, || lasting::open(|| open_uffd(kernel)))?;
         let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
         call::<UFFDIO_API, _>(&fd, &mut api)?;
         if api.features & features != features {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A file on a full file system that has no space for the mark.  Nothing becomes dirty then: what
-//! is synced is written to the file itself.
+//! A file on a full file system that has no space for the mark, or one that this process may not
+//! mark any more.  Nothing becomes dirty then: what is synced is written to the file itself.
 
 use std::io;
 
@@ -15,12 +15,18 @@ pub(crate) fn lacks_space(error: &io::Error) -> bool {
         || matches!(error.kind(), io::ErrorKind::StorageFull)
 }
 
+/// Whether the kernel refused a change for lack of rights.
+pub(crate) fn lacks_rights(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
 impl Content {
     /// Whether a change that needs the mark has failed because the file system has no space for
-    /// it.  Then the file has everything that was synced before.
+    /// it, or because the process has given up the right to set it.  Then the file has everything
+    /// that was synced before.
     pub(super) fn cannot_mark(&self, e: &Error) -> bool {
         let Error::System { error, .. } = e.cause() else { return false };
-        lacks_space(error) && !self.marking.is_on()
+        (lacks_space(error) || lacks_rights(error)) && !self.marking.is_on()
     }
 
     /// Makes pages durable in the file.  The caller holds the segment's lock.

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+/*
+ * Goal: programs that give up rights, get many signals, have private mappings or make small calls do with a file
+ * of `forebay map-run` what they do with a plain one.
+ * Method: each case says what it finds; alike.sh compares that with and without map-run.
+ *
+ *	alike list                  the cases
+ *	alike CASE FILE             runs it with a file that does not exist
+ *	alike holds FILE WORDS      for alike.sh: has a private mapping until a line of WORDS
+ */
+#define _GNU_SOURCE
+#include <execinfo.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/fs.h>
+#include <poll.h>
+#include <printf.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "raw.h"
+
+#define MIB (1l << 20)
+
+static const char *path;
+
+static int opened(void)
+{
+	int fd = open(path, O_RDWR | O_CREAT, 0644);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static char *mapped(int fd, long len)
+{
+	char *p;
+
+	CHECK(ftruncate(fd, len) == 0);
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+enum { NOBODY = 65534 };
+
+extern int capset(struct __user_cap_header_struct *, const struct __user_cap_data_struct *);
+
+static void *changes_itself(void *how)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct none[2] = { 0 };
+
+	switch (*(const char *)how) {
+	case 's':
+		CHECK(syscall(SYS_setgroups, 0l, NULL) == 0 && syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0);
+		CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
+		break;
+	case 'f':
+		CHECK(syscall(SYS_setfsgid, NOBODY) == 0 && syscall(SYS_setfsuid, NOBODY) == 0);
+		break;
+	case 'c':
+		CHECK(capset(&header, none) == 0);
+		break;
+	case 'i':
+		CHECK(raw(SYS_capset, P(&header), P(none), 0, 0, 0, 0) == 0);
+		break;
+	}
+	return how;
+}
+
+/* The answer of a call, and its error. */
+static void says(const char *call, long answer)
+{
+	if (answer == -1)
+		printf("%s: error %d\n", call, errno);
+	else
+		printf("%s: %ld\n", call, answer);
+}
+
+static void *goes_on(void *how)
+{
+	int fd = opened();
+	struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+
+	CHECK(fchown(fd, NOBODY - 1, NOBODY - 1) == 0 && write(fd, "before", 6) == 6);
+	changes_itself(how);
+	says("write", write(fd, "after", 5));
+	says("fsync", fsync(fd));
+	/* The file has more than its room. */
+	says("ftruncate", ftruncate(fd, 80 * MIB));
+	says("write, far", pwrite(fd, "far", 3, 79 * MIB));
+	says("fsync", fsync(fd));
+	/* What an open descriptor does not allow is refused. */
+	says("open", open(path, O_RDWR));
+	says("fchmod", fchmod(fd, 0640));
+	says("futimens", futimens(fd, times));
+	says("truncate", truncate(path, 1));
+	/* The mark goes, and comes again. */
+	sleep(3);
+	says("write, later", pwrite(fd, "later", 5, MIB));
+	says("fsync", fsync(fd));
+	says("ftruncate, less", ftruncate(fd, 2 * MIB));
+	says("close", close(fd));
+	return how;
+}
+
+/* A thread gives up its rights after it has opened a file of another user. */
+static void in_thread(char *how)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, goes_on, how) == 0 && pthread_join(thread, NULL) == 0);
+}
+
+static void by_syscall(void)
+{
+	in_thread("s");
+}
+
+static void by_files(void)
+{
+	in_thread("f");
+}
+
+static void without_capabilities(void)
+{
+	goes_on("c");
+}
+
+static void by_instruction(void)
+{
+	goes_on("i");
+}
+
+static struct {
+	volatile int last, count, off, wrong;
+	char *stack;
+	pthread_t to;
+	int all;
+} queue;
+
+static void queued(int signal, siginfo_t *info, void *context)
+{
+	char here;
+
+	(void)signal, (void)context;
+	queue.wrong += info->si_value.sival_int != queue.last + 1;
+	queue.last = info->si_value.sival_int;
+	queue.off += &here < queue.stack || &here >= queue.stack + 16 * PAGE;
+	queue.count++;
+}
+
+static void *queues(void *p)
+{
+	int i;
+
+	for (i = 1; i <= queue.all; i++) {
+		union sigval value = { .sival_int = i };
+
+		while (pthread_sigqueue(queue.to, SIGRTMIN + 1, value) != 0)
+			sched_yield();
+	}
+	return p;
+}
+
+/* All signals that are queued arrive, in their order and on the stack that they have. */
+static void in_order(void)
+{
+	struct sigaction action = { .sa_sigaction = queued, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
+	struct rlimit few = { 200, 200 };
+	stack_t stack = { .ss_size = 16 * PAGE };
+	int fd = opened(), round;
+	pthread_t thread;
+
+	queue.stack = stack.ss_sp = malloc(16 * PAGE);
+	queue.to = pthread_self();
+	CHECK(sigaltstack(&stack, NULL) == 0 && sigaction(SIGRTMIN + 1, &action, NULL) == 0);
+	for (round = 0; round < 2; round++) {
+		time_t begun = time(NULL);
+
+		queue.last = queue.count = queue.off = queue.wrong = 0;
+		queue.all = 20000;
+		CHECK(round == 0 || setrlimit(RLIMIT_SIGPENDING, &few) == 0);
+		CHECK(pthread_create(&thread, NULL, queues, NULL) == 0);
+		while (queue.count < queue.all && time(NULL) < begun + 30)
+			CHECK(pwrite(fd, "main", 4, 0) == 4);
+		CHECK(pthread_join(thread, NULL) == 0);
+		printf("%d arrived, %d out of order, %d on another stack\n", queue.count, queue.wrong, queue.off);
+	}
+}
+
+static volatile int ends_now;
+
+static void *works(void *file)
+{
+	while (!ends_now)
+		CHECK(pwrite(*(int *)file, "ordinary", 8, 0) == 8);
+	return file;
+}
+
+/* A thread with a fixed priority waits for an ordinary one on the same CPU, and does not spin. */
+static void priority(void)
+{
+	struct sched_param high = { 1 };
+	struct timespec before, after;
+	long worst = 0, took;
+	int fd = opened(), i;
+	pthread_t thread;
+	cpu_set_t one;
+
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	CHECK(sched_setaffinity(0, sizeof(one), &one) == 0);
+	CHECK(pthread_create(&thread, NULL, works, &fd) == 0);
+	if (pthread_setschedparam(pthread_self(), SCHED_FIFO, &high) == 0) {
+		for (i = 0; i < 20000; i++) {
+			usleep(60 + i % 40);
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+			CHECK(pwrite(fd, "high", 4, PAGE) == 4);
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+			took = (after.tv_sec - before.tv_sec) * 1000000 + (after.tv_nsec - before.tv_nsec) / 1000;
+			worst = took > worst ? took : worst;
+		}
+	}
+	ends_now = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	fprintf(stderr, "at most %ld us\n", worst);
+	puts(worst < 100000 ? "no spinning" : "it spins");
+}
+
+/* A private mapping outlives the last close of its file. */
+static void outlives(void)
+{
+	char *first, *second;
+	int fd = opened();
+
+	CHECK(write(fd, "first", 5) == 5);
+	first = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	CHECK(first != MAP_FAILED && close(fd) == 0);
+	fd = opened();
+	CHECK(pwrite(fd, "second", 6, 0) == 6 && fsync(fd) == 0);
+	second = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+	CHECK(second != MAP_FAILED && close(fd) == 0 && first[PAGE - 1] == 0);
+	first[0] = 'F';
+	fd = opened();
+	CHECK(pwrite(fd, "third", 5, PAGE) == 5);
+	printf("%c, %s\n", first[0], second);
+	CHECK(munmap(first, PAGE) == 0 && munmap(second, PAGE) == 0 && close(fd) == 0);
+	fd = opened();
+	CHECK(ftruncate(fd, 2 * PAGE) == 0 && close(fd) == 0);
+}
+
+/* A file with a private mapping, which goes after a line. */
+static void holds(const char *other)
+{
+	int fd = opened();
+	FILE *words = fopen(other, "r");
+	char *p, line[8];
+
+	p = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+	CHECK(p != MAP_FAILED && close(fd) == 0 && words);
+	puts("1");
+	fflush(stdout);
+	CHECK(fgets(line, sizeof(line), words) && munmap(p, PAGE) == 0);
+	puts("2");
+	fflush(stdout);
+	CHECK(fgets(line, sizeof(line), words));
+}
+
+static void small_calls(void)
+{
+	int fd = opened(), number = 1, ends_of[2];
+	struct termios terminal;
+	char name[64], *p;
+	long flags;
+
+	CHECK(write(fd, "0123456789", 10) == 10 && lseek(fd, 4, SEEK_SET) == 4);
+	says("FIONREAD", ioctl(fd, FIONREAD, &number));
+	printf("%d bytes\n", number);
+	says("the same by syscall", syscall(SYS_ioctl, fd, FIONREAD, &number));
+	number = 1;
+	says("FIONBIO", ioctl(fd, FIONBIO, &number));
+	says("flags", fcntl(fd, F_GETFL) & O_NONBLOCK);
+	says("FIOCLEX", ioctl(fd, FIOCLEX));
+	says("flags of the descriptor", fcntl(fd, F_GETFD));
+	says("FIONCLEX", ioctl(fd, FIONCLEX));
+	says("flags of the descriptor", fcntl(fd, F_GETFD));
+	says("FIGETBSZ", ioctl(fd, FIGETBSZ, &number));
+	says("FS_IOC_GETFLAGS", ioctl(fd, FS_IOC_GETFLAGS, &flags));
+	says("TCGETS", ioctl(fd, TCGETS, &terminal));
+	says("no request", ioctl(fd, 0x7777));
+	errno = 0;
+	says("isatty", isatty(fd));
+	printf("errno %d\n", errno);
+	says("tcgetattr", tcgetattr(fd, &terminal));
+	says("ttyname_r", ttyname_r(fd, name, sizeof(name)));
+	says("readahead", readahead(fd, 0, 10));
+	says("posix_fadvise", posix_fadvise(fd, 0, 10, POSIX_FADV_WILLNEED));
+	says("posix_fadvise, wrong", posix_fadvise(fd, 0, 10, 77));
+	CHECK(fcntl(fd, F_SETFL, O_APPEND) == 0);
+	says("write of nothing", write(fd, "", 0));
+	says("position", lseek(fd, 0, SEEK_CUR));
+	says("write", write(fd, "a", 1));
+	says("position", lseek(fd, 0, SEEK_CUR));
+	p = mapped(fd, 4 * PAGE);
+	CHECK(munmap(p + 2 * PAGE, 2 * PAGE) == 0);
+	says("msync", msync(p, 2 * PAGE, MS_SYNC));
+	says("msync of more", msync(p, 4 * PAGE, MS_SYNC));
+	says("msync of more", msync(p, 4 * PAGE, MS_ASYNC));
+	says("msync of nothing", msync(p + 2 * PAGE, PAGE, MS_SYNC));
+	says("munlock", munlock(p, 2 * PAGE));
+	says("munlock of nothing", munlock(p + 2 * PAGE, PAGE));
+	says("mlock of nothing", mlock(p + 2 * PAGE, PAGE));
+	says("madvise", madvise(p, 2 * PAGE, MADV_WILLNEED));
+	says("madvise of nothing", madvise(p + 2 * PAGE, PAGE, MADV_WILLNEED));
+	says("madvise, wrong", madvise(p, PAGE, 77));
+	says("madvise, wrong address", madvise(p + 1, PAGE, MADV_WILLNEED));
+	says("madvise, free", madvise(p, PAGE, MADV_FREE));
+	says("posix_madvise", posix_madvise(p, PAGE, POSIX_MADV_RANDOM));
+	says("posix_madvise, wrong", posix_madvise(p, PAGE, 77));
+	CHECK(munmap(p, 2 * PAGE) == 0);
+	/* The program's other descriptors are as before. */
+	CHECK(pipe(ends_of) == 0 && write(ends_of[1], "abc", 3) == 3);
+	says("FIONREAD of a pipe", ioctl(ends_of[0], FIONREAD, &number));
+	printf("%d bytes\n", number);
+	says("isatty of a pipe", isatty(ends_of[0]));
+}
+
+extern int __open(const char *, int, ...), __close(int), __dup2(int, int), __fcntl(int, int, ...);
+extern int __open64(const char *, int, ...), __poll(struct pollfd *, nfds_t, int);
+extern ssize_t __read(int, void *, size_t), __write(int, const void *, size_t);
+extern ssize_t __pread64(int, void *, size_t, off_t), __pwrite64(int, const void *, size_t, off_t);
+extern off_t __lseek(int, off_t, int);
+
+/* Other names of the C library's functions. */
+static void aliases(void)
+{
+	int fd = opened();
+	struct pollfd one = { fd, POLLIN, 0 };
+	char found[8] = "";
+
+	says("write", __write(fd, "written", 7));
+	says("pwrite", __pwrite64(fd, "W", 1, 0));
+	says("lseek", __lseek(fd, 0, SEEK_SET));
+	says("read", __read(fd, found, 3));
+	says("pread", __pread64(fd, found + 3, 4, 3));
+	puts(found);
+	says("poll", __poll(&one, 1, 0));
+	says("dup2", __dup2(fd, 20));
+	says("fcntl", __fcntl(20, F_GETFL) & O_ACCMODE);
+	says("close", __close(fd));
+	says("close", __close(20));
+	fd = __open64(path, O_RDONLY);
+	says("read", read(fd, found, 7));
+	says("close", close(fd));
+	fd = __open(path, O_RDWR | O_APPEND);
+	says("write", write(fd, "more", 4));
+}
+
+static void unwound(void);
+static int found_way;
+
+static int shows(FILE *to, const struct printf_info *info, const void *const *args)
+{
+	void *frames[64];
+	int i, n = backtrace(frames, 64);
+
+	(void)info, (void)args;
+	for (i = 0; i < n; i++)
+		found_way |= (char *)frames[i] >= (char *)unwound && (char *)frames[i] < (char *)unwound + 256;
+	return fprintf(to, "shown");
+}
+
+static int takes(const struct printf_info *info, size_t n, int *types, int *sizes)
+{
+	(void)info, (void)n, (void)types, (void)sizes;
+	return 0;
+}
+
+#pragma GCC diagnostic ignored "-Wformat"
+#pragma GCC diagnostic ignored "-Wformat-extra-args"
+
+/* Whoever unwinds the stack, as a cancellation, finds the way out of dprintf(3). */
+static __attribute__((noinline)) void unwound(void)
+{
+	int fd = opened();
+
+	CHECK(register_printf_specifier('Q', shows, takes) == 0);
+	CHECK(dprintf(fd, "%Q\n") == 6);
+	puts(found_way ? "found" : "lost");
+}
+
+static const struct one {
+	const char *name;
+	void (*run)(void);
+} all[] = {
+	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
+	{ "capset-raw", by_instruction }, { "signals", in_order }, { "priority", priority }, { "private", outlives },
+	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
+};
+
+int main(int argc, char **argv)
+{
+	size_t i;
+
+	path = argv[2];
+	if (argc == 4 && strcmp(argv[1], "holds") == 0) {
+		holds(argv[3]);
+		return 0;
+	}
+	for (i = 0; i < sizeof(all) / sizeof(*all); i++) {
+		if (argc == 2)
+			puts(all[i].name);
+		else if (strcmp(argv[1], all[i].name) == 0) {
+			all[i].run();
+			return 0;
+		}
+	}
+	CHECK(argc == 2);
+	return 0;
+}

@@ -1,0 +1,46 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Goal: programs that give up rights, get many signals, have private mappings or make small calls do with a file
+# of map-run what they do with a plain one.
+# Method: the table of alike.c, each case with and without map-run: what it says, its exit status, and
+# what is in its file afterwards.
+. "$(dirname "$0")/../serve/lib.sh"
+. "$(dirname "$0")/lib.sh"
+[ "$(id -u)" = 0 ] || skip "not root"
+compile alike -rdynamic
+make_map 64M 32M
+cases=0
+for name in ${1:-$("$work/alike" list)}; do
+	rm -f "$work/alike.map" "$work/alike.dat"
+	plain=0 code=0
+	timeout -s KILL 100 "$work/alike" "$name" "$work/alike.dat" >"$work/plain" 2>"$work/says" || plain=$?
+	ROOM=64M mapped timeout -s KILL 100 "$work/alike" "$name" "$work/alike.map" >"$work/said" 2>"$work/says" || code=$?
+	[ $code = $plain ] || fail "$name: ended with $code, and plainly with $plain: $(cat "$work/said" "$work/says")"
+	diff "$work/plain" "$work/said" >&2 || fail "$name: other answers than of a plain file: $(cat "$work/says")"
+	recover || fail "$name: not recovered"
+	cmp "$work/alike.dat" "$work/alike.map" || fail "$name: another file"
+	cases=$((cases + 1))
+done
+[ -z "${1:-}" ] || { say "$1: passed"; exit; }
+[ $cases -ge 10 ] || fail "only $cases cases"
+# A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
+# gone they have it.
+start_server
+rm -f "$work/alike.map" "$work/in"
+mkfifo "$work/in"
+exec 8<>"$work/in"
+begin holds "$work/alike" holds "$work/alike.map" "$work/in"
+code=0
+mapped "$work/alike" unwound "$work/alike.map" >"$work/said" 2>"$work/says" || code=$?
+[ $code = 1 ] && grep -q 'open or mapped' "$work/says" || fail "a file with a private mapping: $code: $(cat "$work/says")"
+echo >&8
+for ((tries = 0; tries < 100; tries++)); do
+	grep -q 2 "$work/holds.said" && break
+	sleep 0.05
+done
+mapped "$work/alike" unwound "$work/alike.map" >"$work/said" 2>"$work/says" ||
+	fail "after the end of a private mapping: $(cat "$work/says")"
+echo >&8
+wait "$pid" || fail "holds: $(cat "$work/holds.says")"
+stop_server
+say "$cases cases: passed"
