@@ -11,10 +11,6 @@
 #define _XOPEN_SOURCE 700
 #include <execinfo.h>
 #include <fcntl.h>
-#include <linux/aio_abi.h>
-#include <linux/io_uring.h>
-#include <linux/userfaultfd.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -34,14 +30,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
-#include "raw.h"
+#include "rare.h"
 
-#define MIB (1l << 20)
+const char *path, *other;
 
-static const char *path, *other;
-
-static int opened(void)
+int opened(void)
 {
 	int fd = open(path, O_RDWR | O_CREAT, 0644);
 
@@ -49,7 +42,7 @@ static int opened(void)
 	return fd;
 }
 
-static char *mapped(int fd, long len)
+char *mapped(int fd, long len)
 {
 	char *p;
 
@@ -144,9 +137,9 @@ static void blocked(void)
 	printf("%ld\n", shared->n);
 }
 
-static sigjmp_buf away;
+sigjmp_buf away;
 
-static void jumps(int signal)
+void jumps(int signal)
 {
 	siglongjmp(away, signal);
 }
@@ -359,277 +352,6 @@ static void without_leader(void)
 	pthread_exit(NULL);
 }
 
-/* Memory of a mapping that the kernel uses after the call, or after the mapping is closed. */
-
-struct late {
-	int fd;
-	char *p;
-	long n;
-};
-
-/* Closes the mapping, and another file gets memory.  Returns how many of its bytes are not its own
- * after `over`. */
-static int others_after(struct late *late, void (*over)(struct late *))
-{
-	int fd, others = 0;
-	char *q;
-
-	CHECK(munmap(late->p, MIB) == 0 && close(late->fd) == 0);
-	fd = open(other, O_RDWR | O_CREAT, 0644);
-	CHECK(fd >= 0);
-	q = mapped(fd, 30 * MIB);
-	memset(q, 'b', 30 * MIB);
-	CHECK(msync(q, 30 * MIB, MS_SYNC) == 0);
-	over(late);
-	for (long at = 0; at < 30 * MIB; at++)
-		others += q[at] != 'b';
-	return others;
-}
-
-static struct late late_of(void)
-{
-	struct late late = { .fd = opened() };
-
-	late.p = mapped(late.fd, MIB);
-	memset(late.p, 'A', MIB);
-	CHECK(msync(late.p, MIB, MS_SYNC) == 0);
-	return late;
-}
-
-static int slow_file(void)
-{
-	int fd = open(getenv("LATE"), O_RDWR | O_DIRECT);
-
-	CHECK(fd >= 0);
-	return fd;
-}
-
-/* The function of libaio, if there is one. */
-extern int io_submit(aio_context_t, long, struct iocb **) __attribute__((weak));
-static aio_context_t context;
-
-static void completes(struct late *late)
-{
-	struct io_event events[4];
-	long i, sum = 0;
-
-	for (i = 0; i < 4; i += syscall(SYS_io_getevents, context, 1, 4 - i, events + i, NULL))
-		;
-	for (i = 0; i < 4; i++) {
-		CHECK(events[i].data == ((struct iocb *)(uintptr_t)events[i].obj)->aio_data);
-		sum += events[i].res;
-	}
-	late->n = sum;
-}
-
-static void submits(void)
-{
-	struct late late = late_of();
-	int slow = slow_file(), others;
-	char *own = mmap(NULL, 256 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct iovec two[2] = { { late.p + 64 * PAGE, 16 * PAGE }, { own, 16 * PAGE } };
-	struct iocb all[4] = {
-		{ .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = P(late.p), .aio_nbytes = 64 * PAGE },
-		{ .aio_lio_opcode = IOCB_CMD_PREADV, .aio_buf = P(two), .aio_nbytes = 2, .aio_offset = MIB },
-		{ .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = P(own + 32 * PAGE), .aio_nbytes = PAGE },
-		{ .aio_lio_opcode = IOCB_CMD_PWRITE, .aio_buf = P(late.p + 128 * PAGE), .aio_nbytes = 32 * PAGE, .aio_offset = 2 * MIB },
-	}, *list[4];
-	long i;
-
-	CHECK(syscall(SYS_io_setup, 8, &context) == 0);
-	for (i = 0; i < 4; i++) {
-		all[i].aio_fildes = slow;
-		all[i].aio_data = 100 + i;
-		list[i] = &all[i];
-	}
-	CHECK((io_submit ? io_submit(context, 2, list) : syscall(SYS_io_submit, context, 2, list)) == 2);
-	CHECK(syscall(SYS_io_submit, context, 2, list + 2) == 2);
-	others = others_after(&late, completes);
-	CHECK(pread(slow, own + 64 * PAGE, 32 * PAGE, 2 * MIB) == 32 * PAGE);
-	for (i = 0; i < 32 * PAGE; i++)
-		others += own[64 * PAGE + i] != 'A';
-	for (i = 0; i < 16 * PAGE; i++)
-		others += own[i] != 'X';
-	printf("%ld bytes, %d others\n", late.n, others);
-	/* What cannot be read says so in its result. */
-	list[0]->aio_fildes = open(path, O_WRONLY);
-	list[1]->aio_offset = -1;
-	printf("%ld", syscall(SYS_io_submit, context, 1, list));
-	printf(" %ld\n", syscall(SYS_io_submit, context, 1, list + 1));
-}
-
-static int slow_fd;
-static volatile int is_reading;
-static struct late *reads_into;
-
-static void *reads(void *p)
-{
-	is_reading = 1;
-	reads_into->n = pread(slow_fd, reads_into->p, 64 * PAGE, 0);
-	return p;
-}
-
-static pthread_t reader;
-
-static void has_read(struct late *late)
-{
-	CHECK(pthread_join(reader, NULL) == 0 && late->n == 64 * PAGE);
-}
-
-/* One thread reads into a mapping that another one closes. */
-static void reads_late(void)
-{
-	struct late late = late_of();
-
-	reads_into = &late;
-	slow_fd = slow_file();
-	CHECK(pthread_create(&reader, NULL, reads, NULL) == 0);
-	while (!is_reading)
-		usleep(1000);
-	usleep(150000);
-	printf("%d others\n", others_after(&late, has_read));
-}
-
-static int sends, receives;
-
-static void receives_all(struct late *late)
-{
-	static char bytes[64 * PAGE];
-	long n;
-
-	CHECK(shutdown(sends, SHUT_WR) == 0);
-	while ((n = read(receives, bytes, sizeof(bytes))) > 0)
-		for (long i = 0; i < n; i++)
-			late->n += bytes[i] != 'A';
-	CHECK(n == 0);
-}
-
-/* A socket that had SO_ZEROCOPY before the program, as by an instruction. */
-static void zerocopy_before(void)
-{
-	struct late late = late_of();
-	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
-	socklen_t len = sizeof(at);
-	int listens = socket(AF_INET, SOCK_STREAM, 0), one = 1, much = 8 * MIB, little = 4096, others;
-	struct iovec some = { late.p, 64 * PAGE };
-	struct mmsghdr message = { .msg_hdr = { .msg_iov = &some, .msg_iovlen = 1 } };
-	struct msghdr *m = &message.msg_hdr;
-
-	sends = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(setsockopt(listens, SOL_SOCKET, SO_RCVBUF, &little, sizeof(little)) == 0);
-	CHECK(bind(listens, (struct sockaddr *)&at, len) == 0 && listen(listens, 1) == 0);
-	CHECK(getsockname(listens, (struct sockaddr *)&at, &len) == 0);
-	CHECK(raw(SYS_setsockopt, sends, SOL_SOCKET, SO_ZEROCOPY, P(&one), sizeof(one), 0) == 0);
-	CHECK(setsockopt(sends, SOL_SOCKET, SO_SNDBUFFORCE, &much, sizeof(much)) == 0);
-	CHECK(connect(sends, (struct sockaddr *)&at, len) == 0);
-	receives = accept(listens, NULL, NULL);
-	CHECK(send(sends, late.p, 64 * PAGE, MSG_ZEROCOPY) == 64 * PAGE);
-	CHECK(sendmsg(sends, m, MSG_ZEROCOPY) == 64 * PAGE);
-	CHECK(sendmmsg(sends, &message, 1, MSG_ZEROCOPY) == 1 && message.msg_len == 64 * PAGE);
-	CHECK(syscall(SYS_sendto, sends, late.p, 64 * PAGE, MSG_ZEROCOPY, NULL, 0) == 64 * PAGE);
-	CHECK(syscall(SYS_sendmsg, sends, m, MSG_ZEROCOPY) == 64 * PAGE);
-	CHECK(syscall(SYS_sendmmsg, sends, &message, 1, MSG_ZEROCOPY) == 1);
-	others = others_after(&late, receives_all);
-	printf("%ld and %d others\n", late.n, others);
-}
-
-static int faults_fd, went_on[2], is_held[2];
-static char *held;
-
-static void *holds(void *p)
-{
-	static char bytes[PAGE];
-	struct uffd_msg message;
-	int i;
-
-	memset(bytes, 'Z', PAGE);
-	for (i = 0; i < 2; i++) {
-		struct uffdio_copy copy = { P(held + i * PAGE), P(bytes), PAGE, 0, 0 };
-		char c = 0;
-
-		CHECK(read(faults_fd, &message, sizeof(message)) == sizeof(message));
-		CHECK(write(is_held[1], &c, 1) == 1 && read(went_on[0], &c, 1) == 1);
-		CHECK(ioctl(faults_fd, UFFDIO_COPY, &copy) == 0);
-	}
-	return p;
-}
-
-static char *copied_to;
-
-static void *copies(void *p)
-{
-	struct iovec here = { held, PAGE }, there = { copied_to + PAGE, PAGE };
-	pid_t me = getpid();
-
-	CHECK(process_vm_writev(me, &here, 1, &there, 1, 0) == PAGE);
-	here.iov_base = held + PAGE;
-	there.iov_base = copied_to + 3 * PAGE;
-	me = (pid_t)syscall(SYS_gettid);
-	CHECK(syscall(SYS_process_vm_writev, me, &here, 1l, &there, 1l, 0l) == PAGE);
-	return p;
-}
-
-/* A sync and a write-back between the moment when the kernel has the memory and the one when it copies. */
-static void remote(void)
-{
-	struct uffdio_api api = { UFFD_API, 0, 0 };
-	struct uffdio_register range = { { 0, 2 * PAGE }, UFFDIO_REGISTER_MODE_MISSING, 0 };
-	struct iovec here, there;
-	pthread_t threads[2];
-	char c = 0, found[PAGE];
-	int fd = opened(), i;
-
-	copied_to = mapped(fd, MIB);
-	memset(copied_to, 'A', MIB);
-	CHECK(msync(copied_to, MIB, MS_SYNC) == 0);
-	faults_fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
-	held = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	range.range.start = P(held);
-	CHECK(faults_fd >= 0 && ioctl(faults_fd, UFFDIO_API, &api) == 0);
-	CHECK(ioctl(faults_fd, UFFDIO_REGISTER, &range) == 0 && pipe(went_on) == 0 && pipe(is_held) == 0);
-	CHECK(pthread_create(&threads[0], NULL, holds, NULL) == 0);
-	CHECK(pthread_create(&threads[1], NULL, copies, NULL) == 0);
-	for (i = 0; i < 2; i++) {
-		CHECK(read(is_held[0], &c, 1) == 1);
-		CHECK(futimens(fd, NULL) == 0 && msync(copied_to, MIB, MS_SYNC) == 0 && write(went_on[1], &c, 1) == 1);
-	}
-	CHECK(pthread_join(threads[0], NULL) == 0 && pthread_join(threads[1], NULL) == 0);
-	here = (struct iovec){ found, PAGE };
-	there = (struct iovec){ copied_to + 3 * PAGE, PAGE };
-	CHECK(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == PAGE && found[7] == 'Z');
-	/* As far as there is memory. */
-	there.iov_base = (char *)8;
-	printf("%zd", process_vm_writev(getpid(), &here, 1, &there, 1, 0));
-	here = (struct iovec){ (char *)8, PAGE };
-	there.iov_base = copied_to;
-	printf(" %zd\n", process_vm_writev(getpid(), &here, 1, &there, 1, 0));
-	fflush(stdout);
-	CHECK(msync(copied_to, MIB, MS_SYNC) == 0);
-	kill(getpid(), SIGKILL);
-}
-
-/* A program has rings or a mapping. */
-static void rings(void)
-{
-	struct io_uring_params params = { 0 };
-	int before = (int)syscall(SYS_io_uring_setup, 4, &params), fd = opened(), status;
-
-	CHECK(ftruncate(fd, MIB) == 0);
-	if (is_mapped_run())
-		CHECK(mmap(NULL, MIB, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED && errno == EBUSY);
-	CHECK(before >= 0 && close(before) == 0 && write(fd, "read", 4) == 4);
-	memset(&params, 0, sizeof(params));
-	before = (int)syscall(SYS_io_uring_setup, 4, &params);
-	CHECK(is_mapped_run() ? before == -1 && errno == EPERM : before >= 0);
-	CHECK(mmap(NULL, MIB, PROT_READ, MAP_SHARED, fd, 0) != MAP_FAILED);
-	before = (int)raw(SYS_io_uring_setup, 4, P(&params), 0, 0, 0, 0);
-	CHECK(is_mapped_run() ? before == -EPERM : before >= 0);
-	if (fork() == 0)
-		execlp("true", "true", NULL);
-	CHECK(wait(&status) > 0);
-	printf("%d\n", status);
-}
-
 static const struct one {
 	const char *name;
 	void (*run)(void);
@@ -638,7 +360,8 @@ static const struct one {
 	{ "vfork", forked }, { "ends", ends }, { "advice", advice }, { "times", times_by_path },
 	{ "zerocopy", zerocopy }, { "vmsplice", spliced }, { "unshare", own_table }, { "leader", without_leader },
 	{ "aio", submits }, { "direct", reads_late }, { "zerocopy-before", zerocopy_before }, { "remote", remote },
-	{ "rings", rings },
+	{ "rings", rings }, { "moved", moves }, { "jump-direct", jumps_out }, { "interrupted", interrupted },
+	{ "lists", lists }, { "cipher", cipher },
 };
 
 int main(int argc, char **argv)

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: calls that programs make seldom do with a file of map-run what they do with a plain one, or are
 # refused.
-# Method: the table of rare.c, each case with and without map-run: what it says, its exit status, and
+# Method: the table of rare.c and used.c, each case with and without map-run: what it says, its exit status, and
 # what is in its file afterwards.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
-compile rare -rdynamic
+compile rare "$root/tests/map/used.c" -rdynamic
 make_map 64M 32M
 # A file whose reads take long.
 mkdir "$work/late"
@@ -20,7 +20,7 @@ cases=0
 for name in ${1:-$("$work/rare" list)}; do
 	rm -f "$work"/rare.*map "$work"/rare.*dat
 	case $name in
-	aio | direct) [ -s "$work/late.said" ] || { skip_part "$name" "no FUSE: $(cat "$work/late.says")"; cases=$((cases + 1)); continue; } ;;
+	direct | moved | jump-direct) [ -s "$work/late.said" ] || { skip_part "$name" "no FUSE: $(cat "$work/late.says")"; cases=$((cases + 1)); continue; } ;;
 	esac
 	plain=0 code=0
 	timeout -s KILL 60 "$work/rare" "$name" "$work/rare.dat" "$work/rare.b.dat" >"$work/plain" 2>"$work/says" || plain=$?
@@ -34,5 +34,5 @@ for name in ${1:-$("$work/rare" list)}; do
 	esac
 	cases=$((cases + 1))
 done
-[ -n "${1:-}" ] || [ $cases -ge 17 ] || fail "only $cases cases"
+[ -n "${1:-}" ] || [ $cases -ge 22 ] || fail "only $cases cases"
 say "$cases cases: passed"

@@ -8,24 +8,21 @@
 //! else's until the kernel has let go of it, even if it is unmapped before.
 
 use std::ffi::{c_int, c_long, c_void};
-use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use libc::iovec;
 
 use crate::closing;
-use crate::extent;
-use crate::mapped::Mapped;
+use crate::given::{is_mapped, touch, touch_to_write, Given};
+use crate::mapped::Staying;
 use crate::planted::{self, Planted};
-use crate::real::{raw, told};
+use crate::real::{errno, fail, raw, told};
 use crate::say::{once, About};
 use crate::signals::{self, hold};
 use crate::state;
+use crate::turns::Turn;
 use crate::which;
 
 const PAGE: usize = forebay_map::PAGE;
-/// The most buffers of a call.
-const MOST: usize = 1024;
 
 /// File systems that pass the program's memory to a server or to a device for any read or write.
 const DIRECT: [u32; 4] = [
@@ -34,49 +31,69 @@ const DIRECT: [u32; 4] = [
     0xff53_4d42, // CIFS
     0xfe53_4d42, // SMB2
 ];
+const SOCKETS: u32 = 0x534f_434b;
+const PIPES: u32 = 0x5049_5045;
 
-/// Whether the kernel reads and writes a descriptor's file from and to the program's memory itself.
-pub fn is_direct(fd: c_int) -> bool {
-    // SAFETY: all zeroes is a value of it, and it is there for the call.
-    unsafe {
-        let flags = raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]);
-        if flags < 0 || flags as c_int & libc::O_PATH != 0 {
-            return false;
-        }
-        let mut st: libc::stat = std::mem::zeroed();
-        let a = [fd as usize, c"".as_ptr().addr(), (&raw mut st).addr()];
-        let a = [a[0], a[1], a[2], libc::AT_EMPTY_PATH as usize, 0, 0];
-        // A pipe has that flag for another purpose.
-        let copies = |mode| matches!(mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFSOCK);
-        if raw(libc::SYS_newfstatat, a) != 0 || copies(st.st_mode) {
-            return false;
-        }
-        if flags as c_int & libc::O_DIRECT != 0 {
-            return true;
-        }
-        which::type_of(fd).is_some_and(|kind| DIRECT.contains(&kind))
+/// Whether the kernel reads or writes a descriptor's file from and to the program's memory itself.
+fn is_direct(fd: c_int, reads: bool) -> bool {
+    // SAFETY: it takes numbers.
+    let flags = unsafe { raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    if flags < 0 || flags as c_int & libc::O_PATH != 0 {
+        return false;
+    }
+    match which::type_of(fd) {
+        Some(PIPES) => false,
+        Some(SOCKETS) => reads && is_of_cipher(fd),
+        Some(kind) if flags as c_int & libc::O_DIRECT == 0 && !DIRECT.contains(&kind) => false,
+        // A pipe has that flag for another purpose, and may have a name on such a file system.
+        _ => !is_pipe(fd),
     }
 }
 
-pub fn is_mapped(b: &iovec) -> bool {
-    b.iov_len > 0 && extent::may_have(b.iov_base.addr(), b.iov_len)
+/// Whether a socket is one of the kernel's ciphers, which write to the memory of who receives.
+fn is_of_cipher(fd: c_int) -> bool {
+    let (mut kind, mut len) = (0, size_of::<c_int>());
+    let what = [libc::SOL_SOCKET as usize, libc::SO_DOMAIN as usize];
+    let a = [fd as usize, what[0], what[1], (&raw mut kind).addr(), (&raw mut len).addr(), 0];
+    // SAFETY: both are there for the call.
+    unsafe { raw(libc::SYS_getsockopt, a) == 0 && kind == libc::AF_ALG }
 }
 
-/// The file in whose mapping a buffer lies, with one more user.  None: the kernel finds no memory
+fn is_pipe(fd: c_int) -> bool {
+    // SAFETY: all zeroes is a value of it, and it is there for the call.
+    unsafe {
+        let mut st: libc::stat = std::mem::zeroed();
+        let a = [fd as usize, c"".as_ptr().addr(), (&raw mut st).addr()];
+        let a = [a[0], a[1], a[2], libc::AT_EMPTY_PATH as usize, 0, 0];
+        raw(libc::SYS_newfstatat, a) != 0 || st.st_mode & libc::S_IFMT == libc::S_IFIFO
+    }
+}
+
+/// Whether a buffer lies in the mapping of a file now.  Waits for a close there.
+pub fn is_in_file(b: &iovec) -> bool {
+    let (from, len) = (b.iov_base.addr(), b.iov_len);
+    let is = is_mapped(b) && state::over(from, len).is_some();
+    if !is && is_mapped(b) {
+        closing::wait_within(from, len);
+    }
+    is
+}
+
+/// The file in whose mapping a buffer lies, which stays there.  None: the kernel finds no memory
 /// there, or other memory.
-pub fn file_of(b: &iovec) -> Option<Arc<Mapped>> {
+pub fn file_of(b: &iovec) -> Option<Staying> {
     let (from, len) = (b.iov_base.addr(), b.iov_len);
     while is_mapped(b) {
         let Some(file) = state::over(from, len) else {
             closing::wait_within(from, len);
             return None;
         };
-        let one_more = |users: usize| (users > 0).then(|| users + 1);
-        if file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_ok() {
-            return Some(file);
+        let found = Staying::of(&file, from, len);
+        if found.is_some() {
+            return found;
         }
-        // It is closed next.
-        std::thread::yield_now();
+        // A thread closes it, or opens it elsewhere.  It may have a lower priority than this one.
+        drop(Turn::unless_ends(file.id));
     }
     None
 }
@@ -84,23 +101,48 @@ pub fn file_of(b: &iovec) -> Option<Arc<Mapped>> {
 /// Buffers of which those in a mapping are replaced by memory that is nobody else's.
 #[derive(Debug)]
 pub struct Beside {
+    given: Vec<iovec>,
     pub all: Vec<iovec>,
     /// The memory in place of them: address and length.
     made: Vec<(usize, usize)>,
-    /// Their files, which are open until the call is over.
-    files: Vec<Arc<Mapped>>,
+    /// The files that are copied to at the end of the call.
+    files: Vec<Staying>,
 }
 
 impl Beside {
-    /// `filled`: with the same bytes.  The error is that there is no memory.
+    fn of(given: Vec<iovec>) -> Box<Beside> {
+        let all = given.clone();
+        Box::new(Beside { given, all, made: Vec::new(), files: Vec::new() })
+    }
+
+    /// With memory for what the call reads.  The error is that there is none.
+    fn empty(given: Vec<iovec>) -> Result<Box<Beside>, c_int> {
+        let mut beside = Beside::of(given);
+        beside.replace(false)?;
+        Ok(beside)
+    }
+
+    /// With the same bytes.  The error is that there is no memory.
     ///
     /// # Safety
     /// The buffers may be read.
-    pub unsafe fn of(all: &[iovec], filled: bool) -> Result<Beside, c_int> {
-        let mut beside = Beside { all: all.to_vec(), made: Vec::new(), files: Vec::new() };
-        for (at, b) in all.iter().enumerate() {
+    pub unsafe fn filled(given: Vec<iovec>) -> Result<Box<Beside>, c_int> {
+        let touches = |beside: &Beside| {
+            for b in beside.given.iter().filter(|b| is_in_file(b)) {
+                // SAFETY: the caller guarantees it.
+                unsafe { touch(std::slice::from_ref(b), u64::MAX) };
+            }
+        };
+        let (beside, ()) = signals::let_through_with(Beside::of(given), touches);
+        let mut beside = beside.ok_or(libc::EFAULT)?;
+        beside.replace(true)?;
+        Ok(beside)
+    }
+
+    /// The caller has handlers held off.  `filled`: the buffers were touched.
+    fn replace(&mut self, filled: bool) -> Result<(), c_int> {
+        for (at, b) in self.given.iter().enumerate() {
             let Some(file) = file_of(b) else { continue };
-            beside.files.push(file);
             // The same place in a page: direct I/O asks for that.
             let within = b.iov_base.addr() % PAGE;
             let len = within.saturating_add(b.iov_len).saturating_add(PAGE - 1) / PAGE * PAGE;
@@ -120,54 +162,42 @@ impl Beside {
                 );
                 return Err(libc::ENOMEM);
             }
-            beside.made.push((made as usize, len));
+            self.made.push((made as usize, len));
             let to = std::ptr::with_exposed_provenance_mut::<c_void>(made as usize + within);
-            beside.all[at].iov_base = to;
-            if filled {
-                // SAFETY: the caller guarantees it; the memory was made just now.
-                signals::let_through(|| unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        b.iov_base.cast_const().cast::<u8>(),
-                        to.cast(),
-                        b.iov_len,
-                    );
-                });
+            self.all[at].iov_base = to;
+            match filled {
+                // The kernel gets the copy, and the file may be closed.
+                // SAFETY: the caller has touched it; the memory was made just now.
+                true => unsafe { copy(b, to, b.iov_len) },
+                false => self.files.push(file),
             }
         }
-        Ok(beside)
+        Ok(())
     }
 
-    /// Copies the first bytes that a call has read to the buffers.
+    /// Copies the first bytes that a call has read to the buffers, which were touched.
     ///
     /// # Safety
-    /// `all` are the buffers, and may be written.
-    pub unsafe fn copy_back(&self, all: &[iovec], read: usize) {
+    /// The buffers may be written.
+    unsafe fn copy_back(&self, read: usize) {
         let mut left = read;
-        for (to, from) in all.iter().zip(&self.all) {
+        for (to, from) in self.given.iter().zip(&self.all) {
             let n = to.iov_len.min(left);
             left -= n;
-            // The file may have got more room at another address, once the program had unmapped it.
-            let is_there = || state::over(to.iov_base.addr(), n).is_some();
-            if n > 0 && to.iov_base != from.iov_base && is_there() {
+            if n > 0 && to.iov_base != from.iov_base {
                 // SAFETY: the caller guarantees it.
-                signals::let_through(|| unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        from.iov_base.cast_const().cast::<u8>(),
-                        to.iov_base.cast(),
-                        n,
-                    );
-                });
+                unsafe { copy(from, to.iov_base, n) };
             }
         }
     }
+}
 
-    /// From now on the kernel can read and write none of it.
-    pub fn close(&self) {
-        for (at, len) in &self.made {
-            // SAFETY: it is this mapping's.
-            unsafe { raw(libc::SYS_mprotect, [*at, *len, libc::PROT_NONE as usize, 0, 0, 0]) };
-        }
-    }
+/// # Safety
+/// The buffer may be read, and `to` be written.
+unsafe fn copy(from: &iovec, to: *mut c_void, n: usize) {
+    let from = from.iov_base.cast_const().cast::<u8>();
+    // SAFETY: the caller guarantees it.
+    unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), n) };
 }
 
 impl Drop for Beside {
@@ -176,36 +206,21 @@ impl Drop for Beside {
             // SAFETY: it was made here.  What the kernel still uses it keeps.
             unsafe { raw(libc::SYS_munmap, [*at, *len, 0, 0, 0, 0]) };
         }
-        for file in &self.files {
-            // The program may have closed it meanwhile: an error of that was told.
-            let _ = closing::release(file);
-        }
     }
 }
 
-/// The buffers of a call, if the library has to copy them.
-///
-/// # Safety
-/// `v` has `n` entries, or is null.
+/// Whether the library has to copy the buffers of a call.
 #[inline]
-unsafe fn wanted<'a>(fd: c_int, v: *const iovec, n: usize) -> Option<&'a [iovec]> {
-    if v.is_null() || n > MOST {
-        return None;
-    }
-    // SAFETY: the caller guarantees it.
-    let all = unsafe { std::slice::from_raw_parts(v, n) };
-    match all.iter().any(is_mapped) {
-        true => is_wanted(fd).then_some(all),
-        false => None,
-    }
+fn is_wanted(fd: c_int, given: &Given, reads: bool) -> bool {
+    given.has_mapped() && has_to_copy(fd, reads)
 }
 
 #[cold]
-fn is_wanted(fd: c_int) -> bool {
+fn has_to_copy(fd: c_int, reads: bool) -> bool {
     !state::is_inside()
         && !state::is_child()
         && !planted::is(Planted::DirectUnseen)
-        && is_direct(fd)
+        && is_direct(fd, reads)
 }
 
 /// Makes a call that reads.  None: the kernel may use the buffers themselves.
@@ -215,23 +230,38 @@ fn is_wanted(fd: c_int) -> bool {
 #[inline]
 pub unsafe fn read(
     fd: c_int,
-    v: *const iovec,
-    n: usize,
+    given: Given,
     call: impl FnOnce(*const iovec) -> isize,
 ) -> Option<isize> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let all = wanted(fd, v, n)?;
-        let _busy = hold();
-        Some(match Beside::of(all, false) {
-            Err(errno) => told(-(errno as isize)),
-            Ok(beside) => {
-                let read = call(beside.all.as_ptr());
-                beside.copy_back(all, usize::try_from(read).unwrap_or(0));
-                read
-            }
-        })
+    match is_wanted(fd, &given, true) {
+        // SAFETY: the caller guarantees it.
+        true => unsafe { read_beside(given, call) },
+        false => None,
     }
+}
+
+#[cold]
+unsafe fn read_beside(given: Given, call: impl FnOnce(*const iovec) -> isize) -> Option<isize> {
+    let _busy = hold();
+    let beside = match Beside::empty(given.all()?) {
+        Ok(beside) => beside,
+        Err(errno) => return Some(fail(errno)),
+    };
+    let (beside, (read, errno)) = signals::let_through_with(beside, |beside| {
+        let read = call(beside.all.as_ptr());
+        let errno = errno();
+        if let Ok(n @ 1..) = u64::try_from(read) {
+            // SAFETY: the caller guarantees it.
+            unsafe { touch_to_write(&beside.given, n) };
+        }
+        (read, errno)
+    });
+    // A child that a handler has made does not have the memory.
+    if let Some(beside) = beside.filter(|_| !state::is_child()) {
+        // SAFETY: as above.
+        unsafe { beside.copy_back(usize::try_from(read).unwrap_or(0)) };
+    }
+    Some(if read < 0 { fail(errno) } else { read })
 }
 
 /// Makes a call that writes.  None: the kernel may use the buffers themselves.
@@ -241,19 +271,39 @@ pub unsafe fn read(
 #[inline]
 pub unsafe fn write(
     fd: c_int,
-    v: *const iovec,
-    n: usize,
+    given: Given,
     call: impl FnOnce(*const iovec) -> isize,
 ) -> Option<isize> {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        let all = wanted(fd, v, n)?;
-        let _busy = hold();
-        Some(match Beside::of(all, true) {
-            Err(errno) => told(-(errno as isize)),
-            Ok(beside) => call(beside.all.as_ptr()),
-        })
+    match is_wanted(fd, &given, false) {
+        // SAFETY: the caller guarantees it.
+        true => unsafe { write_beside(given, call) },
+        false => None,
     }
+}
+
+/// # Safety
+/// The contract of [`write`] applies.
+#[cold]
+pub unsafe fn write_beside(
+    given: Given,
+    call: impl FnOnce(*const iovec) -> isize,
+) -> Option<isize> {
+    let _busy = hold();
+    // SAFETY: the caller guarantees it.
+    Some(match unsafe { Beside::filled(given.all()?) } {
+        Ok(beside) => {
+            let (_beside, (written, errno)) = signals::let_through_with(beside, |beside| {
+                let written = call(beside.all.as_ptr());
+                (written, errno())
+            });
+            if written < 0 {
+                fail(errno)
+            } else {
+                written
+            }
+        }
+        Err(errno) => fail(errno),
+    })
 }
 
 /// Makes a call by its number.  None: the kernel may make it as it is.
@@ -261,13 +311,13 @@ pub unsafe fn write(
 /// # Safety
 /// These are the arguments of the call.
 pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
-    let one = iovec { iov_base: std::ptr::with_exposed_provenance_mut(a[1]), iov_len: a[2] };
-    let many = std::ptr::with_exposed_provenance::<iovec>(a[1]);
-    let (v, n, with) = match number {
-        libc::SYS_read => (&raw const one, 1, libc::SYS_readv),
-        libc::SYS_write => (&raw const one, 1, libc::SYS_writev),
-        libc::SYS_pread64 => (&raw const one, 1, libc::SYS_preadv),
-        libc::SYS_pwrite64 => (&raw const one, 1, libc::SYS_pwritev),
+    let one = Given::one(std::ptr::with_exposed_provenance(a[1]), a[2]);
+    let many = Given::Many(std::ptr::with_exposed_provenance(a[1]), a[2]);
+    let (given, n, with) = match number {
+        libc::SYS_read => (one, 1, libc::SYS_readv),
+        libc::SYS_write => (one, 1, libc::SYS_writev),
+        libc::SYS_pread64 => (one, 1, libc::SYS_preadv),
+        libc::SYS_pwrite64 => (one, 1, libc::SYS_pwritev),
         libc::SYS_readv
         | libc::SYS_writev
         | libc::SYS_preadv
@@ -282,8 +332,8 @@ pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
     unsafe {
         let call = |v: *const iovec| told(raw(with, [a[0], v.addr(), n, a[3], a[4], a[5]]));
         match reads {
-            true => read(fd, v, n, call),
-            false => write(fd, v, n, call),
+            true => read(fd, given, call),
+            false => write(fd, given, call),
         }
     }
 }

@@ -17,7 +17,9 @@ use crate::lease;
 use crate::locks::Locks;
 use crate::planted::{self, Planted};
 use crate::say::{once, About};
-use crate::state::{errno_of, inside, lock, quietly, read, try_read, write, Locked, CONFIG};
+use crate::state::{
+    errno_of, inside, is_child, lock, quietly, read, try_read, write, Locked, CONFIG,
+};
 use crate::turns::{lock_open, map_again, Turn};
 use crate::views::Views;
 use crate::which::is_at;
@@ -40,6 +42,8 @@ pub struct Mapped {
     /// closed and gets no new ones.  The first one is added and the last one removed in the
     /// file's turn.
     pub users: AtomicUsize,
+    /// Copies to and from its memory that are under way: it stays at its addresses.
+    pub copies: AtomicUsize,
     pub locks: Locks,
     /// Segments that stay in their place.
     pub pins: Mutex<Vec<u64>>,
@@ -48,6 +52,36 @@ pub struct Mapped {
     pub tended: lease::Tended,
     /// The user that opened it.
     pub opener: Who,
+}
+
+/// A file that has one more user, and that stays where it is, until this is dropped.
+#[derive(Debug)]
+pub struct Staying(Arc<Mapped>);
+
+impl Staying {
+    /// None: it is closed next, or is elsewhere by now.
+    pub fn of(file: &Arc<Mapped>, from: usize, len: usize) -> Option<Staying> {
+        // With this lock held it gets no more room.
+        let _map = file.map();
+        let is = file.is_within(from, from.saturating_add(len.max(1)));
+        let one_more = |users: usize| (users > 0).then(|| users + 1);
+        if !is || file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
+            return None;
+        }
+        file.copies.fetch_add(1, Ordering::SeqCst);
+        Some(Staying(Arc::clone(file)))
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        self.0.copies.fetch_sub(1, Ordering::SeqCst);
+        // A child that a handler has made has a copy of this.
+        if !is_child() {
+            // The program may have closed it meanwhile: an error of that was told.
+            let _ = release(&self.0);
+        }
+    }
 }
 
 /// A range of addresses.
@@ -141,7 +175,8 @@ impl Mapped {
         if old.room() >= bytes {
             return Ok(());
         }
-        if !lock(&self.views).is_empty() {
+        let is_used = || self.copies.load(Ordering::SeqCst) > 0;
+        if !lock(&self.views).is_empty() || is_used() {
             once(
                 About::Room,
                 format_args!(

@@ -10,6 +10,7 @@ use std::ptr::from_mut;
 
 use libc::{epoll_event, iovec, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::given::Given;
 use crate::real::{self, fail};
 use crate::signals;
 use crate::state;
@@ -264,12 +265,7 @@ pub unsafe extern "C-unwind" fn vmsplice(
     // SAFETY: the caller guarantees it.
     unsafe {
         let writes = || real::fcntl64(fd, libc::F_GETFL, 0) & libc::O_ACCMODE != libc::O_RDONLY;
-        let all = match v.is_null() || n > 1024 {
-            true => &[],
-            false => std::slice::from_raw_parts(v, n),
-        };
-        let is_mapped = |b: &iovec| state::over(b.iov_base.addr(), b.iov_len).is_some();
-        if state::any_files() && all.iter().any(is_mapped) && writes() {
+        if state::any_files() && Given::Many(v, n).has_mapped() && writes() {
             let wait = match flags & libc::SPLICE_F_NONBLOCK {
                 0 => 0,
                 _ => libc::RWF_NOWAIT,

@@ -69,6 +69,11 @@ pub fn remember_process() {
     OWN.store(process(), Ordering::Relaxed);
 }
 
+/// Its number.  Zero: no program of map-run.
+pub fn own() -> i32 {
+    OWN.load(Ordering::Relaxed)
+}
+
 /// Whether files may be mapped here.
 pub fn may_map() -> bool {
     OWN.load(Ordering::Relaxed) != 0
@@ -179,6 +184,7 @@ reals! {
     sendfile64(to: c_int, from: c_int, at: *mut off_t, n: usize) -> isize = libc::SYS_sendfile;
     copy_file_range(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_copy_file_range;
     splice(from: c_int, a: *mut off_t, to: c_int, b: *mut off_t, n: usize, flags: u32) -> isize = libc::SYS_splice;
+    recvfrom(fd: c_int, to: *mut c_void, n: usize, flags: c_int, from: *mut sockaddr, len: *mut socklen_t) -> isize = libc::SYS_recvfrom;
     sendto(fd: c_int, from: *const c_void, n: usize, flags: c_int, to: *const sockaddr, len: socklen_t) -> isize = libc::SYS_sendto;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize = libc::SYS_sendmsg;
     sendmmsg(fd: c_int, all: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int = libc::SYS_sendmmsg;

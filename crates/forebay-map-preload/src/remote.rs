@@ -9,17 +9,16 @@ use std::ffi::{c_int, c_long, c_ulong};
 
 use libc::iovec;
 
-use crate::closing;
-use crate::direct::{file_of, is_mapped};
+use crate::direct::{file_of, is_in_file};
 use crate::extent;
+use crate::given::{self, is_mapped, touch, touch_to_write};
 use crate::planted::{self, Planted};
 use crate::real::{process, raw, told};
+use crate::signals::hold;
 use crate::state;
 
-/// The most buffers of each side.
-const MOST: usize = 1024;
-/// Bytes that are copied at once.
-const PIECE: usize = 1 << 20;
+/// Bytes that are copied at once, in memory of the call's own frame: a handler may jump away.
+const PIECE: usize = 4096;
 
 /// Whether a number is that of this process or of one of its threads.
 fn is_own(id: c_int) -> bool {
@@ -51,48 +50,17 @@ impl Call {
     /// # Safety
     /// The contract of the call applies.
     unsafe fn copy(&self, here: &iovec, there: &iovec) -> isize {
-        let Some(file) = file_of(there) else {
+        if !is_in_file(there) {
             // SAFETY: the caller guarantees it.
             return unsafe { self.kernel(here, there) };
-        };
-        // SAFETY: the caller guarantees it.
-        let done = unsafe { self.copy_mapped(here, there) };
-        // The program may have closed it meanwhile: an error of that was told.
-        let _ = closing::release(&file);
-        done
-    }
-
-    /// # Safety
-    /// The contract of the call applies.
-    unsafe fn copy_mapped(&self, here: &iovec, there: &iovec) -> isize {
-        let mut piece = vec![0u8; here.iov_len.min(PIECE)];
+        }
         let mut done = 0;
         while done < here.iov_len {
             let n = (here.iov_len - done).min(PIECE);
             let part =
                 |b: &iovec| iovec { iov_base: b.iov_base.wrapping_byte_add(done), iov_len: n };
-            let (here, there) = (part(here), part(there));
-            let mine = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: n };
-            let (at, piece) = (there.iov_base.cast::<u8>(), piece.as_mut_ptr());
-            // The kernel says whether there is memory at `here`.
-            // SAFETY: the caller guarantees it; the piece has as many bytes.
-            let moved = unsafe {
-                match self.number {
-                    libc::SYS_process_vm_writev => {
-                        let me = Call { number: libc::SYS_process_vm_writev, id: process() };
-                        let moved = me.kernel(&here, &mine);
-                        if moved > 0 {
-                            std::ptr::copy_nonoverlapping(piece, at, moved as usize);
-                        }
-                        moved
-                    }
-                    _ => {
-                        std::ptr::copy_nonoverlapping(at, piece, n);
-                        let me = Call { number: libc::SYS_process_vm_readv, id: process() };
-                        me.kernel(&here, &mine)
-                    }
-                }
-            };
+            // SAFETY: the caller guarantees it.
+            let moved = unsafe { self.copy_piece(&part(here), &part(there)) };
             if moved < 0 {
                 return if done > 0 { done as isize } else { moved };
             }
@@ -102,6 +70,40 @@ impl Call {
             }
         }
         done as isize
+    }
+
+    /// # Safety
+    /// The contract of the call applies.
+    unsafe fn copy_piece(&self, here: &iovec, there: &iovec) -> isize {
+        let mut piece = [0u8; PIECE];
+        let mine = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: here.iov_len };
+        let me = Call { number: self.number, id: process() };
+        let in_piece = mine.iov_base.cast::<u8>();
+        let in_file = there.iov_base.cast::<u8>();
+        let both = std::slice::from_ref(there);
+        // The kernel says whether there is memory at `here`.  The file is held for the copy alone.
+        // SAFETY: the caller guarantees it; the piece has as many bytes.
+        unsafe {
+            if self.number == libc::SYS_process_vm_writev {
+                let moved = me.kernel(here, &mine);
+                let Ok(n @ 1..) = usize::try_from(moved) else { return moved };
+                touch_to_write(both, n as u64);
+                let _busy = hold();
+                let Some(_file) = file_of(there) else {
+                    return self.kernel(&iovec { iov_len: n, ..*here }, there);
+                };
+                std::ptr::copy_nonoverlapping(in_piece, in_file, n);
+                moved
+            } else {
+                touch(both, u64::MAX);
+                {
+                    let _busy = hold();
+                    let Some(_file) = file_of(there) else { return self.kernel(here, there) };
+                    std::ptr::copy_nonoverlapping(in_file, in_piece, here.iov_len);
+                }
+                me.kernel(here, &mine)
+            }
+        }
     }
 }
 
@@ -118,13 +120,10 @@ unsafe fn own(number: c_long, a: [usize; 6]) -> Option<isize> {
     if !is_seen || planted::is(Planted::RemoteUnseen) {
         return None;
     }
-    if here.is_null() || there.is_null() || a[2] > MOST || a[4] > MOST || a[5] != 0 {
+    if a[5] != 0 {
         return None;
     }
-    // SAFETY: the caller guarantees it.
-    let (here, there) = unsafe {
-        (std::slice::from_raw_parts(here, a[2]), std::slice::from_raw_parts(there, a[4]))
-    };
+    let (here, there) = (given::list(here, a[2])?, given::list(there, a[4])?);
     if !there.iter().any(is_mapped) || !is_own(a[0] as c_int) {
         return None;
     }

@@ -3,8 +3,8 @@
 //!
 //! A ring reads and writes memory after the call that asked for it, by no call at all or after the
 //! program has closed the file, and nothing says when.  The memory may be another file's by then.  So a
-//! program has either a mapping or rings.  From its first mapping on the kernel makes no ring for it
-//! (a filter), and with a ring it gets no mapping.
+//! program has either a mapping or rings.  From its first mapping on the kernel makes no ring for it and
+//! lets it use none (a filter), and with a ring it gets no mapping.
 
 use std::ffi::c_int;
 use std::io;
@@ -27,20 +27,30 @@ pub fn none_from_now_on(file: &Mapped) -> Result<(), c_int> {
         return Ok(());
     }
     let path = file.path.display();
+    let has_ring = || {
+        let has = inside(which::has_ring);
+        if has {
+            once(
+                About::Rings,
+                format_args!(
+                    "{path}: mmap is refused: the program has an io_uring, by which the kernel reads and \
+                     writes memory of a mapping that is another file's by then: have the program use no \
+                     io_uring, or leave the file out of --files"
+                ),
+            );
+        }
+        has
+    };
+    // A program whose mapping is refused goes on with its rings.
+    if has_ring() {
+        return Err(libc::EBUSY);
+    }
     window::refuse_rings().map_err(|e: io::Error| {
         once(About::Rings, format_args!("{path}: the kernel takes no filter of io_uring: {e}"));
         libc::EIO
     })?;
-    // A ring that was made before the filter is there now.
-    if inside(which::has_ring) {
-        once(
-            About::Rings,
-            format_args!(
-                "{path}: mmap is refused: the program has an io_uring, by which the kernel reads and \
-                 writes memory of a mapping that is another file's by then: have the program use no \
-                 io_uring, or leave the file out of --files"
-            ),
-        );
+    // A ring that another thread has made before the filter was there.
+    if has_ring() {
         return Err(libc::EBUSY);
     }
     *refused = true;

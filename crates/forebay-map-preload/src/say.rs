@@ -35,6 +35,7 @@ pub enum About {
     Lease,
     Unshare,
     Direct,
+    Aio,
     Rings,
 }
 

@@ -21,6 +21,7 @@ use std::sync::OnceLock;
 use libc::{sigaction as Action, siginfo_t, sigset_t, ucontext_t};
 
 use crate::jumps;
+use crate::left;
 use crate::planted::{self, Planted};
 use crate::real::{self, raw};
 
@@ -321,6 +322,38 @@ unsafe fn jumps_to(set: *mut c_void) {
     // SAFETY: the caller guarantees it.
     let to = unsafe { jumps::stack_of(set) }.unwrap_or(set.addr());
     let _ = RUNNING.try_with(|running| running.keep_above(to));
+    if left::any() {
+        let _busy = hold();
+        left::leave(to, handlers(), are_apart);
+    }
+}
+
+/// The handlers that run in the thread.
+fn handlers() -> usize {
+    RUNNING.try_with(|running| running.depth.get()).unwrap_or(0)
+}
+
+/// Whether one of two addresses is in the thread's alternate stack, and the other is not.
+fn are_apart(a: usize, b: usize) -> bool {
+    // SAFETY: all zeroes is a value of it, and it is there for the call.
+    let stack = unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        raw(libc::SYS_sigaltstack, [0, (&raw mut stack).addr(), 0, 0, 0, 0]);
+        stack
+    };
+    let from = stack.ss_sp.addr();
+    let has = |at: usize| (from..from + stack.ss_size).contains(&at);
+    has(a) != has(b)
+}
+
+/// Runs `f` while signals arrive as usual.  A handler that jumps away has `what` dropped.  Returns
+/// none of it if it was dropped all the same.
+pub fn let_through_with<T: 'static, R>(
+    what: Box<T>,
+    f: impl FnOnce(&T) -> R,
+) -> (Option<Box<T>>, R) {
+    let _busy = hold();
+    left::with(what, handlers(), |what| let_through(|| f(what)))
 }
 
 macro_rules! jumps {

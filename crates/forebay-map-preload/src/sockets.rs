@@ -4,16 +4,19 @@
 //! With both the kernel sends the program's memory later, and memory of a mapping may belong to
 //! another file by then.  A program that gets an error for the first sends copies.  A socket may have
 //! it since before the program, or from another one.  So what a call with the second sends from a
-//! mapping is copied to memory that is nobody else's.
+//! mapping is copied to memory that is nobody else's.  What a cipher of the kernel (AF_ALG) writes
+//! to who receives it is copied in the same way.
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 
-use crate::direct::{is_mapped, Beside};
+use crate::direct::{self, Beside};
+use crate::extent;
+use crate::given::{self, Given};
 use crate::planted::{self, Planted};
-use crate::real::{self, fail, may_map, raw, told};
-use crate::signals::hold;
+use crate::real::{self, errno, fail, may_map, raw, told};
+use crate::signals::{self, hold};
 use crate::state;
 
 /// # Safety
@@ -35,22 +38,18 @@ pub unsafe extern "C-unwind" fn setsockopt(
     told(unsafe { raw(libc::SYS_setsockopt, a) }) as c_int
 }
 
-/// The most buffers of a message.
-const MOST: usize = 1024;
-
-/// The buffers of a message, if some lie in a mapping and are to be sent later.
-///
-/// # Safety
-/// `v` has `n` entries, or is null.
+/// Whether a call sends later what lies in a mapping.
 #[inline]
-unsafe fn wanted<'a>(flags: c_int, v: *const iovec, n: usize) -> Option<&'a [iovec]> {
-    if flags & libc::MSG_ZEROCOPY == 0 || v.is_null() || n > MOST {
-        return None;
-    }
-    // SAFETY: the caller guarantees it.
-    let all = unsafe { std::slice::from_raw_parts(v, n) };
-    let is = all.iter().any(is_mapped) && !state::is_inside() && !state::is_child();
-    (is && !planted::is(Planted::ZerocopyNotCopied)).then_some(all)
+fn is_wanted(flags: c_int, given: impl FnOnce() -> Given) -> bool {
+    flags & libc::MSG_ZEROCOPY != 0
+        && given().has_mapped()
+        && !state::is_inside()
+        && !state::is_child()
+        && !planted::is(Planted::ZerocopyNotCopied)
+}
+
+fn buffers(message: &msghdr) -> Given {
+    Given::Many(message.msg_iov, message.msg_iovlen)
 }
 
 /// # Safety
@@ -64,17 +63,15 @@ pub unsafe extern "C-unwind" fn sendto(
     to: *const sockaddr,
     len: socklen_t,
 ) -> isize {
-    let one = iovec { iov_base: from.cast_mut(), iov_len: n };
+    let given = Given::one(from, n);
     // SAFETY: the caller guarantees it.
     unsafe {
-        let Some(all) = wanted(flags, &raw const one, 1) else {
-            return real::sendto(fd, from, n, flags, to, len);
-        };
-        let _busy = hold();
-        match Beside::of(all, true) {
-            Ok(beside) => real::sendto(fd, beside.all[0].iov_base, n, flags, to, len),
-            Err(errno) => fail(errno),
-        }
+        let copied =
+            || direct::write_beside(given, |v| real::sendto(fd, (*v).iov_base, n, flags, to, len));
+        is_wanted(flags, || given)
+            .then(copied)
+            .flatten()
+            .unwrap_or_else(|| real::sendto(fd, from, n, flags, to, len))
     }
 }
 
@@ -91,28 +88,34 @@ pub unsafe extern "C-unwind" fn send(
     unsafe { sendto(fd, from, n, flags, std::ptr::null(), 0) }
 }
 
+/// What the program gives, if there may be a mapping.
+#[inline]
+fn message_at(message: *const msghdr) -> Option<msghdr> {
+    extent::any().then(|| given::at(message)).flatten()
+}
+
 /// # Safety
 /// The contract of sendmsg(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> isize {
     // SAFETY: the caller guarantees it.
     unsafe {
-        let of = |message: &msghdr| wanted(flags, message.msg_iov, message.msg_iovlen);
-        let given = message.as_ref().filter(|_| flags & libc::MSG_ZEROCOPY != 0);
-        let Some((given, all)) = given.and_then(|given| Some((given, of(given)?))) else {
-            return real::sendmsg(fd, message, flags);
-        };
-        let _busy = hold();
-        match Beside::of(all, true) {
-            Ok(beside) => {
-                let mut other = *given;
-                other.msg_iov = beside.all.as_ptr().cast_mut();
+        let copied = |given: msghdr| {
+            let all = buffers(&given);
+            let sends = |v: *const iovec| {
+                let mut other = given;
+                other.msg_iov = v.cast_mut();
                 real::sendmsg(fd, &raw const other, flags)
-            }
-            Err(errno) => fail(errno),
-        }
+            };
+            is_wanted(flags, || all).then(|| direct::write_beside(all, sends)).flatten()
+        };
+        let given = (flags & libc::MSG_ZEROCOPY != 0).then(|| message_at(message)).flatten();
+        given.and_then(copied).unwrap_or_else(|| real::sendmsg(fd, message, flags))
     }
 }
+
+/// The kernel sends so many of them, however many are given.
+const MOST: usize = 1024;
 
 /// # Safety
 /// The contract of sendmmsg(2) applies.
@@ -125,28 +128,122 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 ) -> c_int {
     // SAFETY: the caller guarantees it.
     unsafe {
-        if flags & libc::MSG_ZEROCOPY == 0 || all.is_null() || n as usize > MOST {
-            return real::sendmmsg(fd, all, n, flags);
+        let may = flags & libc::MSG_ZEROCOPY != 0 && extent::any();
+        let given = may.then(|| given::list(all.cast_const(), MOST.min(n as usize))).flatten();
+        let is = |one: &mmsghdr| is_wanted(flags, || buffers(&one.msg_hdr));
+        match given.filter(|given| given.iter().any(is)) {
+            Some(given) => send_copies(fd, all, given, flags),
+            None => real::sendmmsg(fd, all, n, flags),
         }
-        let all = std::slice::from_raw_parts_mut(all, n as usize);
-        let of = |one: &mmsghdr| wanted(flags, one.msg_hdr.msg_iov, one.msg_hdr.msg_iovlen);
-        let _busy = hold();
-        let mut others = all.to_vec();
-        let mut made = Vec::new();
-        for one in &mut others {
-            let Some(buffers) = of(one) else { continue };
-            match Beside::of(buffers, true) {
-                Ok(beside) => {
-                    one.msg_hdr.msg_iov = beside.all.as_ptr().cast_mut();
-                    made.push(beside);
-                }
-                Err(errno) => return fail(errno),
+    }
+}
+
+/// # Safety
+/// The contract of sendmmsg(2) applies to `to`, which has `given`.
+#[cold]
+unsafe fn send_copies(fd: c_int, to: *mut mmsghdr, given: Vec<mmsghdr>, flags: c_int) -> c_int {
+    let _busy = hold();
+    let mut others = given;
+    let mut made = Vec::new();
+    for one in &mut others {
+        let all = buffers(&one.msg_hdr);
+        // What is no list the kernel refuses.
+        let Some(all) = is_wanted(flags, || all).then(|| all.all()).flatten() else { continue };
+        // SAFETY: the caller guarantees it.
+        match unsafe { Beside::filled(all) } {
+            Ok(beside) => {
+                one.msg_hdr.msg_iov = beside.all.as_ptr().cast_mut();
+                made.push(beside);
             }
+            Err(errno) => return fail(errno),
         }
-        let sent = real::sendmmsg(fd, others.as_mut_ptr(), n, flags);
-        for (one, other) in all.iter_mut().zip(&others) {
-            one.msg_len = other.msg_len;
+    }
+    let (first, n) = (others.as_mut_ptr(), others.len() as c_uint);
+    let (held, (sent, errno)) = signals::let_through_with(Box::new((others, made)), |_| {
+        // SAFETY: the caller guarantees it; the list is nobody else's.
+        let sent = unsafe { real::sendmmsg(fd, first, n, flags) };
+        (sent, errno())
+    });
+    if sent < 0 || held.is_none() {
+        return fail(errno);
+    }
+    for at in 0..sent as usize {
+        // SAFETY: the caller guarantees it, and the list is there until the end of the function.
+        unsafe { (*to.add(at)).msg_len = (*first.add(at)).msg_len };
+    }
+    drop(held);
+    sent
+}
+
+/// # Safety
+/// The contract of recvfrom(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    to: *mut c_void,
+    n: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> isize {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        let call = |v: *const iovec| real::recvfrom(fd, (*v).iov_base, n, flags, from, len);
+        direct::read(fd, Given::one(to, n), call)
+            .unwrap_or_else(|| real::recvfrom(fd, to, n, flags, from, len))
+    }
+}
+
+/// # Safety
+/// The contract of recv(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn recv(fd: c_int, to: *mut c_void, n: usize, flags: c_int) -> isize {
+    // SAFETY: the caller guarantees it.
+    unsafe { recvfrom(fd, to, n, flags, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// Programs with _FORTIFY_SOURCE call these.
+///
+/// # Safety
+/// The contract of recv(2) applies, with a buffer of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    to: *mut c_void,
+    n: usize,
+    room: usize,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        match n > room {
+            true => __chk_fail(),
+            false => recv(fd, to, n, flags),
         }
-        sent
+    }
+}
+
+/// # Safety
+/// The contract of recvfrom(2) applies, with a buffer of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    to: *mut c_void,
+    n: usize,
+    room: usize,
+    flags: c_int,
+    from: *mut sockaddr,
+    len: *mut socklen_t,
+) -> isize {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        match n > room {
+            true => __chk_fail(),
+            false => recvfrom(fd, to, n, flags, from, len),
+        }
     }
 }

@@ -638,6 +638,7 @@ pub fn open(
                 place,
                 views: Mutex::default(),
                 users: AtomicUsize::new(0),
+                copies: AtomicUsize::new(0),
                 locks,
                 pins: Mutex::default(),
                 close_failed: AtomicBool::new(false),

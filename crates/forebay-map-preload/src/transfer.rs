@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
 use forebay_map::lasting::duplicate;
 use libc::{iovec, off_t};
@@ -14,11 +13,11 @@ use libc::{iovec, off_t};
 use crate::closing;
 use crate::direct;
 use crate::extent;
+use crate::given::{touch, touch_to_write, Given};
 use crate::limit;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
-use crate::signals;
 use crate::state::{self, lock, Desc};
 
 fn told(result: Result<usize, c_int>) -> isize {
@@ -82,7 +81,6 @@ unsafe fn read_at(desc: &Desc, all: &[iovec], at: u64) -> Result<usize, c_int> {
 /// that is read or written.  A thread that touches it while the program ends stops there, and
 /// the end waits for the calls of each file.
 const PIECE: usize = 1 << 20;
-const PAGE: usize = forebay_map::PAGE;
 
 fn is_mapped(bytes: &[u8]) -> bool {
     extent::may_have(bytes.as_ptr().addr(), bytes.len())
@@ -244,50 +242,6 @@ fn from_start(at: off_t) -> Result<u64, c_int> {
     u64::try_from(at).map_err(|_| libc::EINVAL)
 }
 
-/// Touches the program's memory before the library has a lock: a handler of the fault may jump
-/// away, and the locks would stay.  Signals arrive as usual meanwhile.
-///
-/// # Safety
-/// The first `most` bytes of the buffers may be read.
-unsafe fn touch(all: &[iovec], most: u64) {
-    // SAFETY: the caller guarantees it.
-    unsafe { touch_each(all, most, |at| at.cast::<u8>().read_volatile()) };
-}
-
-/// Like [`touch`], for memory that the call changes.
-///
-/// # Safety
-/// The first `most` bytes of the buffers may be written.
-unsafe fn touch_to_write(all: &[iovec], most: u64) {
-    // Another thread may store there meanwhile, and then its byte stays.
-    // SAFETY: the caller guarantees it.
-    let same = |at: *mut c_void| unsafe {
-        let now = at.cast::<u8>().read_volatile();
-        let _ = AtomicU8::from_ptr(at.cast()).compare_exchange(now, now, SeqCst, SeqCst);
-        now
-    };
-    // SAFETY: as above.
-    unsafe { touch_each(all, most, same) };
-}
-
-/// # Safety
-/// `f` may be called with an address in each page of the first `most` bytes.
-unsafe fn touch_each(all: &[iovec], most: u64, f: impl Fn(*mut c_void) -> u8) {
-    signals::let_through(|| {
-        let mut left = usize::try_from(most).unwrap_or(usize::MAX);
-        for b in all {
-            let len = b.iov_len.min(left);
-            left -= len;
-            let mut at = 0;
-            while at < len {
-                let address = b.iov_base.wrapping_byte_add(at);
-                f(address);
-                at += PAGE - address.addr() % PAGE;
-            }
-        }
-    });
-}
-
 /// The number of bytes that a read at a place can get.
 fn left(desc: &Desc, at: u64) -> u64 {
     desc.file.call(About::Io, |map| Ok(map.size())).map_or(0, |size| size.saturating_sub(at))
@@ -373,8 +327,7 @@ pub unsafe extern "C-unwind" fn read(fd: c_int, to: *mut c_void, n: usize) -> is
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
         None => unsafe {
-            let one = iovec { iov_base: to, iov_len: n };
-            direct::read(fd, &raw const one, 1, |v| real::readv(fd, v, 1))
+            direct::read(fd, Given::one(to, n), |v| real::readv(fd, v, 1))
                 .unwrap_or_else(|| real::read(fd, to, n))
         },
         // SAFETY: as above.
@@ -391,8 +344,7 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, from: *const c_void, n: usize) 
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
         None => unsafe {
-            let one = iovec { iov_base: from.cast_mut(), iov_len: n };
-            direct::write(fd, &raw const one, 1, |v| real::writev(fd, v, 1))
+            direct::write(fd, Given::one(from, n), |v| real::writev(fd, v, 1))
                 .unwrap_or_else(|| real::write(fd, from, n))
         },
         // SAFETY: as above.
@@ -409,7 +361,7 @@ pub unsafe extern "C-unwind" fn readv(fd: c_int, v: *const iovec, n: c_int) -> i
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
         None => unsafe {
-            direct::read(fd, v, n as usize, |v| real::readv(fd, v, n))
+            direct::read(fd, Given::Many(v, n as usize), |v| real::readv(fd, v, n))
                 .unwrap_or_else(|| real::readv(fd, v, n))
         },
         // SAFETY: as above.
@@ -424,7 +376,7 @@ pub unsafe extern "C-unwind" fn writev(fd: c_int, v: *const iovec, n: c_int) -> 
     match state::desc_or_end(fd) {
         // SAFETY: the caller guarantees it.
         None => unsafe {
-            direct::write(fd, v, n as usize, |v| real::writev(fd, v, n))
+            direct::write(fd, Given::Many(v, n as usize), |v| real::writev(fd, v, n))
                 .unwrap_or_else(|| real::writev(fd, v, n))
         },
         // SAFETY: as above.
@@ -454,8 +406,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    let one = iovec { iov_base: to, iov_len: n };
-                    return direct::read(fd, &raw const one, 1, |v| real::preadv64(fd, v, 1, at))
+                    return direct::read(fd, Given::one(to, n), |v| real::preadv64(fd, v, 1, at))
                         .unwrap_or_else(|| real::pread64(fd, to, n, at));
                 };
                 told(one(to, n).and_then(|v| read_from(&desc, &v, from_start(at)?)))
@@ -468,8 +419,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    let one = iovec { iov_base: from.cast_mut(), iov_len: n };
-                    return direct::write(fd, &raw const one, 1, |v| real::pwritev64(fd, v, 1, at))
+                    return direct::write(fd, Given::one(from, n), |v| real::pwritev64(fd, v, 1, at))
                         .unwrap_or_else(|| real::pwrite64(fd, from, n, at));
                 };
                 if planted::is(Planted::WriteBypasses) {
@@ -488,7 +438,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    return direct::read(fd, v, n as usize, |v| real::preadv64(fd, v, n, at))
+                    return direct::read(fd, Given::Many(v, n as usize), |v| real::preadv64(fd, v, n, at))
                         .unwrap_or_else(|| real::preadv64(fd, v, n, at));
                 };
                 told(buffers(v, n).and_then(|all| read_from(&desc, all, from_start(at)?)))
@@ -501,7 +451,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    return direct::write(fd, v, n as usize, |v| real::pwritev64(fd, v, n, at))
+                    return direct::write(fd, Given::Many(v, n as usize), |v| real::pwritev64(fd, v, n, at))
                         .unwrap_or_else(|| real::pwritev64(fd, v, n, at));
                 };
                 let done = buffers(v, n).and_then(|all| {
@@ -517,7 +467,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    return direct::read(fd, v, n as usize, |v| real::preadv64v2(fd, v, n, at, f))
+                    return direct::read(fd, Given::Many(v, n as usize), |v| real::preadv64v2(fd, v, n, at, f))
                         .unwrap_or_else(|| real::preadv64v2(fd, v, n, at, f));
                 };
                 match (f & !libc::RWF_HIPRI, at) {
@@ -534,7 +484,7 @@ macro_rules! positioned {
             // SAFETY: the caller guarantees it.
             unsafe {
                 let Some(desc) = state::desc_or_end(fd) else {
-                    return direct::write(fd, v, n as usize, |v| real::pwritev64v2(fd, v, n, at, f))
+                    return direct::write(fd, Given::Many(v, n as usize), |v| real::pwritev64v2(fd, v, n, at, f))
                         .unwrap_or_else(|| real::pwritev64v2(fd, v, n, at, f));
                 };
                 let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;

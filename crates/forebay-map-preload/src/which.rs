@@ -220,12 +220,17 @@ pub fn open_plainly(id: (u64, u64)) -> Option<c_int> {
     plain(id, |_| true)
 }
 
-/// Whether the process has an io_uring.
+/// Whether the process has an io_uring, by a descriptor or by a mapping.
 pub fn has_ring() -> bool {
     let mut has = false;
     for_each_descriptor(|fd| has |= !kept::is(fd) && is_ring(fd));
-    has
+    // A ring's descriptor may be registered and closed.
+    let maps = || maps().or_else(|| std::fs::read("/proc/thread-self/maps").ok());
+    let is_ring = |line: &[u8]| line.ends_with(RING);
+    has || maps().is_none_or(|text| text.split(|&c| c == b'\n').any(is_ring))
 }
+
+const RING: &[u8] = b"anon_inode:[io_uring]";
 
 fn is_ring(fd: c_int) -> bool {
     let name = format!("/proc/thread-self/fd/{fd}\0");
@@ -235,7 +240,7 @@ fn is_ring(fd: c_int) -> bool {
     let n = unsafe {
         real::raw(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, a[0], a[1], a[2], 0, 0])
     };
-    n > 0 && text[..n as usize] == *b"anon_inode:[io_uring]"
+    n > 0 && text[..n as usize] == *RING
 }
 
 /// Whether such a descriptor is still one.

@@ -114,13 +114,16 @@ pub fn take() -> Result<(), String> {
     Ok(())
 }
 
-/// Lets the kernel make no io_uring from now on (EPERM), in this process and in its children.  A
-/// kernel answers so where an administrator has turned it off (kernel.io_uring_disabled).
+/// Lets the kernel make and use no io_uring from now on (EPERM), in this process and in its children.
+/// A kernel answers so where an administrator has turned it off (kernel.io_uring_disabled).  A ring that
+/// another process passes uses the memory of who enters it.
 pub fn refuse_rings() -> io::Result<()> {
     let refuse = step(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let mut code = vec![step(LOAD, ARCHITECTURE), skip_if(EQUAL, ARCH, 1), ALLOW];
     code.extend(NUMBER_OF_64);
-    code.extend([unless(EQUAL, libc::SYS_io_uring_setup as u32, 1), refuse, ALLOW]);
+    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    code.extend(calls.into_iter().flat_map(|n| [unless(EQUAL, n as u32, 1), refuse]));
+    code.push(ALLOW);
     install(&code)
 }
 
