@@ -381,7 +381,8 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
             let _ = KEPT.try_with(|kept| {
                 (*kept.info.get()).write(*info);
                 kept.signal.set(signal);
-                kept.mask.set(mask.read());
+                // It may have interrupted the C library's own handler (setuid), which blocks its signal.
+                kept.mask.set(mask.read() & !LIBRARYS);
                 kept.process.set(raw(libc::SYS_getpid, [0; 6]) as c_int);
             });
             mask.write(FAULTS.iter().fold(u64::MAX, |all, fault| all & !(1 << (fault - 1))));

@@ -47,17 +47,17 @@ impl Who {
         Who(FILE_USER.map(|call| unsafe { raw(call, [SAME as usize, 0, 0, 0, 0, 0]) } as u32))
     }
 
-    /// Makes this thread act as this user, with all capabilities that it may have, until the result
-    /// is dropped.
+    /// Makes this thread act as this user, until the result is dropped.  It has all capabilities that
+    /// it may have, except those that change users.
     pub fn acts(who: Option<Who>) -> Acts {
         let before = Acts(Who::of_thread(), Capabilities::of_thread());
         let all = before.1.raised();
         all.restore();
         if let Some(who) = who.filter(|who| *who != before.0) {
             who.set();
-            // The kernel removes some when the user for files stops being root.
-            all.restore();
         }
+        // The kernel has removed some if the user for files is not root any more.
+        all.without(&CHANGE_USERS).restore();
         before
     }
 }
@@ -79,12 +79,16 @@ pub struct Acts(Who, Capabilities);
 
 impl Drop for Acts {
     fn drop(&mut self) {
+        self.1.raised().restore();
         self.0.set();
         self.1.restore();
     }
 }
 
 const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_SETPCAP: u32 = 8;
+const CHANGE_USERS: [u32; 3] = [CAP_SETGID, CAP_SETUID, CAP_SETPCAP];
 
 /// The capabilities of a thread.
 #[repr(C)]
@@ -114,6 +118,13 @@ impl Capabilities {
     fn raised(&self) -> Capabilities {
         let sets = self.sets.map(|[_, permitted, inheritable]| [permitted, permitted, inheritable]);
         Capabilities { sets, ..*self }
+    }
+
+    /// With these not in effect.
+    fn without(&self, numbers: &[u32]) -> Capabilities {
+        let mut all = *self;
+        numbers.iter().for_each(|number| all.sets[0][0] &= !(1 << number));
+        all
     }
 
     fn restore(&self) {
