@@ -193,15 +193,19 @@ static CHANGES: [AtomicU32; MOST] = [const { AtomicU32::new(0) }; MOST];
 /// All such numbers are below this.
 static CHANGED: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs `f`, during which the mark of one of our descriptors may be missing.
-pub fn changing<R>(fd: RawFd, f: impl FnOnce() -> R) -> R {
-    let changes = usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
-    let Some(changes) = changes else { return f() };
-    CHANGED.fetch_max(fd as usize + 1, Ordering::SeqCst);
-    changes.fetch_add(1, Ordering::SeqCst);
+/// Runs `f`, during which the mark may be missing of these descriptors of ours, which have one open
+/// file description.
+pub fn changing<R>(fds: &[RawFd], f: impl FnOnce() -> R) -> R {
+    let changes = |&fd: &RawFd| usize::try_from(fd).ok().and_then(|fd| CHANGES.get(fd));
+    for (changes, &fd) in fds.iter().filter_map(|fd| Some((changes(fd)?, fd))) {
+        CHANGED.fetch_max(fd as usize + 1, Ordering::SeqCst);
+        changes.fetch_add(1, Ordering::SeqCst);
+    }
     let result = f();
-    if changes.fetch_sub(1, Ordering::SeqCst) == 1 {
-        futex::wake(changes, i32::MAX as u32);
+    for changes in fds.iter().filter_map(changes) {
+        if changes.fetch_sub(1, Ordering::SeqCst) == 1 {
+            futex::wake(changes, i32::MAX as u32);
+        }
     }
     result
 }

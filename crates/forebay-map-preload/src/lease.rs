@@ -120,25 +120,41 @@ fn tell(fd: RawFd) -> Result<(), c_int> {
     control(fd, F_SETSIG, kept::SIGN).map(drop)
 }
 
+/// Whose right to have a lease counts.
+#[derive(Clone, Copy, Debug)]
+pub enum By {
+    /// This thread's, for the first one.
+    Thread,
+    /// That of the user that has opened the file, and had a lease.
+    Opener(Who),
+}
+
+fn by(file: &Mapped) -> By {
+    By::Opener(file.opener)
+}
+
 /// Takes or releases the lease of a file, which needs the right to have one.
-fn set_to(fd: RawFd, kind: c_int, opener: Who) -> Result<(), c_int> {
+fn set_to(fd: RawFd, kind: c_int, by: By) -> Result<(), c_int> {
     let asked = || {
         let asked = control(fd, F_SETLEASE, kind as usize);
         asked.map(drop).map_err(io::Error::from_raw_os_error)
     };
-    let set = inside(|| rights::with(Some(opener.into()), asked));
+    let set = inside(|| match by {
+        By::Thread => asked(),
+        By::Opener(opener) => rights::with(Some(opener.into()), asked),
+    });
     set.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
 }
 
-fn set(fd: RawFd, opener: Who) -> Result<(), c_int> {
+fn set(fd: RawFd, by: By) -> Result<(), c_int> {
     tell(fd)?;
-    set_to(fd, libc::F_WRLCK, opener)
+    set_to(fd, libc::F_WRLCK, by)
 }
 
 /// Like `set`.  On overlayfs the kernel would give a lease although the file is mapped.
 /// `others`: also by other processes.
-fn set_alone(fd: RawFd, others: bool, opener: Who) -> Result<(), c_int> {
-    set(fd, opener)?;
+fn set_alone(fd: RawFd, others: bool, by: By) -> Result<(), c_int> {
+    set(fd, by)?;
     if planted::is(Planted::OverlayUnseen) || !which::is_on_overlay(fd) {
         return Ok(());
     }
@@ -148,26 +164,28 @@ fn set_alone(fd: RawFd, others: bool, opener: Who) -> Result<(), c_int> {
     if !(which::is_mapped_plainly(id, path) || by_others()) {
         return Ok(());
     }
-    unset(fd, fd, opener);
+    unset(fd, fd, by);
     Err(libc::EAGAIN)
 }
 
 /// Releases a lease.  The kernel removes the mark of our descriptor together with it.
-fn unset(fd: RawFd, known_as: RawFd, opener: Who) {
-    kept::changing(known_as, || {
-        let _ = set_to(fd, libc::F_UNLCK, opener);
+fn unset(fd: RawFd, known_as: RawFd, by: By) {
+    let mut all = vec![known_as];
+    all.extend(private::numbers(fd));
+    kept::changing(&all, || {
+        let _ = set_to(fd, libc::F_UNLCK, by);
         let _ = tell(fd);
     });
 }
 
 /// A lease of a file that was just opened, whose size is known.  False: the file was changed since.
-pub fn take(map: &MapFile) -> Result<bool, Error> {
+pub fn take(map: &MapFile, by: By) -> Result<bool, Error> {
     let Some(file) = map.file() else { return Ok(true) };
     let refused = |why: String| Error::Refused { path: path_of(file), why };
     let fd = file.as_raw_fd();
     let begun = Instant::now();
     loop {
-        match set_alone(fd, true, Who::of_thread()) {
+        match set_alone(fd, true, by) {
             Ok(()) => break,
             Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(true),
             Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
@@ -294,7 +312,7 @@ impl Drop for Ending {
         inside(|| {
             if let Some(fd) = kept.number() {
                 // A thread may still use the descriptor for a moment and close it then.
-                unset(fd, kept.first, self.opener);
+                unset(fd, kept.first, By::Opener(self.opener));
                 // Its locks were kept in case the file would be opened again.
                 free(fd);
             }
@@ -378,7 +396,8 @@ fn watch() {
     loop {
         wait(most);
         most = Duration::from_secs(5);
-        private::look();
+        let later = private::look();
+        most = later.map_or(most, |later| most.min(later));
         let files: Vec<_> = inside(|| lock(&LEASED).iter().filter_map(Weak::upgrade).collect());
         for file in files {
             // The thread of a busy file wakes this one when it is done.
@@ -547,7 +566,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     // While there is a lease, only a change of times by the file's name alters this.
     *lock(&file.tended.given_at) = fd.and_then(which::written);
     if let Some(fd) = fd {
-        unset(fd, fd, file.opener);
+        unset(fd, fd, by(file));
     }
 }
 
@@ -600,7 +619,7 @@ fn is_whole_again(file: &Arc<Mapped>) -> bool {
     inside(|| map.leave());
     // The descriptor counts as ours again.
     let _ = tell(fd);
-    let is_whole = map.is_own() && set(fd, file.opener).is_ok() && map.is_own();
+    let is_whole = map.is_own() && set(fd, by(file)).is_ok() && map.is_own();
     if is_whole {
         inside(|| {
             map.leased(Some(Instant::now()));
@@ -653,7 +672,7 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
         return false;
     };
     let is_ours = || kept::check(fd).is_ok();
-    let free = || set_to(fd, libc::F_WRLCK, file.opener).is_ok();
+    let free = || set_to(fd, libc::F_WRLCK, by(file)).is_ok();
     // Without the mark the lease was revoked meanwhile, and this is a new one.
     if !is_ours() || !within(SETTLES, free) || !is_ours() {
         return false;
@@ -666,9 +685,9 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
             if before.is_none() || !free() || !is_ours() {
                 return true;
             }
-            unset(fd, fd, file.opener);
+            unset(fd, fd, by(file));
             let whole =
-                within(SETTLES, || set(fd, file.opener).is_ok()) && which::written(fd) == before;
+                within(SETTLES, || set(fd, by(file)).is_ok()) && which::written(fd) == before;
             again = if whole { Again::Whole } else { Again::Lost };
             whole
         })
@@ -712,7 +731,7 @@ fn retake(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
     let Some(fd) = descriptor(map) else { return true };
-    match set_alone(fd, false, file.opener) {
+    match set_alone(fd, false, by(file)) {
         Ok(()) => {
             let given_at = *lock(&file.tended.given_at);
             let is_own = || map.is_own() || given_at.is_some() && which::written(fd) == given_at;

@@ -152,6 +152,7 @@ fn map(
     path: &Path,
     id: Option<(u64, u64)>,
     room: u64,
+    by: lease::By,
 ) -> forebay_map::Result<MapFile> {
     if config.shared {
         return session.map_shared(path, room);
@@ -162,7 +163,7 @@ fn map(
             Some(file) => session.map_again(path, room, file, Some(Who::of_thread().into()))?,
             None => session.map(path, room)?,
         };
-        if let Some(map) = leased(map)? {
+        if let Some(map) = leased(map, by)? {
             return Ok(map);
         }
     }
@@ -184,13 +185,13 @@ pub fn map_again(
             lease::inherit(&map, ending);
             Ok(map)
         }
-        _ => map(session, config, path, None, room),
+        _ => map(session, config, path, None, room, lease::By::Opener(opener)),
     }
 }
 
 /// None: it was changed between its open and the lease.
-fn leased(map: MapFile) -> forebay_map::Result<Option<MapFile>> {
-    let taken = lease::take(&map);
+fn leased(map: MapFile, by: lease::By) -> forebay_map::Result<Option<MapFile>> {
+    let taken = lease::take(&map, by);
     if let Ok(true) = taken {
         return Ok(Some(map));
     }
@@ -223,11 +224,12 @@ pub fn first(
     room: u64,
 ) -> forebay_map::Result<MapFile> {
     let session = session(config)?;
-    match map(&session, config, path, Some(id), room) {
+    let by = lease::By::Thread;
+    match map(&session, config, path, Some(id), room, by) {
         // If segments are not brought in by a touch, room takes memory, and no more can be
         // mapped.  A file that is not mapped yet gets more room when it grows.
         Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
-            map(&session, config, path, Some(id), size.max(SEGMENT as u64))
+            map(&session, config, path, Some(id), size.max(SEGMENT as u64), by)
         }
         done => done,
     }

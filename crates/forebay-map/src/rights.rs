@@ -7,6 +7,7 @@
 //! them.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
 /// The user and the group that opened a file, as two numbers of 32 bits.
@@ -46,6 +47,26 @@ pub(crate) fn opener() -> Option<Opener> {
     LENDER.get().map(|lender| (lender.of_thread)())
 }
 
+fn is_refused<R>(done: &io::Result<R>) -> bool {
+    matches!(done, Err(e) if e.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// Does something with the rights of this thread.  If it lacks them, it is done with those of the
+/// process, but only if this was done before (`had`).
+pub(crate) fn with_those_had<R: Send>(
+    had: &AtomicBool,
+    op: impl Fn() -> io::Result<R> + Sync,
+) -> io::Result<R> {
+    let done = op();
+    if done.is_ok() {
+        had.store(true, Ordering::Relaxed);
+    }
+    match is_refused(&done) && had.load(Ordering::Relaxed) {
+        true => with(None, op),
+        false => done,
+    }
+}
+
 /// Does something for a file that is open, with the rights that it was opened with.  `op` may run
 /// several times, and has then failed before for lack of rights.
 pub fn with<R: Send>(
@@ -53,10 +74,6 @@ pub fn with<R: Send>(
     op: impl Fn() -> io::Result<R> + Sync,
 ) -> io::Result<R> {
     let Some(lender) = LENDER.get() else { return op() };
-    let is_refused = |done: &io::Result<R>| match done {
-        Ok(_) => false,
-        Err(e) => e.kind() == io::ErrorKind::PermissionDenied,
-    };
     let differs = (lender.may_differ)();
     if !differs {
         let done = op();

@@ -17,7 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use forebay_engine::forks;
 use forebay_engine::lasting::{self, Lasting};
@@ -519,7 +519,10 @@ impl Uffd {
     /// Opens a userfaultfd with exactly these features.  `kernel`: accesses by the kernel, as
     /// in read(2), are events too; this needs a privilege.
     pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
-        let fd = rights::with(None, || lasting::open(|| open_uffd(kernel)))?;
+        // A file that is opened again for more room needs what it had.
+        static HAD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+        let had = &HAD[usize::from(kernel)];
+        let fd = rights::with_those_had(had, || lasting::open(|| open_uffd(kernel)))?;
         let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
         call::<UFFDIO_API, _>(&fd, &mut api)?;
         if api.features & features != features {

@@ -7,23 +7,28 @@
 //! mapping of the file is left.  Then other programs can have a lease, too.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use forebay_map::lasting::{self, Lasting};
+use forebay_map::PAGE;
 
-use super::POOL;
 use crate::kept;
 use crate::lease;
 use crate::opening;
 use crate::state::{inside, lock};
+use crate::turns::try_lock_open;
 use crate::which;
 
 /// How often mappings are looked for that were removed by an instruction.
 const AGAIN: Duration = Duration::from_secs(5);
+/// How long after a look the next one is, if a mapping was removed.  A look reads all of /proc's maps.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long after a failed try the next one is.
+const SOON: Duration = Duration::from_millis(20);
 /// The most ranges of one file that are told apart.
 const RANGES: usize = 64;
 
@@ -32,10 +37,62 @@ const RANGES: usize = 64;
 pub struct One {
     id: (u64, u64),
     path: PathBuf,
-    fd: Arc<Lasting<OwnedFd>>,
-    ranges: Vec<Range<usize>>,
+    /// None: no mapping is left, and the descriptor is being closed.
+    fd: Option<Arc<Kept>>,
+    number: RawFd,
+    ranges: Ranges,
     /// The number of mappings that were made.
     made: usize,
+}
+
+/// A duplicate of a file's descriptor.
+#[derive(Debug)]
+struct Kept(Option<Lasting<OwnedFd>>, RawFd);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        inside(|| {
+            drop(self.0.take());
+            // Its number was known until now: whoever clears the sign of the open file description
+            // has noted that for this number, too.
+            let mut all = lock(&ALL);
+            all.retain(|one| one.fd.is_some() || one.number != self.1);
+            COUNT.store(all.len(), Ordering::SeqCst);
+            if all.is_empty() {
+                LEFT.store(true, Ordering::SeqCst);
+            }
+        });
+    }
+}
+
+/// Where a file is mapped, or was.
+#[derive(Debug, Default)]
+struct Ranges(Vec<Range<usize>>);
+
+impl Ranges {
+    fn add(&mut self, range: Range<usize>) {
+        if self.0.len() >= RANGES {
+            // Any range is one of them.
+            self.0.clear();
+            self.0.push(0..usize::MAX);
+            return;
+        }
+        self.0.push(range);
+    }
+
+    /// Whether there was something.
+    fn remove(&mut self, gone: &Range<usize>) -> bool {
+        let is_over = |range: &Range<usize>| range.start < gone.end && gone.start < range.end;
+        if !self.0.iter().any(is_over) {
+            return false;
+        }
+        for range in std::mem::take(&mut self.0) {
+            let rest =
+                [range.start..range.end.min(gone.start), range.start.max(gone.end)..range.end];
+            rest.into_iter().filter(|rest| !rest.is_empty()).for_each(|rest| self.add(rest));
+        }
+        true
+    }
 }
 
 static ALL: Mutex<Vec<One>> = Mutex::new(Vec::new());
@@ -43,6 +100,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The program has removed such a mapping.
 static REMOVED: AtomicBool = AtomicBool::new(false);
 static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
+/// No such mapping is left, and what is kept open of /proc may be of no use any more.
+static LEFT: AtomicBool = AtomicBool::new(false);
 
 pub fn any() -> bool {
     COUNT.load(Ordering::SeqCst) > 0
@@ -58,38 +117,38 @@ pub fn in_child() {
     let all = std::mem::take(&mut *lock(&ALL));
     COUNT.store(0, Ordering::SeqCst);
     drop(all);
+    LEFT.store(false, Ordering::SeqCst);
 }
 
 /// Notes a private mapping that was made by a descriptor of the library.
 pub fn made(id: (u64, u64), path: &Path, fd: BorrowedFd<'_>, range: Range<usize>) {
     inside(|| {
-        let is_known = lock(&ALL).iter().any(|one| one.id == id);
-        let kept = match is_known {
+        let range = range.start..range.end.next_multiple_of(PAGE);
+        let is_one = |one: &One| one.id == id && one.fd.is_some();
+        let is_known = lock(&ALL).iter().any(is_one);
+        let mut fd = match is_known {
             true => None,
-            false => lasting::duplicate(fd).ok(),
+            false => lasting::duplicate::<OwnedFd>(fd).ok(),
         };
-        let mut all = lock(&ALL);
-        let one = match (all.iter().position(|one| one.id == id), kept) {
-            (Some(at), _) => &mut all[at],
-            (None, Some(fd)) => {
-                let (path, fd) = (path.to_owned(), Arc::new(fd));
-                all.push(One { id, path, fd, ranges: vec![], made: 0 });
+        {
+            let mut all = lock(&ALL);
+            let mut at = all.iter().position(is_one);
+            let new = if at.is_none() { fd.take() } else { None };
+            if let Some(new) = new {
+                let number = new.as_raw_fd();
+                let fd = Some(Arc::new(Kept(Some(new), number)));
+                let (path, ranges) = (path.to_owned(), Ranges::default());
+                at = Some(all.len());
+                all.push(One { id, path, fd, number, ranges, made: 0 });
                 COUNT.store(all.len(), Ordering::SeqCst);
-                let last = all.len() - 1;
-                &mut all[last]
             }
-            // The next open of the file waits for the end of the mapping.
-            (None, None) => return,
-        };
-        one.made += 1;
-        match one.ranges.len() < RANGES {
-            true => one.ranges.push(range),
-            // Any range is one of them.
-            false => {
-                one.ranges.clear();
-                one.ranges.push(0..usize::MAX);
+            // Otherwise the next open of the file waits for the end of the mapping.
+            if let Some(one) = at.map(|at| &mut all[at]) {
+                one.made += 1;
+                one.ranges.add(range);
             }
         }
+        drop(fd);
     });
 }
 
@@ -98,11 +157,25 @@ pub fn removed(from: usize, len: usize) {
     if !any() {
         return;
     }
-    let is_one = |range: &Range<usize>| range.start < from.saturating_add(len) && from < range.end;
-    if inside(|| lock(&ALL).iter().any(|one| one.ranges.iter().any(is_one))) {
+    let gone = from..from.saturating_add(len).checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+    let is_one = inside(|| {
+        let mut all = lock(&ALL);
+        // All of them, not only the first one.
+        all.iter_mut().filter_map(|one| one.ranges.remove(&gone).then_some(())).count() > 0
+    });
+    if is_one {
         REMOVED.store(true, Ordering::SeqCst);
         lease::wake();
     }
+}
+
+/// The numbers of descriptors that are kept of a descriptor's file.
+pub fn numbers(fd: RawFd) -> Vec<RawFd> {
+    if !any() {
+        return Vec::new();
+    }
+    let id = which::identity(fd);
+    inside(|| lock(&ALL).iter().filter(|one| Some(one.id) == id).map(|one| one.number).collect())
 }
 
 /// The open file description of a file that has private mappings, if this thread may open the file
@@ -111,41 +184,70 @@ pub fn description(id: (u64, u64)) -> Option<OwnedFd> {
     if !any() {
         return None;
     }
-    let fd = lock(&ALL).iter().find(|one| one.id == id).map(|one| Arc::clone(&one.fd))?;
-    let number = fd.as_fd().as_raw_fd();
+    let is_one = |one: &&One| one.id == id && one.fd.is_some();
+    let fd = lock(&ALL).iter().find(is_one).and_then(|one| one.fd.clone())?;
+    let number = fd.1;
     let is_same = kept::check(number).is_ok() && which::identity(number) == Some(id);
     let may = is_same && opening::may(number, libc::O_RDWR).is_ok();
     may.then(|| kept::duplicate(number).ok()).flatten()
 }
 
-/// Forgets files without private mappings.  For the watching thread.
-pub fn look() {
+/// Forgets files without private mappings.  For the watching thread.  Returns after what time to
+/// look again.
+pub fn look() -> Option<Duration> {
     if !any() {
-        return;
+        return forget();
     }
-    let is_time = lock(&LOOKED).is_none_or(|looked| looked.elapsed() >= AGAIN);
-    if !REMOVED.swap(false, Ordering::SeqCst) && !is_time {
-        return;
+    let pause = match REMOVED.load(Ordering::SeqCst) {
+        true => PAUSE,
+        false => AGAIN,
+    };
+    let looked = *lock(&LOOKED);
+    let left = looked.and_then(|looked| pause.checked_sub(looked.elapsed()));
+    if let Some(left) = left.filter(|left| !left.is_zero()) {
+        return Some(left);
     }
     inside(|| {
-        *lock(&LOOKED) = Some(Instant::now());
+        REMOVED.store(false, Ordering::SeqCst);
         let all: Vec<_> =
             lock(&ALL).iter().map(|one| (one.id, one.path.clone(), one.made)).collect();
-        let Some(text) = which::maps() else { return };
+        let text = which::maps();
+        *lock(&LOOKED) = Some(Instant::now());
+        let Some(text) = text else { return };
         for (id, path, made) in all {
             if which::has_mapping(&text, id, &path, b'p') {
                 continue;
             }
-            let mut all = lock(&ALL);
-            // The program may have mapped it meanwhile.
-            let gone = all.iter().position(|one| one.id == id && one.made == made);
-            let gone = gone.map(|at| all.swap_remove(at));
-            COUNT.store(all.len(), Ordering::SeqCst);
-            drop(all);
+            let gone = {
+                let mut all = lock(&ALL);
+                // The program may have mapped it meanwhile.
+                let one = all.iter_mut().find(|one| one.id == id && one.made == made);
+                one.and_then(|one| one.fd.take())
+            };
             drop(gone);
         }
-        if !any() && !POOL.load(Ordering::SeqCst) {
-            which::forget_descriptors();
-        }
     });
+    match any() {
+        true => Some(AGAIN),
+        false => forget(),
+    }
+}
+
+/// Closes what is kept open of /proc, unless the pool is open.  Does not wait for a thread that opens
+/// it.
+fn forget() -> Option<Duration> {
+    if !LEFT.load(Ordering::SeqCst) {
+        return None;
+    }
+    let open = match try_lock_open() {
+        Ok(open) => open,
+        Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        Err(TryLockError::WouldBlock) => return Some(SOON),
+    };
+    LEFT.store(false, Ordering::SeqCst);
+    // The end of the pool does that otherwise.
+    if open.pool.is_none() && !any() {
+        inside(which::forget_descriptors);
+    }
+    None
 }
