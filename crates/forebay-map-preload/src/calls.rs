@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use libc::{mode_t, off_t};
+use libc::off_t;
 
 use crate::closing;
 use crate::kept;
@@ -23,6 +23,7 @@ use crate::staying;
 use crate::which::identity_at;
 
 pub mod controls;
+pub mod modes;
 
 /// # Safety
 /// The contract of close(2) applies.
@@ -283,18 +284,6 @@ pub unsafe extern "C-unwind" fn flock(fd: c_int, how: c_int) -> c_int {
 /// The file's name in /proc: the kernel does nothing with such a descriptor.
 pub fn link_of(fd: c_int) -> String {
     format!("/proc/thread-self/fd/{fd}\0")
-}
-
-/// # Safety
-/// The contract of fchmod(2) applies.
-#[no_mangle]
-pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-    match state::is_ours(fd) {
-        // SAFETY: the name ends with a zero byte.
-        true => unsafe { libc::chmod(link_of(fd).as_ptr().cast(), mode) },
-        // SAFETY: the caller guarantees it.
-        false => unsafe { real::fchmod(fd, mode) },
-    }
 }
 
 /// # Safety

@@ -257,6 +257,7 @@ later! {
     epoll_pwait(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
     epoll_pwait2(epoll: c_int, to: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     unshare(what: c_int) -> c_int;
+    fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
     isatty(fd: c_int) -> c_int;
     tcgetattr(fd: c_int, to: *mut libc::termios) -> c_int;
     ttyname(fd: c_int) -> *mut c_char;

@@ -65,23 +65,66 @@ pub fn catch() {
     if begins.is_err() {
         return;
     }
-    // SAFETY: all zeroes is a value of both, and they are there for the calls.
+    match put() {
+        None => INSTALLED.store(0, Ordering::SeqCst),
+        Some(before) => {
+            let before = Box::into_raw(Box::new(before));
+            let none = std::ptr::null_mut();
+            // A later one may have been set meanwhile.
+            let _ = PROGRAMS.compare_exchange(none, before, Ordering::SeqCst, Ordering::SeqCst);
+            INSTALLED.store(CATCHES, Ordering::SeqCst);
+            signals::are_carried();
+        }
+    }
+}
+
+fn handler() -> usize {
+    trapped as extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as usize
+}
+
+/// Puts the library's handler in place, and returns the action before.
+fn put() -> Option<Action> {
+    // SAFETY: all zeroes is a value of both, and they are there for the call.
     unsafe {
         let mut before: Action = std::mem::zeroed();
         let mut now: Action = std::mem::zeroed();
-        now.sa_sigaction =
-            trapped as extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+        now.sa_sigaction = handler();
         // The handler works as long as a call of the library, and signals may interrupt it like
         // such a call.
         now.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_RESTART;
-        if real::sigaction(libc::SIGSYS, &raw const now, &raw mut before) != 0 {
-            INSTALLED.store(0, Ordering::SeqCst);
-            return;
-        }
-        PROGRAMS.store(Box::into_raw(Box::new(before)), Ordering::SeqCst);
+        let done = real::sigaction(libc::SIGSYS, &raw const now, &raw mut before);
+        (done == 0).then_some(before)
     }
-    INSTALLED.store(CATCHES, Ordering::SeqCst);
-    signals::are_carried();
+}
+
+/// Sets an action of the program for SIGSYS.  Another thread may put the library's handler in place
+/// meanwhile: then that comes back, and calls the program's.
+///
+/// # Safety
+/// The contract of sigaction(2) applies.
+unsafe fn set_before(new: *const Action, old: *mut Action) -> c_int {
+    // SAFETY: the caller guarantees it; all zeroes is a value of it.  An action that was kept is
+    // never freed.
+    unsafe {
+        let mut was: Action = std::mem::zeroed();
+        let done = signals::set(libc::SIGSYS, new, &raw mut was);
+        if done != 0 {
+            return done;
+        }
+        if was.sa_sigaction == handler() {
+            was = PROGRAMS.load(Ordering::SeqCst).as_ref().copied().unwrap_or(std::mem::zeroed());
+        }
+        if !new.is_null() && INSTALLED.load(Ordering::SeqCst) != 0 {
+            let theirs = put().filter(|before| before.sa_sigaction != handler());
+            if let Some(theirs) = theirs {
+                PROGRAMS.store(Box::into_raw(Box::new(theirs)), Ordering::SeqCst);
+            }
+        }
+        if let Some(old) = old.as_mut() {
+            *old = was;
+        }
+    }
+    0
 }
 
 extern "C-unwind" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
@@ -312,6 +355,14 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 calls::truncate(std::ptr::with_exposed_provenance(a[0]), a[1] as i64) as isize
             }
             #[cfg(target_arch = "x86_64")]
+            libc::SYS_chmod if !state::is_inside() => {
+                calls::modes::chmod(std::ptr::with_exposed_provenance(a[0]), a[1] as u32) as isize
+            }
+            libc::SYS_fchmodat if !state::is_inside() => {
+                let name = std::ptr::with_exposed_provenance(a[1]);
+                calls::modes::fchmodat(fd, name, a[2] as u32, 0) as isize
+            }
+            #[cfg(target_arch = "x86_64")]
             libc::SYS_rename if !state::is_inside() => {
                 let to = std::ptr::with_exposed_provenance(a[1]);
                 calls::rename(std::ptr::with_exposed_provenance(a[0]), to) as isize
@@ -447,7 +498,11 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     let theirs = PROGRAMS.load(Ordering::SeqCst);
     // SAFETY: it was made by us and is never freed.
     let theirs = unsafe { theirs.as_ref() };
+    // SAFETY: the kernel gives it to a handler.
+    let is_sent = unsafe { (*info).si_code } <= 0;
     match theirs.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
+        // The kernel gives a signal of its own also to a program that ignores it.
+        libc::SIG_IGN if is_sent => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: all zeroes says that; the signal that comes next ends the program.
             unsafe {
@@ -467,11 +522,6 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Whether the program's action for this signal is kept and called by ours.
-fn is_kept(signal: c_int) -> bool {
-    signal == libc::SIGSYS && catches()
-}
-
 /// # Safety
 /// The contract of sigaction(2) applies.
 #[no_mangle]
@@ -481,9 +531,13 @@ pub unsafe extern "C-unwind" fn sigaction(
     old: *mut Action,
 ) -> c_int {
     // What a child of vfork sets is its own, and `PROGRAMS` is its parent's.
-    if !is_kept(signal) || real::is_vforked() {
+    if signal != libc::SIGSYS || real::is_vforked() {
         // SAFETY: the caller guarantees it.
         return unsafe { signals::set(signal, new, old) };
+    }
+    if !catches() {
+        // SAFETY: the caller guarantees it.
+        return unsafe { set_before(new, old) };
     }
     // SAFETY: the caller guarantees it; an action that was kept is never freed.
     unsafe {

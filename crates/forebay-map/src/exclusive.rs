@@ -625,7 +625,7 @@ impl Mapped for Inner {
         self.close_it(false)
     }
 
-    fn complete(&self) -> Result<()> {
+    fn complete(&self, then: &mut dyn FnMut()) -> Result<()> {
         let content = &self.content;
         let _alone = self.alone();
         self.check_open()?;
@@ -633,8 +633,10 @@ impl Mapped for Inner {
         self.sync_range(0, u64::MAX)?;
         content.write_back(self.segments())?;
         content.trim()?;
-        // Without mappings of the program nothing is stored meanwhile.
-        content.unmark(|| true)
+        // What the program stores meanwhile by its mappings is synced after this.
+        content.unmark(|| true)?;
+        then();
+        Ok(())
     }
 
     fn close_to_reopen(&self) -> Result<()> {

@@ -59,7 +59,8 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn is_dirty(&self) -> Result<bool>;
     /// The first call closes; later calls do nothing.
     fn close(&self) -> Result<()>;
-    fn complete(&self) -> Result<()> {
+    fn complete(&self, then: &mut dyn FnMut()) -> Result<()> {
+        then();
         Ok(())
     }
     fn close_to_reopen(&self) -> Result<()> {
@@ -307,7 +308,15 @@ impl MapFile {
     /// Does what a close does and what can fail, and keeps the file open: it gets everything, and
     /// bears no mark until the next sync.  Does nothing for a shared file.
     pub fn complete(&self) -> Result<()> {
-        self.it().complete()
+        self.complete_then(|| ())
+    }
+
+    /// Like [`complete`](MapFile::complete), and then runs `f`, during which no sync begins.  `f` may
+    /// take away the right to mark the file.  On an error it was not called.
+    pub fn complete_then<R>(&self, f: impl FnOnce() -> R) -> Result<R> {
+        let (mut f, mut done) = (Some(f), None);
+        self.it().complete(&mut || done = f.take().map(|f| f()))?;
+        Ok(done.expect("it was called"))
     }
 
     /// Closes a file that is opened again at once by its open file description

@@ -15,11 +15,15 @@
 //! out, the kernel delays their opens for a time (fs.lease-break-time) and then revokes the
 //! lease.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forebay::FoundMark;
+
 use crate::backing::Backing;
+use crate::content::no_space::{lacks_rights, lacks_space};
 use crate::error::{Error, Result};
 use crate::locked::lock;
 use crate::patience::Patience;
@@ -137,6 +141,19 @@ impl Of<'_> {
     }
 }
 
+/// Whether a file may bear the mark although it could not be set.  Who may not set it cannot remove
+/// it either, so a close would fail.
+fn may_bear(of: Of<'_>, e: &io::Error) -> bool {
+    if !(lacks_space(e) || lacks_rights(e)) {
+        return true;
+    }
+    match of.backing.marked() {
+        Ok(found) => !matches!(found, FoundMark::Nothing),
+        // Nor may this process read it.
+        Err(_) => !lacks_rights(e),
+    }
+}
+
 impl Marking {
     /// Marks the file if necessary, then makes pages dirty.
     pub fn with_mark<R>(&self, of: Of<'_>, mut sync: impl FnMut() -> Result<R>) -> Result<R> {
@@ -160,8 +177,11 @@ impl Marking {
         if *self.on.read().unwrap_or_else(PoisonError::into_inner) {
             return Ok(());
         }
-        *borne = true;
-        of.backing.mark(of.store.claim()).map_err(of.system("mark it as incomplete"))?;
+        let before = std::mem::replace(&mut *borne, true);
+        if let Err(e) = of.backing.mark(of.store.claim()) {
+            *borne = before || may_bear(of, &e);
+            return Err(of.system("mark it as incomplete")(e));
+        }
         *self.on.write().unwrap_or_else(PoisonError::into_inner) = true;
         Ok(())
     }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! chmod(2) and its forms.  The kernel lets only who may write to a file now remove its mark, whatever
+//! descriptor it has.  So a file whose mode takes a right to write away is completed before, and bears no
+//! mark.  What is stored later is written to the file itself.
+
+use std::ffi::{c_char, c_int};
+use std::os::fd::{AsRawFd, RawFd};
+
+use forebay_map::MapFile;
+use libc::mode_t;
+
+use super::link_of;
+use crate::mapped::Mapped;
+use crate::real::{self, fail, raw, told};
+use crate::say::About;
+use crate::state;
+
+const TO_WRITE: mode_t = 0o222;
+
+fn mode_of(fd: RawFd) -> Option<mode_t> {
+    // SAFETY: all zeroes is a value of it.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    let a = [fd as usize, c"".as_ptr().addr(), (&raw mut st).addr(), libc::AT_EMPTY_PATH as usize];
+    // SAFETY: st is there for the call.
+    let done = unsafe { raw(libc::SYS_newfstatat, [a[0], a[1], a[2], a[3], 0, 0]) };
+    (done == 0).then_some(st.st_mode)
+}
+
+/// Changes the mode of an open file by a call, whose result it returns.
+fn set(file: &Mapped, mode: mode_t, change: impl Fn() -> isize) -> Result<isize, c_int> {
+    let before = {
+        let held = file.map();
+        let file = held.as_ref().and_then(MapFile::file).map(|file| file.as_raw_fd());
+        // The mark of a shared file is the server's or another process's.
+        file.and_then(mode_of).unwrap_or(0)
+    };
+    match before & !mode & TO_WRITE {
+        0 => Ok(change()),
+        _ => file.call(About::Io, |map| map.complete_then(&change)),
+    }
+}
+
+fn answer(done: Result<isize, c_int>) -> c_int {
+    done.map_or_else(fail, |done| told(done) as c_int)
+}
+
+/// # Safety
+/// The contract of fchmod(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+    if !state::is_ours(fd) {
+        // SAFETY: the caller guarantees it.
+        return unsafe { real::fchmod(fd, mode) };
+    }
+    let link = link_of(fd);
+    let a = [libc::AT_FDCWD as usize, link.as_ptr().addr(), mode as usize, 0, 0, 0];
+    // SAFETY: the name ends with a zero byte.
+    let change = || unsafe { raw(libc::SYS_fchmodat, a) };
+    match (!state::is_child()).then(|| state::desc(fd)).flatten() {
+        Some(desc) => answer(set(&desc.file, mode, change)),
+        None => told(change()) as c_int,
+    }
+}
+
+/// # Safety
+/// The contract of chmod(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe { fchmodat(libc::AT_FDCWD, path, mode, 0) }
+}
+
+/// # Safety
+/// The contract of fchmodat(2) applies.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn fchmodat(
+    dir: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    let plain = || match unsafe { real::fchmodat(dir, path, mode, flags) } {
+        Some(0) => 0,
+        Some(_) => -real::errno() as isize,
+        None => -libc::ENOSYS as isize,
+    };
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    // SAFETY: the caller guarantees it.
+    let name = unsafe { real::text(path) };
+    match name.and_then(|name| state::call_at(dir, name, follow, |file| set(file, mode, plain))) {
+        Some(done) => answer(done),
+        None => told(plain()) as c_int,
+    }
+}
