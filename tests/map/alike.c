@@ -7,6 +7,7 @@
  *	alike list                  the cases
  *	alike CASE FILE             runs it with a file that does not exist
  *	alike holds FILE WORDS      for alike.sh: has a private mapping until a line of WORDS
+ *	alike first FILE            for alike.sh: the first open of another user's file, without rights
  */
 #define _GNU_SOURCE
 #include <execinfo.h>
@@ -24,6 +25,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
@@ -144,6 +146,140 @@ static void by_instruction(void)
 	goes_on("i");
 }
 
+static volatile int allocator_is_held;
+static pthread_t holder;
+
+extern void *__libc_calloc(size_t, size_t);
+
+/* What the C library has a new thread's memory from. */
+void *calloc(size_t n, size_t size)
+{
+	while (allocator_is_held && !pthread_equal(pthread_self(), holder))
+		usleep(1000);
+	return __libc_calloc(n, size);
+}
+
+/* A handler that has interrupted the program's allocator writes and syncs, in a thread without rights. */
+static void held(void)
+{
+	int fd = opened();
+
+	CHECK(write(fd, "before", 6) == 6);
+	changes_itself("f");
+	holder = pthread_self();
+	allocator_is_held = 1;
+	says("write", pwrite(fd, "after", 5, 0));
+	says("fsync", fsync(fd));
+	/* The mark goes, and comes again, beside a thread that cannot be made. */
+	sleep(3);
+	says("write", pwrite(fd, "later", 5, PAGE));
+	says("fsync", fsync(fd));
+	allocator_is_held = 0;
+	says("close", close(fd));
+}
+
+static volatile int is_over, alarms;
+
+static void *asks_for_a_user(void *p)
+{
+	int refused = 0, others = 0;
+
+	while (!is_over) {
+		if (seteuid(NOBODY - 2) == -1 && errno == EPERM)
+			refused++;
+		else
+			others++;
+	}
+	puts(refused > 0 && others == 0 ? "always refused" : "not always refused");
+	return p;
+}
+
+static void counts(int signal)
+{
+	(void)signal;
+	alarms++;
+}
+
+/* All threads are asked to change their user again and again, which is refused, while one works on its file. */
+static void users(void)
+{
+	struct itimerval often = { { 0, 300 }, { 0, 300 } }, never = { 0 };
+	struct sigaction action = { .sa_handler = counts, .sa_flags = SA_RESTART };
+	pthread_t thread;
+	int fd = opened(), i;
+
+	CHECK(fchown(fd, NOBODY, NOBODY) == 0 && sigaction(SIGALRM, &action, NULL) == 0);
+	CHECK(seteuid(NOBODY) == 0);
+	CHECK(pthread_create(&thread, NULL, asks_for_a_user, NULL) == 0);
+	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+	for (i = 0; i < 30; i++) {
+		CHECK(ftruncate(fd, 64 * MIB + i * 2 * MIB) == 0 && pwrite(fd, "written", 7, i * MIB) == 7 && fsync(fd) == 0);
+		CHECK(fchmod(fd, 0444) == 0 && fchmod(fd, 0644) == 0);
+	}
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && alarms > 0);
+	is_over = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	says("close", close(fd));
+}
+
+/* For alike.sh: a thread has no rights before the first open of another user's file. */
+static void first(void)
+{
+	char other[4096];
+	int fd;
+
+	CHECK(snprintf(other, sizeof(other), "%s.b.map", path) < (int)sizeof(other));
+	fd = open(other, O_RDWR | O_CREAT, 0644);
+	CHECK(fd >= 0 && write(fd, "other", 5) == 5 && fsync(fd) == 0);
+	changes_itself("c");
+	says("open", open(path, O_RDWR));
+}
+
+/* A mode without the right to write, before or after what is written. */
+static void modes(void)
+{
+	int fd = opened();
+
+	says("fchmod", fchmod(fd, 0444));
+	says("write", write(fd, "first", 5));
+	says("fsync", fsync(fd));
+	says("close", close(fd));
+	CHECK(chmod(path, 0600) == 0);
+	fd = opened();
+	says("write", write(fd, "second", 6));
+	says("fsync", fsync(fd));
+	says("fchmod", fchmod(fd, 0444));
+	says("close", close(fd));
+	CHECK(chmod(path, 0644) == 0);
+	fd = opened();
+	says("write", pwrite(fd, "third", 5, PAGE));
+	says("fsync", fsync(fd));
+	says("chmod", chmod(path, 0));
+	says("write", pwrite(fd, "fourth", 6, 2 * PAGE));
+	says("fsync", fsync(fd));
+	says("close", close(fd));
+	CHECK(fchmodat(AT_FDCWD, path, 0644, 0) == 0);
+	fd = opened();
+	says("write", pwrite(fd, "fifth", 5, 3 * PAGE));
+	says("fsync", fsync(fd));
+	says("fchmodat", fchmodat(AT_FDCWD, path, 0400, 0));
+	says("close", close(fd));
+	CHECK(syscall(SYS_fchmodat, AT_FDCWD, path, 0644) == 0);
+}
+
+/* A signal that somebody sends and the program ignores. */
+static void ignored(void)
+{
+	struct sigaction action = { .sa_handler = counts };
+	int fd = opened();
+
+	CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && write(fd, "ignored", 7) == 7);
+	CHECK(signal(SIGSYS, SIG_IGN) == SIG_DFL && kill(getpid(), SIGSYS) == 0 && raise(SIGSYS) == 0);
+	printf("goes on: %d\n", signal(SIGSYS, counts) == SIG_IGN);
+	CHECK(raise(SIGSYS) == 0 && raise(SIGUSR1) == 0);
+	printf("handled: %d, %d\n", alarms, signal(SIGSYS, SIG_DFL) == counts);
+}
+
 static struct {
 	volatile int last, count, off, wrong;
 	char *stack;
@@ -260,6 +396,21 @@ static void outlives(void)
 	CHECK(munmap(first, PAGE) == 0 && munmap(second, PAGE) == 0 && close(fd) == 0);
 	fd = opened();
 	CHECK(ftruncate(fd, 2 * PAGE) == 0 && close(fd) == 0);
+}
+
+/* Private mappings that outlive the close of their file come and go. */
+static void come_and_go(void)
+{
+	time_t begun = time(NULL);
+
+	while (time(NULL) < begun + 4) {
+		int fd = opened();
+		char *p = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+
+		CHECK(p != MAP_FAILED && close(fd) == 0 && munmap(p, PAGE) == 0);
+	}
+	sleep(1);
+	says("write", write(opened(), "then", 4));
 }
 
 /* A file with a private mapping, which goes after a line. */
@@ -408,6 +559,7 @@ static const struct one {
 } all[] = {
 	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
 	{ "capset-raw", by_instruction }, { "signals", in_order }, { "priority", priority }, { "private", outlives },
+	{ "held", held }, { "users", users }, { "modes", modes }, { "ignored", ignored }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };
 
@@ -418,6 +570,10 @@ int main(int argc, char **argv)
 	path = argv[2];
 	if (argc == 4 && strcmp(argv[1], "holds") == 0) {
 		holds(argv[3]);
+		return 0;
+	}
+	if (argc == 3 && strcmp(argv[1], "first") == 0) {
+		first();
 		return 0;
 	}
 	for (i = 0; i < sizeof(all) / sizeof(*all); i++) {

@@ -22,7 +22,13 @@ for name in ${1:-$("$work/alike" list)}; do
 	cases=$((cases + 1))
 done
 [ -z "${1:-}" ] || { say "$1: passed"; exit; }
-[ $cases -ge 10 ] || fail "only $cases cases"
+[ $cases -ge 15 ] || fail "only $cases cases"
+# The first lease of a file is had by the thread's own rights, also beside files of the program.
+rm -f "$work/first.map"
+: >"$work/first.map"
+chown nobody "$work/first.map" && chmod 666 "$work/first.map"
+mapped "$work/alike" first "$work/first.map" >"$work/said" 2>"$work/says" || fail "first: $? $(cat "$work/says")"
+grep -q '^open: error 1$' "$work/said" || fail "a thread without the right to a lease: $(cat "$work/said" "$work/says")"
 # A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
 # gone they have it.
 start_server

@@ -4,7 +4,8 @@
 # defaults.  The map is smaller than the room for a file to grow.  A file that does not fit is
 # refused with the way out.  The program ends with its own exit code, even if a thread that blocks
 # all signals touches the mapping while access to it is withdrawn.
-# Method: program.c and ends.c as nobody, with a file that is new, one that grows, and one that is too large.
+# A file whose mode is changed under it is complete after its close.
+# Method: program.c, ends.c and alike.c as nobody, with a file that is new, one that grows, and one that is too large.
 . "$(dirname "$0")/../serve/lib.sh"
 needs_userfaultfd=no
 . "$(dirname "$0")/lib.sh"
@@ -14,6 +15,7 @@ need setpriv
 touch "$work/probe" && chown nobody "$work/probe" 2>/dev/null || skip "no file can be given to another user (it needs CAP_CHOWN)"
 compile program
 compile ends -ldl
+compile alike -rdynamic
 make_map 160M 128M
 mkdir "$work/home" "$work/home/run"
 chmod 711 "$work" "$shm"
@@ -23,7 +25,7 @@ as_user() {
 	setpriv --reuid nobody --clear-groups --inh-caps=-all env HOME="$work/home" FOREBAY_RUNTIME_DIR="$work/home/run" \
 		FOREBAY_STATE_DIR="$work/home/state" "$FOREBAY" map-run --pool "$pool" --files '*.map' -- "$@"
 }
-install -m 755 "$work/program" "$work/ends" "$FOREBAY" "$(dirname "$FOREBAY")/libforebay_map_preload.so" "$work/home"
+install -m 755 "$work/program" "$work/ends" "$work/alike" "$FOREBAY" "$(dirname "$FOREBAY")/libforebay_map_preload.so" "$work/home"
 FOREBAY=$work/home/forebay
 
 as_user "$work/home/program" exit "$work/home/new.map" 2>"$work/says" || { cat "$work/says" >&2; fail "a new file"; }
@@ -31,6 +33,13 @@ grep -q 'not synced' "$work/home/new.map" || fail "what was stored is not there 
 as_user "$work/home/ends" end beside-blocked "$work/home/blocked.map" >"$work/says" 2>&1 ||
 	fail "an end beside a thread that blocks all signals: $? $(cat "$work/says")"
 grep -q 'last, beside a thread' "$work/home/blocked.map" || fail "what was stored before the end is lost"
+# Who may not write to a file any more cannot remove its mark: that goes before, or was never set.
+setpriv --reuid nobody --clear-groups --inh-caps=-all "$work/home/alike" modes "$work/home/modes.dat" >"$work/plain" ||
+	fail "modes, plainly"
+as_user "$work/home/alike" modes "$work/home/modes.map" >"$work/said" 2>"$work/says" || fail "modes: $? $(cat "$work/said" "$work/says")"
+diff "$work/plain" "$work/said" >&2 || fail "a mode without the right to write: $(cat "$work/says")"
+cmp "$work/home/modes.dat" "$work/home/modes.map" || fail "another file after changes of its mode"
+python3 -c 'import os, sys; sys.exit(bool(os.listxattr(sys.argv[1])))' "$work/home/modes.map" || fail "a complete file is marked"
 truncate -s 256M "$work/home/large.map"
 chown nobody "$work/home/large.map"
 if as_user "$work/home/program" exit "$work/home/large.map" 2>"$work/says"; then fail "a file is mapped that is larger than the map"; fi
