@@ -395,6 +395,7 @@ static void sent_work(struct work_struct *work)
 	struct fbk_sent *s, *next;
 	u32 wake = 0;
 
+	look_at_cache(&p->claim); /* first: what ends may be in a cache that was turned on */
 	llist_for_each_entry_safe(s, next, ended, ended)
 		end(p, s, &wake);
 	fbk_send(p);

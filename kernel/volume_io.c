@@ -173,6 +173,9 @@ static __always_inline int step(struct fbk_io *io, bool begin, int result)
 		result = 0;
 	} while (unlikely(next) && again(r, next, &spins));
 	rcu_read_unlock();
+	/* Nothing becomes durable any more. */
+	if (unlikely(next == FBY_NEXT_WAIT && r->why == FBY_WAIT_TICKET && !fby_asserts_hold(&p->asserts)))
+		next = -FBY_E_INVARIANT;
 	return next;
 }
 
@@ -361,6 +364,8 @@ static enum fbk_map go_on(struct fbk_io *io, int next, bool in_map)
 		if (next == FBY_NEXT_ORIGIN) {
 			if (to_origin(io, &next))
 				return FBK_TAKEN;
+		} else if (next == FBY_NEXT_THROTTLE && io->volume->later && io->request.past_sectors) {
+			next = fbk_resume(io, 0); /* a flush of the origin that failed meanwhile is told here */
 		} else if (next == FBY_NEXT_THROTTLE) {
 			if (fbk_end_late(io))
 				return FBK_TAKEN;

@@ -8,12 +8,15 @@
  *	alike CASE FILE             runs it with a file that does not exist
  *	alike holds FILE WORDS      for alike.sh: has a private mapping until a line of WORDS
  *	alike first FILE            for alike.sh: the first open of another user's file, without rights
+ *	alike filter                for alike.sh: a filter of its own, and no file
  */
 #define _GNU_SOURCE
 #include <execinfo.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
 #include <linux/fs.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <printf.h>
 #include <pthread.h>
@@ -22,6 +25,7 @@
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -553,6 +557,37 @@ static __attribute__((noinline)) void unwound(void)
 	puts(found_way ? "found" : "lost");
 }
 
+static volatile int traps;
+
+static void trapped(int signal)
+{
+	(void)signal;
+	traps++;
+}
+
+/* A filter of the program's own traps a call that the library knows, too. */
+static void filter(void)
+{
+	struct sock_filter rules[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mremap, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog all = { sizeof(rules) / sizeof(*rules), rules };
+	struct sigaction action = { .sa_handler = trapped };
+	char *at = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(at != MAP_FAILED);
+	CHECK(sigaction(SIGTERM, &action, NULL) == 0);
+	CHECK(sigaction(SIGSYS, &action, NULL) == 0);
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &all) == 0);
+	(void)syscall(SYS_mremap, at, MIB, 2 * MIB, MREMAP_MAYMOVE);
+	(void)raise(SIGTERM);
+	printf("%d traps\n", traps);
+}
+
 static const struct one {
 	const char *name;
 	void (*run)(void);
@@ -568,6 +603,10 @@ int main(int argc, char **argv)
 	size_t i;
 
 	path = argv[2];
+	if (argc == 2 && strcmp(argv[1], "filter") == 0) {
+		filter();
+		return 0;
+	}
 	if (argc == 4 && strcmp(argv[1], "holds") == 0) {
 		holds(argv[3]);
 		return 0;

@@ -29,6 +29,11 @@ rm -f "$work/first.map"
 chown nobody "$work/first.map" && chmod 666 "$work/first.map"
 mapped "$work/alike" first "$work/first.map" >"$work/said" 2>"$work/says" || fail "first: $? $(cat "$work/says")"
 grep -q '^open: error 1$' "$work/said" || fail "a thread without the right to a lease: $(cat "$work/said" "$work/says")"
+# A program that has no such file, and a filter of its own.
+"$work/alike" filter >"$work/plain" 2>"$work/says" || fail "a filter: $(cat "$work/says")"
+code=0
+mapped timeout -s KILL 100 "$work/alike" filter >"$work/said" 2>"$work/says" || code=$?
+[ $code = 0 ] && diff "$work/plain" "$work/said" >&2 || fail "a filter of a program without a file: ended with $code: $(cat "$work/says")"
 # A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
 # gone they have it.
 start_server

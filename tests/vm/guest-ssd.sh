@@ -2,14 +2,18 @@
 #
 # Goal: a pool on a disk, written in groups, works in the module as one in memory does, and is the
 # same for user space.
-# Method: vda is the pool's disk, vdb the origin.  A file system and fio with verification while it
+# Method: vda is the origin.  The pool is on nvme0n1, which has FUA, or on vdb, which has none.  A file
+# system and fio with verification while it
 # destages, for each kind of device, and with each way to be durable.  After a drain the origin alone
 # has everything; then the command checks the pool.
 #	$1 target or native
 . "$(dirname "$0")/guest-lib.sh"
 kind=$1
-pool=/dev/vda
-origin=/dev/vdb
+origin=/dev/vda
+case $kind in
+target) pool=/dev/nvme0n1 means=fua ;;
+native) pool=/dev/vdb means=flush ;;
+esac
 fs=(ext4 xfs)
 mkdir -p /tmp/mnt
 
@@ -25,6 +29,7 @@ n=0
 for durable in always flush; do
 	step "attach, durable $durable" dev_attach fast $origin disk durable $durable
 	dev_status fast
+	[ "$(dev_counter fast medium_by)" = $means ] || fail "writes to $pool are made durable by $(dev_counter fast medium_by)"
 	queue=/sys/dev/block/$(stat -L -c %Hr:%Lr "$device")/queue
 	case $durable in always) cache="write through" ;; *) cache="write back" ;; esac
 	[ "$(cat "$queue/write_cache")" = "$cache" ] || fail "durable $durable: the device says $(cat "$queue/write_cache")"

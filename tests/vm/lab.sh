@@ -15,7 +15,7 @@ module_env=() # the command that runs the module's build, or nothing
 
 # Modules that the guest loads at boot, with those that they depend on.
 modules=(virtio_pci virtio_blk 9p 9pnet_virtio overlay nd_e820 nd_btt nd_pmem dm-mod dm-delay dm-flakey
-	dm-log-writes dm-writecache brd null_blk loop fuse ext4 quota_v2 xfs crc32c_generic libcrc32c)
+	dm-log-writes dm-writecache nvme brd null_blk loop fuse ext4 quota_v2 xfs crc32c_generic libcrc32c)
 
 say() { echo "vm: $*" >&2; }
 
@@ -164,7 +164,7 @@ build_initrd() {
 # or pmem_map, for several devices, with gaps, or the kernel joins them.
 : "${pmem_mb:=128}" "${guest_mb:=4096}"
 memory=
-disks=()
+disks=() nvmes=()
 # The CPUs of the guest are emulated on threads of their own, by the host's clock.
 accel=(-accel "tcg,thread=multi")
 guest_pid=
@@ -180,6 +180,7 @@ clock_rate() {
 # start_guest CONSOLE SCRIPT [ARGS]: boots in the background; sets $guest_pid.
 #	memory=FILE	of $pmem_mb MiB: is the persistent memory, whatever becomes of the guest
 #	disks=(FILE...)	of /dev/vda, ...
+#	nvmes=(FILE...)	of /dev/nvme0n1, ...: with a volatile write cache and FUA
 #	poll=1		idle CPUs spin, as a benchmark wants it; else they leave the host alone
 #	append=WORDS	for the kernel's command line
 # The guest ends with this shell, however that ends.  Its watchdogs are slow:
@@ -188,7 +189,7 @@ start_guest() {
 	local console=$1 script=$2
 	shift 2
 	[ "$console" = /dev/stdout ] || : >"$console"
-	local ram=(-m "$guest_mb") disk_args=() disk args
+	local ram=(-m "$guest_mb") disk_args=() disk args n=0
 	args="console=ttyS0 panic=1 quiet memmap=${pmem_map:-${pmem_mb}M!4G} ${poll:+idle=poll} mitigations=off log_buf_len=4M"
 	# A busy machine's guest may fail the timer check at boot.  Where its TSC is found
 	# unstable, patching the kernel's code for that was seen to trap on the other CPU.
@@ -199,6 +200,10 @@ start_guest() {
 		-object "memory-backend-file,id=high,share=on,mem-path=$memory,size=${pmem_mb}M" -numa "node,memdev=high")
 	for disk in "${disks[@]}"; do
 		disk_args+=(-drive "file=$disk,if=virtio,format=raw,cache=writeback")
+	done
+	for disk in "${nvmes[@]}"; do
+		disk_args+=(-drive "file=$disk,if=none,id=nvme$n,format=raw,cache=writeback" -device "nvme,drive=nvme$n,serial=forebay$n")
+		n=$((n + 1))
 	done
 	qemu=(setpriv --pdeathsig KILL qemu-system-x86_64 "${accel[@]}" -cpu max -smp "${cpus:-2}" "${ram[@]}" -nographic -no-reboot \
 		-nic none -kernel "$kernel/boot/vmlinuz-$release" -initrd "$initrd" "${disk_args[@]}" \

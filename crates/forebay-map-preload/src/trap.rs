@@ -140,8 +140,10 @@ extern "C-unwind" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut 
         }
         let context = &mut *context.cast::<ucontext_t>();
         let (at, a) = registers(context);
-        let mine = at > FROM.load(Ordering::Relaxed) && at <= TO.load(Ordering::Relaxed);
-        let result = match by_filter && window::is_ruled(number.into()) {
+        let from = FROM.load(Ordering::Relaxed);
+        let mine = at > from && at <= TO.load(Ordering::Relaxed);
+        // Before the library has a filter, what traps is by one of the program's own.
+        let result = match by_filter && from != 0 && window::is_ruled(number.into()) {
             false => None,
             true if c_long::from(number) == libc::SYS_futex && !mine => match futex(a) {
                 // The thread makes the call again, and can wait and be cancelled in it as usual.

@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Of one user.
 pub(crate) const MOST_OF_A_USER: usize = 32;
-/// Of all together: some helpers are left whatever the number of users is.  One of each user always
-/// may wait.
+/// Of all together.  From here on one of each user may wait.
 pub(crate) const MOST_OF_ALL: usize = 96;
+/// Some helpers are left whatever the number of users is: one person may have many.
+const MOST_EVER: usize = 160;
 
 /// Those that wait now.
 #[derive(Debug, Default)]
@@ -28,11 +29,14 @@ impl Waiters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `None`: enough of this user wait.
+    /// `None`: enough of this user wait, or of all.
     pub fn begin(&self, user: u32) -> Option<Waiting<'_>> {
         let mut all = self.lock();
         let (total, own) = (all.values().sum::<usize>(), all.get(&user).copied().unwrap_or(0));
-        let may = own == 0 || (own < MOST_OF_A_USER && total < MOST_OF_ALL);
+        let may = match own {
+            0 => total < MOST_EVER,
+            _ => own < MOST_OF_A_USER && total < MOST_OF_ALL,
+        };
         may.then(|| {
             all.insert(user, own + 1);
             Waiting { of: self, user }
@@ -66,6 +70,10 @@ mod tests {
         let total: usize = many.iter().map(Vec::len).sum();
         assert!(first.len() + total < MOST_OF_ALL + many.len(), "{total}");
         assert!(many.iter().all(|of| !of.is_empty()));
+        // One person with many users.
+        let more: Vec<_> = (100..400).filter_map(|user| waiters.begin(user)).collect();
+        assert_eq!(waiters.lock().values().sum::<usize>(), MOST_EVER);
+        drop(more);
         drop((first, many));
         assert_eq!(of(1).len(), MOST_OF_A_USER);
         assert!(waiters.lock().is_empty());

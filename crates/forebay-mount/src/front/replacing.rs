@@ -39,8 +39,9 @@ pub(super) struct Rename {
     how: RenameHow,
     /// The user and group of the whiteout that it leaves.
     whiteout: Option<(u32, u32)>,
-    /// `None`: the thread acts with its own identity.
-    acts: Option<Caller>,
+    caller: Caller,
+    /// The thread acts as the caller.
+    acts: bool,
 }
 
 /// A file of which the kernel may hold pages, and its number for the kernel.
@@ -63,7 +64,10 @@ impl Held {
 
 impl Rename {
     fn run(&self) -> Result<()> {
-        let _acting = self.acts.map(Acting::new);
+        let _acting = match self.acts {
+            true => Acting::new(self.caller),
+            false => Acting::as_itself(&self.caller),
+        };
         let (from, to) = ((&self.from.0, &self.from.1[..]), (&self.to.0, &self.to.1[..]));
         match self.whiteout {
             None => self.live.rename(from, to, self.how),
@@ -124,8 +128,8 @@ impl Served {
             true => Some(self.owner_of_new(caller, &from.0)?),
             false => None,
         };
-        let acts = self.changer(caller)?;
-        Ok(Rename { live: self.live.clone(), from, to, how, whiteout, acts })
+        let acts = self.changer(caller)?.is_some();
+        Ok(Rename { live: self.live.clone(), from, to, how, whiteout, caller, acts })
     }
 
     fn do_rename(&self, rename: Rename, reply: ReplyEmpty) {

@@ -12,8 +12,9 @@ use super::{nbd, place_of, size_changed, split_identity, Origin, Place, RbdOrigi
 use crate::error::Result;
 use crate::mark::mark_on;
 
-/// Nobody waits longer for the answer of an origin that is only looked at.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Nobody waits longer for the answer of an origin that is only looked at: less than the exporter
+/// waits for the server.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An origin, as the record of its volume has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +68,9 @@ impl Look {
         let look = Arc::new(Look { sought, began: Instant::now(), answer, answered });
         let asking = look.clone();
         let thread = std::thread::Builder::new().name("fby-look".into()).spawn(move || {
-            let (seen, _released) = ask(&asking.sought);
-            asking.end(seen);
+            let ended = Ended(asking);
+            let (seen, _released) = ask(&ended.0.sought);
+            ended.0.tell(seen);
         });
         match thread {
             Ok(_) => looks.push(look.clone()),
@@ -78,11 +80,6 @@ impl Look {
             }
         }
         look
-    }
-
-    fn end(&self, seen: Seen) {
-        looks().retain(|look| !std::ptr::eq(&**look, self));
-        self.tell(seen);
     }
 
     fn tell(&self, seen: Seen) {
@@ -102,6 +99,15 @@ impl Look {
             let unseen = Some(format!("{place} has not answered for {waited} s; see its server"));
             Seen { unseen, ..Seen::default() }
         })
+    }
+}
+
+/// A look that is under way, until it has an answer or its thread is lost.
+struct Ended(Arc<Look>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        looks().retain(|look| !Arc::ptr_eq(look, &self.0));
     }
 }
 
@@ -160,7 +166,7 @@ mod tests {
         });
         let began = Instant::now();
         let told = look.seen().unseen.unwrap();
-        assert!(told.contains("nbd://hangs has not answered for 3 s"), "{told}");
+        assert!(told.contains("nbd://hangs has not answered for 2 s"), "{told}");
         assert!(began.elapsed() >= PATIENCE);
         let began = Instant::now();
         let second = Look::begin_by(sought.clone(), |_| panic!("there is one at a time"));
