@@ -375,7 +375,7 @@ fn commands_that_need_another_pool_are_refused_by_name() {
         assert!(out.stderr.contains("--medium memory"), "{words:?}: {}", out.stderr);
     }
     for (words, code, named) in [
-        (&["attach", "p", "v", "origin"][..], 10, "which the kernel module does not know"),
+        (&["attach", "p", "v", "origin"][..], 2, "is a regular file"),
         (&["create", "p", "--medium", "ssd"], 12, "holds a Forebay pool"),
         (&["create", "q", "--medium", "ssd"], 2, "no size was given"),
         (&["create", "q", "--size", "16M", "--medium", "disk"], 2, "use auto, memory or ssd"),
