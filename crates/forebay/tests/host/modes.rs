@@ -4,6 +4,7 @@
 //! with a volatile cache; the tests examine only its durable part.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::*;
@@ -132,7 +133,17 @@ fn an_origin_that_fails_is_told_to_whoever_writes_through() {
     let disk = Disk::new();
     let volume = attach_mode(&pool, &disk, Mode::WriteBack);
     volume.write_at(&[1; 8192], 0).unwrap();
-    disk.hook(|_, _| Err(std::io::Error::from_raw_os_error(5)));
+    let fails = Arc::new(Mutex::new(Some(0)));
+    disk.hook({
+        let fails = fails.clone();
+        move |_, at| match &mut *fails.lock().unwrap() {
+            Some(failed) => {
+                *failed += u64::from(at < 1 << 20); // of destage
+                Err(std::io::Error::from_raw_os_error(5))
+            }
+            None => Ok(()),
+        }
+    });
     set(&volume, Mode::WriteThrough);
     for offset in [0, 1 << 20] {
         let e = volume.write_at(&[2; 4096], offset).unwrap_err();
@@ -140,14 +151,10 @@ fn an_origin_that_fails_is_told_to_whoever_writes_through() {
     }
     let e = volume.write_zeroes(4096, 4096).unwrap_err();
     assert_eq!(e.exit_code(), 7, "{e}");
-    disk.hook(|_, _| Ok(()));
-    // A request that was under way may still tell its failure.
-    for left in (0..10).rev() {
-        match volume.write_at(&[3; 4096], 0) {
-            Err(e) => assert!(left > 0 && matches!(e, Error::OriginIo { .. }), "{e}"),
-            Ok(()) => break,
-        }
-    }
+    // A failure that the engine learns of during the next write is that write's as well.
+    let failed = fails.lock().unwrap().take().unwrap();
+    until("destage has told its failures", || volume.info().unwrap().origin_errors == failed);
+    volume.write_at(&[3; 4096], 0).unwrap();
     assert_eq!(durable(&disk, 0, 4096), [3; 4096]);
     disk.assert_unmet();
 }
