@@ -327,8 +327,8 @@ void fbk_sender_exit(struct fbk_pool *p);
 void fbk_send(struct fbk_pool *p);
 /* Sends what nobody waits for, in a millisecond. */
 void fbk_send_later(struct fbk_pool *p);
-/* Looks for those whose wait is over. */
-void fbk_tickets_look(struct fbk_pool *p);
+/* Soon: tells the engine what has ended, sends, and wakes those whose wait is over.  Any context. */
+void fbk_kick_sender(struct fbk_pool *p);
 
 /* waiting.c */
 /* Some requests to the pool's device have ended. */
@@ -347,6 +347,17 @@ bool fbk_end_late(struct fbk_io *io);
 void fbk_retry_work(struct work_struct *work);
 void fbk_flush_work(struct work_struct *work);
 enum hrtimer_restart fbk_late_timer(struct hrtimer *timer);
+
+static inline void fbk_timer_init(struct hrtimer *timer, enum hrtimer_restart (*function)(struct hrtimer *),
+				  enum hrtimer_mode mode)
+{
+#ifdef FBK_HAVE_HRTIMER_SETUP
+	hrtimer_setup(timer, function, CLOCK_MONOTONIC, mode);
+#else
+	hrtimer_init(timer, CLOCK_MONOTONIC, mode);
+	timer->function = function;
+#endif
+}
 
 /* origin_io.c */
 /* Called under the pool's lock, which is held since destage has asked for io.  From here on the

@@ -274,7 +274,7 @@ static void flush_device_work(struct work_struct *work)
 	end(p, s, &wake);
 	mutex_unlock(&p->claim.flushes);
 	fbk_wake(p, wake);
-	queue_work(p->send_wq, &p->sent);
+	fbk_kick_sender(p);
 }
 
 static void write_end(struct bio *bio)
@@ -286,7 +286,7 @@ static void write_end(struct bio *bio)
 	bio_uninit(bio);
 	rcu_read_lock(); /* the pool stays, though the work may have found the request before this ends */
 	llist_add(&s->ended, &p->send_ended);
-	queue_work(p->send_wq, &p->sent);
+	fbk_kick_sender(p);
 	rcu_read_unlock();
 }
 
@@ -333,7 +333,7 @@ static void tell_failed(struct fbk_pool *p)
 {
 	if (xchg(&p->failure_told, true))
 		return;
-	fbk_tickets_look(p);
+	fbk_kick_sender(p);
 	pr_err("forebay: %pg: the pool has failed and takes nothing more: all that was acknowledged as durable is in memory, and goes from there to the origins; drain its volumes (flush) before the machine stops, and replace the device\n",
 	       p->claim.bdev);
 }
@@ -367,7 +367,7 @@ void fbk_send(struct fbk_pool *p)
 		fbk_wake(p, wake);
 }
 
-void fbk_tickets_look(struct fbk_pool *p)
+void fbk_kick_sender(struct fbk_pool *p)
 {
 	if (p->sent_all)
 		queue_work(p->send_wq, &p->sent);
@@ -384,7 +384,7 @@ static enum hrtimer_restart send_timer(struct hrtimer *timer)
 	struct fbk_pool *p = container_of(timer, struct fbk_pool, send_timer);
 
 	xchg(&p->send_armed, false); /* what is appended from now on arms it again */
-	queue_work(p->send_wq, &p->sent);
+	fbk_kick_sender(p);
 	return HRTIMER_NORESTART;
 }
 
@@ -450,10 +450,5 @@ void fbk_sender_prepare(struct fbk_pool *p)
 	INIT_LIST_HEAD(&p->send_free);
 	init_llist_head(&p->send_ended);
 	INIT_WORK(&p->sent, sent_work);
-#ifdef FBK_HAVE_HRTIMER_SETUP
-	hrtimer_setup(&p->send_timer, send_timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
-#else
-	hrtimer_init(&p->send_timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_SOFT);
-	p->send_timer.function = send_timer;
-#endif
+	fbk_timer_init(&p->send_timer, send_timer, HRTIMER_MODE_REL_SOFT);
 }

@@ -145,7 +145,7 @@ static void destage_work(struct work_struct *work)
 	if (rc < 0) {
 		/* Nobody else will: whoever waits ends with an error. */
 		wake_volumes(p, true, true);
-		fbk_tickets_look(p);
+		fbk_kick_sender(p);
 		return;
 	}
 	now = ktime_get_ns();
@@ -342,7 +342,6 @@ static void close_engine(struct fbk_pool *p)
 	const char *why = NULL;
 	int rc = FBY_AGAIN;
 
-	fbk_send(p);
 	while (rc == FBY_AGAIN && !why) {
 		if (fbk_pool_enter(p))
 			why = "the device was taken away";
@@ -375,12 +374,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	INIT_LIST_HEAD(&p->started);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
 	fbk_sender_prepare(p);
-#ifdef FBK_HAVE_HRTIMER_SETUP
-	hrtimer_setup(&p->late_timer, fbk_late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
-#else
-	hrtimer_init(&p->late_timer, CLOCK_MONOTONIC, HRTIMER_MODE_ABS_SOFT);
-	p->late_timer.function = fbk_late_timer;
-#endif
+	fbk_timer_init(&p->late_timer, fbk_late_timer, HRTIMER_MODE_ABS_SOFT);
 	p->claim.gone = pool_gone;
 	p->claim.no_fua = o->no_fua;
 	rc = fbk_claim(&p->claim, dev, o->start_sector, text);

@@ -51,7 +51,7 @@ static void ticket_wanted(struct fbk_pool *p, u64 ticket)
 {
 	fbk_send(p);
 	if (ticket && !pends(p, ticket))
-		queue_work(p->send_wq, &p->sent);
+		fbk_kick_sender(p);
 	else if (!ticket)
 		fbk_send_later(p); /* what it waits for may have ended a moment before */
 }
