@@ -59,7 +59,7 @@ fn json(b: &Bench, words: &[&str]) -> Value {
     serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{words:?}: {e}: {out:?}"))
 }
 
-/// What each command without a server tells of the only volume.
+/// The verdicts of the only volume, as two commands without a server tell them.
 fn verdicts(b: &Bench) -> [String; 2] {
     let text = |v: &Value| v["verdict"].as_str().unwrap_or_default().to_string();
     let check = json(b, &["check", "pool", "--json"]);

@@ -4,8 +4,8 @@
 //!
 //! The kernel holds on to the memory until the call is over.  A segment may be written back,
 //! evicted or closed meanwhile, and then the memory is another file's.  So the kernel gets memory of
-//! its own for a buffer that lies in a mapping, and the bytes are copied.  That memory is nobody
-//! else's until the kernel has let go of it, even if it is unmapped before.
+//! its own for a buffer that lies in a mapping, and the bytes are copied.  The kernel keeps that memory
+//! until the call is over, even if it is unmapped before.
 
 use std::ffi::{c_int, c_long, c_void};
 

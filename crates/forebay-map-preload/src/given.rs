@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program gives to a call: its buffers, and lists of them.
+//! Arguments that point into the program's memory: buffers, and lists of them.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -86,7 +86,7 @@ fn zeroes<T: Copy>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// What is at an address of the program.  None: there is no such memory.
+/// Reads the value at an address of the program.  None: there is no such memory.
 pub fn at<T: Copy>(from: *const T) -> Option<T> {
     let mut one = [zeroes()];
     copy(from, &mut one).then_some(one[0])
@@ -98,7 +98,7 @@ fn copy<T: Copy>(from: *const T, to: &mut [T]) -> bool {
     let here = iovec { iov_base: to.as_mut_ptr().cast(), iov_len: bytes };
     let there = iovec { iov_base: from.cast_mut().cast(), iov_len: bytes };
     let a = [own() as usize, (&raw const here).addr(), 1, (&raw const there).addr(), 1, 0];
-    // What the kernel copies from a mapping may be another file's by then.
+    // Addresses of a mapping may belong to another file before the kernel has copied the bytes.
     if bytes > 0 && !is_mapped(&there) {
         // SAFETY: `to` has so many bytes, and may have any.
         match unsafe { raw(libc::SYS_process_vm_readv, a) } {

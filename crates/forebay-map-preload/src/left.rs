@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What calls hold while signals arrive as usual.  A handler may leave such a call by siglongjmp,
+//! Resources of calls in which signals arrive as usual.  A handler may leave such a call by siglongjmp,
 //! and then nothing of the call is run any more.  So a thread has a list of what its calls hold, and
 //! a jump releases what it leaves.
 
 use std::cell::Cell;
 
-/// What a call of a thread holds.
+/// A resource that a call of a thread holds.
 struct One {
     /// An address in the call's frame.
     at: usize,

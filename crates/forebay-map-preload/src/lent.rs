@@ -78,8 +78,8 @@ pub fn register() {
     rights::lend_by(Lender { begin, of_thread, users, may_differ, lend });
 }
 
-/// Where work is handed over.  Channels are not used: a thread that waits for one has the C library
-/// allocate.
+/// Queue of the work for the threads.  It is no channel: a thread that waits for one has the C
+/// library allocate.
 struct Desk {
     of: i32,
     state: Mutex<State>,

@@ -65,13 +65,21 @@ static GROUPS: OnceLock<Vec<Gid>> = OnceLock::new();
 pub struct Acting(());
 
 impl Acting {
+    /// `as_caller`: with the caller's rights, not the thread's own.
+    pub fn of(caller: Caller, as_caller: bool) -> Acting {
+        match as_caller {
+            true => Acting::new(caller),
+            false => Acting::as_itself(&caller),
+        }
+    }
+
     pub fn new(caller: Caller) -> Acting {
         CALLER.set(Some(caller));
         Acting::as_itself(&caller)
     }
 
     /// The thread changes the tree as what it is, for this caller.
-    pub fn as_itself(caller: &Caller) -> Acting {
+    fn as_itself(caller: &Caller) -> Acting {
         FOR.set(caller.uid);
         Acting(())
     }

@@ -427,6 +427,21 @@ impl Error {
         }
     }
 
+    /// A failed system call that wanted blocks for so many bytes of a file.
+    pub(crate) fn allocating(
+        path: &std::path::Path,
+        doing: &'static str,
+        bytes_wanted: u64,
+        source: io::Error,
+    ) -> Error {
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOSPC | Errno::DQUOT) => {
+                Error::DiskFull { path: path.into(), bytes_wanted, source }
+            }
+            _ => Error::system(path, doing, source),
+        }
+    }
+
     /// A failed system call on a path, told apart by its cause.
     pub fn system(path: &std::path::Path, doing: &'static str, source: io::Error) -> Error {
         let path = path.to_path_buf();

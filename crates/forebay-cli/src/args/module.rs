@@ -83,7 +83,6 @@ pub struct DeviceOptions {
     /// First sector of the pool on its device, in units of 512 bytes, a multiple of 8; default: 0
     #[arg(long, value_name = "SECTOR", help_heading = "Device")]
     pub start_sector: Option<u64>,
-    /// When a write without FUA is durable, as for forebay serve: always, flush, auto
     #[arg(long, value_name = "WHEN", help_heading = "Pool on a disk")]
     #[arg(help = format!("When a write without FUA is durable: always, flush or auto, as for forebay serve [default: {}]", WriteDurable::default()))]
     pub durable: Option<WriteDurable>,

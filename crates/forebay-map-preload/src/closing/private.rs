@@ -65,7 +65,7 @@ impl Drop for Kept {
     }
 }
 
-/// Where a file is mapped, or was.
+/// Addresses at which a file is mapped, or was.
 #[derive(Debug, Default)]
 struct Ranges(Vec<Range<usize>>);
 

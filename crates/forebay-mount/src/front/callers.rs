@@ -24,17 +24,14 @@ impl Served {
     /// held.  Root may have remounted it for writing, and the kernel does not ask the server
     /// about that.
     pub(super) fn changing(&self, caller: Caller) -> Result<Acting> {
-        Ok(match self.changer(caller)? {
-            Some(caller) => Acting::new(caller),
-            None => Acting::as_itself(&caller),
-        })
+        Ok(Acting::of(caller, self.changes_as_caller()?))
     }
 
-    /// The caller as whom a change is made; `None`: the thread's own identity.
-    pub(super) fn changer(&self, caller: Caller) -> Result<Option<Caller>> {
+    /// Changes are made with the caller's rights; otherwise with the thread's own.
+    pub(super) fn changes_as_caller(&self) -> Result<bool> {
         match self.read_only {
             true => Err(Errno::ROFS),
-            false => Ok(self.does_act().then_some(caller)),
+            false => Ok(self.does_act()),
         }
     }
 

@@ -40,8 +40,8 @@ pub(super) struct Rename {
     /// The user and group of the whiteout that it leaves.
     whiteout: Option<(u32, u32)>,
     caller: Caller,
-    /// The thread acts as the caller.
-    acts: bool,
+    /// It has the caller's rights.
+    as_caller: bool,
 }
 
 /// A file of which the kernel may hold pages, and its number for the kernel.
@@ -64,10 +64,7 @@ impl Held {
 
 impl Rename {
     fn run(&self) -> Result<()> {
-        let _acting = match self.acts {
-            true => Acting::new(self.caller),
-            false => Acting::as_itself(&self.caller),
-        };
+        let _acting = Acting::of(self.caller, self.as_caller);
         let (from, to) = ((&self.from.0, &self.from.1[..]), (&self.to.0, &self.to.1[..]));
         match self.whiteout {
             None => self.live.rename(from, to, self.how),
@@ -128,8 +125,8 @@ impl Served {
             true => Some(self.owner_of_new(caller, &from.0)?),
             false => None,
         };
-        let acts = self.changer(caller)?.is_some();
-        Ok(Rename { live: self.live.clone(), from, to, how, whiteout, caller, acts })
+        let as_caller = self.changes_as_caller()?;
+        Ok(Rename { live: self.live.clone(), from, to, how, whiteout, caller, as_caller })
     }
 
     fn do_rename(&self, rename: Rename, reply: ReplyEmpty) {

@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use forebay_engine::Image;
 use rustix::fs::FallocateFlags;
@@ -40,7 +39,12 @@ pub(super) fn unshare(fd: &OwnedFd, facts: &mut MediumFacts, size: u64) -> Resul
         match done {
             Ok(()) | Err(Errno::OPNOTSUPP) => {}
             Err(e) => {
-                return Err(failed(&facts.path, "giving it unshared blocks", shared, e.into()))
+                return Err(Error::allocating(
+                    &facts.path,
+                    "giving it unshared blocks",
+                    shared,
+                    e.into(),
+                ))
             }
         }
         facts.look_at_file(fd);
@@ -66,7 +70,8 @@ impl Mend {
             while at < end {
                 let n = PIECE.min(end - at);
                 let written = disk.write_plainly(image, at, n as usize);
-                written.map_err(|e| failed(disk.path(), "filling its holes", bytes, e))?;
+                written
+                    .map_err(|e| Error::allocating(disk.path(), "filling its holes", bytes, e))?;
                 at += n;
             }
         }
@@ -77,13 +82,5 @@ impl Mend {
             ));
         }
         Ok(())
-    }
-}
-
-fn failed(path: &Path, doing: &'static str, bytes: u64, e: std::io::Error) -> Error {
-    let full = [Errno::NOSPC, Errno::DQUOT].map(|e| Some(e.raw_os_error()));
-    match full.contains(&e.raw_os_error()) {
-        true => Error::DiskFull { path: path.into(), bytes_wanted: bytes, source: e },
-        false => Error::system(path, doing, e),
     }
 }

@@ -30,16 +30,8 @@ pub(super) fn unshare(path: &Path, fd: &OwnedFd, size: u64) -> Result<()> {
         Err(Errno::OPNOTSUPP) => rewrite(fd, &shared),
         done => done.map_err(Into::into),
     };
-    done.and_then(|()| Ok(rustix::fs::fsync(fd)?)).map_err(|source| {
-        let full = [Errno::NOSPC, Errno::DQUOT].map(|e| Some(e.raw_os_error()));
-        match full.contains(&source.raw_os_error()) {
-            true => {
-                let bytes_wanted = bytes(&shared);
-                Error::DiskFull { path: path.into(), bytes_wanted, source }
-            }
-            false => Error::system(path, "giving it unshared blocks", source),
-        }
-    })?;
+    done.and_then(|()| Ok(rustix::fs::fsync(fd)?))
+        .map_err(|e| Error::allocating(path, "giving it unshared blocks", bytes(&shared), e))?;
     match bytes(&self::shared(fd, size)) {
         0 => Ok(()),
         left => Err(Error::Unsuitable {
