@@ -23,6 +23,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdint.h>
+#include <sys/fsuid.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -223,6 +224,31 @@ static void users(void)
 	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && alarms > 0);
 	is_over = 1;
 	CHECK(pthread_join(thread, NULL) == 0);
+	says("close", close(fd));
+}
+
+/* A file of each of two users, opened as that user, in a program that is neither for good. */
+static void two_users(void)
+{
+	enum { ONE = NOBODY - 3, TWO = NOBODY - 4 };
+	char other[4096];
+	int fd = opened(), second;
+
+	CHECK(snprintf(other, sizeof(other), "%s.b.map", path) < (int)sizeof(other));
+	second = open(other, O_RDWR | O_CREAT | O_TRUNC, 0644);
+	CHECK(second >= 0 && fchown(second, ONE, -1) == 0 && close(second) == 0 && fchown(fd, TWO, -1) == 0);
+	CHECK(setfsuid(ONE) == 0);
+	second = open(other, O_RDWR);
+	CHECK(second >= 0 && setfsuid(0) == ONE);
+	/* Both bear the mark. */
+	CHECK(write(fd, "root's", 6) == 6 && fsync(fd) == 0 && write(second, "root's", 6) == 6 && fsync(second) == 0);
+	CHECK(setresuid(ONE, TWO, ONE) == 0);
+	says("write, of the first user", pwrite(second, "one", 3, 0));
+	says("fsync", fsync(second));
+	says("close", close(second));
+	CHECK(syscall(SYS_setresuid, -1, ONE, TWO) == 0);
+	says("write, of the second user", pwrite(fd, "two", 3, 0));
+	says("fsync", fsync(fd));
 	says("close", close(fd));
 }
 
@@ -594,7 +620,8 @@ static const struct one {
 } all[] = {
 	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
 	{ "capset-raw", by_instruction }, { "signals", in_order }, { "priority", priority }, { "private", outlives },
-	{ "held", held }, { "users", users }, { "modes", modes }, { "ignored", ignored }, { "come-and-go", come_and_go },
+	{ "held", held }, { "users", users },
+	{ "two-users", two_users }, { "modes", modes }, { "ignored", ignored }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };
 

@@ -153,4 +153,15 @@ finds 40 AioUnseen rare aio
 finds 41 RingsKept rare rings
 finds 42 RemoteUnseen rare remote
 if overlay; then finds 43 OverlayUnseen on_overlay; else skip_part "an older mapping on overlayfs" "no overlayfs"; fi
-say "43 of 43 mistakes found"
+compile alike -rdynamic
+held() { # a thread cannot be made
+	rm -f "$work/held.map"
+	ROOM=64M mapped timeout -s KILL 10 "$work/alike" held "$work/held.map"
+}
+alike() { "$root/tests/map/alike.sh" "$1"; } # as of a plain file
+finds 44 WorkWaits held
+finds 45 RightsOfProcess alike two-users
+finds 46 RightsKept alike two-users
+finds 47 PrivateAnew alike private
+finds 48 PrivateKept alike left
+say "48 of 48 mistakes found"

@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use forebay_map::rights::{self, Lender, Opener};
@@ -59,10 +59,19 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl Job {
+    /// Whom the thread acts as meanwhile.
+    fn actor(&self) -> Option<Who> {
+        static FIRST: OnceLock<Option<Who>> = OnceLock::new();
+        if planted::is(Planted::RightsKept) {
+            return *FIRST.get_or_init(|| self.opener);
+        }
+        self.opener.filter(|_| !planted::is(Planted::RightsOfProcess))
+    }
+
     fn run(self) {
         let _ = HAS_THEM.try_with(|has| has.set(true));
         inside(|| {
-            let _acts = Who::acts(self.opener);
+            let _acts = Who::acts(self.actor());
             // SAFETY: who has made it waits meanwhile.
             unsafe { (*self.run)() }
         });
@@ -140,6 +149,9 @@ impl Desk {
             // If the C library changes the user of all threads, this one's changes after the work.
             // It has another one now.
             lease::block_all_but(masks::FAULTS);
+            if planted::is(Planted::WorkWaits) {
+                let _ = std::thread::Builder::new().spawn(|| ());
+            }
             job.run();
             lease::block_all_but(BETWEEN);
             let mut state = self.state();

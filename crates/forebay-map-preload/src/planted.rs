@@ -93,6 +93,16 @@ pub enum Planted {
     RemoteUnseen,
     /// An older plain mapping on overlayfs is not looked for.
     OverlayUnseen,
+    /// Lent work waits for a thread to be made.
+    WorkWaits,
+    /// Lent work has the rights of the process, and not those of the user that opened the file.
+    RightsOfProcess,
+    /// Lent work has the rights with which the first such work was done.
+    RightsKept,
+    /// A file that has a private mapping still is opened by another description.
+    PrivateAnew,
+    /// What is kept for a private mapping is never closed.
+    PrivateKept,
 }
 
 #[cfg(feature = "planted-mistakes")]

@@ -19,6 +19,7 @@ use forebay_map::PAGE;
 use crate::kept;
 use crate::lease;
 use crate::opening;
+use crate::planted::{self, Planted};
 use crate::state::{inside, lock};
 use crate::turns::try_lock_open;
 use crate::which;
@@ -181,7 +182,7 @@ pub fn numbers(fd: RawFd) -> Vec<RawFd> {
 /// The open file description of a file that has private mappings, if this thread may open the file
 /// so.
 pub fn description(id: (u64, u64)) -> Option<OwnedFd> {
-    if !any() {
+    if !any() || planted::is(Planted::PrivateAnew) {
         return None;
     }
     let is_one = |one: &&One| one.id == id && one.fd.is_some();
@@ -215,7 +216,8 @@ pub fn look() -> Option<Duration> {
         *lock(&LOOKED) = Some(Instant::now());
         let Some(text) = text else { return };
         for (id, path, made) in all {
-            if which::has_mapping(&text, id, &path, b'p') {
+            let is_left = planted::is(Planted::PrivateKept);
+            if is_left || which::has_mapping(&text, id, &path, b'p') {
                 continue;
             }
             let gone = {
