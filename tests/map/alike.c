@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
@@ -367,6 +368,72 @@ static void in_order(void)
 	}
 }
 
+enum { KINDS = 3, ROUNDS = 40 };
+static volatile int *came;
+
+static int kind(int i)
+{
+	return i == 0 ? SIGUSR1 : i == 1 ? SIGUSR2 : SIGRTMIN + 1;
+}
+
+static void comes(int signal)
+{
+	int i;
+
+	for (i = 0; i < KINDS; i++)
+		came[i] += signal == kind(i);
+}
+
+/* Stops its parent and sends it three signals, which come when it goes on. */
+static void sends_at_once(void)
+{
+	char name[64], state;
+	pid_t parent = getppid();
+	int round, i;
+
+	CHECK(snprintf(name, sizeof(name), "/proc/%d/stat", parent) > 0);
+	for (round = 1; round <= ROUNDS; round++) {
+		time_t begun = time(NULL);
+
+		usleep(2000 + round * 13);
+		CHECK(kill(parent, SIGSTOP) == 0);
+		do {
+			FILE *f = fopen(name, "r");
+
+			CHECK(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && fclose(f) == 0);
+		} while (state != 'T');
+		for (i = 0; i < KINDS; i++)
+			CHECK(kill(parent, kind(i)) == 0);
+		CHECK(kill(parent, SIGCONT) == 0);
+		while ((came[0] < round || came[1] < round || came[2] < round) && time(NULL) < begun + 3)
+			usleep(100);
+		if (came[0] < round || came[1] < round || came[2] < round)
+			break;
+	}
+	_exit(0);
+}
+
+/* Signals of several kinds that come at the same moment all arrive. */
+static void at_once(void)
+{
+	struct sigaction action = { .sa_handler = comes, .sa_flags = SA_RESTART };
+	pid_t child;
+	int fd, i, status = 1;
+
+	came = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(came != MAP_FAILED);
+	for (i = 0; i < KINDS; i++)
+		CHECK(sigaction(kind(i), &action, NULL) == 0);
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0)
+		sends_at_once();
+	fd = opened();
+	while (waitpid(child, &status, WNOHANG) == 0)
+		CHECK(pwrite(fd, "main", 4, 0) == 4 && fsync(fd) == 0);
+	printf("%d, %d, %d, %d\n", status, came[0], came[1], came[2]);
+}
+
 static volatile int ends_now;
 
 static void *works(void *file)
@@ -619,7 +686,8 @@ static const struct one {
 	void (*run)(void);
 } all[] = {
 	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
-	{ "capset-raw", by_instruction }, { "signals", in_order }, { "priority", priority }, { "private", outlives },
+	{ "capset-raw", by_instruction }, { "signals", in_order }, { "at-once", at_once },
+	{ "priority", priority }, { "private", outlives },
 	{ "held", held }, { "users", users },
 	{ "two-users", two_users }, { "modes", modes }, { "ignored", ignored }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },

@@ -164,4 +164,5 @@ finds 45 RightsOfProcess alike two-users
 finds 46 RightsKept alike two-users
 finds 47 PrivateAnew alike private
 finds 48 PrivateKept alike left
-say "48 of 48 mistakes found"
+finds 49 OneSignal alike at-once
+say "49 of 49 mistakes found"

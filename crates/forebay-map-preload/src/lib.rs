@@ -35,6 +35,7 @@ mod opening;
 mod planted;
 mod ready;
 mod real;
+mod recorded;
 mod remote;
 mod rings;
 mod say;

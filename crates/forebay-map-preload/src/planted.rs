@@ -103,6 +103,8 @@ pub enum Planted {
     PrivateAnew,
     /// What is kept for a private mapping is never closed.
     PrivateKept,
+    /// Of signals that come at the same moment only one is kept.
+    OneSignal,
 }
 
 #[cfg(feature = "planted-mistakes")]

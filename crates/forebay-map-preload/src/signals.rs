@@ -9,12 +9,15 @@
 //! for the recorded signal and has the mask restored.  The signal itself is not sent again: it would
 //! come after others that were sent later, or be lost (RLIMIT_SIGPENDING).
 //!
+//! Several may be recorded.  The kernel begins the handlers of all signals that are pending, one on
+//! top of the other, before the first of them runs.  And a signal that interrupts another handler, as
+//! the C library's for setuid, is blocked until that handler returns, and no longer.
+//!
 //! Signals of faults arrive as usual.  The library does not know a handler that a program sets
 //! by a system call of its own.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::sync::atomic::{compiler_fence, AtomicBool, AtomicPtr, Ordering};
 use std::sync::OnceLock;
 
@@ -24,6 +27,7 @@ use crate::jumps;
 use crate::left;
 use crate::planted::{self, Planted};
 use crate::real::{self, raw};
+use crate::recorded::Kept;
 
 const SIGNALS: usize = 65;
 const FAULTS: [c_int; 6] =
@@ -38,17 +42,6 @@ struct Known {
 /// The current action of each signal, and all earlier ones.
 static NOW: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
 static ALL: [AtomicPtr<Known>; SIGNALS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; SIGNALS];
-
-struct Kept {
-    info: UnsafeCell<MaybeUninit<siginfo_t>>,
-    signal: Cell<c_int>,
-    mask: Cell<u64>,
-    /// The thread has sent itself the signal whose handler handles the recorded one.
-    carried: Cell<bool>,
-    /// The process that the signal was sent to.  A child that is forked meanwhile has a copy of
-    /// this record but not the signal.
-    process: Cell<c_int>,
-}
 
 /// A running handler, as an address in the frame of the function that called it.
 #[derive(Clone, Copy)]
@@ -111,15 +104,7 @@ impl Began {
 thread_local! {
     static BUSY: Cell<u32> = const { Cell::new(0) };
     static CANCEL: Cell<c_int> = const { Cell::new(0) };
-    static KEPT: Kept = const {
-        Kept {
-            info: UnsafeCell::new(MaybeUninit::zeroed()),
-            signal: Cell::new(0),
-            mask: Cell::new(0),
-            carried: Cell::new(false),
-            process: Cell::new(0),
-        }
-    };
+    static KEPT: Kept = const { Kept::new() };
     static RUNNING: Running = const {
         Running {
             all: [const { Cell::new(Began { at: 0, stack: (0, 0) }) }; NESTED],
@@ -173,9 +158,13 @@ impl Drop for Busy {
             let old = CANCEL.try_with(Cell::get).unwrap_or(0);
             // SAFETY: it restores the earlier state.
             unsafe { pthread_setcancelstate(old, std::ptr::null_mut()) };
+            // A signal that comes from here on waits for those that were recorded.
+            if has_kept() {
+                block_others();
+            }
             busy.set(0);
             compiler_fence(Ordering::SeqCst);
-            if KEPT.try_with(|kept| kept.signal.get() != 0).unwrap_or(false) {
+            if has_kept() {
                 handle_kept();
             }
         });
@@ -209,20 +198,48 @@ pub fn unblock_kept(signals: u64) {
     let _ = KEPT.try_with(|kept| kept.mask.set(kept.mask.get() & !signals));
 }
 
-/// Handles the recorded signal.  All others are blocked until then.
+fn has_kept() -> bool {
+    KEPT.try_with(Kept::has_any).unwrap_or(false)
+}
+
+/// What a thread blocks that has recorded a signal.
+const BLOCKED: u64 = {
+    let mut all = u64::MAX;
+    let mut at = 0;
+    while at < FAULTS.len() {
+        all &= !(1 << (FAULTS[at] - 1));
+        at += 1;
+    }
+    all
+};
+/// Nobody can block these.
+const NOT_BLOCKED: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
+
+/// Blocks all other signals until the recorded ones are handled.  They are not blocked yet if those
+/// have interrupted another handler.
+#[cold]
+fn block_others() {
+    let (all, mut before) = (BLOCKED, 0u64);
+    let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), (&raw mut before).addr(), 8];
+    // SAFETY: both sets are there for the call.
+    unsafe { raw(libc::SYS_rt_sigprocmask, [a[0], a[1], a[2], a[3], 0, 0]) };
+    if before | NOT_BLOCKED != BLOCKED {
+        let _ = KEPT.try_with(|kept| kept.mask.set(before & !LIBRARYS));
+    }
+}
+
+/// Handles the recorded signals.  All others are blocked until then.
 #[cold]
 fn handle_kept() {
     let errno = real::errno();
+    block_others();
     let is_handled = KEPT.try_with(|kept| {
         if !CARRIES.load(Ordering::SeqCst) {
             return false;
         }
-        let sigsys = NEVER;
         kept.carried.set(true);
-        // SAFETY: the set is there for the call, and the signal has our handler.
+        // SAFETY: the signal has our handler, and is not blocked.
         unsafe {
-            let a = [libc::SIG_UNBLOCK as usize, (&raw const sigsys).addr(), 0, 8, 0, 0];
-            raw(libc::SYS_rt_sigprocmask, a);
             let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
             let signal = libc::SIGSYS as usize;
             raw(libc::SYS_tgkill, [process as usize, thread as usize, signal, 0, 0, 0]);
@@ -237,23 +254,27 @@ fn handle_kept() {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// Sends the recorded signal again, where nothing handles it at once.
+/// Sends the recorded signals again, where nothing handles them at once.
 fn send_again() {
     let _ = KEPT.try_with(|kept| {
-        let signal = kept.signal.replace(0);
-        let mask = kept.mask.get();
-        // SAFETY: the record is not changed by anyone now, and the mask is the earlier one.
-        unsafe {
-            let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
-            let info = kept.info.get().addr();
-            if process as c_int == kept.process.get() {
-                let a = [process as usize, thread as usize, signal as usize, info, 0, 0];
-                raw(libc::SYS_rt_tgsigqueueinfo, a);
-            }
-            let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), 0, 8, 0, 0];
-            raw(libc::SYS_rt_sigprocmask, a);
+        while let Some((signal, info)) = kept.take() {
+            send(signal, &raw const info);
         }
+        let mask = kept.mask.get();
+        let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), 0, 8, 0, 0];
+        // SAFETY: the mask is the earlier one.
+        unsafe { raw(libc::SYS_rt_sigprocmask, a) };
     });
+}
+
+/// Sends a signal to this thread.
+fn send(signal: c_int, info: *const siginfo_t) {
+    // SAFETY: the record is there for the call.
+    unsafe {
+        let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
+        let a = [process as usize, thread as usize, signal as usize, info.addr(), 0, 0];
+        raw(libc::SYS_rt_tgsigqueueinfo, a);
+    }
 }
 
 /// Has SIGSYS carry recorded signals: the library handles it from the first handler of the program on.
@@ -270,38 +291,36 @@ pub fn are_carried() {
     CARRIES.store(true, Ordering::SeqCst);
 }
 
-/// Called by the handler of SIGSYS: handles the recorded signal, if the thread has sent itself this
+/// Called by the handler of SIGSYS: handles the recorded signals, if the thread has sent itself this
 /// one for that.  The interrupted code goes on with the mask that it had.
 ///
 /// # Safety
 /// It is the context that the kernel has given to the handler.
 pub unsafe fn carries(context: *mut c_void) -> bool {
-    let found = KEPT.try_with(|kept| {
-        let is = kept.carried.replace(false);
-        // A child that was forked meanwhile has a copy of the record, and was not sent the signal.
-        // SAFETY: the call has no arguments; a record was written before the number was set.
-        is.then(|| unsafe {
-            let is_own = raw(libc::SYS_getpid, [0; 6]) as c_int == kept.process.get();
-            let signal = kept.signal.replace(0);
-            let info = (*kept.info.get()).as_ptr().read();
-            (if is_own { signal } else { 0 }, kept.mask.get(), info)
-        })
-    });
-    let Some((signal, mask, mut info)) = found.ok().flatten() else { return false };
+    let found = KEPT.try_with(|kept| kept.carried.replace(false).then(|| kept.mask.get()));
+    let Some(mask) = found.ok().flatten() else { return false };
     // SAFETY: the caller guarantees it, and the kernel's signal set has 64 bits.  The stored actions
     // are never freed.
     unsafe {
-        (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().write(mask);
-        let Some(known) = NOW[signal as usize].load(Ordering::SeqCst).as_ref() else { return true };
-        let own = match known.action.sa_flags & libc::SA_NODEFER {
-            0 => 1 << (signal - 1),
-            _ => 0,
-        };
-        let during = (mask | words(&known.action)[2] | own) & !NEVER;
-        let a = [libc::SIG_SETMASK as usize, (&raw const during).addr(), 0, 8, 0, 0];
-        raw(libc::SYS_rt_sigprocmask, a);
-        let on_its_stack = known.action.sa_flags & libc::SA_ONSTACK != 0;
-        run(known, signal, &raw mut info, context, on_its_stack);
+        let after = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
+        after.write(mask);
+        // A handler that jumps away leaves the rest to the end of the thread's next call.
+        while let Some((signal, mut info)) = KEPT.try_with(Kept::take).ok().flatten() {
+            let Some(known) = NOW[signal as usize].load(Ordering::SeqCst).as_ref() else {
+                continue;
+            };
+            let own = match known.action.sa_flags & libc::SA_NODEFER {
+                0 => 1 << (signal - 1),
+                _ => 0,
+            };
+            // Another one of a kind comes after the one that was recorded.
+            let rest = KEPT.try_with(Kept::signals).unwrap_or(0);
+            let during = (after.read() | words(&known.action)[2] | own | rest) & !NEVER;
+            let a = [libc::SIG_SETMASK as usize, (&raw const during).addr(), 0, 8, 0, 0];
+            raw(libc::SYS_rt_sigprocmask, a);
+            let on_its_stack = known.action.sa_flags & libc::SA_ONSTACK != 0;
+            run(known, signal, &raw mut info, context, on_its_stack);
+        }
     }
     true
 }
@@ -377,15 +396,21 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         // SAFETY: the kernel passes both to a handler of this kind, and its signal set has 64
         // bits.
         unsafe {
+            // Those that interrupt this function are recorded before, and this one's mask last.
+            let all = BLOCKED;
+            let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
+            raw(libc::SYS_rt_sigprocmask, a);
             let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
-            let _ = KEPT.try_with(|kept| {
-                (*kept.info.get()).write(*info);
-                kept.signal.set(signal);
+            let is_kept = KEPT.try_with(|kept| {
                 // It may have interrupted the C library's own handler (setuid), which blocks its signal.
                 kept.mask.set(mask.read() & !LIBRARYS);
-                kept.process.set(raw(libc::SYS_getpid, [0; 6]) as c_int);
+                kept.add(signal, info)
             });
-            mask.write(FAULTS.iter().fold(u64::MAX, |all, fault| all & !(1 << (fault - 1))));
+            mask.write(BLOCKED);
+            if !is_kept.unwrap_or(false) {
+                // It comes when all are unblocked again.
+                send(signal, info);
+            }
         }
         return;
     }
