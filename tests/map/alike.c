@@ -32,6 +32,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
@@ -296,6 +297,73 @@ static void modes(void)
 	says("fchmodat", fchmodat(AT_FDCWD, path, 0400, 0));
 	says("close", close(fd));
 	CHECK(syscall(SYS_fchmodat, AT_FDCWD, path, 0644) == 0);
+	fd = opened();
+	says("write", pwrite(fd, "sixth", 5, 4 * PAGE));
+	says("fsync", fsync(fd));
+	says("fchmod by its number", syscall(SYS_fchmod, fd, 0444));
+	says("fchown by its number", syscall(SYS_fchown, fd, -1, -1));
+	says("fsetxattr by its number", syscall(SYS_fsetxattr, fd, "user.answer", "42", 2l, 0l));
+	says("close", close(fd));
+	/* fchmodat2(2) */
+	CHECK(syscall(452, AT_FDCWD, path, 0644, 0l) == 0);
+	fd = opened();
+	says("write", pwrite(fd, "seventh", 7, 5 * PAGE));
+	says("fsync", fsync(fd));
+	says("fchmodat2", syscall(452, fd, "", 0444, AT_EMPTY_PATH));
+	says("close", close(fd));
+	CHECK(chmod(path, 0644) == 0);
+	fd = opened();
+	says("write", pwrite(fd, "eighth", 6, 6 * PAGE));
+	says("fsync", fsync(fd));
+	says("fchmodat2", syscall(452, AT_FDCWD, path, 0444, 0l));
+	says("close", close(fd));
+	CHECK(chmod(path, 0644) == 0);
+}
+
+/* Who may read and write a file by its list (ACL), which is its mode if it names nobody. */
+static int lists(int fd, int how, int mode)
+{
+	struct {
+		uint32_t version;
+		struct {
+			uint16_t who, may;
+			uint32_t id;
+		} all[3];
+	} list = { 2, { { 1, mode >> 6 & 7, -1 }, { 4, mode >> 3 & 7, -1 }, { 32, mode & 7, -1 } } };
+	const char *name = "system.posix_acl_access";
+
+	switch (how) {
+	case 0:
+		return fsetxattr(fd, name, &list, sizeof(list), 0);
+	case 1:
+		return setxattr(path, name, &list, sizeof(list), 0);
+	case 2:
+		return lsetxattr(path, name, &list, sizeof(list), 0);
+	case 3:
+		return syscall(SYS_fsetxattr, fd, name, &list, sizeof(list), 0l);
+	default:
+		return syscall(SYS_setxattr, path, name, &list, sizeof(list), 0l);
+	}
+}
+
+/* A list that takes the right to write away. */
+static void access_lists(void)
+{
+	int how;
+
+	for (how = 0; how < 5; how++) {
+		int fd = opened();
+		struct stat st;
+
+		says("write", pwrite(fd, "listed", 6, how * PAGE));
+		says("fsync", fsync(fd));
+		says("a list", lists(fd, how, 0444));
+		CHECK(fstat(fd, &st) == 0);
+		printf("mode %o\n", st.st_mode & 0777);
+		says("write", pwrite(fd, "again", 5, how * PAGE));
+		says("close", close(fd));
+		CHECK(chmod(path, 0644) == 0);
+	}
 }
 
 /* A signal that somebody sends and the program ignores. */
@@ -689,7 +757,8 @@ static const struct one {
 	{ "capset-raw", by_instruction }, { "signals", in_order }, { "at-once", at_once },
 	{ "priority", priority }, { "private", outlives },
 	{ "held", held }, { "users", users },
-	{ "two-users", two_users }, { "modes", modes }, { "ignored", ignored }, { "come-and-go", come_and_go },
+	{ "two-users", two_users }, { "modes", modes }, { "lists", access_lists },
+	{ "ignored", ignored }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };
 

@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -66,7 +67,7 @@ int main(int n, char **v)
 		return held(file, fd);
 	sleep(1); // it is written back, and more
 	// A write-back is under way.
-	bool quiet = !strcmp(kind, "syncfs") || !strcmp(kind, "attribute-by-path") || !strcmp(kind, "control");
+	bool quiet = !strcmp(kind, "syncfs") || !strcmp(kind, "control");
 	for (int i = 0; i < 200 && !quiet; i++)
 		CHECK(pwrite(fd, page, sizeof page, 4096 * i) == sizeof page && fsync(fd) == 0);
 	if (!strcmp(kind, "mode"))
@@ -79,6 +80,19 @@ int main(int n, char **v)
 		CHECK(chmod(file, 0600) == 0);
 	if (!strcmp(kind, "owner-by-path"))
 		CHECK(chown(file, 1234, 1234) == 0);
+	if (!strcmp(kind, "list") || !strcmp(kind, "list-by-path")) {
+		// rw for its user, as mode 0600
+		static const struct {
+			uint32_t version;
+			struct {
+				uint16_t who, may;
+				uint32_t id;
+			} all[3];
+		} list = {2, {{1, 6, -1}, {4, 0, -1}, {32, 0, -1}}};
+		const char *acl = "system.posix_acl_access";
+		CHECK((!strcmp(kind, "list") ? fsetxattr(fd, acl, &list, sizeof list, 0) :
+			setxattr(file, acl, &list, sizeof list, 0)) == 0);
+	}
 	if (!strcmp(kind, "attribute-by-path"))
 		CHECK(setxattr(file, "user.answer", "42", 2, 0) == 0);
 	if (!strcmp(kind, "attribute-gone")) {

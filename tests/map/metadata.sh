@@ -34,7 +34,7 @@ cut_now() {
 }
 wanted() { # KIND
 	case $1 in
-	mode | by-path | sync) echo mode=600 ;;
+	mode | by-path | sync | list | list-by-path) echo mode=600 ;;
 	control) echo mode=644 ;;
 	owner | owner-by-path) echo owner=1234 ;;
 	attribute | attribute-by-path) echo attribute=42 ;;
@@ -45,7 +45,7 @@ wanted() { # KIND
 	esac
 }
 all() { # HOW [KIND...]
-	local kinds=(control mode by-path sync owner owner-by-path attribute attribute-by-path attribute-gone time name syncfs)
+	local kinds=(control mode by-path sync owner owner-by-path attribute attribute-by-path attribute-gone list list-by-path time name syncfs)
 	[ $# = 1 ] || kinds=("${@:2}")
 	for kind in "${kinds[@]}"; do
 		file=$work/disk/$1-$kind.map
@@ -95,5 +95,5 @@ start_server
 all served
 # Their times cannot be set.
 share=--shared
-all shared mode by-path owner attribute name syncfs
+all shared mode by-path owner attribute attribute-by-path list list-by-path name syncfs
 stop_server

@@ -34,12 +34,15 @@ as_user "$work/home/ends" end beside-blocked "$work/home/blocked.map" >"$work/sa
 	fail "an end beside a thread that blocks all signals: $? $(cat "$work/says")"
 grep -q 'last, beside a thread' "$work/home/blocked.map" || fail "what was stored before the end is lost"
 # Who may not write to a file any more cannot remove its mark: that goes before, or was never set.
-setpriv --reuid nobody --clear-groups --inh-caps=-all "$work/home/alike" modes "$work/home/modes.dat" >"$work/plain" ||
-	fail "modes, plainly"
-as_user "$work/home/alike" modes "$work/home/modes.map" >"$work/said" 2>"$work/says" || fail "modes: $? $(cat "$work/said" "$work/says")"
-diff "$work/plain" "$work/said" >&2 || fail "a mode without the right to write: $(cat "$work/says")"
-cmp "$work/home/modes.dat" "$work/home/modes.map" || fail "another file after changes of its mode"
-python3 -c 'import os, sys; sys.exit(bool(os.listxattr(sys.argv[1])))' "$work/home/modes.map" || fail "a complete file is marked"
+for way in modes lists; do
+	setpriv --reuid nobody --clear-groups --inh-caps=-all "$work/home/alike" $way "$work/home/$way.dat" >"$work/plain" ||
+		fail "$way, plainly"
+	as_user "$work/home/alike" $way "$work/home/$way.map" >"$work/said" 2>"$work/says" || fail "$way: $? $(cat "$work/said" "$work/says")"
+	diff "$work/plain" "$work/said" >&2 || fail "$way without the right to write: $(cat "$work/says")"
+	cmp "$work/home/$way.dat" "$work/home/$way.map" || fail "$way: another file"
+	python3 -c 'import os, sys; sys.exit(os.listxattr(sys.argv[1]) != os.listxattr(sys.argv[2]))' "$work/home/$way.dat" "$work/home/$way.map" ||
+		fail "$way: a complete file is marked"
+done
 truncate -s 256M "$work/home/large.map"
 chown nobody "$work/home/large.map"
 if as_user "$work/home/program" exit "$work/home/large.map" 2>"$work/says"; then fail "a file is mapped that is larger than the map"; fi

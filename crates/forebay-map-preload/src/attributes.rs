@@ -2,11 +2,12 @@
 //! Times and extended attributes of open files.  A call with a descriptor uses the file's name
 //! in /proc, because the kernel does nothing with such a descriptor.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void, CStr};
+use std::sync::Arc;
 
 use libc::{timespec, timeval, utimbuf};
 
-use crate::calls::link_of;
+use crate::calls::{link_of, modes};
 use crate::mapped::Mapped;
 use crate::real::{raw, text, told};
 use crate::say::About;
@@ -143,14 +144,70 @@ pub unsafe extern "C-unwind" fn utime(path: *const c_char, to: *const utimbuf) -
     unsafe { set_times(libc::AT_FDCWD, path, times, 0) }
 }
 
-/// The next sync makes the attribute durable.
-fn tell_changed(fd: c_int) {
-    let Some(desc) = state::desc(fd) else { return };
-    // A file that was closed meanwhile has no sync any more.
-    let _ = desc.file.call(About::Io, |map| {
-        map.attributes_changed();
-        Ok(())
-    });
+/// Attributes by which a file system keeps who may do what with a file.
+const OF_SYSTEM: &[u8] = b"system.";
+
+/// Changes an attribute of an open file by a call, whose result it returns.  The next sync makes it
+/// durable.
+fn change(file: &Mapped, name: Option<&CStr>, call: impl Fn() -> isize) -> Result<isize, c_int> {
+    // Like a mode it may take the right to write away.
+    let done = match name.is_some_and(|name| name.to_bytes().starts_with(OF_SYSTEM)) {
+        true => modes::set(file, 0, call)?,
+        false => call(),
+    };
+    if done == 0 {
+        // A file that was closed meanwhile has no sync any more.
+        let _ = file.call(About::Io, |map| {
+            map.attributes_changed();
+            Ok(())
+        });
+    }
+    Ok(done)
+}
+
+/// # Safety
+/// The contract of the C library's function applies to these arguments.
+unsafe fn by_descriptor(fd: c_int, numbers: [c_long; 2], given: &[usize]) -> isize {
+    let mut a = [0; 6];
+    a[1..=given.len()].copy_from_slice(given);
+    if !state::is_ours(fd) || state::is_child() {
+        a[0] = fd as usize;
+        // SAFETY: the caller guarantees it.
+        return told(unsafe { raw(numbers[0], a) });
+    }
+    let link = link_of(fd);
+    a[0] = link.as_ptr().addr();
+    // SAFETY: the caller guarantees it; the name ends with a zero byte.
+    let call = || unsafe { raw(numbers[1], a) };
+    let changes = matches!(numbers[1], libc::SYS_setxattr | libc::SYS_removexattr);
+    match changes.then(|| state::desc(fd)).flatten() {
+        // SAFETY: the caller guarantees it.
+        Some(desc) => answer(change(&desc.file, unsafe { text(name_at(given[0])) }, call)),
+        None => told(call()),
+    }
+}
+
+/// # Safety
+/// The contract of the C library's function applies to these arguments.
+unsafe fn by_path(number: c_long, path: *const c_char, given: &[usize]) -> isize {
+    let mut a = [path.addr(), 0, 0, 0, 0, 0];
+    a[1..=given.len()].copy_from_slice(given);
+    // SAFETY: the caller guarantees it.
+    let call = || unsafe { raw(number, a) };
+    let follow = matches!(number, libc::SYS_setxattr | libc::SYS_removexattr);
+    // SAFETY: the caller guarantees it.
+    let (path, name) = unsafe { (text(path), text(name_at(given[0]))) };
+    let of_file = |file: &Arc<Mapped>| change(file, name, call);
+    let of_open = |path| state::call_at(libc::AT_FDCWD, path, follow, of_file);
+    path.and_then(of_open).map_or_else(|| told(call()), answer)
+}
+
+fn name_at(address: usize) -> *const c_char {
+    std::ptr::with_exposed_provenance(address)
+}
+
+fn answer(done: Result<isize, c_int>) -> isize {
+    done.map_or_else(|errno| crate::real::fail(errno), told)
 }
 
 macro_rules! attributes {
@@ -159,26 +216,9 @@ macro_rules! attributes {
         /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> $ret {
-            let mut a = [0; 6];
             let given = [$($arg as usize),*];
-            a[1..=given.len()].copy_from_slice(&given);
-            let link = link_of(fd);
-            let number = match state::is_ours(fd) && !state::is_child() {
-                true => {
-                    a[0] = link.as_ptr().addr();
-                    libc::$by_name
-                }
-                false => {
-                    a[0] = fd as usize;
-                    libc::$plain
-                }
-            };
-            // SAFETY: the caller guarantees it; the name ends with a zero byte.
-            let done = unsafe { raw(number, a) };
-            if done == 0 && matches!(number, libc::SYS_setxattr | libc::SYS_removexattr) {
-                tell_changed(fd);
-            }
-            told(done) as $ret
+            // SAFETY: the caller guarantees it.
+            unsafe { by_descriptor(fd, [libc::$plain, libc::$by_name], &given) as $ret }
         }
     )+};
 }
@@ -188,4 +228,45 @@ attributes! {
         = SYS_fsetxattr, SYS_setxattr;
     flistxattr(to: *mut c_char, n: usize) -> isize = SYS_flistxattr, SYS_listxattr;
     fremovexattr(name: *const c_char) -> c_int = SYS_fremovexattr, SYS_removexattr;
+}
+
+macro_rules! attributes_by_path {
+    ($($name:ident($($arg:ident: $type:ty),*) = $number:ident;)+) => {$(
+        /// # Safety
+        /// The contract of the C library's function applies.
+        #[no_mangle]
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, $($arg: $type),*) -> c_int {
+            let given = [$($arg as usize),*];
+            // SAFETY: the caller guarantees it.
+            unsafe { by_path(libc::$number, path, &given) as c_int }
+        }
+    )+};
+}
+attributes_by_path! {
+    setxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) = SYS_setxattr;
+    lsetxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) = SYS_lsetxattr;
+    removexattr(name: *const c_char) = SYS_removexattr;
+    lremovexattr(name: *const c_char) = SYS_lremovexattr;
+}
+
+/// Makes a call that changes attributes by its number.  None: it is none, or the kernel may make it.
+///
+/// # Safety
+/// These are the arguments of the call.
+pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
+    let fd = a[0] as c_int;
+    let ours = state::is_ours(fd) && !state::is_inside();
+    // SAFETY: the caller guarantees it.
+    let of_descriptor = |named, n| unsafe { by_descriptor(fd, [number, named], &a[1..=n]) };
+    // SAFETY: the caller guarantees it.
+    let of_path = |n| unsafe { by_path(number, name_at(a[0]), &a[1..=n]) };
+    match number {
+        libc::SYS_fgetxattr if ours => Some(of_descriptor(libc::SYS_getxattr, 3)),
+        libc::SYS_fsetxattr if ours => Some(of_descriptor(libc::SYS_setxattr, 4)),
+        libc::SYS_flistxattr if ours => Some(of_descriptor(libc::SYS_listxattr, 2)),
+        libc::SYS_fremovexattr if ours => Some(of_descriptor(libc::SYS_removexattr, 1)),
+        libc::SYS_setxattr | libc::SYS_lsetxattr if !state::is_inside() => Some(of_path(4)),
+        libc::SYS_removexattr | libc::SYS_lremovexattr if !state::is_inside() => Some(of_path(1)),
+        _ => None,
+    }
 }

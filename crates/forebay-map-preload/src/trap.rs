@@ -364,6 +364,9 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 calls::modes::fchmodat(fd, name, a[2] as u32, 0) as isize
             }
+            libc::SYS_fchmod if ours() => calls::modes::fchmod(fd, a[1] as u32) as isize,
+            calls::modes::FCHMODAT2 if !state::is_inside() => calls::modes::fchmodat2(a) as isize,
+            libc::SYS_fchown if ours() => calls::fchown(fd, a[1] as u32, a[2] as u32) as isize,
             #[cfg(target_arch = "x86_64")]
             libc::SYS_rename if !state::is_inside() => {
                 let to = std::ptr::with_exposed_provenance(a[1]);
@@ -485,7 +488,7 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 calls::controls::ioctl(fd, a[1] as std::ffi::c_ulong, a[2]) as isize
             }
             libc::SYS_readahead if ours() => calls::controls::readahead(fd, a[1] as i64, a[2]),
-            _ => return None,
+            _ => return attributes::by_number(number, a),
         }
     };
     Some(result)

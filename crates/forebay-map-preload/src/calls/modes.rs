@@ -3,7 +3,7 @@
 //! descriptor it has.  So a file whose mode takes a right to write away is completed before, and bears no
 //! mark.  What is stored later is written to the file itself.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_long, CStr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use forebay_map::MapFile;
@@ -16,6 +16,7 @@ use crate::say::About;
 use crate::state;
 
 const TO_WRITE: mode_t = 0o222;
+pub const FCHMODAT2: c_long = 452;
 
 fn mode_of(fd: RawFd) -> Option<mode_t> {
     // SAFETY: all zeroes is a value of it.
@@ -27,7 +28,7 @@ fn mode_of(fd: RawFd) -> Option<mode_t> {
 }
 
 /// Changes the mode of an open file by a call, whose result it returns.
-fn set(file: &Mapped, mode: mode_t, change: impl Fn() -> isize) -> Result<isize, c_int> {
+pub fn set(file: &Mapped, mode: mode_t, change: impl Fn() -> isize) -> Result<isize, c_int> {
     let before = {
         let held = file.map();
         let file = held.as_ref().and_then(MapFile::file).map(|file| file.as_raw_fd());
@@ -85,10 +86,40 @@ pub unsafe extern "C-unwind" fn fchmodat(
         Some(_) => -real::errno() as isize,
         None => -libc::ENOSYS as isize,
     };
+    // SAFETY: the caller guarantees it.
+    unsafe { by_path(dir, path, mode, flags, plain) }
+}
+
+/// fchmodat2(2) by its number.
+///
+/// # Safety
+/// These are the arguments of the call.
+pub unsafe fn fchmodat2(a: [usize; 6]) -> c_int {
+    let (dir, mode, flags) = (a[0] as c_int, a[2] as mode_t, a[3] as c_int);
+    let path = std::ptr::with_exposed_provenance(a[1]);
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        let is_empty = || real::text(path).is_some_and(CStr::is_empty);
+        match flags & libc::AT_EMPTY_PATH != 0 && state::is_ours(dir) && is_empty() {
+            true => fchmod(dir, mode),
+            false => by_path(dir, path, mode, flags, || raw(FCHMODAT2, a)),
+        }
+    }
+}
+
+/// # Safety
+/// The contract of fchmodat(2) applies.
+unsafe fn by_path(
+    dir: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    flags: c_int,
+    plain: impl Fn() -> isize,
+) -> c_int {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     // SAFETY: the caller guarantees it.
     let name = unsafe { real::text(path) };
-    match name.and_then(|name| state::call_at(dir, name, follow, |file| set(file, mode, plain))) {
+    match name.and_then(|name| state::call_at(dir, name, follow, |file| set(file, mode, &plain))) {
         Some(done) => answer(done),
         None => told(plain()) as c_int,
     }
