@@ -152,7 +152,10 @@ impl Glimpse {
         let file = self.file.as_ref().map(|file| file.as_fd());
         let now = file.filter(|file| lasting::check(*file).is_ok()).and_then(Seen::of);
         if touched || now.is_none() || *last != now {
-            ask(touched).inspect_err(|_| self.touched.store(touched, Ordering::SeqCst))?;
+            // Another thread may have changed something meanwhile: what it has set stays.
+            ask(touched).inspect_err(|_| {
+                self.touched.fetch_or(touched, Ordering::SeqCst);
+            })?;
             *last = now;
         }
         Ok(())
@@ -201,6 +204,40 @@ mod tests {
         let failed = attributes.settle(file.as_fd(), || Err(io::Error::other("no disk")));
         assert!(failed.is_err());
         assert_eq!((syncs(), syncs()), (1, 0), "after a failure");
+        let _ = std::fs::remove_file(path);
+    }
+
+    #[test]
+    fn what_this_process_changes_during_a_question_that_fails_is_asked_for_again() {
+        let path = std::env::temp_dir().join(format!("forebay-glimpse-{}", std::process::id()));
+        let file = File::create(&path).expect("a file");
+        let identity = forebay::file_identity(file.as_fd()).expect("an identity").into_bytes();
+        let glimpse = Glimpse::of(&path, &identity);
+        let asked = |fails: bool, changes: bool| {
+            let mut asked = None;
+            let _ = glimpse.settle(|touched| {
+                asked = Some(touched);
+                // Another thread's, which needs no lock.
+                changes.then(|| glimpse.touched());
+                if fails {
+                    Err(())
+                } else {
+                    Ok(())
+                }
+            });
+            asked
+        };
+        assert_eq!(asked(false, false), Some(false), "the first time");
+        assert_eq!(asked(false, false), None, "nothing has changed");
+        glimpse.touched();
+        assert_eq!(asked(true, false), Some(true), "a change");
+        assert_eq!(asked(false, false), Some(true), "again after a failure");
+        std::thread::sleep(std::time::Duration::from_millis(12));
+        file.set_permissions(Permissions::from_mode(0o600)).expect("a mode");
+        assert_eq!(asked(true, true), Some(false), "a mode that this process does not know of");
+        assert_eq!(asked(false, true), Some(true), "what it has changed meanwhile");
+        assert_eq!(asked(false, false), Some(true), "what it has changed during an answer");
+        assert_eq!(asked(false, false), None, "nothing has changed since");
         let _ = std::fs::remove_file(path);
     }
 }
