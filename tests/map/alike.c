@@ -37,14 +37,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "alike.h"
 #include "raw.h"
 
-#define MIB (1l << 20)
+const char *path;
 
-static const char *path;
-
-static int opened(void)
+int opened(void)
 {
 	int fd = open(path, O_RDWR | O_CREAT, 0644);
 
@@ -90,7 +88,7 @@ static void *changes_itself(void *how)
 }
 
 /* The answer of a call, and its error. */
-static void says(const char *call, long answer)
+void says(const char *call, long answer)
 {
 	if (answer == -1)
 		printf("%s: error %d\n", call, errno);
@@ -379,129 +377,6 @@ static void ignored(void)
 	printf("handled: %d, %d\n", alarms, signal(SIGSYS, SIG_DFL) == counts);
 }
 
-static struct {
-	volatile int last, count, off, wrong;
-	char *stack;
-	pthread_t to;
-	int all;
-} queue;
-
-static void queued(int signal, siginfo_t *info, void *context)
-{
-	char here;
-
-	(void)signal, (void)context;
-	queue.wrong += info->si_value.sival_int != queue.last + 1;
-	queue.last = info->si_value.sival_int;
-	queue.off += &here < queue.stack || &here >= queue.stack + 16 * PAGE;
-	queue.count++;
-}
-
-static void *queues(void *p)
-{
-	int i;
-
-	for (i = 1; i <= queue.all; i++) {
-		union sigval value = { .sival_int = i };
-
-		while (pthread_sigqueue(queue.to, SIGRTMIN + 1, value) != 0)
-			sched_yield();
-	}
-	return p;
-}
-
-/* All signals that are queued arrive, in their order and on the stack that they have. */
-static void in_order(void)
-{
-	struct sigaction action = { .sa_sigaction = queued, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART };
-	struct rlimit few = { 200, 200 };
-	stack_t stack = { .ss_size = 16 * PAGE };
-	int fd = opened(), round;
-	pthread_t thread;
-
-	queue.stack = stack.ss_sp = malloc(16 * PAGE);
-	queue.to = pthread_self();
-	CHECK(sigaltstack(&stack, NULL) == 0 && sigaction(SIGRTMIN + 1, &action, NULL) == 0);
-	for (round = 0; round < 2; round++) {
-		time_t begun = time(NULL);
-
-		queue.last = queue.count = queue.off = queue.wrong = 0;
-		queue.all = 20000;
-		CHECK(round == 0 || setrlimit(RLIMIT_SIGPENDING, &few) == 0);
-		CHECK(pthread_create(&thread, NULL, queues, NULL) == 0);
-		while (queue.count < queue.all && time(NULL) < begun + 30)
-			CHECK(pwrite(fd, "main", 4, 0) == 4);
-		CHECK(pthread_join(thread, NULL) == 0);
-		printf("%d arrived, %d out of order, %d on another stack\n", queue.count, queue.wrong, queue.off);
-	}
-}
-
-enum { KINDS = 3, ROUNDS = 40 };
-static volatile int *came;
-
-static int kind(int i)
-{
-	return i == 0 ? SIGUSR1 : i == 1 ? SIGUSR2 : SIGRTMIN + 1;
-}
-
-static void comes(int signal)
-{
-	int i;
-
-	for (i = 0; i < KINDS; i++)
-		came[i] += signal == kind(i);
-}
-
-/* Stops its parent and sends it three signals, which come when it goes on. */
-static void sends_at_once(void)
-{
-	char name[64], state;
-	pid_t parent = getppid();
-	int round, i;
-
-	CHECK(snprintf(name, sizeof(name), "/proc/%d/stat", parent) > 0);
-	for (round = 1; round <= ROUNDS; round++) {
-		time_t begun = time(NULL);
-
-		usleep(2000 + round * 13);
-		CHECK(kill(parent, SIGSTOP) == 0);
-		do {
-			FILE *f = fopen(name, "r");
-
-			CHECK(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && fclose(f) == 0);
-		} while (state != 'T');
-		for (i = 0; i < KINDS; i++)
-			CHECK(kill(parent, kind(i)) == 0);
-		CHECK(kill(parent, SIGCONT) == 0);
-		while ((came[0] < round || came[1] < round || came[2] < round) && time(NULL) < begun + 3)
-			usleep(100);
-		if (came[0] < round || came[1] < round || came[2] < round)
-			break;
-	}
-	_exit(0);
-}
-
-/* Signals of several kinds that come at the same moment all arrive. */
-static void at_once(void)
-{
-	struct sigaction action = { .sa_handler = comes, .sa_flags = SA_RESTART };
-	pid_t child;
-	int fd, i, status = 1;
-
-	came = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(came != MAP_FAILED);
-	for (i = 0; i < KINDS; i++)
-		CHECK(sigaction(kind(i), &action, NULL) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	if (child == 0)
-		sends_at_once();
-	fd = opened();
-	while (waitpid(child, &status, WNOHANG) == 0)
-		CHECK(pwrite(fd, "main", 4, 0) == 4 && fsync(fd) == 0);
-	printf("%d, %d, %d, %d\n", status, came[0], came[1], came[2]);
-}
-
 static volatile int ends_now;
 
 static void *works(void *file)
@@ -755,7 +630,8 @@ static const struct one {
 } all[] = {
 	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
 	{ "capset-raw", by_instruction }, { "signals", in_order }, { "at-once", at_once },
-	{ "priority", priority }, { "private", outlives },
+	{ "group", own_group }, { "cancel-state", cancel_state },
+	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
 	{ "held", held }, { "users", users },
 	{ "two-users", two_users }, { "modes", modes }, { "lists", access_lists },
 	{ "ignored", ignored }, { "come-and-go", come_and_go },

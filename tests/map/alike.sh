@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: programs that give up rights, get many signals, have private mappings or make small calls do with a file
 # of map-run what they do with a plain one.
-# Method: the table of alike.c, each case with and without map-run: what it says, its exit status, and
+# Method: the table of alike.c and often.c, each case with and without map-run: what it says, its exit status, and
 # what is in its file afterwards.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
-compile alike -rdynamic
+compile alike "$root/tests/map/often.c" -rdynamic
 make_map 64M 32M
 chmod 711 "$work" # for two-users
 # A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
@@ -46,7 +46,7 @@ for name in ${1:-$("$work/alike" list)}; do
 	cases=$((cases + 1))
 done
 [ -z "${1:-}" ] || { say "$1: passed"; exit; }
-[ $cases -ge 18 ] || fail "only $cases cases"
+[ $cases -ge 21 ] || fail "only $cases cases"
 # The first lease of a file is had by the thread's own rights, also beside files of the program.
 rm -f "$work/first.map"
 : >"$work/first.map"

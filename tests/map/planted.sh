@@ -153,7 +153,7 @@ finds 40 AioUnseen rare aio
 finds 41 RingsKept rare rings
 finds 42 RemoteUnseen rare remote
 if overlay; then finds 43 OverlayUnseen on_overlay; else skip_part "an older mapping on overlayfs" "no overlayfs"; fi
-compile alike -rdynamic
+compile alike "$root/tests/map/often.c" -rdynamic
 held() { # a thread cannot be made
 	rm -f "$work/held.map"
 	ROOM=64M mapped timeout -s KILL 10 "$work/alike" held "$work/held.map"

@@ -113,11 +113,8 @@ thread_local! {
     };
 }
 
-extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
 extern "C-unwind" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
     fn pthread_testcancel();
 }
 
@@ -135,13 +132,16 @@ pub struct Busy(std::marker::PhantomData<*const ()>);
 
 pub fn hold() -> Busy {
     let _ = BUSY.try_with(|busy| {
-        if busy.get() == 0 {
+        let depth = busy.get();
+        // First: a handler that runs beside the rest would find no cancellation, or end the thread.
+        busy.set(depth + 1);
+        compiler_fence(Ordering::SeqCst);
+        if depth == 0 {
             let mut old = 0;
             // SAFETY: the address for the old state is valid.
             unsafe { pthread_setcancelstate(1, &raw mut old) };
             let _ = CANCEL.try_with(|cancel| cancel.set(old));
         }
-        busy.set(busy.get() + 1);
     });
     compiler_fence(Ordering::SeqCst);
     Busy(std::marker::PhantomData)
@@ -202,9 +202,10 @@ fn has_kept() -> bool {
     KEPT.try_with(Kept::has_any).unwrap_or(false)
 }
 
-/// What a thread blocks that has recorded a signal.
+/// What a thread blocks while it works in the library, or has recorded a signal: all but the signals
+/// of faults and those of the C library, which waits for their handlers with its locks held.
 const BLOCKED: u64 = {
-    let mut all = u64::MAX;
+    let mut all = !(LIBRARYS | NOT_BLOCKED);
     let mut at = 0;
     while at < FAULTS.len() {
         all &= !(1 << (FAULTS[at] - 1));
@@ -215,15 +216,29 @@ const BLOCKED: u64 = {
 /// Nobody can block these.
 const NOT_BLOCKED: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
 
+/// Sets the mask of this thread.  Returns the earlier one.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), (&raw mut before).addr(), 8];
+    // SAFETY: both sets are there for the call.
+    unsafe { raw(libc::SYS_rt_sigprocmask, [a[0], a[1], a[2], a[3], 0, 0]) };
+    before
+}
+
+/// Runs `f` with the program's signals blocked.
+pub fn blocked<R>(f: impl FnOnce() -> R) -> R {
+    let before = set_mask(BLOCKED);
+    let result = f();
+    set_mask(before);
+    result
+}
+
 /// Blocks all other signals until the recorded ones are handled.  They are not blocked yet if those
 /// have interrupted another handler.
 #[cold]
 fn block_others() {
-    let (all, mut before) = (BLOCKED, 0u64);
-    let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), (&raw mut before).addr(), 8];
-    // SAFETY: both sets are there for the call.
-    unsafe { raw(libc::SYS_rt_sigprocmask, [a[0], a[1], a[2], a[3], 0, 0]) };
-    if before | NOT_BLOCKED != BLOCKED {
+    let before = set_mask(BLOCKED);
+    if before != BLOCKED {
         let _ = KEPT.try_with(|kept| kept.mask.set(before & !LIBRARYS));
     }
 }
@@ -260,10 +275,7 @@ fn send_again() {
         while let Some((signal, info)) = kept.take() {
             send(signal, &raw const info);
         }
-        let mask = kept.mask.get();
-        let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), 0, 8, 0, 0];
-        // SAFETY: the mask is the earlier one.
-        unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+        set_mask(kept.mask.get());
     });
 }
 
@@ -315,9 +327,7 @@ pub unsafe fn carries(context: *mut c_void) -> bool {
             };
             // Another one of a kind comes after the one that was recorded.
             let rest = KEPT.try_with(Kept::signals).unwrap_or(0);
-            let during = (after.read() | words(&known.action)[2] | own | rest) & !NEVER;
-            let a = [libc::SIG_SETMASK as usize, (&raw const during).addr(), 0, 8, 0, 0];
-            raw(libc::SYS_rt_sigprocmask, a);
+            set_mask((after.read() | words(&known.action)[2] | own | rest) & !NEVER);
             let on_its_stack = known.action.sa_flags & libc::SA_ONSTACK != 0;
             run(known, signal, &raw mut info, context, on_its_stack);
         }
@@ -397,9 +407,7 @@ extern "C-unwind" fn arrived(signal: c_int, info: *mut siginfo_t, context: *mut 
         // bits.
         unsafe {
             // Those that interrupt this function are recorded before, and this one's mask last.
-            let all = BLOCKED;
-            let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
-            raw(libc::SYS_rt_sigprocmask, a);
+            set_mask(BLOCKED);
             let mask = (&raw mut (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>();
             let is_kept = KEPT.try_with(|kept| {
                 // It may have interrupted the C library's own handler (setuid), which blocks its signal.

@@ -204,22 +204,7 @@ pub fn inside<R>(f: impl FnOnce() -> R) -> R {
 /// Runs a part of the library that may make threads.  They handle none of the program's
 /// signals, whose handlers may wait for them.
 pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: the sets are valid for the calls, and the mask belongs to this thread.
-    let before = unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
-        for fault in [SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS] {
-            libc::sigdelset(&mut all, fault);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        before
-    };
-    let result = inside(f);
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
-    result
+    signals::blocked(|| inside(f))
 }
 
 pub fn is_inside() -> bool {
