@@ -345,8 +345,9 @@ impl<T: Track> InPool for Inner<T> {
         }
         // A call that locks the segment first pins it and then needs its lock.
         let may = || !self.pinned(segment) || planted::is(Planted::PinNotSeen);
-        planted::wait_for(Planted::PinNotSeen, || self.pinned(segment));
-        planted::wait();
+        if segment == 0 {
+            planted::wait_until_told(Planted::PinNotSeen);
+        }
         let gone = self.tracker.evict(segment, may, |late| {
             content.make_durable(segment, late)?;
             if !discard {

@@ -121,14 +121,16 @@ pub(crate) enum Planted {
 }
 
 #[cfg(test)]
-pub(crate) use on::{is, plant, wait, wait_for};
+pub(crate) use on::{is, plant, tell, wait, wait_until_told, waits};
 
 #[cfg(test)]
 mod on {
     use super::Planted;
-    use std::sync::atomic::{AtomicU8, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
     static NOW: AtomicU8 = AtomicU8::new(0);
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    static HAPPENED: AtomicBool = AtomicBool::new(false);
 
     pub(crate) fn plant(mistake: Option<Planted>) {
         NOW.store(mistake.map_or(0, |m| m as u8), Ordering::SeqCst);
@@ -143,7 +145,6 @@ mod on {
         let now = NOW.load(Ordering::Relaxed);
         let waits = (1..=Planted::LookedTooEarly as u8).contains(&now);
         let others = [
-            Planted::PinNotSeen,
             Planted::WrittenBehind,
             Planted::KnownTooLong,
             Planted::LateForgotten,
@@ -154,12 +155,26 @@ mod on {
         }
     }
 
-    /// Waits until the event has happened, for 20 ms at most, if `mistake` is planted.
-    pub(crate) fn wait_for(mistake: Planted, event: impl Fn() -> bool) {
+    /// Waits until the test has made an event happen, for a second at most, if `mistake` is planted.
+    /// The event belongs between two steps of the caller.
+    pub(crate) fn wait_until_told(mistake: Planted) {
         let begun = std::time::Instant::now();
-        while is(mistake) && !event() && begun.elapsed().as_millis() < 20 {
+        HAPPENED.store(false, Ordering::SeqCst);
+        while is(mistake) && !HAPPENED.load(Ordering::SeqCst) && begun.elapsed().as_secs() < 1 {
+            WAITS.store(true, Ordering::SeqCst);
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
+        WAITS.store(false, Ordering::SeqCst);
+    }
+
+    /// A thread waits in [`wait_until_told`].
+    pub(crate) fn waits() -> bool {
+        WAITS.load(Ordering::SeqCst)
+    }
+
+    /// The test has made the event happen.
+    pub(crate) fn tell() {
+        HAPPENED.store(true, Ordering::SeqCst);
     }
 }
 
@@ -172,4 +187,4 @@ pub(crate) const fn is(_: Planted) -> bool {
 pub(crate) const fn wait() {}
 
 #[cfg(not(test))]
-pub(crate) fn wait_for(_: Planted, _: impl Fn() -> bool) {}
+pub(crate) const fn wait_until_told(_: Planted) {}
