@@ -71,7 +71,7 @@ struct fbk_claim {
 	u64 durable_ns;	  /* a durable write took at best; 0: none was made */
 };
 
-/* Opens a block device for reading and writing, exclusively for holder. */
+/* Opens a block device for reading and writing, exclusively for holder.  -EROFS: it is read-only. */
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev);
 void fbk_bdev_close(struct file *file, struct block_device *bdev);
 /* Claims everything from start_sector on, a whole number of pages.  The caller sets ->gone.
@@ -263,6 +263,7 @@ struct fbk_setup {
 };
 
 int fbk_setup_parse(struct fbk_setup *s, unsigned int argc, char **argv, char **error);
+extern const char fbk_read_only_origin[]; /* the text for -EROFS */
 /* fbk_setup_close follows in any case. */
 int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
 		   const char *volume, const void *owner, char **error);

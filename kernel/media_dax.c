@@ -50,6 +50,15 @@ static LIST_HEAD(claims);
 static void look_work(struct work_struct *work);
 static DECLARE_DELAYED_WORK(claims_look, look_work);
 
+void fbk_bdev_close(struct file *file, struct block_device *bdev)
+{
+#ifdef BLK_FEAT_STABLE_WRITES
+	bdev_fput(file);
+#else
+	blkdev_put(bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
+#endif
+}
+
 int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_device **bdev)
 {
 #ifdef BLK_FEAT_STABLE_WRITES
@@ -64,16 +73,10 @@ int fbk_bdev_open(dev_t dev, void *holder, struct file **file, struct block_devi
 #else
 #error "block devices are opened and limited otherwise in kernels 6.5 to 6.10; use 6.1 to 6.4, or 6.11 and later"
 #endif
-	return 0;
-}
-
-void fbk_bdev_close(struct file *file, struct block_device *bdev)
-{
-#ifdef BLK_FEAT_STABLE_WRITES
-	bdev_fput(file);
-#else
-	blkdev_put(bdev, FMODE_READ | FMODE_WRITE | FMODE_EXCL);
-#endif
+	if (!bdev_read_only(*bdev)) /* nobody else looks: an open by number does not, and a bio is only warned of */
+		return 0;
+	fbk_bdev_close(*file, *bdev);
+	return -EROFS;
 }
 
 /* --- the memory is held ------------------------------------------------------------ */
@@ -316,6 +319,7 @@ int fbk_claim(struct fbk_claim *c, dev_t dev, u64 start_sector, char **text)
 	rc = fbk_bdev_open(dev, c, &c->file, &c->bdev);
 	if (rc) {
 		*text = rc == -EBUSY ? "The cache device is in use: unmount it or stop what has it open" :
+			rc == -EROFS ? "The cache device is read-only: make it writable (blockdev --setrw) if it may be written" :
 				       "Opening the cache device";
 		return rc;
 	}

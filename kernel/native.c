@@ -235,6 +235,8 @@ static int open_origin(struct native *n, const char *path, char **error)
 		return rc;
 	*error = "The origin cannot be opened for us alone: unmount it or stop what has it open";
 	rc = fbk_bdev_open(n->origin_dev, n, &n->origin_file, &n->origin);
+	if (rc == -EROFS)
+		*error = (char *)fbk_read_only_origin;
 	if (rc)
 		n->origin = NULL;
 	return rc;

@@ -207,6 +207,8 @@ int fbk_device_number(const char *path, dev_t *dev)
 	return lookup_bdev(path, dev);
 }
 
+const char fbk_read_only_origin[] = "The origin is read-only: make it writable (blockdev --setrw) if it may be written";
+
 int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
 		   const char *volume, const void *owner, char **error)
 {
@@ -224,6 +226,9 @@ int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors
 	*error = "The origin is a zoned disk, which takes writes in the order of its zones alone: use a disk without zones, or one behind dm-zoned";
 	if (bdev_is_zoned(origin))
 		return -EOPNOTSUPP;
+	*error = (char *)fbk_read_only_origin;
+	if (bdev_read_only(origin)) /* the mapper does not look */
+		return -EROFS;
 	*error = "Origin and cache are the same device";
 	if (s->cache == origin->bd_dev)
 		return -EINVAL;

@@ -168,6 +168,16 @@ dev_state() {
 	echo "${status%% *}"
 }
 
+# read_only_refused ORIGIN VOLUME: neither the pool's device nor the origin may be read-only.
+read_only_refused() {
+	local disk
+	for disk in "$pool" "$1"; do
+		blockdev --setro "$disk" || fail "blockdev --setro $disk"
+		refused "read-only, $disk" "is read-only" dev_attach ro "$@"
+		blockdev --setrw "$disk"
+	done
+}
+
 # until_true SECONDS COMMAND...
 until_true() {
 	local end=$((SECONDS + $1))

@@ -13,6 +13,7 @@ load_module
 step "make the pool" forebay create $pool
 step "add the volume" forebay volume add $pool disk $origin --origin-by-name
 refused "a volume that is not there" "no such volume" control attach $pool $origin other
+kind=native read_only_refused $origin disk
 refused "a word that means nothing" "wanted" control frob
 refused "an option that is none" "unknown option" control attach $pool $origin disk frob 1
 step "attach" control attach $pool $origin disk low_watermark 2 high_watermark 5

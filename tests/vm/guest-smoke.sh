@@ -11,6 +11,7 @@ load_module
 step "make the pool" forebay create $pool
 step "add the volume" forebay volume add $pool disk $origin --origin-by-name
 refused "a volume that is not there" "no such volume" attach x $origin other
+kind=target read_only_refused $origin disk
 refused "an origin of another id" "not the one the volume was made for" attach x $origin disk origin_id wrong:1
 step "attach" attach fast $origin disk
 dmsetup table fast

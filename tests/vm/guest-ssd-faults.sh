@@ -25,6 +25,7 @@ dmsetup create --noudevsync --noudevrules pooldisk --table "0 $sectors linear /d
 dmsetup mknodes
 step "make the pool" forebay create $pool --medium ssd
 step "add the volume" forebay volume add $pool disk $origin --origin-by-name
+read_only_refused $origin disk
 dmsetup create --noudevsync --noudevrules large --table "0 524288 linear /dev/ram2 0" && dmsetup mknodes
 step "make a larger pool" forebay create /dev/mapper/large --medium ssd
 step "add the volume" forebay volume add /dev/mapper/large disk $origin --origin-by-name
