@@ -6,12 +6,13 @@
 # Then the disk image is copied, as a power cut would leave it.  The same is done without map-run.  As a
 # control, what nobody has asked for must not be there: else the test would find no mistake.
 #
-#	metadata.sh [KIND...]	all ways; with a KIND, that on a pool that nobody serves
+#	metadata.sh [KIND...|failing]	all ways; with a KIND, that on a pool that nobody serves; or that part alone
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
 need mkfs.ext4
 compile metadata
+compile taken
 make_map 128M 64M
 mkdir "$work/disk" "$work/cut"
 img=$shm/disk.img
@@ -87,10 +88,37 @@ held() {
 	[ "$(tail -n 1 "$work/hold.said")" = done ] || fail "hold: a write was $(tail -n 1 "$work/hold.said") by syncfs"
 	say "hold: passed"
 }
+# failing: a server on the network refuses what the kernel writes back, and the sync of the mark is told.
+failing() {
+	local program strace error
+	for error in EIO EACCES EPERM ENOSPC EDQUOT; do
+		rm -f "$work"/failing.*
+		truncate -s 8M "$work/failing.map"
+		sync "$work/failing.map"
+		ROOM=8M begin failing "$work/taken" failing "$work/failing.map"
+		program=$(pgrep -P $pid -f 'taken failing' || echo $pid)
+		strace -f -o "$work/failing.traced" -e trace=fsync -e inject=fsync:error=$error:when=1 -p "$program" 2>"$work/failing.strace" &
+		strace=$!
+		for _ in $(seq 200); do grep -q attached "$work/failing.strace" && break; sleep 0.05; done
+		grep -q attached "$work/failing.strace" || { kill $strace; killed $pid; skip_part "a failed sync of the mark" "$(cat "$work/failing.strace")"; return; }
+		touch "$work/failing.map.go"
+		wait $pid || true
+		wait $strace || true
+		grep -q 'fsync.*INJECTED' "$work/failing.traced" || fail "failing: no sync failed"
+		grep -q '^fsync: done\|^again: done' "$work/failing.said" &&
+			fail "a sync of the mark failed with $error, and a later sync was acknowledged: $(cat "$work/failing.said")"
+		"$FOREBAY" map recover "$pool" >/dev/null 2>&1 || "$FOREBAY" map recover --accept "$pool" >/dev/null || fail "failing: not recovered"
+	done
+	say "failing: passed"
+}
+if [ "${1:-}" = failing ]; then failing; exit; fi
 [ $# = 0 ] || { all alone "$@"; exit; }
 all plain
 all alone
-if command -v strace >/dev/null; then held; else skip_part "more room during a syncfs" "there is no strace"; fi
+if command -v strace >/dev/null; then
+	held
+	failing
+else skip_part "more room during a syncfs, a failed sync of the mark" "there is no strace"; fi
 start_server
 all served
 # Their times cannot be set.

@@ -18,7 +18,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::attributes::Attributes;
+use crate::content::no_space::cannot_mark;
 use crate::error::{Error, Result};
+use crate::planted::{self, Planted};
 use crate::rights::{self, Opener};
 use crate::store::Time;
 use crate::system;
@@ -57,10 +59,23 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn changed(&self) -> io::Result<Time>;
     /// The mark on the file.
     fn marked(&self) -> io::Result<FoundMark>;
+    /// Sets the mark; durable after `sync_mark`.
+    fn set_mark(&self, by: &MapClaim) -> io::Result<()>;
+    /// Removes the mark; durable after `sync_mark`.
+    fn take_mark(&self) -> io::Result<()>;
+    /// Makes durable what became of the mark, and syncs the file if it bears that.  It is called once:
+    /// the kernel tells a failure once.
+    fn sync_mark(&self) -> io::Result<()>;
     /// Sets the mark, durably.
-    fn mark(&self, by: &MapClaim) -> io::Result<()>;
+    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+        self.set_mark(by)?;
+        self.sync_mark().map_err(not_synced)
+    }
     /// Removes the mark, durably.
-    fn unmark(&self) -> io::Result<()>;
+    fn unmark(&self) -> io::Result<()> {
+        self.take_mark()?;
+        self.sync_mark().map_err(not_synced)
+    }
     /// Truncates or extends.
     fn set_size(&self, size: u64) -> io::Result<()>;
     /// Frees the blocks that are allocated after the end of the file.  The modification time
@@ -87,6 +102,14 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     /// Releases the locks, so that others may use the file, although this object still exists:
     /// a thread may hold it for a while.  Nothing is done with the file afterwards.
     fn free(&self) {}
+}
+
+/// The error of a sync of the mark.  Whatever it is, the mark could be set.
+fn not_synced(e: io::Error) -> io::Error {
+    match cannot_mark(&e) && !planted::is(Planted::MarkSyncJudged) {
+        true => io::Error::other(format!("at the sync of its mark: {e}")),
+        false => e,
+    }
 }
 
 /// A regular file that is locked.  Other processes that map it are refused.  Programs that use
@@ -284,13 +307,18 @@ impl Backing for RegularFile {
         self.as_opener(|| self.mark.find())
     }
 
-    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+    fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
         let mark = by.mark(&self.mark.name());
         self.by_us(|| self.as_opener(|| self.mark.put(&mark)))
     }
 
-    fn unmark(&self) -> io::Result<()> {
+    fn take_mark(&self) -> io::Result<()> {
         self.by_us(|| self.as_opener(|| self.mark.take_away()))
+    }
+
+    fn sync_mark(&self) -> io::Result<()> {
+        // The rights are for the directory of marks: it is opened before it is synced.
+        self.as_opener(|| self.mark.sync())
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

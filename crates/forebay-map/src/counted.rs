@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use forebay::{FoundMark, MapClaim};
 
 use crate::backing::Backing;
-use crate::content::no_space::{lacks_rights, lacks_space};
+use crate::content::no_space::cannot_mark;
 use crate::locked::lock;
 use crate::planted::{self, Planted};
 use crate::store::Time;
@@ -116,20 +116,26 @@ impl Backing for Counted {
         self.file.marked()
     }
 
-    /// Setting the mark also syncs the file, so a failure counts as a failed sync, unless there was no
-    /// space or no right to set it: then nothing was synced.
-    fn mark(&self, by: &MapClaim) -> io::Result<()> {
-        let _one = lock(&self.one);
-        match self.file.mark(by) {
-            Err(e) if lacks_space(&e) || lacks_rights(&e) => Err(e),
+    /// Where there was no space or no right for it, nothing was done.  Another error counts as a
+    /// failed sync: the file system may have failed before.
+    fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
+        match self.file.set_mark(by) {
+            Err(e) if cannot_mark(&e) => Err(e),
             done => self.count(done),
         }
     }
 
-    fn unmark(&self) -> io::Result<()> {
+    fn take_mark(&self) -> io::Result<()> {
+        match self.file.take_mark() {
+            Err(e) if cannot_mark(&e) => Err(e),
+            done => self.count(done),
+        }
+    }
+
+    fn sync_mark(&self) -> io::Result<()> {
         let _one = lock(&self.one);
-        match self.file.unmark() {
-            Err(e) if lacks_rights(&e) => Err(e),
+        match self.file.sync_mark() {
+            Err(e) if cannot_mark(&e) && planted::is(Planted::MarkSyncJudged) => Err(e),
             done => self.count(done),
         }
     }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use forebay::FoundMark;
 
 use crate::backing::Backing;
-use crate::content::no_space::{lacks_rights, lacks_space};
+use crate::content::no_space::{cannot_mark, lacks_rights};
 use crate::error::{Error, Result};
 use crate::locked::lock;
 use crate::patience::Patience;
@@ -144,7 +144,7 @@ impl Of<'_> {
 /// Whether a file may bear the mark although it could not be set.  Who may not set it cannot remove
 /// it either, so a close would fail.
 fn may_bear(of: Of<'_>, e: &io::Error) -> bool {
-    if !(lacks_space(e) || lacks_rights(e)) {
+    if !cannot_mark(e) {
         return true;
     }
     match of.backing.marked() {

@@ -141,8 +141,9 @@ pub(crate) struct Machine {
 
 impl Default for Faults {
     fn default() -> Faults {
-        let (sync, resize, remove, unanswered, page) = (false, false, false, false, u64::MAX);
-        Faults { random: Random(0), one_in: 0, happened: 0, sync, resize, remove, unanswered, page }
+        let (sync, resize, remove, unanswered) = (false, false, false, false);
+        let (random, one_in, happened, mark_sync, page) = (Random(0), 0, 0, None, u64::MAX);
+        Faults { random, one_in, happened, sync, mark_sync, resize, remove, unanswered, page }
     }
 }
 
@@ -154,6 +155,8 @@ struct Faults {
     happened: usize,
     /// The next such call fails, once.
     sync: bool,
+    /// The next sync of a mark fails with this number, once.
+    mark_sync: Option<i32>,
     resize: bool,
     remove: bool,
     /// A release of a frame succeeds, but its answer is lost, once.
@@ -312,6 +315,11 @@ impl Machine {
     /// The next sync of a file fails.
     pub fn fail_sync(&self) {
         lock(&self.faults).sync = true;
+    }
+
+    /// The next sync of a file's mark fails with this number.
+    pub fn fail_mark_sync(&self, errno: i32) {
+        lock(&self.faults).mark_sync = Some(errno);
     }
 
     /// The next release of a frame succeeds, but its answer is lost.

@@ -11,13 +11,18 @@ use crate::pages::{PageSet, PAGE, SEGMENT};
 
 /// Whether a file system refused a change for lack of space.
 pub(crate) fn lacks_space(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
-        || matches!(error.kind(), io::ErrorKind::StorageFull)
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Whether the kernel refused a change for lack of rights.
 pub(crate) fn lacks_rights(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Whether a file cannot be marked, though it may be written: for lack of space or of rights.  It is
+/// asked of a change of the mark, and not of its sync.
+pub(crate) fn cannot_mark(error: &io::Error) -> bool {
+    lacks_space(error) || lacks_rights(error)
 }
 
 impl Content {
@@ -26,7 +31,7 @@ impl Content {
     /// that was synced before.
     pub(super) fn cannot_mark(&self, e: &Error) -> bool {
         let Error::System { error, .. } = e.cause() else { return false };
-        (lacks_space(error) || lacks_rights(error)) && !self.marking.is_on()
+        cannot_mark(error) && !self.marking.is_on()
     }
 
     /// Makes pages durable in the file.  The caller holds the segment's lock.

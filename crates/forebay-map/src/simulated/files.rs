@@ -140,27 +140,34 @@ impl Backing for Disked {
         Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
     }
 
-    fn mark(&self, by: &MapClaim) -> io::Result<()> {
+    fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
         if self.0.no_marks.load(Ordering::SeqCst) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        {
-            let mut disk = self.disk();
-            disk.mark = Some(by.mark("the one file"));
-            disk.marks += 1;
-            if self.0.marks_elsewhere.load(Ordering::SeqCst) {
-                disk.durable_mark = disk.mark.clone();
-                return Ok(());
-            }
-        }
-        self.sync_all()
+        let mut disk = self.disk();
+        disk.mark = Some(by.mark("the one file"));
+        disk.marks += 1;
+        Ok(())
     }
 
-    fn unmark(&self) -> io::Result<()> {
+    fn take_mark(&self) -> io::Result<()> {
         self.0.call();
         self.disk().mark = None;
-        self.sync_all()
+        Ok(())
+    }
+
+    fn sync_mark(&self) -> io::Result<()> {
+        if self.0.marks_elsewhere.load(Ordering::SeqCst) {
+            let mut disk = self.disk();
+            disk.durable_mark = disk.mark.clone();
+            return Ok(());
+        }
+        let fails = lock(&self.0.faults).mark_sync.take();
+        if fails.is_some() {
+            self.0.fail_sync();
+        }
+        self.sync_all().map_err(|e| fails.map_or(e, io::Error::from_raw_os_error))
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

@@ -52,6 +52,31 @@ fn a_sync_that_failed_for_another_call_counts_for_all() {
     }
 }
 
+/// A server on the network may refuse what a file system writes back to it.  The sync of the mark
+/// tells that as a lack of rights, or of space: the mark is there, and the file may lack data.
+#[test]
+fn a_sync_of_the_mark_that_failed_counts_for_what_was_written_before() {
+    let _alone = alone();
+    let name = "a_sync_of_the_mark_that_failed_counts_for_what_was_written_before";
+    let Some(features) = has(name) else { return };
+    for errno in [libc::EACCES, libc::EPERM, libc::ENOSPC, libc::EDQUOT, libc::EIO] {
+        for planted in [false, true] {
+            let machine = Machine::new(2, &[2 * ONE], []);
+            let cache = cache(&machine, &features);
+            let file = cache.open_backing(machine.file(0), 3 * ONE).expect("open");
+            file.write(ONE, &vec![2; SEGMENT]).expect("past the pool");
+            machine.fail_mark_sync(errno);
+            plant(planted.then_some(Planted::MarkSyncJudged));
+            // The file is marked before it grows.
+            let first = file.write(2 * ONE, &[1]);
+            let synced = file.sync(0, u64::MAX);
+            plant(None);
+            let lies = planted && errno != libc::EIO;
+            assert_eq!((first.is_ok(), synced.is_ok()), (lies, lies), "{errno}: {first:?} {synced:?}");
+        }
+    }
+}
+
 /// Of two writes to the file itself at once, the one that began first may end last.  A sync that
 /// failed between their beginnings counts.
 #[test]

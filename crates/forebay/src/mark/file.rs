@@ -136,21 +136,19 @@ impl FileMark {
         self.0.find()
     }
 
-    /// In place of one that is there, whole or not at all; durable when it returns.
+    /// In place of one that is there, whole or not at all; durable after sync.
     pub fn put(&self, mark: &Mark) -> io::Result<()> {
-        self.0.put(mark)?;
-        // No lack of space for the mark: the file may lack data.
-        self.0.sync().map_err(|e| match e.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                io::Error::other(format!("at the sync of its mark: {e}"))
-            }
-            _ => e,
-        })
+        self.0.put(mark)
     }
 
-    /// Durable when it returns.
+    /// Durable after sync.
     pub fn take_away(&self) -> io::Result<()> {
-        self.0.take_away()?;
+        self.0.take_away()
+    }
+
+    /// Syncs the file too, where it bears the mark.  A failure of that is told once, and has no kind
+    /// by which one tries again.
+    pub fn sync(&self) -> io::Result<()> {
         self.0.sync()
     }
 }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use super::content::{Mark, MOST_BYTES};
 use super::{Bears, MarkedBy, MarkedOn};
 use crate::directories::{set, whole};
-use crate::errno::{about, at_path};
+use crate::errno::{about, at_path, errno_of};
 use crate::media::lock_soon;
 
 #[cfg(test)]
@@ -373,7 +373,7 @@ impl Keep for Kept {
                 Err(Errno::NOENT) => {}
                 done => done
                     .map_err(io::Error::from)
-                    .and_then(|()| synced(&dir, "directory"))
+                    .and_then(|()| synced(&dir, "directory").map_err(of_sync))
                     .map_err(|e| at_path(&path, e))?,
             }
         }
@@ -387,15 +387,27 @@ impl Keep for Kept {
                 On::File(file) => synced(file, "origin"),
                 On::Host | On::Unopened(_) | On::Origin(_) => Ok(()),
             };
-            synced.inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))?;
+            synced
+                .inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))
+                .map_err(of_sync)?;
         }
         if self.unsynced[1].swap(false, Ordering::AcqRel) {
             let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
             synced(&dir, "directory")
                 .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))
-                .map_err(|e| at_path(&self.dirs[0], e))?;
+                .map_err(|e| at_path(&self.dirs[0], of_sync(e)))?;
         }
         Ok(())
+    }
+}
+
+/// The error of a sync.  The kernel tells a failure once, and the origin may lack data then.  So
+/// it is never a lack of space or of rights for the mark, after which somebody would try again.
+fn of_sync(e: io::Error) -> io::Error {
+    let text = format!("at the sync of its mark: {e}");
+    match errno_of(&e) {
+        Some(errno) => about(io::ErrorKind::Other, text, errno),
+        None => io::Error::other(text),
     }
 }
 

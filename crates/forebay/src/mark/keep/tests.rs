@@ -15,7 +15,7 @@ thread_local! {
 pub(super) fn note(what: &'static str) -> io::Result<()> {
     SYNCED.with_borrow_mut(|synced| synced.push(what));
     match FAILS.take() {
-        true => Err(Errno::IO.into()),
+        true => Err(Errno::ACCESS.into()),
         false => Ok(()),
     }
 }
@@ -106,7 +106,8 @@ fn marks_are_durable_when_they_are_synced() {
         synced_now();
         kept.put(&mark_of("file:1")).unwrap();
         FAILS.set(true);
-        kept.sync().unwrap_err();
+        let refused = kept.sync().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Other, "who may set a mark would try again");
         kept.sync().unwrap();
         assert_eq!(synced_now(), ["origin", "origin"]);
         kept.take_away().and_then(|()| kept.sync()).unwrap();
