@@ -43,6 +43,44 @@ for way in modes lists; do
 	python3 -c 'import os, sys; sys.exit(os.listxattr(sys.argv[1]) != os.listxattr(sys.argv[2]))' "$work/home/$way.dat" "$work/home/$way.map" ||
 		fail "$way: a complete file is marked"
 done
+compile taken
+install -m 755 "$work/taken" "$work/home"
+plainly() { setpriv --reuid nobody --clear-groups --inh-caps=-all "$@"; }
+attributes() { python3 -c 'import os, sys; print(os.listxattr(sys.argv[1]))' "$1"; }
+for way in chmod fchmod; do
+	rm -f "$work/home"/taken.*
+	plainly "$work/home/taken" $way "$work/home/taken.dat" >"$work/plain" || fail "taken $way, plainly"
+	as_user "$work/home/taken" $way "$work/home/taken.map" >"$work/said" 2>"$work/says" || fail "taken $way: $? $(cat "$work/says")"
+	diff "$work/plain" "$work/said" >&2 || fail "taken $way: other answers than of a plain file: $(cat "$work/says")"
+	cmp "$work/home/taken.dat" "$work/home/taken.map" || fail "taken $way: another file"
+	[ "$(attributes "$work/home/taken.map")" = "[]" ] || fail "taken $way: a complete file is marked"
+done
+# A served pool keeps what a program has stored, and a kill loses nothing.  The server may not open the file either.
+serve=(setpriv --reuid nobody --clear-groups --inh-caps=-all env HOME="$work/home" FOREBAY_RUNTIME_DIR="$work/home/run"
+	FOREBAY_STATE_DIR="$work/home/state" "$FOREBAY")
+"${serve[@]}" serve "$pool" --json >"$work/ready" 2>"$work/server.log" &
+server=$!
+at_end 'kill $server 2>/dev/null'
+for _ in $(seq 600); do grep -q '"ready":true' "$work/ready" && break; sleep 0.05; done
+grep -q '"ready":true' "$work/ready" || fail "no server: $(cat "$work/server.log")"
+for way in kill-not kill-chmod kill-nothing; do
+	rm -f "$work/home"/taken.*
+	plainly "$work/home/taken" $way "$work/home/taken.dat" >"$work/plain" 2>/dev/null || true
+	as_user "$work/home/taken" $way "$work/home/taken.map" >"$work/said" 2>"$work/says" || true
+	diff "$work/plain" "$work/said" >&2 || fail "$way: other answers than of a plain file: $(cat "$work/says")"
+	for _ in $(seq 100); do cmp -s "$work/home/taken.dat" "$work/home/taken.map" && break; sleep 0.05; done
+	cmp "$work/home/taken.dat" "$work/home/taken.map" || fail "$way: stores are lost: $(cat "$work/server.log")"
+	[ $way = kill-nothing ] && continue
+	for _ in $(seq 100); do "${serve[@]}" map list "$pool" >"$work/left"; grep -q 'nothing to recover' "$work/left" && break; sleep 0.05; done
+	grep -q 'nothing to recover' "$work/left" || fail "$way: $(cat "$work/left" "$work/server.log")"
+done
+# Nobody may read the mark of a file without rights: what is kept of it is named until somebody may.
+chmod 644 "$work/home/taken.map"
+for _ in $(seq 100); do "${serve[@]}" map list "$pool" >"$work/left"; grep -q 'nothing to recover' "$work/left" && break; "${serve[@]}" map recover "$pool" >/dev/null 2>&1 || true; sleep 0.05; done
+grep -q 'nothing to recover' "$work/left" || fail "with its rights back: $(cat "$work/left" "$work/server.log")"
+kill $server
+wait $server || fail "the server ended with $?: $(cat "$work/server.log")"
+server=
 truncate -s 256M "$work/home/large.map"
 chown nobody "$work/home/large.map"
 if as_user "$work/home/program" exit "$work/home/large.map" 2>"$work/says"; then fail "a file is mapped that is larger than the map"; fi

@@ -532,7 +532,7 @@ impl Shared {
                         Ok(Home::All | Home::Locked) => {}
                         Ok(Home::Stays(report)) => self.notes.left(&share.map, report.refused),
                         Err(e) => {
-                            share.keep_nobody_waiting(file);
+                            share.keep_nobody_waiting(file, &e);
                             let store = &share.store;
                             let why = match store.lost().is_some_and(FileFate::is_foreign) {
                                 true => format!(

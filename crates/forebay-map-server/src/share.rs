@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -541,9 +542,17 @@ impl Share {
         Ok(Stores { file: Some(backing), missing, no_room })
     }
 
-    /// The file of a dead process cannot be written back now: nobody waits for that any more.
-    pub fn keep_nobody_waiting(&self, file: u32) {
-        let kept = self.owned().files.get_mut(&file).and_then(|held| held.kept.take());
+    /// The file of a dead process cannot be written back now: nobody waits for that any more.  Where
+    /// the server lacks rights, the descriptor stays: it may not open the path either.  Otherwise it
+    /// is closed, so that a file system that fails can be unmounted.
+    pub fn keep_nobody_waiting(&self, file: u32, why: &Error) {
+        let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        let stays = matches!(why.cause(), Error::System { error, .. } if denied(error));
+        let kept = match self.owned().files.get_mut(&file) {
+            Some(held) if stays => held.kept.clone(),
+            Some(held) => held.kept.take(),
+            None => None,
+        };
         // It is closed without the lock.
         if let Some(kept) = kept {
             kept.release();

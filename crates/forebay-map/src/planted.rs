@@ -114,6 +114,8 @@ pub(crate) enum Planted {
     MarkedOver,
     /// The size that a dead process set is not kept.
     GrowthForgotten,
+    /// Whoever keeps stores of a dead process needs the mark.
+    MarkNeeded,
     /// A failed sync of the mark counts as a lack of rights or of space for it.
     MarkSyncJudged,
     /// Not a bug: the kernel cannot keep a mapping from children.

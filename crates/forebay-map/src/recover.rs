@@ -8,12 +8,12 @@
 //! the media does not return a page; metadata is damaged.  One such file does not hold up the
 //! others.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::backing::Backing;
 use forebay::FoundMark;
 
+use crate::backing::Backing;
+use crate::content::no_space::{cannot_mark, lacks_rights, lacks_space};
 use crate::error::{Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
@@ -220,27 +220,35 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<usi
     let now = file.size().map_err(system("stat"))?;
     let size = record.grows.map_or(record.size, |g| now.min(g.ahead).max(record.size));
     let (mut stored, is_dirty) = stored(store, id, file, size)?;
-    if stored.is_empty() && size == record.size {
-        return Ok(0);
-    }
-    let found = file.marked().map_err(system("its mark"))?;
-    let is_ours = matches!(&found, FoundMark::Marked(mark) if store.claim().has_set(mark));
     // The file was marked before its first dirty page and before it grew.
     let holds = is_dirty || record.grows.is_some();
+    // It has another size, so it could not be marked.
+    let resized = !holds && now != record.size;
+    if stored.is_empty() && size == record.size && !resized {
+        return Ok(0);
+    }
+    let found = found_mark(file, holds)?;
+    let is_ours = matches!(&found, FoundMark::Marked(mark) if store.claim().has_set(mark));
     let may_mark = found == FoundMark::Nothing && !holds;
     if !is_ours && !may_mark && !planted::is(Planted::MarkedOver) {
         return Ok(0);
     }
     let of = Of { store, id, backing: file };
+    if resized && may_mark {
+        stored = self::stored(store, id, file, now)?.0;
+    }
     let all = pages_in(&stored);
     stored = with_blocks(of, stored)?;
     let not_kept = all - pages_in(&stored);
     if !stored.is_empty() {
+        if resized && may_mark {
+            return Ok(not_kept + pages_in(&written(of, stored)?));
+        }
         match if is_ours { Ok(()) } else { file.mark(store.claim()) } {
             Ok(()) => {}
-            // A mark needs room.  The file lacks nothing that was synced, so that it can do
-            // without.
-            Err(e) if is_full(&e) && may_mark => {
+            // A mark needs room and rights.  The file lacks nothing that was synced, so that it can
+            // do without.
+            Err(e) if cannot_mark(&e) && may_mark && !planted::is(Planted::MarkNeeded) => {
                 return Ok(not_kept + pages_in(&written(of, stored)?));
             }
             Err(e) => return Err(system("mark it")(e)),
@@ -265,8 +273,13 @@ fn pages_in(stored: &[Stored]) -> usize {
     stored.iter().map(|s| s.pages.len()).sum()
 }
 
-fn is_full(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// The mark of a file.  `holds`: the pool has pages that the file may lack.  Who may not read the
+/// mark could not have set it, so that a file which lacks nothing counts as one without.
+fn found_mark(file: &dyn Backing, holds: bool) -> Result<FoundMark> {
+    match file.marked() {
+        Err(e) if lacks_rights(&e) && !holds => Ok(FoundMark::Nothing),
+        found => found.map_err(Error::system(file.path(), "its mark")),
+    }
 }
 
 /// Writes stores that nobody has synced to a file that lacks nothing else, as a page cache does.
@@ -280,7 +293,7 @@ fn written(of: Of<'_>, mut stored: Vec<Stored>) -> Result<Vec<Stored>> {
             let (from, end) = (run.start * PAGE, (run.end * PAGE).min(*inside));
             let _change = marking.change(of)?;
             match file.write_at(*at + from as u64, &bytes[from..end]) {
-                Err(e) if is_full(&e) => {}
+                Err(e) if lacks_space(&e) => {}
                 done => {
                     done.map_err(Error::system(file.path(), "write"))?;
                     *pages = pages.without(&PageSet::of(run));
@@ -456,7 +469,7 @@ impl Recovery<'_> {
             checked => checked?,
         }
         if planted::is(Planted::UnmarkedEarly) {
-            self.unmark(&*file)?;
+            unmark(self.store, &*file)?;
         }
         let not_ended = match record.cut {
             true => self.end_truncation(of, record)?,
@@ -499,14 +512,9 @@ impl Recovery<'_> {
     /// Removes the mark and the record of a file that has everything.
     fn end_with(&self, of: Of<'_>) -> std::result::Result<usize, Stays> {
         if !self.options.dry_run {
-            self.unmark(of.backing)?;
+            unmark(self.store, of.backing)?;
         }
         self.end(of.id)
-    }
-
-    /// Removes our mark.
-    fn unmark(&self, file: &dyn Backing) -> Result<()> {
-        unmark(self.store, file)
     }
 
     /// Removes the record.

@@ -121,6 +121,8 @@ pub(crate) struct Machine {
     pub marks_elsewhere: AtomicBool,
     /// The disk has no room for a mark.
     pub no_marks: AtomicBool,
+    /// Nobody may set or remove a mark any more.
+    pub no_rights: AtomicBool,
     /// The share knows no size of a file that a page is within.
     pub behind_end: AtomicBool,
     /// A sync of a file has begun and does not end.
@@ -225,6 +227,7 @@ impl Machine {
             promises: AtomicBool::new(true),
             marks_elsewhere: AtomicBool::new(false),
             no_marks: AtomicBool::new(false),
+            no_rights: AtomicBool::new(false),
             behind_end: AtomicBool::new(false),
             stall: AtomicBool::new(false),
             stalled: AtomicBool::new(false),

@@ -24,6 +24,13 @@ impl Disked {
     fn disk(&self) -> MutexGuard<'_, Disk> {
         lock(&self.0.disks[self.1])
     }
+
+    fn check_rights(&self) -> io::Result<()> {
+        match self.0.no_rights.load(Ordering::SeqCst) {
+            true => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Backing for Disked {
@@ -142,6 +149,7 @@ impl Backing for Disked {
 
     fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
+        self.check_rights()?;
         if self.0.no_marks.load(Ordering::SeqCst) {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
@@ -153,6 +161,7 @@ impl Backing for Disked {
 
     fn take_mark(&self) -> io::Result<()> {
         self.0.call();
+        self.check_rights()?;
         self.disk().mark = None;
         Ok(())
     }

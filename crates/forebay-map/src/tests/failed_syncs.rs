@@ -72,7 +72,11 @@ fn a_sync_of_the_mark_that_failed_counts_for_what_was_written_before() {
             let synced = file.sync(0, u64::MAX);
             plant(None);
             let lies = planted && errno != libc::EIO;
-            assert_eq!((first.is_ok(), synced.is_ok()), (lies, lies), "{errno}: {first:?} {synced:?}");
+            assert_eq!(
+                (first.is_ok(), synced.is_ok()),
+                (lies, lies),
+                "{errno}: {first:?} {synced:?}"
+            );
         }
     }
 }

@@ -139,6 +139,46 @@ fn a_mark_that_is_not_ours_stays_and_one_that_is_gone_is_not_set_again() {
     }
 }
 
+/// A file that could not be marked, before the process grew it and died.
+fn without_mark(no_rights: bool) -> Result<(), String> {
+    let (machine, _cache, file) = begin();
+    let refused = if no_rights { &machine.no_rights } else { &machine.no_marks };
+    refused.store(true, Ordering::SeqCst);
+    for grows in [false, true] {
+        file.store(0, &[1 + u8::from(grows)]);
+        if grows {
+            file.write(ONE, &[7; 100]).expect("it grows");
+        }
+        let kept = keep(&machine);
+        let content = machine.durable(0);
+        let size = ONE as usize + if grows { 100 } else { 0 };
+        let stored = content.first() == Some(&(1 + u8::from(grows)));
+        if !matches!(kept, Ok(0))
+            || !stored
+            || content.len() != size
+            || !content[SEGMENT..].iter().all(|&b| b == 7)
+        {
+            return Err(format!("grows: {grows}: {kept:?}, {} bytes", content.len()));
+        }
+        assert_eq!(machine.lacks_and_tells(), (false, false));
+    }
+    let (_, report) = after(&machine, 1, true);
+    assert!(report.refused.is_empty(), "{report:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_kept_of_a_file_that_cannot_be_marked_is_in_the_file() {
+    let _alone = alone();
+    for no_rights in [false, true] {
+        without_mark(no_rights).expect("it is kept");
+        plant(Some(Planted::MarkNeeded));
+        let found = without_mark(no_rights);
+        plant(None);
+        println!("{}", found.expect_err("MarkNeeded was not found"));
+    }
+}
+
 /// The file bears the mark already.  `stored`: the last page has bytes that are not zero.
 fn grown(stored: bool) -> Result<(), String> {
     let (machine, _cache, file) = begin();
