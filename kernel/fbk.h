@@ -82,6 +82,8 @@ void fbk_release(struct fbk_claim *c);
 /* The device has no DAX: reads its image. */
 int fbk_image_load(struct fbk_claim *c, char **text);
 void fbk_image_free(struct fbk_claim *c);
+/* Such a device can still be read. */
+bool fbk_image_answers(struct fbk_claim *c);
 /* Whether the start of the media, where others keep their superblocks, is all zero. */
 bool fbk_claim_blank(struct fbk_claim *c);
 void fbk_media_exit(void);
@@ -233,6 +235,12 @@ void fbk_volume_stop(struct fbk_volume *v);
 int fbk_volume_drain(struct fbk_volume *v, char **text);
 /* Judges the state of the origin.  drained: for writes before the drain. */
 enum fby_completeness fbk_volume_judge(struct fbk_volume *v, struct fby_volume_info *info, bool drained);
+/* A pool that is written in groups takes nothing more. */
+bool fbk_medium_failed(struct fbk_pool *p);
+/* The pool's device has failed, and the origin lacks what memory has.  Waits for the device. */
+bool fbk_memory_alone(struct fbk_volume *v);
+/* Drains such a volume before it is stopped; the kernel's log says if that fails. */
+void fbk_volume_rescue(struct fbk_volume *v);
 /* Keeps destage going for a caller who looks again later. */
 int fbk_drain_on(struct fbk_volume *v);
 /* The policy was changed: starts or stops draining the pool all the time. */

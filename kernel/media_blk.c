@@ -208,6 +208,17 @@ int fbk_image_load(struct fbk_claim *c, char **text)
 	return rc;
 }
 
+bool fbk_image_answers(struct fbk_claim *c)
+{
+	void *page = kmalloc(PAGE_SIZE, GFP_NOIO); /* volumes may be suspended */
+	int rc = page ? transfer(c, page, 0, PAGE_SIZE, REQ_OP_READ) : 0;
+
+	kfree(page);
+	if (rc)
+		tell(c, "a read before the end", 0, rc);
+	return !rc;
+}
+
 void fbk_image_free(struct fbk_claim *c)
 {
 	vfree(c->media.base);

@@ -9,7 +9,8 @@
  * and no attribute for each option.  An answer can say in words what went wrong.
  *
  *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
- *	detach forebayN [clean]	clean: only if the origin has all that is not lost
+ *	detach forebayN [clean|give-up]	clean: only if the origin has all that is not lost;
+ *		give-up: also if memory alone has something
  *	status forebayN
  *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
  *	list		a line each: name, cache, origin, volume, options
@@ -357,8 +358,14 @@ static int detach_clean(struct fbk_volume *v, char **error)
 	return rc;
 }
 
+enum detach {
+	DETACH,
+	DETACH_CLEAN,
+	DETACH_GIVE_UP,
+};
+
 /* The caller holds the lock.  0: the caller may remove the device. */
-static int detach_begin(struct native *n, bool if_clean, char **error)
+static int detach_begin(struct native *n, enum detach how, char **error)
 {
 	struct fbk_volume *v = &n->setup.volume;
 	int rc = 0;
@@ -371,7 +378,7 @@ static int detach_begin(struct native *n, bool if_clean, char **error)
 		return -EBUSY;
 	if (disk_openers(n->disk))
 		rc = -EBUSY;
-	else if (if_clean)
+	else if (how == DETACH_CLEAN)
 		rc = detach_clean(v, error);
 	if (!rc) {
 		n->removed = true;
@@ -379,6 +386,16 @@ static int detach_begin(struct native *n, bool if_clean, char **error)
 	}
 	mutex_unlock(&n->disk->open_mutex);
 	return rc;
+}
+
+/* The caller of detach_begin does not remove the device, and has no lock; it has one after. */
+static void detach_undo(struct native *n)
+{
+	mutex_lock(&n->disk->open_mutex);
+	n->removed = false;
+	mutex_unlock(&n->disk->open_mutex);
+	mutex_lock(&fbk_native_lock);
+	n->changing = false;
 }
 
 static struct native *native_find(const char *name, char **error)
@@ -451,16 +468,29 @@ static void answer_status(struct control *c, struct native *n)
 	answer(c, "\n");
 }
 
-static int run_detach(struct native *n, bool if_clean, char **error)
+static int run_detach(struct control *c, struct native *n, unsigned int argc, char **argv, char **error)
 {
-	int rc = detach_begin(n, if_clean, error);
+	static const char *const names[] = { "", "clean", "give-up" }; /* enum detach */
+	int rc, how = match_string(names, ARRAY_SIZE(names), argc ? argv[0] : "");
+	bool failed;
 
+	*error = "Wanted: detach DEVICE [clean|give-up]";
+	if (how < 0 || argc > 1)
+		return -EINVAL;
+	rc = detach_begin(n, how, error);
 	if (rc)
 		return rc;
 	mutex_unlock(&fbk_native_lock);
+	if (how == DETACH && fbk_memory_alone(&n->setup.volume)) {
+		detach_undo(n);
+		*error = "The pool's device has failed, and memory alone has what the origin lacks: write it there (forebay detach --flush), or lose it (--give-up)";
+		return -EIO;
+	}
+	failed = fbk_medium_failed(n->setup.volume.pool);
 	del_gendisk(n->disk);
 	native_free(n);
 	mutex_lock(&fbk_native_lock);
+	answer(c, failed ? "ok medium_failed\n" : "ok\n");
 	return 0;
 }
 
@@ -494,9 +524,8 @@ static int run_on_device(struct control *c, unsigned int argc, char **argv, char
 	if (n->changing)
 		return -EBUSY;
 	if (!strcmp(argv[0], "detach"))
-		rc = run_detach(n, argc == 3 && !strcmp(argv[2], "clean"), error);
-	else
-		rc = run_setup_command(n, argc - 2, argv + 2, error);
+		return run_detach(c, n, argc - 2, argv + 2, error);
+	rc = run_setup_command(n, argc - 2, argv + 2, error);
 	if (!rc)
 		answer(c, "ok\n");
 	return rc;
@@ -639,6 +668,7 @@ void fbk_native_exit(void)
 	misc_deregister(&control_device);
 	list_for_each_entry_safe(n, next, &fbk_natives, list) {
 		del_gendisk(n->disk);
+		fbk_volume_rescue(&n->setup.volume);
 		native_free(n);
 	}
 	ida_destroy(&fbk_numbers);

@@ -295,6 +295,8 @@ static const char *state_name(const struct fbk_setup *s, const struct counters *
 		return "media_gone";
 	if (!s->volume.started)
 		return "suspended";
+	if (fbk_medium_failed(s->volume.pool))
+		return "medium_failed";
 	if (c->volume.last_error)
 		return "origin_failed";
 	if (c->volume.lost_blocks || c->volume.holes || c->volume.holes_unknown)

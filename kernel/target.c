@@ -141,6 +141,8 @@ static void forebay_postsuspend(struct dm_target *ti)
 			pr_warn("forebay: volume %s: not drained on suspend: error %d: %s\n", t->setup.volume.name, rc,
 				error);
 	}
+	if (!dm_noflush_suspending(ti)) /* a removal, too, which cannot be refused */
+		fbk_volume_rescue(&t->setup.volume);
 	fbk_volume_stop(&t->setup.volume);
 }
 

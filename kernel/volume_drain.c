@@ -192,6 +192,33 @@ static int completeness_errno(enum fby_completeness c)
 	}
 }
 
+bool fbk_medium_failed(struct fbk_pool *p)
+{
+	struct fby_medium_info m;
+
+	fby_medium_info(p->engine, &m);
+	return m.grouped && m.failed;
+}
+
+/* When the pool's device has failed, nobody writes any more, and all that is in memory goes to the
+ * origin once more.
+ */
+static int wait_rescued(struct fbk_volume *v, struct fby_volume_info *info, char **text)
+{
+	struct fbk_pool *p = v->pool;
+
+	*text = "The origin fails, and so did the pool's device: see the kernel's log";
+	while (fbk_usable(p) && fbk_medium_failed(p) && !fby_volume_clean(p->engine, v->index)) {
+		fby_volume_info(p->engine, v->index, info);
+		if (info->last_error)
+			return -EIO;
+		fbk_kick_destage(p);
+		if (msleep_interruptible(LOOK_MS))
+			return -EINTR;
+	}
+	return 0;
+}
+
 int fbk_volume_drain(struct fbk_volume *v, char **text)
 {
 	struct fby_volume_info *info = kmalloc(sizeof(*info), GFP_NOIO);
@@ -203,6 +230,8 @@ int fbk_volume_drain(struct fbk_volume *v, char **text)
 	if (!info)
 		return -ENOMEM;
 	rc = drain(v, &d, info, text);
+	if (!rc)
+		rc = wait_rescued(v, info, text);
 	if (!rc) {
 		c = fbk_volume_judge(v, info, true);
 		*text = (char *)fby_complete_text(c);
@@ -214,4 +243,32 @@ int fbk_volume_drain(struct fbk_volume *v, char **text)
 		*text = "The cache device was taken away: what is cached is on it";
 	kfree(info);
 	return rc;
+}
+
+/* --- a pool whose device has failed -------------------------------------------------------- */
+
+/* Nothing may have been written since the device failed. */
+static bool is_dead(struct fbk_pool *p)
+{
+	return fbk_medium_failed(p) || (p->claim.media.device && !fbk_image_answers(&p->claim));
+}
+
+bool fbk_memory_alone(struct fbk_volume *v)
+{
+	return v->started && !fby_volume_clean(v->pool->engine, v->index) && is_dead(v->pool);
+}
+
+void fbk_volume_rescue(struct fbk_volume *v)
+{
+	char *text = "no reason is known";
+	int rc;
+
+	if (!fbk_memory_alone(v))
+		return;
+	pr_warn("forebay: volume %s: the pool's device has failed: what memory alone has is written to the origin now\n",
+		v->name);
+	rc = fbk_volume_drain(v, &text);
+	if (rc)
+		pr_err("forebay: volume %s: the origin may lack what memory alone had, which is lost when the pool is closed: error %d: %s\n",
+		       v->name, rc, text);
 }

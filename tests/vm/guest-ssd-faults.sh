@@ -31,7 +31,7 @@ step "make a larger pool" forebay create /dev/mapper/large --medium ssd
 step "add the volume" forebay volume add /dev/mapper/large disk $origin --origin-by-name
 large() { local pool=/dev/mapper/large; dev_attach y $origin disk; }
 mkdir -p /tmp/mem && mount -t tmpfs -o size=4G none /tmp/mem
-dd if=/dev/zero of=/tmp/mem/filler bs=1M count=$(($(awk '/MemAvailable/ { print $2 }' /proc/meminfo) / 1024 - 150)) status=none
+fallocate -l $(($(awk '/MemAvailable/ { print $2 }' /proc/meminfo) / 1024 - 150))M /tmp/mem/filler || fail "fallocate"
 refused "a pool for which there is no memory" "too little memory" large
 rm -f /tmp/mem/filler
 
@@ -47,6 +47,7 @@ for durable in always flush; do
 	dmesg | grep -q 'forebay: dm-.*a write of a group failed' || fail "durable $durable: the kernel's log does not say it: $(dmesg)"
 	dmesg | grep -q 'forebay: dm-.*the pool has failed' || fail "durable $durable: the kernel's log does not say what it means: $(dmesg)"
 	[ "$(dev_counter x medium)" = failed ] || fail "durable $durable: status does not say it: $(dev_status x)"
+	[ "$(dev_state x)" = medium_failed ] || fail "durable $durable: the state is $(dev_state x)"
 	step "read what was written" cmp -n $((4 << 20)) "$device" /tmp/kept
 	step "drain, from memory" dev_command x flush
 	step "the origin has it" cmp -n $((4 << 20)) $origin /tmp/kept
@@ -59,6 +60,54 @@ for durable in always flush; do
 	step "the same is there" cmp -n $((4 << 20)) "$device" /tmp/kept
 	step "detach" dev_detach x
 done
+
+# What memory alone has is not thrown away by those who say nothing of it.  The origin is slow, so that
+# the drain of a failed pool has not ended.
+dmsetup create --noudevsync --noudevrules slow --table "0 65536 delay /dev/ram3 0 0 /dev/ram3 0 4000 /dev/ram3 0 4000" && dmsetup mknodes
+step "the disk is back" becomes "linear /dev/ram0 0"
+step "add a volume with a slow origin" forebay volume add $pool slow /dev/mapper/slow --origin-by-name
+begins() {
+	step "attach" dev_attach x /dev/mapper/slow slow durable always max_age 0 idle 0
+	step "write" written 4 0
+	step "the disk fails" becomes error
+}
+has() { dd if=/dev/ram3 bs=1M count=4 iflag=direct status=none | cmp -n $((4 << 20)) - /tmp/kept; }
+fails() {
+	begins
+	! written 1 4 2>/tmp/step.log || fail "a write to a pool whose disk fails succeeds"
+	! has 2>/tmp/step.log || fail "the origin has it already"
+}
+case $kind in
+target)
+	fails
+	step "remove" dmsetup remove --noudevsync --retry x
+	;;
+native)
+	fails
+	step "list" forebay list
+	grep -q "medium failed" /tmp/step.log || fail "list does not say it: $(cat /tmp/step.log)"
+	refused "a plain detach by the command" "--flush" forebay detach slow
+	step "detach as the unit does" forebay detach slow --rescue
+	step "the origin has it" has
+	# Perhaps nobody has noticed yet that the disk failed.
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	begins
+	refused "a plain detach" "memory alone" dev_detach x
+	step "detach as the unit does" forebay detach slow --rescue
+	step "the origin has it" has
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	fails
+	step "give it up" forebay detach slow --give-up
+	grep -q "given up" /tmp/step.log || fail "detach does not say it: $(cat /tmp/step.log)"
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	fails
+	step "unload" /run/busybox rmmod forebay
+	load_module
+	;;
+esac
+step "the origin has it" has
+step "the disk is back" becomes "linear /dev/ram0 0"
+step "remove the slow origin" dmsetup remove --noudevsync slow
 
 # A read waits for a block whose write is on its way to a slow disk.  Then the origin has what is read.
 step "the disk is slow" becomes "delay /dev/ram0 0 0 /dev/ram0 0 300 /dev/ram0 0 300"

@@ -361,12 +361,12 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     if a.json.json {
         let gone: Vec<_> = gone
             .iter()
-            .map(|(l, judged)| json!({ "device": format!("/dev/{}", l.device), "volume": l.volume, "flushed": a.flush, "origin": judged }))
+            .map(|(l, judged, _)| json!({ "device": format!("/dev/{}", l.device), "volume": l.volume, "flushed": judged.is_some(), "origin": judged }))
             .collect();
         out::json(&gone)?;
     }
     let mut code = 0;
-    for (l, judged) in &gone {
+    for (l, judged, failed) in &gone {
         let line = |state: &dyn std::fmt::Display| {
             format!("volume {}: /dev/{} is gone; {state}", l.volume, l.device)
         };
@@ -377,7 +377,7 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
             }
             _ if a.json.json => {}
             Some((_, c)) => out::line(line(c))?,
-            None => out::line(line(&"what is cached stays in the pool"))?,
+            None => out::line(line(&left(*failed, a.give_up)))?,
         }
     }
     if gone.is_empty() && !a.json.json {
@@ -386,8 +386,18 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// A detached device, and the state of its origin if it was flushed.
-type Gone = (Listed, Option<Completeness>);
+/// Where the data of a device is that was not flushed.
+fn left(medium_failed: bool, given_up: bool) -> &'static str {
+    match (medium_failed, given_up) {
+        (false, _) => "what is cached stays in the pool",
+        (true, false) => "the origin has everything; the pool's disk has failed",
+        (true, true) => "the pool's disk has failed; what the origin lacked is given up",
+    }
+}
+
+/// A detached device, the state of its origin if it was flushed, and whether the pool's disk had
+/// failed.
+type Gone = (Listed, Option<Completeness>, bool);
 
 /// Detaches the newest device first, because it may lie on an older one.
 fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Gone>> {
@@ -404,12 +414,12 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     }
     let (mut gone, mut first_error) = (Vec::new(), None);
     for l in wanted {
-        match detach_one(control, &l, a.flush) {
-            Ok(flushed) => {
+        match detach_one(control, &l, a) {
+            Ok((flushed, failed)) => {
                 if let Some((Completeness { complete: true, .. }, status)) = &flushed {
                     complete(a, &l, status);
                 }
-                gone.push((l, flushed.map(|(judged, _)| judged)));
+                gone.push((l, flushed.map(|(judged, _)| judged), failed));
             }
             Err(error) => match first_error {
                 None => first_error = Some(error),
@@ -441,32 +451,42 @@ fn complete(a: &DetachDevice, l: &Listed, status: &module::Status) {
 fn detach_one(
     control: &dyn Control,
     l: &Listed,
-    flush: bool,
-) -> Result<Option<(Completeness, module::Status)>, Error> {
+    a: &DetachDevice,
+) -> Result<(Option<(Completeness, module::Status)>, bool), Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
     let flushed = || {
-        if !flush {
-            return Ok(None);
-        }
         match module::ask(control, &what, &format!("command {} flush", l.device)) {
             Ok(_) => {}
             // The origin has everything except lost blocks, and the status reports those.
             Err(e) if e.errno() == Some(Errno::NODATA) => {}
             Err(e) if matches!(e.errno(), Some(Errno::INTR | Errno::NODEV)) => return Err(e),
+            Err(e) if module::status(control, &l.device).is_ok_and(|s| medium_failed(&s)) => {
+                return Err(e.or_do("its origin may fail, see forebay list; the pool's disk has failed, and memory alone has what the origin lacks"))
+            }
             Err(e) => return Err(e.or_do("its origin may fail, see forebay list; what is cached stays safe in the pool, and without --flush it can be detached")),
         }
         let status = module::status(control, &l.device)?;
         Ok(Some((judge(&status, l), status)))
     };
-    let mut judged = flushed()?;
-    // A flush ends while others write.  Then the origin lacks what they wrote.
-    let order = format!("detach {}{}", l.device, if flush { " clean" } else { "" });
+    let mut flush = a.flush;
+    let mut judged = if flush { flushed()? } else { None };
     // A process that examines a device after its close, such as udev, has it open.
     let patience = Instant::now() + PATIENCE;
     let mut flushes = 1;
     loop {
-        match module::ask(control, &what, &order) {
-            Ok(_) => return Ok(judged),
+        // A flush ends while others write.  Then the origin lacks what they wrote.
+        let how = match (flush, a.give_up) {
+            (true, _) => " clean",
+            (_, true) => " give-up",
+            _ => "",
+        };
+        match module::ask(control, &what, &format!("detach {}{how}", l.device)) {
+            Ok(state) => return Ok((judged, state.contains("medium_failed"))),
+            // The pool's disk has failed, and memory alone has something.
+            Err(e) if e.errno() == Some(Errno::IO) && a.rescue && !flush => {
+                flush = true;
+                judged = flushed()?;
+            }
             Err(e) if e.errno() == Some(Errno::AGAIN) && flushes < FLUSHES_MOST => {
                 flushes += 1;
                 judged = flushed()?;
@@ -486,6 +506,16 @@ fn detach_one(
     }
 }
 
+fn medium_failed(status: &module::Status) -> bool {
+    status.fields.get("medium").is_some_and(|medium| medium == "failed")
+}
+
+/// Another state may be named before that.
+fn origin_failed(status: &module::Status) -> bool {
+    let error = status.fields.get("last_error").is_some_and(|error| error != "0");
+    status.state == "origin_failed" || error
+}
+
 /// Judges an origin by the module's counters.  The pool has the numbers of lost blocks, for
 /// `forebay check`.  A missing counter does not count as zero.
 fn judge(status: &module::Status, l: &Listed) -> Completeness {
@@ -502,12 +532,11 @@ fn judge(status: &module::Status, l: &Listed) -> Completeness {
         holes,
         holes_unknown: number("holes_unknown").unwrap_or(0),
         uncounted: number("counted") == Some(0),
-        last_error: (status.state == "origin_failed").then(|| "see dmesg".into()),
+        last_error: origin_failed(status).then(|| "see dmesg".into()),
         ..Default::default()
     };
     // A pool whose disk has failed releases no page.  The flush before has written all of them.
-    let failed = status.fields.get("medium").is_some_and(|medium| medium == "failed");
-    let cached = if failed { 0 } else { pages.saturating_sub(lost) };
+    let cached = if medium_failed(status) { 0 } else { pages.saturating_sub(lost) };
     Completeness::judge(&v, cached, Vec::new(), None)
 }
 
@@ -579,7 +608,7 @@ mod tests {
         };
         let gone = detach_devices(script, &a).map_err(|e| format!("{e:#}"))?;
         assert!(script.is_done());
-        Ok(gone.into_iter().map(|(l, _)| l.device).collect())
+        Ok(gone.into_iter().map(|(l, ..)| l.device).collect())
     }
 
     #[test]
@@ -646,6 +675,35 @@ mod tests {
         assert_eq!(detach_words("--all", &script).unwrap(), ["forebay1", "forebay0"]);
     }
 
+    /// A pool's disk has failed, and memory alone has something.
+    #[test]
+    fn detach_of_a_failed_pool() {
+        let refused = "error 5 The pool's device has failed: write it, or give it up\n";
+        let script = Script::new(&[("list", LIST), ("detach forebay1", refused)]);
+        let error = detach_words("vm", &script).unwrap_err();
+        assert!(error.contains("give it up"), "{error}");
+        let script = Script::new(&[
+            ("list", LIST),
+            ("detach forebay1", refused),
+            ("command forebay1 flush", "ok\n"),
+            ("status forebay1", "ok medium_failed pages=7 medium=failed lost_blocks=0 holes=0\n"),
+            ("detach forebay1 clean", "ok medium_failed\n"),
+        ]);
+        assert_eq!(detach_words("vm --rescue", &script).unwrap(), ["forebay1"]);
+        for (words, order, kept) in [
+            ("vm --give-up", "detach forebay1 give-up", "is given up"),
+            ("vm --rescue", "detach forebay1", "has everything"),
+        ] {
+            let script = Script::new(&[("list", LIST), (order, "ok medium_failed\n")]);
+            let Ok(Command::Detach(a)) = parsed(&format!("forebay detach {words}")) else {
+                panic!()
+            };
+            let gone = detach_devices(&script, &a).unwrap();
+            assert!(left(gone[0].2, a.give_up).contains(kept), "{words}");
+        }
+        assert!(parsed("forebay detach vm --flush --give-up").is_err());
+    }
+
     /// A loss does not keep a device from being detached, but its origin is not called complete.
     #[test]
     fn detach_of_what_has_lost_something() {
@@ -689,6 +747,7 @@ mod tests {
         let script = Script::new(&[
             ("list", LIST),
             ("command forebay0 flush", "error 5 The command failed\n"),
+            ("status forebay0", "ok origin_failed medium=ok\n"),
         ]);
         let error = detach_words("data --flush", &script).unwrap_err();
         assert!(error.contains("stays safe in the pool"), "{error}");

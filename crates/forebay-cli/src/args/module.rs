@@ -91,7 +91,8 @@ pub struct DeviceOptions {
     pub no_fua: bool,
 }
 
-/// Without --flush, cached data stays in the pool, and the origin may lack it.
+/// Without --flush, cached data stays in the pool, and the origin may lack it.  If the pool's disk has
+/// failed, memory alone has it: then a device is detached with --flush, --rescue or --give-up only.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay detach data                       by the volume's name",
@@ -108,6 +109,12 @@ pub struct DetachDevice {
     /// First write all cached data to the origin
     #[arg(long)]
     pub flush: bool,
+    /// Do so only if the pool's disk has failed
+    #[arg(long, conflicts_with = "flush")]
+    pub rescue: bool,
+    /// Lose what the origin lacks if the pool's disk has failed
+    #[arg(long, conflicts_with_all = ["flush", "rescue"])]
+    pub give_up: bool,
     #[command(flatten)]
     pub state: State,
     #[command(flatten)]
