@@ -8,6 +8,7 @@
  *	native.c	the native block device, and its control device
  *	setup.c		what both have in common: options, status, commands
  *	shared_pool.c	pools by cache device; start and stop of volumes; destage
+ *	volume_origin.c	whether an origin is the one of its volume
  *	volume_drain.c	drains that somebody waits for
  *	volume_io.c	bios: a request each, and what it asks for
  *	waiting.c	those that wait for a block, a slot, space or a flush
@@ -105,6 +106,7 @@ struct fbk_pool {
 
 	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
+	struct list_head prepared; /* volumes of devices, started or not; lock */
 
 	/* The media is being unbound.  Every caller of the engine checks this first, in the
 	 * same RCU read section or under lock.  Those callers have finished when the media may
@@ -193,6 +195,8 @@ struct fbk_volume {
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios return to their queue */
 	bool started;
+	bool was_started; /* others may rely on what the device says of its cache */
+	struct list_head prepared; /* fbk_pool.prepared */
 	void *mem; /* the engine's, for destage */
 	u64 mem_bytes;
 	atomic_t in_flight; /* requests of destage */
@@ -250,6 +254,17 @@ void fbk_kick_destage(struct fbk_pool *p);
 void fbk_wake(struct fbk_pool *p, u32 wake);
 /* A (negative) error of the engine as a negative errno. */
 int fbk_errno(int error);
+
+/* volume_origin.c */
+/* What the volume's record says of its origin. */
+int fbk_identity_of(const struct fbk_volume *v, const char *origin_id, char *identity, size_t bytes, char **text);
+/* Whether the origin is the one that the volume was made for, and fit for it.  renewed: the
+ * record must be updated.
+ */
+int fbk_check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id, bool accept_changed,
+		     bool *renewed, char **text);
+/* Whether this pool marked the origin.  An older copy of the pool would undo later writes. */
+int fbk_check_mark(struct fbk_volume *v, struct fby_volume_info *info, char **text);
 
 /* Counters at the last clear_stats. */
 struct fbk_baseline {

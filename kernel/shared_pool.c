@@ -372,6 +372,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	spin_lock_init(&p->late_lock);
 	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->started);
+	INIT_LIST_HEAD(&p->prepared);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
 	fbk_sender_prepare(p);
 	fbk_timer_init(&p->late_timer, fbk_late_timer, HRTIMER_MODE_ABS_SOFT);
@@ -462,28 +463,6 @@ void fbk_pool_put(struct fbk_pool *p)
 
 /* --- volumes --------------------------------------------------------------------- */
 
-/* Whether the recorded path, which follows the id, leads to the origin. */
-static bool at_path(const struct fbk_volume *v, const char *recorded)
-{
-	const char *path = strchr(recorded, '|');
-	dev_t dev;
-
-	return path && path[1] && !lookup_bdev(path + 1, &dev) && dev == v->origin->bd_dev;
-}
-
-static int identity_of(const struct fbk_volume *v, const char *origin_id, char *identity, size_t bytes, char **text)
-{
-	if (!origin_id && !v->by_name) {
-		*text = "What the origin is called is no id, as disks may change their names: give origin_id, or say origin_by_name";
-		return -EINVAL;
-	}
-	if (origin_id)
-		snprintf(identity, bytes, "%s|/dev/%pg", origin_id, v->origin);
-	else
-		snprintf(identity, bytes, "name:%pg|/dev/%pg", v->origin, v->origin);
-	return 0;
-}
-
 /* Whether both copies of a volume's record are damaged.  Such a volume has no name any more. */
 static bool has_damaged_volume(struct fby_pool *engine)
 {
@@ -512,7 +491,7 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 	if (!s)
 		return -ENOMEM;
 	strscpy(s->name, v->name, sizeof(s->name));
-	rc = identity_of(v, origin_id, s->identity, sizeof(s->identity), text);
+	rc = fbk_identity_of(v, origin_id, s->identity, sizeof(s->identity), text);
 	if (rc) {
 		kfree(s);
 		return rc;
@@ -535,7 +514,7 @@ static int add_volume(struct fbk_volume *v, const char *origin_id, char **text)
 /* Called when all checks have passed: cached data then goes to this origin, and to no other. */
 static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **text)
 {
-	int rc = identity_of(v, origin_id, v->identity, sizeof(v->identity), text);
+	int rc = fbk_identity_of(v, origin_id, v->identity, sizeof(v->identity), text);
 
 	if (rc)
 		return rc;
@@ -548,63 +527,6 @@ static int rebind_volume(struct fbk_volume *v, const char *origin_id, char **tex
 		rc = fby_volume_rebind(v->pool->engine, v->index, v->identity, v->sectors);
 	mutex_unlock(&v->pool->lock);
 	return rc < 0 ? engine_error(rc, text) : 0;
-}
-
-/* Whether the origin is the one that the volume was made for, and fit for it.  renewed: the
- * record must be updated.
- */
-static int check_origin(struct fbk_volume *v, struct fby_volume_info *info, const char *origin_id,
-			bool accept_changed, bool *renewed, char **text)
-{
-	static const struct {
-		char *text;
-		int error;
-	} refused[FBY_ORIGIN_COUNT] = {
-		[FBY_ORIGIN_IS_BLOCK] = { "The origin's logical block is larger than the volume's", -EINVAL },
-		[FBY_ORIGIN_IS_OTHER] = { "The origin is not the one the volume was made for; if it holds the same data, say accept_changed_origin", -ESTALE },
-		[FBY_ORIGIN_IS_NAME] = { "The origin cannot be told from another: give origin_id, or say origin_by_name if it keeps its name", -ESTALE },
-		[FBY_ORIGIN_IS_SMALLER] = { "The target is smaller than the volume", -EINVAL },
-		[FBY_ORIGIN_IS_LARGER] = { "The target is larger than the volume; to let it grow, say accept_changed_origin", -EINVAL },
-	};
-	char name[FBY_IDENTITY_MAX + 1];
-	struct fby_origin_found found = {
-		.id = origin_id ? origin_id : name,
-		.logical_block = bdev_logical_block_size(v->origin),
-		.accept_changed = accept_changed,
-		.by_name = v->by_name || origin_id, /* whoever gives an id has seen to that */
-		.cannot_see_ids = true,
-		.same_path = !origin_id && v->by_name && at_path(v, info->spec.identity),
-	};
-	enum fby_origin_verdict verdict;
-
-	snprintf(name, sizeof(name), "name:%pg", v->origin);
-	/* A device may end in the middle of a block; a target has the size that it was given. */
-	if (v->whole)
-		v->sectors = fby_origin_usable(info->spec.block_size, v->sectors);
-	found.sectors = v->sectors;
-	verdict = fby_origin_judge(&info->spec, &found);
-	*renewed = verdict == FBY_ORIGIN_IS_RENEWED;
-	if (verdict == FBY_ORIGIN_IS_SAME)
-		strscpy(v->identity, info->spec.identity, sizeof(v->identity));
-	if (verdict == FBY_ORIGIN_IS_SAME || *renewed)
-		return 0;
-	*text = refused[verdict].text;
-	return refused[verdict].error;
-}
-
-/* Whether this pool marked the origin.  An older copy of the pool would undo later writes. */
-static int check_mark(struct fbk_volume *v, struct fby_volume_info *info, char **text)
-{
-	static char *const refused[FBY_MARK_COUNT] = {
-		[FBY_MARK_IS_NEWER] = "The pool is an older copy of the one that marked the origin: attach that one; forebay origin status tells more",
-		[FBY_MARK_IS_OLDER] = "The origin is an older state of itself: the pool has marked it again since; forebay origin status tells more",
-		[FBY_MARK_IS_OTHER] = "The origin's mark is of another volume that has, or had, this name in the pool: attach it with the pool as it was then; forebay origin status tells more",
-		[FBY_MARK_IS_MISSING] = "The pool holds what the origin lacks, and the mark that it had set there is gone: it may have been given up or used since; if not, say --accept-mark",
-	};
-	enum fby_mark_verdict verdict = fby_mark_judge(info, &v->mark);
-
-	*text = refused[verdict];
-	return v->marked && verdict != FBY_MARK_IS_RIGHT ? -ESTALE : 0;
 }
 
 /* By the writes that the opening of the pool made durable. */
@@ -623,11 +545,37 @@ static void volume_durable(struct fbk_volume *v)
 	v->policy.durable = !v->later;
 }
 
+/* Lists the volume, unless it is another device's.  A new table may not say that there is a cache
+ * where the present one says that there is none: devices above have asked, and send no flushes.
+ */
+static int list_volume(struct fbk_volume *v, char **text)
+{
+	struct fbk_pool *p = v->pool;
+	struct fbk_volume *other;
+	int rc;
+
+	*text = "The volume is in use by another device";
+	mutex_lock(&p->lock);
+	other = p->volume[v->index];
+	rc = other && other->owner != v->owner ? -EBUSY : 0;
+	list_for_each_entry(other, &p->prepared, prepared) {
+		if (rc || !v->later || other->index != v->index || other->owner != v->owner)
+			continue;
+		if (!other->was_started || other->later)
+			continue;
+		*text = "The device says that it has no volatile cache, and devices above rely on that: remove it, and make it again for durable flush";
+		rc = -EINVAL;
+	}
+	if (!rc)
+		list_add_tail(&v->prepared, &p->prepared);
+	mutex_unlock(&p->lock);
+	return rc;
+}
+
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
 {
 	struct fby_pool *engine = v->pool->engine;
 	struct fby_volume_info *info;
-	struct fbk_volume *other;
 	bool renewed = false;
 	int rc = fby_volume_find(engine, v->name, &v->index);
 
@@ -637,11 +585,8 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		rc = engine_error(rc, text);
 	if (rc)
 		return rc;
-	mutex_lock(&v->pool->lock);
-	other = v->pool->volume[v->index];
-	rc = other && other->owner != v->owner ? -EBUSY : 0;
-	mutex_unlock(&v->pool->lock);
-	*text = "The volume is in use by another device";
+	volume_durable(v);
+	rc = list_volume(v, text);
 	if (rc)
 		return rc;
 	*text = "No memory for the volume";
@@ -650,10 +595,9 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 		return -ENOMEM;
 	fby_volume_info(engine, v->index, info);
 	v->block_size = info->spec.block_size;
-	volume_durable(v);
-	rc = check_origin(v, info, origin_id, accept_changed, &renewed, text);
+	rc = fbk_check_origin(v, info, origin_id, accept_changed, &renewed, text);
 	if (!rc)
-		rc = check_mark(v, info, text);
+		rc = fbk_check_mark(v, info, text);
 	kfree(info);
 	if (rc)
 		return rc;
@@ -671,6 +615,11 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 void fbk_volume_free(struct fbk_volume *v)
 {
 	fbk_volume_stop(v);
+	if (v->prepared.next) {
+		mutex_lock(&v->pool->lock);
+		list_del(&v->prepared);
+		mutex_unlock(&v->pool->lock);
+	}
 	fbk_io_volume_exit(v);
 	vfree(v->mem);
 }
@@ -731,6 +680,7 @@ int fbk_volume_start(struct fbk_volume *v)
 		return fbk_errno(rc);
 	}
 	v->started = true;
+	v->was_started = true;
 	spin_lock(&p->started_lock);
 	list_add_tail(&v->list, &p->started);
 	spin_unlock(&p->started_lock);

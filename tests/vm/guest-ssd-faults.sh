@@ -109,6 +109,26 @@ step "the origin has it" has
 step "the disk is back" becomes "linear /dev/ram0 0"
 step "remove the slow origin" dmsetup remove --noudevsync slow
 
+# Devices above have asked whether there is a cache, and do not ask again.
+if [ "$kind" = target ]; then
+	table() { dmsetup table x | sed "s/durable [a-z]*/durable $1/" >/tmp/table; }
+	step "attach" dev_attach x $origin disk durable always max_age 0 idle 0
+	table flush
+	refused "a cache where there was none" "no volatile cache" dmsetup reload x /tmp/table
+	step "suspend" dmsetup suspend --noudevsync x
+	refused "the same, suspended" "no volatile cache" dmsetup reload x /tmp/table
+	table always
+	step "the same as before" dmsetup reload x /tmp/table
+	step "resume" dmsetup resume --noudevsync x
+	refused "a cache where there was none, once more" "no volatile cache" eval "table flush && dmsetup reload x /tmp/table"
+	step "detach" dev_detach x
+	step "attach" dev_attach x $origin disk durable flush
+	table always
+	step "no cache any more" dmsetup reload x /tmp/table
+	step "resume" dmsetup resume --noudevsync x
+	step "detach" dev_detach x
+fi
+
 # A read waits for a block whose write is on its way to a slow disk.  Then the origin has what is read.
 step "the disk is slow" becomes "delay /dev/ram0 0 0 /dev/ram0 0 300 /dev/ram0 0 300"
 step "attach" dev_attach x $origin disk durable always max_age 0 idle 0
