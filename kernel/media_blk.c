@@ -13,6 +13,7 @@
  */
 #include <linux/blk-cgroup.h>
 #include <linux/delay.h>
+#include <linux/ioprio.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
@@ -32,6 +33,17 @@ static sector_t sector_of(const struct fbk_claim *c, u64 at)
 	return c->start_sector + (at >> SECTOR_SHIFT);
 }
 
+/* What is written is of many, and all wait for it.  So it has neither the group nor the I/O priority of
+ * the thread that sends it.
+ */
+static void as_of_all(struct bio *bio)
+{
+#ifdef CONFIG_BLK_CGROUP
+	bio_associate_blkg_from_css(bio, blkcg_root_css);
+#endif
+	bio->bi_ioprio = IOPRIO_PRIO_VALUE(IOPRIO_CLASS_BE, IOPRIO_BE_NORM);
+}
+
 /* Reads or writes [at, at + bytes) of the medium, piece after piece. */
 static int transfer(struct fbk_claim *c, void *base, u64 at, u64 bytes, blk_opf_t opf)
 {
@@ -42,6 +54,7 @@ static int transfer(struct fbk_claim *c, void *base, u64 at, u64 bytes, blk_opf_
 	for (done = 0; done < bytes && !rc; done += n) {
 		n = min(bytes - done, PIECE_BYTES);
 		bio = bio_alloc(c->bdev, DIV_ROUND_UP(n, PAGE_SIZE), opf, GFP_NOIO);
+		as_of_all(bio);
 		bio->bi_iter.bi_sector = sector_of(c, at + done);
 		fbk_bio_add(bio, base + done, n);
 		rc = submit_bio_wait(bio);
@@ -325,9 +338,7 @@ static void submit(struct fbk_pool *p, struct fbk_sent *s)
 	if (s->io.flags & FBY_MEDIUM_FUA)
 		opf |= REQ_FUA;
 	bio_init(&s->bio, p->claim.bdev, s->vecs, SENT_PAGES, opf);
-#ifdef CONFIG_BLK_CGROUP
-	bio_associate_blkg_from_css(&s->bio, blkcg_root_css); /* it has writes of many */
-#endif
+	as_of_all(&s->bio);
 	s->bio.bi_iter.bi_sector = sector_of(&p->claim, s->io.at);
 	s->bio.bi_private = s;
 	s->bio.bi_end_io = write_end;

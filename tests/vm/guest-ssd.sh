@@ -58,6 +58,21 @@ for durable in always flush; do
 	step "unmount it" umount /tmp/mnt
 	n=$((n + 1))
 done
+# Everybody waits for a group, so it does not have the I/O priority of whoever sends it.
+tracing=/sys/kernel/tracing
+mountpoint -q $tracing || mount -t tracefs none $tracing
+if grep -q ioprio $tracing/events/block/block_rq_issue/format; then
+	step "attach" dev_attach fast $origin disk durable always max_age 0 idle 0
+	: >$tracing/trace
+	echo 1 >$tracing/events/block/block_rq_issue/enable
+	step "durable writes with the priority idle" ionice -c3 dd if=/dev/zero of="$device" bs=4k count=20 oflag=direct,dsync
+	echo 0 >$tracing/events/block/block_rq_issue/enable
+	disk=$(stat -L -c %Hr,%Lr $pool)
+	grep "issue: $disk W" $tracing/trace >/tmp/issued
+	[ "$(wc -l </tmp/issued)" -ge 20 ] || fail "requests to $pool: $(tail -n 3 $tracing/trace)"
+	! grep -v ' be,0,4 ' /tmp/issued >/tmp/step.log || fail "not of everybody's priority: $(head -n 3 /tmp/step.log)"
+	step "detach" dev_detach fast
+fi
 if [ "$kind" = native ]; then
 	step "attach by the command" forebay attach $pool disk $origin --origin-by-name --durable flush --no-fua
 	step "list" forebay list
