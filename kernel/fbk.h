@@ -100,6 +100,7 @@ struct fbk_pool {
 	struct fbk_claim claim;
 	struct fby_linux_pool asserts; /* do those of the engine hold for this pool? */
 	char name[DISK_NAME_LEN + 8]; /* of the cache device */
+	u8 uuid[16];
 	struct fby_pool *engine;
 	void *mem; /* the engine's */
 	struct fby_recovery_report report;

@@ -171,6 +171,26 @@ static int make_pool(struct fbk_pool *p, char **text)
 	return rc < 0 ? engine_error(rc, text) : 0;
 }
 
+/* Refuses a pool that is open by another name of its device: each opening would overwrite what the
+ * other acknowledged.  The caller holds the pools lock, which guards the text's memory, too.
+ */
+static int check_single(const struct fbk_pool *p, char **text)
+{
+	static char twice[200];
+	struct fbk_pool *other;
+
+	list_for_each_entry(other, &fbk_pools, list) {
+		if (memcmp(other->uuid, p->uuid, sizeof(p->uuid)))
+			continue;
+		snprintf(twice, sizeof(twice),
+			 "The pool is in use already, by the device %s: the two are names of one disk, or one is a copy; detach the volumes of %s first",
+			 other->name, other->name);
+		*text = twice;
+		return -EBUSY;
+	}
+	return 0;
+}
+
 static int probe_pool(struct fbk_pool *p, const struct fbk_open *o, u64 *bytes, char **text)
 {
 	struct fby_probe *probe = kzalloc(sizeof(*probe), GFP_KERNEL);
@@ -186,6 +206,9 @@ static int probe_pool(struct fbk_pool *p, const struct fbk_open *o, u64 *bytes, 
 	}
 	if (!rc && probe->error)
 		rc = engine_error(probe->error, text);
+	memcpy(p->uuid, probe->sb.uuid, sizeof(p->uuid));
+	if (!rc)
+		rc = check_single(p, text);
 	if (!rc)
 		*bytes = fby_pool_bytes(&probe->sb, o->options.nslots);
 	kfree(probe);

@@ -158,6 +158,37 @@ if [ "$kind" = native ]; then
 	step "the disk is back" becomes "linear /dev/ram0 0"
 	refused "the pool that came back" "mark" forebay attach $pool disk $origin --origin-by-name
 fi
+# A pool is opened once, whatever its device is called.
+twice() { # DEVICE OTHER: two names of one disk
+	local name
+	name=$(basename "$(readlink -f "/sys/dev/block/$(stat -L -c %Hr:%Lr "$1")")")
+	pool=$1
+	step "a pool on $1" forebay create "$1" --force
+	step "add a volume" forebay volume add "$1" a $origin --origin-by-name
+	step "add another" forebay volume add "$1" b /dev/ram3 --origin-by-name
+	step "attach one" dev_attach x $origin a
+	pool=$2
+	refused "the other by $2" "in use already, by the device $name" dev_attach y /dev/ram3 b
+	pool=$1
+	step "the other by $1" dev_attach y /dev/ram3 b
+	step "detach it" dev_detach y
+	step "detach the first" dev_detach x
+	pool=$2
+	step "attach by $2" dev_attach y /dev/ram3 b
+	step "detach" dev_detach y
+}
+mapping() { dmsetup create --noudevsync --noudevrules "$1" --table "0 131072 linear $2 0" && dmsetup mknodes; }
+dmsetup remove --noudevsync pooldisk
+for disk in /dev/ram0 /dev/pmem0; do
+	mapping one $disk && mapping two $disk || fail "mappings of $disk"
+	twice /dev/mapper/one /dev/mapper/two
+	dmsetup remove --noudevsync one && dmsetup remove --noudevsync two || fail "the mappings"
+done
+truncate -s 64M /tmp/mem/pool
+losetup /dev/loop0 /tmp/mem/pool && losetup /dev/loop1 /tmp/mem/pool || fail "losetup"
+twice /dev/loop0 /dev/loop1
+losetup -d /dev/loop0
+losetup -d /dev/loop1
 step "unload" /run/busybox rmmod forebay
 clean_dmesg
 echo "ssd-faults: $passed passed"
