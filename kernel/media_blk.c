@@ -23,6 +23,7 @@
 #define HEAD_BYTES SZ_1M /* superblock and its copy lie before that */
 #define PIECE_BYTES (BIO_MAX_VECS * (u64)PAGE_SIZE) /* read at a time */
 #define UNIT_LEAST 4096u
+#define SPARE_LEAST SZ_64M /* of memory that an image leaves, besides the engine's index */
 #define LATE_NS (NSEC_PER_SEC / 1000) /* a group that nobody waits for is sent after so long */
 #define WRITE_OPF (REQ_OP_WRITE | REQ_SYNC | REQ_IDLE) /* writers wait: it is not held back as write-back is */
 
@@ -130,8 +131,8 @@ static int persist(struct fby_media *m, u64 at, u64 n, bool more)
 
 /* --- the image -------------------------------------------------------------------------------- */
 
-/* Finds the pool's size by its superblock, or the copy of that. */
-static int pool_size(struct fbk_claim *c, u64 *bytes, char **text)
+/* Finds the pool's size by its superblock, or the copy of that, and that of the engine's index. */
+static int pool_size(struct fbk_claim *c, u64 *bytes, u64 *index, char **text)
 {
 	u64 all = (bdev_nr_sectors(c->bdev) - c->start_sector) << SECTOR_SHIFT;
 	struct fby_probe *probe = kzalloc(sizeof(*probe), GFP_KERNEL);
@@ -154,6 +155,7 @@ static int pool_size(struct fbk_claim *c, u64 *bytes, char **text)
 	*text = "The cache device is smaller than its pool: see that all of it is there";
 	rc = -EINVAL;
 	*bytes = probe->sb.media_size;
+	*index = fby_pool_bytes(&probe->sb, FBY_DEFAULT_SLOTS_MAX);
 	if (*bytes <= all && !(*bytes % PAGE_SIZE))
 		rc = 0;
 out:
@@ -192,15 +194,17 @@ static void look_at_cache(struct fbk_claim *c)
 
 int fbk_image_load(struct fbk_claim *c, char **text)
 {
-	u64 bytes;
-	int rc = pool_size(c, &bytes, text);
+	u64 bytes, index, spare;
+	int rc = pool_size(c, &bytes, &index, text);
 
 	if (rc)
 		return rc;
-	*text = "Too little memory is free for the image of the pool, which is as large as the pool";
-	if (bytes >> PAGE_SHIFT > si_mem_available())
+	*text = "Too little memory is free for the image of the pool, which is as large as the pool, and for others beside it";
+	spare = index + max(bytes / 16, (u64)SPARE_LEAST);
+	if ((bytes + spare) >> PAGE_SHIFT > max(si_mem_available(), 0l))
 		return -ENOMEM;
-	c->media.base = vmalloc_huge(bytes, GFP_KERNEL | __GFP_NOWARN);
+	/* No process is killed for it. */
+	c->media.base = vmalloc_huge(bytes, GFP_KERNEL | __GFP_NOWARN | __GFP_RETRY_MAYFAIL);
 	if (!c->media.base)
 		return -ENOMEM;
 	c->media.size = bytes;

@@ -31,7 +31,7 @@ step "make a larger pool" forebay create /dev/mapper/large --medium ssd
 step "add the volume" forebay volume add /dev/mapper/large disk $origin --origin-by-name
 large() { local pool=/dev/mapper/large; dev_attach y $origin disk; }
 mkdir -p /tmp/mem && mount -t tmpfs -o size=4G none /tmp/mem
-fallocate -l $(($(awk '/MemAvailable/ { print $2 }' /proc/meminfo) / 1024 - 150))M /tmp/mem/filler || fail "fallocate"
+fallocate -l $(($(awk '/MemAvailable/ { print $2 }' /proc/meminfo) / 1024 - 300))M /tmp/mem/filler || fail "fallocate"
 refused "a pool for which there is no memory" "too little memory" large
 rm -f /tmp/mem/filler
 
