@@ -65,6 +65,36 @@ static int transfer(struct fbk_claim *c, void *base, u64 at, u64 bytes, blk_opf_
 	return rc;
 }
 
+/* --- how a write becomes durable -------------------------------------------------------------- */
+
+/* A disk that is several, or below which others lie, makes a flush of what it has no FUA for, and
+ * the engine would not know of its failure.
+ */
+static bool has_fua(const struct fbk_claim *c)
+{
+	return !c->no_fua && bdev_fua(c->bdev) && queue_is_mq(bdev_get_queue(c->bdev)) &&
+	       strncmp(c->bdev->bd_disk->disk_name, "dm-", 3);
+}
+
+static enum fby_durable durable_of(const struct fbk_claim *c)
+{
+	if (!bdev_write_cache(c->bdev))
+		return FBY_DURABLE_THROUGH;
+	return has_fua(c) ? FBY_DURABLE_FUA : FBY_DURABLE_FLUSH;
+}
+
+/* Somebody may turn a disk's cache on, or its FUA off. */
+static void look_at_cache(struct fbk_claim *c)
+{
+	u32 now = fby_load(&c->device.durable);
+
+	if (likely(now == FBY_DURABLE_FLUSH || now == durable_of(c) || durable_of(c) == FBY_DURABLE_THROUGH))
+		return;
+	fby_store(&c->device.durable, (u32)FBY_DURABLE_FLUSH);
+	pr_warn("forebay: %pg: the disk's write cache was changed: writes are made durable by flushes from now on\n",
+		c->bdev);
+}
+
 /* Flushes lock held. */
 static int flush_device(struct fbk_claim *c)
 {
@@ -121,6 +151,7 @@ static int persist(struct fby_media *m, u64 at, u64 n, bool more)
 	struct fbk_claim *c = container_of(m, struct fbk_claim, media);
 	int rc;
 
+	look_at_cache(c); /* nothing may have been sent since it was turned on */
 	mutex_lock(&c->flushes);
 	rc = persist_locked(c, at, n, more);
 	mutex_unlock(&c->flushes);
@@ -162,34 +193,6 @@ out:
 	vfree(head.base);
 	kfree(probe);
 	return rc;
-}
-
-/* A disk that is several, or below which others lie, makes a flush of what it has no FUA for, and
- * the engine would not know of its failure.
- */
-static bool has_fua(const struct fbk_claim *c)
-{
-	return !c->no_fua && bdev_fua(c->bdev) && queue_is_mq(bdev_get_queue(c->bdev)) &&
-	       strncmp(c->bdev->bd_disk->disk_name, "dm-", 3);
-}
-
-static enum fby_durable durable_of(const struct fbk_claim *c)
-{
-	if (!bdev_write_cache(c->bdev))
-		return FBY_DURABLE_THROUGH;
-	return has_fua(c) ? FBY_DURABLE_FUA : FBY_DURABLE_FLUSH;
-}
-
-/* Somebody may turn a disk's cache on, or its FUA off. */
-static void look_at_cache(struct fbk_claim *c)
-{
-	u32 now = fby_load(&c->device.durable);
-
-	if (likely(now == FBY_DURABLE_FLUSH || now == durable_of(c) || durable_of(c) == FBY_DURABLE_THROUGH))
-		return;
-	fby_store(&c->device.durable, (u32)FBY_DURABLE_FLUSH);
-	pr_warn("forebay: %pg: the disk's write cache was changed: writes are made durable by flushes from now on\n",
-		c->bdev);
 }
 
 int fbk_image_load(struct fbk_claim *c, char **text)
