@@ -27,9 +27,11 @@ refused 'forebay serve' mapped "$work/together" append "$work/a.map" 1 1
 start_server
 
 # Two processes append records to one file.  All records are there, whole, and none
-# overwrites another.
+# overwrites another.  A third one sees no record before its bytes.
+mapped "$work/together" watches "$work/a.map" 8000 & third=$!
 mapped "$work/together" append "$work/a.map" 1 4000 & one=$!
 mapped "$work/together" append "$work/a.map" 2 4000 & two=$!
+wait $third || fail "append: a size before the bytes"
 wait $one || fail "append: the first one"
 wait $two || fail "append: the second one"
 "$work/together" appended "$work/a.map" 1 4000 2 4000 || fail "append: a record is missing, or torn"

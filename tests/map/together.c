@@ -5,6 +5,8 @@
  *
  *	together append FILE WHO COUNT      appends records (O_APPEND), each synced
  *	together appended FILE WHO COUNT..  sees that all are there, whole and in order
+ *	together watches FILE COUNT         sees each of COUNT records of another process with its bytes, by
+ *	                                    read and by a mapping, as soon as the size has it
  *	together count FILE COUNT           adds to a number in a mapping, under a lock of fcntl
  *	together counted FILE               says the number
  *	together holds FILE                 has a lock; says the pid of its child, which ends
@@ -71,6 +73,41 @@ static int appended(const char *path, int argc, char **argv)
 		if (next[atoi(argv[i])] != (uint64_t)atol(argv[i + 1]))
 			return 1;
 	return 0;
+}
+
+static long zeroes(const uint64_t *words, size_t n)
+{
+	long found = 0;
+
+	while (n--)
+		found += *words++ == 0;
+	return found;
+}
+
+static int watches(const char *path, long count)
+{
+	const off_t all = count * (off_t)sizeof(uint64_t[WORDS]);
+	static uint64_t words[1 << 16];
+	long by_read = 0, by_mapping = 0, looks = 0;
+	int fd = open(path, O_RDWR | O_CREAT, 0600);
+	const char *p = mmap(NULL, all, PROT_READ, MAP_SHARED, fd, 0);
+	off_t seen = 0;
+
+	ok(fd >= 0 && p != MAP_FAILED, "open");
+	while (seen < all) {
+		struct stat st;
+		ssize_t n = pread(fd, words, sizeof(words), seen);
+
+		ok(n >= 0, "pread");
+		by_read += zeroes(words, n / sizeof(*words));
+		ok(fstat(fd, &st) == 0, "fstat");
+		if (st.st_size > seen)
+			by_mapping += zeroes((const uint64_t *)(p + seen), (st.st_size - seen) / sizeof(*words));
+		looks += st.st_size > seen;
+		seen = st.st_size;
+	}
+	printf("%ld looks, %ld zeroes by read, %ld by a mapping\n", looks, by_read, by_mapping);
+	return by_read + by_mapping > 0;
 }
 
 static void count_to(const char *path, long count)
@@ -150,6 +187,8 @@ int main(int argc, char **argv)
 		append(argv[2], (uint64_t)atol(argv[3]), atol(argv[4]));
 	} else if (argc > 3 && strcmp(argv[1], "appended") == 0) {
 		return appended(argv[2], argc - 3, argv + 3);
+	} else if (argc == 4 && strcmp(argv[1], "watches") == 0) {
+		return watches(argv[2], atol(argv[3]));
 	} else if (argc == 4 && strcmp(argv[1], "count") == 0) {
 		count_to(argv[2], atol(argv[3]));
 	} else if (argc == 3 && strcmp(argv[1], "counted") == 0) {

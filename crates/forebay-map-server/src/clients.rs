@@ -111,6 +111,7 @@ impl Served {
         let (home, segment, is_frame) = match *request {
             Request::Fill { home, segment } => (home, Some(segment), true),
             Request::Settle { home, segment } => (home, segment, false),
+            Request::Grown { home, end, .. } if end > 0 => (home, None, true),
             _ => return None,
         };
         if !self.homes.shares(who, home) {

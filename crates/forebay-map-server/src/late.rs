@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Requests for frames and for blocks.  They may wait for a file's disk, and a process makes
+//! Requests for frames and for blocks, and about growth.  They may wait for a file's disk, and a process makes
 //! them for all of its files on one connection.  So threads work on them.  A process whose
 //! request takes longer is told to ask again, and can ask about other files meanwhile.
 
@@ -26,7 +26,8 @@ const THREADS: usize = 256;
 /// The most requests of a process whose answers are kept for it.
 const KEPT: usize = 64;
 
-/// A request: the process, the file, the segment, and whether it is for a frame.
+/// A request: the process, the file, the segment, and whether it is for a frame.  Without a segment
+/// that is one about a growth.
 pub(crate) type Key = (u64, u32, Option<u64>, bool);
 
 #[derive(Debug)]

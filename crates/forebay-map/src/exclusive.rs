@@ -145,6 +145,11 @@ impl<T: Track> Inner<T> {
         self.resizing.alone()
     }
 
+    /// Like `size_alone`.  None: others have the lock.
+    pub fn try_size_alone(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.resizing.try_alone()
+    }
+
     /// Returns None while the size changes.
     pub fn not_resizing(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.resizing.unchanged()
@@ -279,6 +284,27 @@ impl<T: Track> Inner<T> {
             }
             store()
         })
+    }
+
+    /// Prepares the memory after the end for bytes that a guest stores there, from `from` to `end`.
+    /// The caller has the file exclusively.
+    pub fn prepare_growth(&self, from: u64, end: u64) -> Result<()> {
+        self.check_room(end)?;
+        let early = planted::is(Planted::SizeBeforeBytes);
+        self.resize(self.content.size().max(if early { end } else { from }))?;
+        let old = self.content.size();
+        if end > old && !planted::is(Planted::TailKept) {
+            self.zero(old..end)?;
+            self.settle_tail(old)?;
+        }
+        Ok(())
+    }
+
+    /// Extends the file to `end`, up to where a guest has stored bytes.  The caller has the size
+    /// exclusively.
+    pub fn grow_to(&self, end: u64) -> Result<()> {
+        self.check_room(end)?;
+        self.content.extend(end, || Ok(()))
     }
 
     /// Ends a truncation that failed.  The caller has the file exclusively.

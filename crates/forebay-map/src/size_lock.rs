@@ -40,6 +40,15 @@ impl SizeLock {
         self.size.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Like `alone`.  None: others have the lock.
+    pub fn try_alone(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        match self.size.try_write() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Returns None while the size changes.
     pub fn unchanged(&self) -> Option<RwLockReadGuard<'_, ()>> {
         match self.size.try_read() {

@@ -25,7 +25,7 @@ use crate::sharing::Grant;
 use crate::store::{FileRecord, FrameInfo, Stamp};
 
 /// The version of the protocol.  Both sides must have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// How often a side that works long on a request or an order reports that it is alive.  A slow
 /// disk may take any time, and a stopped process sends no report.
 pub const LIVES: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 4000 });
@@ -180,6 +180,19 @@ pub enum Request {
     Reserve {
         home: u32,
         len: u64,
+    },
+    /// Gives the process a place for bytes after the end of the file, at `at` or at the end.  Until the
+    /// last `Grown`, or the end of the process, nobody else changes the size.
+    Grow {
+        home: u32,
+        at: Option<u64>,
+        len: u64,
+    },
+    /// The bytes are there up to `end`.
+    Grown {
+        home: u32,
+        end: u64,
+        more: bool,
     },
     Allocate {
         home: u32,

@@ -21,7 +21,7 @@ pub(crate) struct Board {
 /// The offset of each number on the board.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Is {
-    /// The size of the file.  It changes only while all guests are stopped.
+    /// The size of the file.  It becomes smaller only while all guests are stopped.
     Size = 0,
     /// The size that is durable, as a promise of the pool or in the file system.
     Settled = 8,

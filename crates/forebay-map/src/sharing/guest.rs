@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A file that this process shares with others through the server of the pool.
 //!
-//! Locks, in this order: the visit's gate, the tracker's lock of a segment, a slot's lock.  A
-//! request to the server is made with none of them held, except for a frame (`Fill`).
+//! Locks, in this order: that of a growth, the visit's gate, the tracker's lock of a segment, a slot's
+//! lock.  A request to the server is made with the first one held at most, except for a frame
+//! (`Fill`).
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,10 @@ struct Stay {
     pins: Vec<AtomicUsize>,
     closed: AtomicBool,
     attributes: Glimpse,
+    /// Held by the thread that makes the file longer.
+    grows: Mutex<()>,
+    /// The end of the bytes that it stores.
+    growing: AtomicU64,
 }
 
 /// The reason why pages are not durable.
@@ -100,8 +105,10 @@ impl Stay {
         self.board.get(Is::Size).min((self.slots.len() * SEGMENT) as u64)
     }
 
+    /// Bytes of a segment that the file has, also those that only this process knows of.
     fn inside(&self, segment: usize) -> usize {
-        self.size().saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
+        let size = self.size().max(self.growing.load(Ordering::SeqCst));
+        size.saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
     }
 
     fn frame(&self, segment: usize) -> Option<u32> {
@@ -254,7 +261,10 @@ impl Rooms {
             return Reply::Failed(e.to_string());
         }
         let checked = self.tracker.check().map_err(self.stay.system(CHECKING));
-        match checked.map_err(Lacks::Told).and_then(|()| self.take(first as usize..end as usize)) {
+        // Bytes after the end were not acknowledged.  The file gets them when nobody syncs.
+        let end = end.min(self.stay.size().div_ceil(PAGE as u64));
+        let pages = first as usize..end.max(first) as usize;
+        match checked.map_err(Lacks::Told).and_then(|()| self.take(pages)) {
             Ok(()) => Reply::Done,
             Err(Lacks::Grant(_) | Lacks::End) => Reply::Again,
             Err(Lacks::Told(e)) => Reply::Failed(e.to_string()),
@@ -387,6 +397,8 @@ impl Guest {
                 pins: (0..segments).map(|_| AtomicUsize::new(0)).collect(),
                 closed: AtomicBool::new(false),
                 attributes: Glimpse::of(path, identity),
+                grows: Mutex::new(()),
+                growing: AtomicU64::new(0),
             });
             let tracker = Tracker::new(Visited(Arc::clone(&stay)), segments, features);
             let tracker = tracker.map_err(Error::system(path, "map"))?;
@@ -439,6 +451,65 @@ impl Guest {
                 Err(Lacks::End) => self.stay.done(&Request::EndCut { home: self.stay.home })?,
             }
         }
+    }
+
+    /// Writes parts one after another at `at` or at the end, and makes the file longer.  Others see
+    /// the size when the bytes are there.  Returns the place, the number of bytes that are there, and
+    /// why not all are.
+    fn grow(&self, at: Option<u64>, all: &[&[u8]]) -> Result<(u64, u64, Result<()>)> {
+        let (stay, home) = (&self.stay, self.stay.home);
+        let len = all.iter().map(|part| part.len() as u64).sum();
+        let _one = lock(&stay.grows);
+        let at = match stay.ask(&Request::Grow { home, at, len }, true)? {
+            Answer::At(at) => at,
+            other => return Err(unexpected(&other)),
+        };
+        stay.growing.store(at.saturating_add(len), Ordering::SeqCst);
+        planted::wait();
+        let (mut done, mut known) = (0, 0);
+        let mut stored = all.iter().try_for_each(|part| {
+            for (segment, first, range) in parts(at + done, part.len()) {
+                self.write_piece(segment, first, &part[range.clone()])?;
+                done += range.len() as u64;
+                // Only what the file has can be released if frames are few.
+                if (at + done).is_multiple_of(SEGMENT as u64) && done < len {
+                    self.grown(at + done, true)?;
+                    known = done;
+                }
+            }
+            Ok(())
+        });
+        match self.grown(at + done, false) {
+            Ok(()) => known = done,
+            Err(e) => {
+                let _ = self.grown(0, false);
+                stored = stored.and(Err(e));
+            }
+        }
+        stay.growing.store(0, Ordering::SeqCst);
+        Ok((at, known, stored))
+    }
+
+    /// Tells the server up to where the bytes are there.
+    fn grown(&self, end: u64, more: bool) -> Result<()> {
+        // Another thread's question may wait for this one on the other connection.
+        match self.stay.ask(&Request::Grown { home: self.stay.home, end, more }, false)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Writes to a segment where the file is long enough, and stays so meanwhile.
+    fn write_piece(&self, segment: usize, first: usize, from: &[u8]) -> Result<()> {
+        // Copied for the same reason as in `read`.
+        let bytes = &from.to_vec()[..];
+        let pages = first / PAGE..(first + bytes.len()).div_ceil(PAGE);
+        let written =
+            self.rooms.tracker.with_stored(segment, pages, |_| match self.stay.frame(segment) {
+                Some(frame) => self.stay.lent.fill(frame, first, bytes),
+                None => Err(Error::Pool("a segment that was brought in is not there".into())),
+            });
+        written.map_err(self.stay.system("bring in"))?
     }
 
     fn leave(&self, unsynced: bool) -> Result<()> {
@@ -530,44 +601,27 @@ impl Mapped for Guest {
         Ok(n)
     }
 
-    fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
-        let at = self.reserve(parts.iter().map(|p| p.len() as u64).sum())?;
-        let mut done = 0;
-        for part in parts {
-            match self.write(at + done, part) {
-                Ok(()) => done += part.len() as u64,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => break,
-            }
+    fn append(&self, all: &[&[u8]]) -> Result<(u64, u64)> {
+        if all.iter().all(|part| part.is_empty()) {
+            return Ok((self.size(), 0));
         }
-        Ok((at, done))
+        match self.grow(None, all)? {
+            (_, 0, Err(e)) => Err(e),
+            (at, done, _) => Ok((at, done)),
+        }
     }
 
     fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
-        let end = at.saturating_add(from.len() as u64);
-        let _call = loop {
-            let call = self.visit.gate.enter()?;
-            if end <= self.size() {
-                break call;
-            }
+        let call = self.visit.gate.enter()?;
+        if at.saturating_add(from.len() as u64) > self.size() {
             drop(call);
-            let grow = Request::Resize { home: self.stay.home, size: end, grow: true };
-            self.stay.done(&grow)?;
-        };
+            return self.grow(Some(at), &[from])?.2;
+        }
         for (segment, first, range) in parts(at, from.len()) {
-            // Copied for the same reason as in `read`.
-            let bytes = &from[range].to_vec()[..];
-            let pages = first / PAGE..(first + bytes.len()).div_ceil(PAGE);
-            let written = self.rooms.tracker.with_stored(segment, pages, |_| {
-                match self.stay.frame(segment) {
-                    Some(frame) => self.stay.lent.fill(frame, first, bytes),
-                    None => Err(Error::Pool("a segment that was brought in is not there".into())),
-                }
-            });
-            written.map_err(self.stay.system("bring in"))??;
+            self.write_piece(segment, first, &from[range])?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
@@ -30,6 +30,8 @@ const GRANTS: usize = 128;
 const STOPS: Duration = Duration::from_secs(15);
 /// How often a guest is asked again whether its calls have ended.
 const STOPS_AGAIN: Duration = Duration::from_millis(1);
+/// How often a guest is asked whether it is there while the file grows by it.
+const GROWS_AGAIN: Duration = Duration::from_millis(500);
 /// How often an order is repeated to a guest that lacks a grant: the guest brings in segments
 /// meanwhile.
 const TRIES: usize = 1000;
@@ -70,6 +72,9 @@ pub(crate) struct Guests {
     /// Whether there has been a guest.
     visited: AtomicBool,
     board: Board,
+    /// The guest that stores bytes after the end just now.  Nobody else changes the size meanwhile.
+    growth: Mutex<Option<u64>>,
+    grown: Condvar,
 }
 
 fn silent(peer: &dyn Peer, why: &str) -> Error {
@@ -89,6 +94,8 @@ impl Guests {
             visitors: RwLock::default(),
             visited: AtomicBool::new(false),
             board: Board::new()?,
+            growth: Mutex::default(),
+            grown: Condvar::new(),
         };
         guests.publish();
         Ok(guests)
@@ -105,6 +112,43 @@ impl Guests {
         self.board.set(Is::Cuts, self.content.cuts());
         self.board.set(Is::Settled, self.content.settled_size().min(size));
         self.board.set(Is::Size, size);
+    }
+
+    /// A guest may store bytes after the end.  The caller has stopped the guests.
+    pub fn begin_growth(&self, who: u64) {
+        *lock(&self.growth) = Some(who);
+    }
+
+    /// The guest has stored them, or has ended.
+    pub fn end_growth(&self, who: u64) {
+        if lock(&self.growth).take_if(|by| *by == who).is_some() {
+            self.grown.notify_all();
+        }
+    }
+
+    pub fn growth(&self) -> Option<u64> {
+        *lock(&self.growth)
+    }
+
+    /// Waits for the end of a growth, as long as its guest is there.
+    pub fn wait_for_growth(&self) -> Result<()> {
+        loop {
+            let growth = lock(&self.growth);
+            let waited =
+                self.grown.wait_timeout_while(growth, GROWS_AGAIN, |growth| growth.is_some());
+            let who = *waited.unwrap_or_else(PoisonError::into_inner).0;
+            let Some(who) = who else { return Ok(()) };
+            let Some(Visitor { visit, peer }) = self.visitor(who) else {
+                self.end_growth(who);
+                continue;
+            };
+            // Its calls are not stopped now, so this changes nothing.
+            match peer.ask(&Order::Go { visit }, true) {
+                Heard::Said(_) | Heard::Busy => {}
+                Heard::Dead => self.end_growth(who),
+                Heard::Silent(why) => return Err(silent(&*peer, &why)),
+            }
+        }
     }
 
     fn all(&self) -> Vec<(u64, Visitor)> {

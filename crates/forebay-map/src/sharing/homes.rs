@@ -189,6 +189,7 @@ impl Homes {
     }
 
     fn left(&self, home: &Arc<Home>, who: u64, all_synced: bool) -> Result<()> {
+        home.tracker.end_growth(who);
         if all_synced {
             home.tracker.go(who);
         } else {
@@ -261,6 +262,20 @@ impl Homes {
                     other => other,
                 }))
             }
+            Request::Grow { home, at, len } => {
+                let mut from = 0;
+                let done = self.alone(who, home, |h| {
+                    from = at.unwrap_or(h.content.size());
+                    h.prepare_growth(from, from.saturating_add(len))?;
+                    h.tracker.begin_growth(who);
+                    Ok(())
+                });
+                plain(done.map(|answer| match answer {
+                    Answer::Done => Answer::At(from),
+                    other => other,
+                }))
+            }
+            Request::Grown { home, end, more } => plain(self.grown(who, home, end, more)),
             Request::GiveBack { home, segment } => plain(self.home(who, home).and_then(|h| {
                 if segment < h.content.segments() as u64 {
                     h.give_back(segment as usize)?;
@@ -427,10 +442,39 @@ impl Homes {
         settled.map(|()| Answer::Done).map_err(home.content.system("sync"))
     }
 
+    /// Does not wait for other guests: a question of this one may have to be answered for that.
+    fn grown(&self, who: u64, home: u32, end: u64, more: bool) -> Result<Answer> {
+        let home = self.home(who, home)?;
+        let is_longer = end > home.content.size();
+        if home.tracker.growth() != Some(who) {
+            // Asked again, after an answer that was too late.
+            return match is_longer {
+                true => Err(Error::Pool("it has no place after the end of the file".into())),
+                false => Ok(Answer::Done),
+            };
+        }
+        if is_longer {
+            let Some(_alone) = home.try_size_alone() else { return Ok(Answer::Wait) };
+            not_closed(&home)?;
+            home.grow_to(end)?;
+            home.tracker.publish();
+        }
+        if !more {
+            home.tracker.end_growth(who);
+        }
+        Ok(Answer::Done)
+    }
+
     /// Runs `f`, which changes the size, while no call of a guest is under way.
     fn alone(&self, who: u64, home: u32, f: impl FnOnce(&Home) -> Result<()>) -> Result<Answer> {
         let home = self.home(who, home)?;
-        let _io = home.io_alone();
+        let _io = loop {
+            home.tracker.wait_for_growth()?;
+            let io = home.io_alone();
+            if home.tracker.growth().is_none() {
+                break io;
+            }
+        };
         // Calls that are under way may wait for a frame, so frames can be released until the
         // calls have ended.
         let _stopped = home.tracker.stop()?;

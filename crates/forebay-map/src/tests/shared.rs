@@ -65,7 +65,7 @@ impl Server for Messages {
 
     fn ask_for(&self, request: &Request) -> Result<(Answer, Option<Lasting<OwnedFd>>)> {
         self.lives()?;
-        let resizes = matches!(request, Request::Resize { .. });
+        let resizes = matches!(request, Request::Resize { .. } | Request::Grow { .. });
         if let Some(file) = lock(&self.first).take_if(|_| resizes) {
             file.set_size(file.room())?;
         }

@@ -311,3 +311,132 @@ fn a_process_that_ends_while_its_file_is_opened_does_not_join() {
     // The file can be opened again.
     world.process().map(0, ONE).expect("it is closed");
 }
+
+/// Appends by one process, and looks of another one at the last bytes up to the size.  Returns the
+/// number of zeroes that were seen.
+fn zeroes_seen(features: &Features, by_end: bool) -> u64 {
+    const LEN: u64 = 1000;
+    const APPENDS: u64 = 100;
+    let machine = Machine::new(3, &[0, 0], []);
+    let world = World::new(&machine, features);
+    let (a, b) = (world.process(), world.process());
+    let [appends, looks] = [&a, &b].map(|p| p.map(0, ONE).expect("open"));
+    let looked = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        let looker = s.spawn(|| {
+            let (mut zeroes, mut seen) = (0, 0);
+            while seen < APPENDS * LEN {
+                let size = looks.size();
+                let mut bytes = vec![7; LEN as usize];
+                let n = looks.read(seen, &mut bytes).expect("read");
+                zeroes += bytes[..n].iter().filter(|&&b| b == 0).count() as u64;
+                if size > seen {
+                    looks.load(seen, &mut bytes[..(size - seen).min(LEN) as usize]);
+                    zeroes += bytes.iter().filter(|&&b| b == 0).count() as u64;
+                }
+                seen = size;
+                looked.store(seen, Ordering::SeqCst);
+            }
+            zeroes
+        });
+        let bytes = [7; LEN as usize];
+        for i in 0..APPENDS {
+            while looked.load(Ordering::SeqCst) < i * LEN {
+                std::thread::yield_now();
+            }
+            match by_end {
+                true => assert_eq!(
+                    appends.append(&[&bytes[..9], &bytes[9..]]).expect("end"),
+                    (i * LEN, LEN)
+                ),
+                false => appends.write(i * LEN, &bytes).expect("written"),
+            }
+            assert_eq!(appends.size(), (i + 1) * LEN);
+            if i % 16 == 0 {
+                appends.sync(0, u64::MAX).expect("synced");
+            }
+        }
+        looker.join().expect("it looked")
+    })
+}
+
+/// The bytes of an append come before its size.
+#[test]
+fn a_process_next_to_an_append_sees_no_zeroes() {
+    let _alone = alone();
+    let Some(features) = has("a_process_next_to_an_append_sees_no_zeroes") else { return };
+    for by_end in [false, true] {
+        assert_eq!(zeroes_seen(&features, by_end), 0, "by_end: {by_end}");
+    }
+    plant(Some(Planted::SizeBeforeBytes));
+    let found = (0..20).any(|_| zeroes_seen(&features, true) > 0);
+    plant(None);
+    assert!(found, "the mistake is not found");
+}
+
+/// A guest that dies while it stores bytes after the end holds up nobody, and leaves no zeroes.
+#[test]
+fn a_growth_ends_with_its_guest() {
+    let _alone = alone();
+    let Some(features) = has("a_growth_ends_with_its_guest") else { return };
+    let machine = Machine::new(3, &[ONE, 0], []);
+    let world = World::new(&machine, &features);
+    let process = world.process();
+    let file = process.map(0, 4 * ONE).expect("open");
+    for ends in 0..3 {
+        let size = file.size();
+        let dead = Arc::new(AtomicBool::new(false));
+        let (who, home) = {
+            let dead = Arc::clone(&dead);
+            world.guest(move |_| if dead.load(Ordering::SeqCst) { Heard::Dead } else { done() })
+        };
+        assert_eq!(world.says(who, Request::Grow { home, at: None, len: 10 }), Answer::At(size));
+        assert_eq!(file.size(), size, "its bytes are not there");
+        let place = std::thread::scope(|s| {
+            let other = s.spawn(|| file.append(&[&[7; 5]]).expect("appended"));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!other.is_finished(), "the place of another one is not known yet");
+            let (mut grown, mut end) = (0, size);
+            match ends {
+                0 => (grown, end) = (10, size + 10),
+                1 => world.homes.gone(who, false).expect("gone"),
+                _ => dead.store(true, Ordering::SeqCst),
+            }
+            if ends == 0 {
+                let more = Request::Grown { home, end: size + 4, more: true };
+                assert_eq!(world.says(who, more), Answer::Done);
+                assert_eq!(file.size(), size + 4);
+                assert!(!other.is_finished(), "more comes");
+                let last = Request::Grown { home, end, more: false };
+                assert_eq!(world.says(who, last), Answer::Done);
+            }
+            assert_eq!(other.join().expect("no panic"), (size + grown, 5));
+            end
+        });
+        assert_eq!(file.size(), place + 5);
+        let late = Request::Grown { home, end: 3 * ONE, more: false };
+        assert!(matches!(world.says(who, late), Answer::Failed { .. }), "it has no place");
+        world.homes.gone(who, false).expect("gone");
+    }
+    file.close().expect("closed");
+}
+
+/// An append that is larger than all frames: what the file has already is released.
+#[test]
+fn an_append_is_larger_than_the_map() {
+    let _alone = alone();
+    let Some(features) = has("an_append_is_larger_than_the_map") else { return };
+    let machine = Machine::new(3, &[100, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, 8 * ONE).expect("open"));
+    let bytes: Vec<u8> = (0..6 * SEGMENT).map(|i| 1 + (i % 251) as u8).collect();
+    assert_eq!(first.append(&[&bytes[..7], &bytes[7..]]).expect("appended"), (100, 6 * ONE));
+    assert_eq!(second.size(), 100 + 6 * ONE);
+    let mut found = vec![0; bytes.len()];
+    assert_eq!(second.read(100, &mut found).expect("a read"), bytes.len());
+    assert!(found == bytes, "other bytes");
+    first.close().expect("closed");
+    second.close().expect("closed");
+    assert!(machine.content(0)[100..] == bytes[..], "other bytes in the file");
+}
