@@ -37,6 +37,7 @@ pub enum About {
     Direct,
     Aio,
     Rings,
+    Mode,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);
