@@ -2,6 +2,7 @@
 // What a program changes of a file besides its bytes, and then asks to be durable.
 //
 //	metadata KIND FILE	says done once it is acknowledged, and is stopped then
+//	metadata rwf-sync-KIND FILE, o-sync-KIND FILE	the same by a write that is synchronous, instead of fsync
 //	metadata hold FILE	says ready, syncs the file system once FILE.go is there, and tells
 //				whether another thread could give the file more room meanwhile
 //
@@ -16,6 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,6 +67,8 @@ int main(int n, char **v)
 	CHECK(pwrite(fd, page, sizeof page, 0) == sizeof page && fsync(fd) == 0);
 	if (!strcmp(kind, "hold"))
 		return held(file, fd);
+	bool by_flag = !strncmp(kind, "rwf-sync-", 9), by_open = !strncmp(kind, "o-sync-", 7);
+	kind += by_flag ? 9 : by_open ? 7 : 0;
 	sleep(1); // it is written back, and more
 	// A write-back is under way.
 	bool quiet = !strcmp(kind, "syncfs") || !strcmp(kind, "control");
@@ -111,6 +115,12 @@ int main(int n, char **v)
 		snprintf(other, sizeof other, "%s.other", file);
 		int plain = open(other, O_RDWR | O_CREAT, 0644);
 		CHECK(plain >= 0 && write(plain, "hello", 5) == 5 && syncfs(fd) == 0);
+	} else if (by_flag) {
+		struct iovec one = {page, 1};
+		CHECK(pwritev2(fd, &one, 1, 0, RWF_SYNC) == 1);
+	} else if (by_open) {
+		int other_fd = open(file, O_RDWR | O_SYNC);
+		CHECK(other_fd >= 0 && pwrite(other_fd, page, 1, 0) == 1);
 	} else if (!strcmp(kind, "sync")) {
 		sync();
 	} else if (strcmp(kind, "control")) {

@@ -34,7 +34,7 @@ cut_now() {
 	rm "$img.cut"
 }
 wanted() { # KIND
-	case $1 in
+	case ${1#*-sync-} in
 	mode | by-path | sync | list | list-by-path) echo mode=600 ;;
 	control) echo mode=644 ;;
 	owner | owner-by-path) echo owner=1234 ;;
@@ -46,7 +46,8 @@ wanted() { # KIND
 	esac
 }
 all() { # HOW [KIND...]
-	local kinds=(control mode by-path sync owner owner-by-path attribute attribute-by-path attribute-gone list list-by-path time name syncfs)
+	local kinds=(control mode by-path sync owner owner-by-path attribute attribute-by-path attribute-gone list list-by-path time name syncfs
+		rwf-sync-mode o-sync-mode o-sync-owner rwf-sync-attribute o-sync-name)
 	[ $# = 1 ] || kinds=("${@:2}")
 	for kind in "${kinds[@]}"; do
 		file=$work/disk/$1-$kind.map
@@ -123,5 +124,5 @@ start_server
 all served
 # Their times cannot be set.
 share=--shared
-all shared mode by-path owner attribute attribute-by-path list list-by-path name syncfs
+all shared mode by-path owner attribute attribute-by-path list list-by-path name syncfs rwf-sync-mode o-sync-mode o-sync-attribute
 stop_server

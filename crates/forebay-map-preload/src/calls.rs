@@ -20,6 +20,7 @@ use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::state::{self, lock, Desc};
 use crate::staying;
+use crate::transfer::{self, Durable};
 use crate::which::identity_at;
 
 pub mod controls;
@@ -353,11 +354,7 @@ fn zero(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
 /// Syncs after a change that is not a write, if the descriptor was opened for synchronous writes.
 /// ext4 and xfs do that for fallocate.
 fn synced(desc: &Desc, at: u64, len: u64) -> Result<(), c_int> {
-    match desc.flags.load(Ordering::Relaxed) & libc::O_DSYNC {
-        0 => Ok(()),
-        _ if planted::is(Planted::DsyncIgnored) => Ok(()),
-        _ => desc.file.call(About::Sync, |map| map.sync(at, len)),
-    }
+    transfer::settle(desc, at, len, Durable::Nothing)
 }
 
 fn allocate(desc: &Desc, mode: c_int, at: off_t, len: off_t) -> Result<(), c_int> {

@@ -150,13 +150,61 @@ enum Whither {
     End,
 }
 
+/// What a call makes durable of the file before it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durable {
+    Nothing,
+    /// As fdatasync does.
+    Data,
+    /// Mode, owner, attributes and names too, as fsync does.
+    All,
+}
+
+impl Durable {
+    /// By the flags of a descriptor.  O_SYNC has the bit of O_DSYNC, and one more.
+    fn of(desc: &Desc) -> Durable {
+        match desc.flags.load(Ordering::Relaxed) {
+            _ if planted::is(Planted::DsyncIgnored) => Durable::Nothing,
+            flags if flags & libc::O_SYNC == libc::O_SYNC => Durable::All,
+            flags if flags & libc::O_DSYNC != 0 => Durable::Data,
+            _ => Durable::Nothing,
+        }
+    }
+
+    fn of_write(flags: c_int) -> Durable {
+        match flags {
+            f if f & libc::RWF_SYNC != 0 => Durable::All,
+            f if f & libc::RWF_DSYNC != 0 => Durable::Data,
+            _ => Durable::Nothing,
+        }
+    }
+}
+
+/// Makes durable what a call has changed, as its descriptor's flags and its own say.
+pub fn settle(desc: &Desc, at: u64, n: u64, own: Durable) -> Result<(), c_int> {
+    let durable = match Durable::of(desc).max(own) {
+        Durable::All if planted::is(Planted::AttributesForgotten) => Durable::Data,
+        durable => durable,
+    };
+    if durable == Durable::Nothing {
+        return Ok(());
+    }
+    desc.file.call(About::Sync, |map| {
+        map.sync(at, n)?;
+        match durable {
+            Durable::All => map.sync_attributes(),
+            _ => Ok(()),
+        }
+    })
+}
+
 /// # Safety
 /// The buffers may be read.
 unsafe fn write_at(
     desc: &Desc,
     all: &[iovec],
     to: Whither,
-    durable: bool,
+    durable: Durable,
 ) -> Result<(u64, usize), c_int> {
     may(desc, libc::O_RDONLY)?;
     let flags = desc.flags.load(Ordering::Relaxed);
@@ -164,10 +212,7 @@ unsafe fn write_at(
     let appends = matches!(to, Whither::End) || flags & libc::O_APPEND != 0;
     let size = || desc.file.call(About::Io, |map| Ok(map.size()));
     let synced = |at: u64, done: usize| {
-        let dsync = flags & libc::O_DSYNC != 0 && !planted::is(Planted::DsyncIgnored);
-        if dsync || durable {
-            desc.file.call(About::Sync, |map| map.sync(at, done as u64))?;
-        }
+        settle(desc, at, done as u64, durable)?;
         Ok((at, done))
     };
     let clipped = match to {
@@ -263,7 +308,7 @@ unsafe fn write_to(
     desc: &Desc,
     all: &[iovec],
     to: Whither,
-    durable: bool,
+    durable: Durable,
 ) -> Result<(u64, usize), c_int> {
     // SAFETY: the caller guarantees it.
     unsafe {
@@ -291,7 +336,7 @@ unsafe fn read_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
 /// The contract of write(2) applies.
 unsafe fn write_on(desc: &Desc, all: Result<&[iovec], c_int>) -> isize {
     // SAFETY: the caller guarantees it.
-    unsafe { write_on_as(desc, all, false, false) }
+    unsafe { write_on_as(desc, all, false, Durable::Nothing) }
 }
 
 /// # Safety
@@ -300,7 +345,7 @@ unsafe fn write_on_as(
     desc: &Desc,
     all: Result<&[iovec], c_int>,
     appends: bool,
-    durable: bool,
+    durable: Durable,
 ) -> isize {
     if let Ok(all) = all {
         // SAFETY: the caller guarantees it.
@@ -426,7 +471,7 @@ macro_rules! positioned {
                     return bypass(&desc, from, n, at);
                 }
                 let done = one(from.cast_mut(), n).and_then(|v| {
-                    write_to(&desc, &v, Whither::At(from_start(at)?), false)
+                    write_to(&desc, &v, Whither::At(from_start(at)?), Durable::Nothing)
                 });
                 told(done.map(|(_, n)| n))
             }
@@ -455,7 +500,7 @@ macro_rules! positioned {
                         .unwrap_or_else(|| real::pwritev64(fd, v, n, at));
                 };
                 let done = buffers(v, n).and_then(|all| {
-                    write_to(&desc, all, Whither::At(from_start(at)?), false)
+                    write_to(&desc, all, Whither::At(from_start(at)?), Durable::Nothing)
                 });
                 told(done.map(|(_, n)| n))
             }
@@ -487,7 +532,7 @@ macro_rules! positioned {
                     return direct::write(fd, Given::Many(v, n as usize), |v| real::pwritev64v2(fd, v, n, at, f))
                         .unwrap_or_else(|| real::pwritev64v2(fd, v, n, at, f));
                 };
-                let durable = f & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0;
+                let durable = Durable::of_write(f);
                 let known = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI | libc::RWF_APPEND;
                 if f & !known != 0 {
                     return fail(libc::EOPNOTSUPP);

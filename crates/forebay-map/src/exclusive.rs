@@ -450,8 +450,7 @@ impl Mapped for Inner {
         }
     }
 
-    fn sync_file(&self) -> Result<()> {
-        self.sync(0, u64::MAX)?;
+    fn sync_attributes(&self) -> Result<()> {
         // It fails as the sync of the pages would, once they are to be written to the file.
         // A failure of this sync has to count, since the kernel tells it once.
         let backing = &self.content.backing;

@@ -25,8 +25,8 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn load(&self, at: u64, to: &mut [u8]);
     fn store(&self, at: u64, from: &[u8]);
     fn sync(&self, at: u64, len: u64) -> Result<()>;
-    fn sync_file(&self) -> Result<()> {
-        self.sync(0, u64::MAX)
+    fn sync_attributes(&self) -> Result<()> {
+        Ok(())
     }
     fn attributes_changed(&self) {}
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize>;
@@ -164,7 +164,14 @@ impl MapFile {
     /// Syncs all, as [`sync`](MapFile::sync) does, and what others have changed of the file: its
     /// attributes and its names, as fsync(2) does.
     pub fn sync_file(&self) -> Result<()> {
-        self.it().sync_file()
+        self.sync(0, u64::MAX)?;
+        self.sync_attributes()
+    }
+
+    /// Makes changes of the file's mode, owner, names, times and attributes durable.  A sync of what
+    /// was written comes before.
+    pub fn sync_attributes(&self) -> Result<()> {
+        self.it().sync_attributes()
     }
 
     /// Tells that the caller has changed an extended attribute.  Other changes are seen, and this

@@ -572,8 +572,7 @@ impl Mapped for Guest {
         }
     }
 
-    fn sync_file(&self) -> Result<()> {
-        self.sync(0, u64::MAX)?;
+    fn sync_attributes(&self) -> Result<()> {
         let home = self.stay.home;
         // The server has the file's descriptor.
         let ask = |touched| self.stay.done(&Request::SyncAttributes { home, touched });
