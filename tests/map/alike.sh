@@ -32,7 +32,25 @@ left() {
 	wait "$pid" || fail "holds: $(cat "$work/holds.says")"
 	stop_server
 }
+# Other names that the C library exports of a function that the library replaces.  Those for its own use
+# (GLIBC_PRIVATE) are not replaced.
+names() {
+	need nm
+	local libc library=${FOREBAY_MAP_PRELOAD:-$(dirname "$FOREBAY")/libforebay_map_preload.so} name short missing=
+	libc=$(ldd "$work/alike" | sed -n 's/.*libc\.so\.6 => \([^ ]*\) .*/\1/p')
+	nm -D --defined-only "$library" | awk '{print $NF}' | sed 's/@.*//' | sort -u >"$work/ours"
+	nm -D --defined-only --with-symbol-versions "$libc" | awk '{print $NF}' | grep -v GLIBC_PRIVATE |
+		sed -n 's/^\(_[^@]*\)@.*/\1/p' | sort -u >"$work/names"
+	grep -qx open64 "$work/ours" && grep -qx __read "$work/names" || fail "no names of $library or $libc"
+	while read -r name; do
+		short=$(sed -E 's/^_+(libc_|IO_)?//; s/(_2|_chk)$//' <<<"$name")
+		grep -qxE "$short|${short}64" "$work/ours" || continue
+		grep -qx "$name" "$work/ours" || missing+=" $name"
+	done <"$work/names"
+	[ -z "$missing" ] || fail "the library replaces functions, and not their other names:$missing"
+}
 if [ "${1:-}" = left ]; then left; exit; fi
+if [ "${1:-}" = names ]; then names; exit; fi
 cases=0
 for name in ${1:-$("$work/alike" list)}; do
 	rm -f "$work/alike.map" "$work/alike.dat"
@@ -59,4 +77,5 @@ code=0
 mapped timeout -s KILL 100 "$work/alike" filter >"$work/said" 2>"$work/says" || code=$?
 [ $code = 0 ] && diff "$work/plain" "$work/said" >&2 || fail "a filter of a program without a file: ended with $code: $(cat "$work/says")"
 left
+names
 say "$cases cases: passed"

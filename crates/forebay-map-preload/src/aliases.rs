@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{mode_t, nfds_t, off_t, pollfd, sigset_t, timeval, FILE};
 
-use crate::{calls, formatted, opening, ready, signals, transfer};
+use crate::{calls, formatted, opening, ready, signals, sockets, transfer};
 
 macro_rules! aliases {
     ($($name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $of:path;)+) => {$(
@@ -34,6 +34,7 @@ aliases! {
     __poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int = ready::poll;
     __select(n: c_int, r: *mut u64, w: *mut u64, e: *mut u64, timeout: *mut timeval) -> c_int
         = ready::select;
+    __send(fd: c_int, from: *const c_void, n: usize, flags: c_int) -> isize = sockets::send;
     __sigsuspend(mask: *const sigset_t) -> c_int = signals::sigsuspend;
     __backtrace_symbols_fd(from: *const *mut c_void, n: c_int, fd: c_int) -> ()
         = formatted::backtrace_symbols_fd;

@@ -160,6 +160,30 @@ pub unsafe extern "C-unwind" fn ttyname_r(fd: c_int, to: *mut c_char, n: usize) 
     }
 }
 
+extern "C" {
+    fn __chk_fail() -> !;
+}
+
+/// Programs with _FORTIFY_SOURCE call it.
+///
+/// # Safety
+/// The contract of ttyname_r(3) applies, with a buffer of `room` bytes.
+#[no_mangle]
+pub unsafe extern "C-unwind" fn __ttyname_r_chk(
+    fd: c_int,
+    to: *mut c_char,
+    n: usize,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        match n > room {
+            true => __chk_fail(),
+            false => ttyname_r(fd, to, n),
+        }
+    }
+}
+
 /// # Safety
 /// The contract of ttyname(3) applies.
 #[no_mangle]
