@@ -634,7 +634,7 @@ static const struct one {
 	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
 	{ "held", held }, { "users", users },
 	{ "two-users", two_users }, { "modes", modes }, { "lists", access_lists },
-	{ "ignored", ignored }, { "come-and-go", come_and_go },
+	{ "ignored", ignored }, { "sys-handler", sys_handler }, { "leaves", leaves }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };
 

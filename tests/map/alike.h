@@ -11,4 +11,5 @@ int opened(void);
 void says(const char *call, long answer);
 
 /* The cases of often.c. */
-void in_order(void), at_once(void), own_group(void), cancel_state(void), thread_ends(void);
+void in_order(void), at_once(void), own_group(void), cancel_state(void), thread_ends(void), sys_handler(void),
+	leaves(void);

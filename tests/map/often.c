@@ -234,3 +234,65 @@ void thread_ends(void)
 	}
 	says("write", write(writes_to, "all ended", 9));
 }
+
+static volatile int in_sys, nested, runs;
+
+static void on_sys(int signal)
+{
+	(void)signal;
+	in_sys = 1;
+	CHECK(raise(SIGUSR1) == 0);
+	in_sys = 0;
+	runs++;
+}
+
+static void on_other(int signal)
+{
+	(void)signal;
+	nested += in_sys;
+}
+
+/* A handler of SIGSYS has a mask, and is there for one signal. */
+void sys_handler(void)
+{
+	struct sigaction sys = { .sa_handler = on_sys }, other = { .sa_handler = on_other }, now;
+	int fd = opened();
+
+	says("write", write(fd, "a file", 6));
+	CHECK(sigaddset(&sys.sa_mask, SIGUSR1) == 0 && sigaction(SIGUSR1, &other, NULL) == 0);
+	CHECK(sigaction(SIGSYS, &sys, NULL) == 0 && raise(SIGSYS) == 0);
+	printf("nested %d, runs %d\n", nested, runs);
+	sys.sa_flags = SA_RESETHAND;
+	CHECK(sigaction(SIGSYS, &sys, NULL) == 0 && raise(SIGSYS) == 0 && sigaction(SIGSYS, NULL, &now) == 0);
+	printf("reset %d, runs %d\n", now.sa_handler == SIG_DFL, runs);
+}
+
+static int leaves_with;
+
+static void writes_late(int signal)
+{
+	(void)signal;
+	if (pwrite(leaves_with, "late", 4, 0) != 4)
+		CHECK(write(STDOUT_FILENO, "late\n", 5) == 5);
+}
+
+/* Handlers that write come while the program ends. */
+void leaves(void)
+{
+	int i, failed = 0;
+
+	for (i = 0; i < 40; i++) {
+		pid_t child = fork();
+
+		CHECK(child >= 0);
+		if (child == 0) {
+			leaves_with = opened();
+			CHECK(pwrite(leaves_with, "here", 4, 0) == 4);
+			every(30, writes_late);
+			usleep(2000 + 100 * i);
+			_Exit(0);
+		}
+		CHECK(waitpid(child, &failed, 0) == child && failed == 0);
+	}
+	CHECK(truncate(path, 0) == 0);
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use libc::off_t;
 
 use crate::closing;
+use crate::ending;
 use crate::kept;
 use crate::locks;
 use crate::mapped::Mapped;
@@ -620,6 +621,8 @@ pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
 }
 
 fn leave(code: c_int) -> ! {
+    // No handler finds the files closed.  Nothing of the program runs any more in this thread.
+    ending::block_handled();
     closing::end();
     loop {
         // SAFETY: it ends the process.

@@ -94,6 +94,29 @@ extern "C" fn fault(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
+/// Blocks the signals in this thread that have a handler, but for those of faults, SIGSYS and the C
+/// library's own.  Others end the process as ever.
+pub fn block_handled() {
+    use libc::{SIGFPE, SIGILL, SIGSYS, SIGTRAP};
+    let stays = |signal: &c_int| {
+        FAULTS.contains(signal) || [SIGFPE, SIGILL, SIGSYS, SIGTRAP, 32, 33].contains(signal)
+    };
+    let mut mask = 0u64;
+    for signal in (1..=64).filter(|signal| !stays(signal)) {
+        // The kernel's struct, whose first part is the handler.
+        let mut action = [0usize; 8];
+        let a = [signal as usize, 0, action.as_mut_ptr().addr(), size_of::<u64>(), 0, 0];
+        // SAFETY: the kernel stores the action, which is shorter.
+        let known = unsafe { raw(libc::SYS_rt_sigaction, a) } == 0;
+        if known && action[0] != libc::SIG_DFL && action[0] != libc::SIG_IGN {
+            mask |= 1 << (signal - 1);
+        }
+    }
+    let a = [libc::SIG_BLOCK as usize, (&raw const mask).addr(), 0, size_of::<u64>(), 0, 0];
+    // SAFETY: the kernel reads the set.
+    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+}
+
 /// Makes threads wait that touch a mapping that is gone.
 pub fn begin() {
     ENDS.store(thread(), Ordering::SeqCst);

@@ -498,11 +498,22 @@ fn refuse() -> isize {
     fail(libc::EPERM)
 }
 
+/// Blocks what a handler has blocked while it runs, but for SIGSYS.  The kernel gives the mask of before
+/// back at the end of this signal.
+fn block(action: &Action) {
+    let mask = (&raw const action.sa_mask).cast::<u64>();
+    // SAFETY: the kernel's signal set has 64 bits.
+    let mask = unsafe { mask.read() } & !(1 << (libc::SIGSYS - 1));
+    let a = [libc::SIG_BLOCK as usize, (&raw const mask).addr(), 0, size_of::<u64>(), 0, 0];
+    // SAFETY: the kernel reads the set.
+    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+}
+
 /// Passes a signal from any other address to the program's handler.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let theirs = PROGRAMS.load(Ordering::SeqCst);
+    let kept = PROGRAMS.load(Ordering::SeqCst);
     // SAFETY: it was made by us and is never freed.
-    let theirs = unsafe { theirs.as_ref() };
+    let theirs = unsafe { kept.as_ref() };
     // SAFETY: the kernel gives it to a handler.
     let is_sent = unsafe { (*info).si_code } <= 0;
     match theirs.map_or(libc::SIG_DFL, |action| action.sa_sigaction) {
@@ -517,8 +528,17 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             }
         }
         handler => {
-            // SAFETY: the program has given it for this.
+            // SAFETY: all zeroes is the default; the program has given the handler for this.
             unsafe {
+                if let Some(action) = theirs {
+                    if action.sa_flags & libc::SA_RESETHAND != 0 {
+                        let default = Box::into_raw(Box::new(std::mem::zeroed()));
+                        // The program may have set another one meanwhile.
+                        let (set, is) = (Ordering::SeqCst, Ordering::SeqCst);
+                        let _ = PROGRAMS.compare_exchange(kept, default, set, is);
+                    }
+                    block(action);
+                }
                 let f: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                     std::mem::transmute(handler);
                 f(signal, info, context);
