@@ -187,3 +187,47 @@ fn marked(b: &Bench, state: &Path) {
     volume.detach().unwrap();
     pool.close().unwrap();
 }
+
+/// A server that ends after its last client.  None: it is missing, which is reported.
+fn of_qemu(b: &Bench) -> Option<Far> {
+    let _ = fs::remove_file(b.path("far"));
+    let mut command = Command::new("qemu-nbd");
+    command.args(["-f", "raw", "-k"]).arg(b.path("far")).arg(b.path("disk"));
+    let Ok(child) = command.stderr(Stdio::null()).spawn() else {
+        forebay_test::skipped!("qemu-nbd is not installed");
+        return None;
+    };
+    let far = Far(child);
+    for _ in 0..200 {
+        if b.path("far").exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Some(far)
+}
+
+/// A server that ends after its last client (qemu-nbd without -t) is asked, and goes on.
+#[test]
+fn an_export_that_is_looked_at_has_had_no_client() {
+    let b = Bench::on_disk();
+    b.write("disk", &[0; 1 << 20]);
+    b.make_pool();
+    let Some(mut far) = of_qemu(&b) else { return };
+    b.run_ok(&["volume", "add", "pool", "v", &uri(&b)]);
+    // That was a client.
+    far.0.wait().unwrap();
+    let Some(mut far) = of_qemu(&b) else { return };
+    for command in ["status pool --json", "check pool --json", "status pool --json"] {
+        let told = json(&b, &command.split(' ').collect::<Vec<_>>());
+        assert_eq!(told["volumes"][0]["verdict"], "complete", "{command}: {told}");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(far.0.try_wait().unwrap().is_none(), "the server has ended after {command}");
+    }
+    drop(far);
+    // It looks at the size, as before.
+    fs::File::options().write(true).open(b.path("disk")).unwrap().set_len(1 << 19).unwrap();
+    let Some(_far) = of_qemu(&b) else { return };
+    let told = json(&b, &["status", "pool", "--json"]);
+    assert_ne!(told["volumes"][0]["verdict"], "complete", "{told}");
+}

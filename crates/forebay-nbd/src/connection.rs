@@ -109,6 +109,16 @@ impl Connection {
     /// Begins to connect to `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`;
     /// the name of a host is looked up before it returns.
     pub fn begin(uri: &str) -> Result<Connection, Failure> {
+        Connection::begin_in(uri, false)
+    }
+
+    /// As above, to ask the server for the export, and not to use it: the connection is never up,
+    /// unless the server has the old protocol without options.
+    pub fn begin_to_ask(uri: &str) -> Result<Connection, Failure> {
+        Connection::begin_in(uri, true)
+    }
+
+    fn begin_in(uri: &str, asks: bool) -> Result<Connection, Failure> {
         let nbd = functions()?;
         let text = CString::new(uri).map_err(|_| Failure::Nbd {
             text: "the URI has a zero byte".into(),
@@ -122,6 +132,7 @@ impl Connection {
         unsafe {
             new.ok((nbd.set_uri_allow_transports)(h, TRANSPORTS))?;
             new.ok((nbd.set_uri_allow_tls)(h, TLS_DISABLE))?;
+            new.ok((nbd.set_opt_mode)(h, asks))?;
             new.ok((nbd.aio_connect_uri)(h, text.as_ptr()))?;
         }
         Ok(new)
@@ -130,6 +141,23 @@ impl Connection {
     /// Connected, and the export can be used.
     pub fn is_up(&self) -> bool {
         self.ask(self.nbd.aio_is_ready) || self.ask(self.nbd.aio_is_processing)
+    }
+
+    /// The server waits for a question, of a connection that asks.
+    pub fn may_ask(&self) -> bool {
+        self.ask(self.nbd.aio_is_negotiating)
+    }
+
+    /// Asks for the export.  When it may ask again, [`Connection::export`] has the answer, or an
+    /// error if the server gave none.
+    pub fn ask_for_export(&mut self) -> Result<(), Failure> {
+        // SAFETY: the handle is ours.
+        self.ok(unsafe { (self.nbd.aio_opt_info)(self.handle.as_ptr(), Callback::NONE) })
+    }
+
+    /// Asks no more: the server ends the connection.
+    pub fn leave(&mut self) -> Result<(), Failure> {
+        self.asked(self.nbd.aio_opt_abort).map(drop)
     }
 
     /// No command will end any more but by an error.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions of libnbd that are used, found when the first origin wants them, so
 //! that who has no origin behind NBD needs no libnbd.  Its ABI has only grown since
-//! version 1.0 (2019); of what came later nothing is used but the sizes of blocks (1.4).
+//! version 1.0 (2019); of what came later nothing is used but the sizes of blocks and options (1.4).
 
 #![allow(unsafe_code)]
 
@@ -66,6 +66,10 @@ functions! {
     set_uri_allow_transports: unsafe extern "C" fn(*mut Handle, u32) -> c_int,
     set_uri_allow_tls: unsafe extern "C" fn(*mut Handle, c_int) -> c_int,
     aio_connect_uri: unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int,
+    set_opt_mode: unsafe extern "C" fn(*mut Handle, bool) -> c_int,
+    aio_is_negotiating: Ask,
+    aio_opt_info: unsafe extern "C" fn(*mut Handle, Callback) -> c_int,
+    aio_opt_abort: Ask,
     aio_is_ready: Ask,
     aio_is_processing: Ask,
     aio_is_dead: Ask,

@@ -19,6 +19,7 @@
 //! has ended.  A connection is never ended for being slow.
 
 mod link;
+mod look;
 #[cfg(test)]
 mod tests;
 mod uri;
@@ -346,29 +347,23 @@ fn unsuitable(uri: &str, what: String, way_out: &str) -> Error {
     Error::Unsuitable { path: uri.into(), what, way_out: way_out.into() }
 }
 
-fn connect(uri: &str, away: Away) -> Result<Connected> {
+/// Its parts, and how the library takes it: schemes in small letters alone.
+fn parsed(uri: &str) -> Result<(Uri, String)> {
     let parsed = Uri::parse(uri).map_err(|why| {
         Error::usage(
             format!("{uri}: {why}"),
             "name it nbd+unix:///EXPORT?socket=PATH or nbd://HOST[:PORT]/EXPORT",
         )
     })?;
-    // The library takes schemes in small letters alone.
-    let uri = &uri.split_once("://").map_or_else(
+    let uri = uri.split_once("://").map_or_else(
         || uri.to_string(),
         |(scheme, rest)| format!("{}://{rest}", scheme.to_ascii_lowercase()),
     );
-    let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
-    let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
-    let state = Mutex::default();
-    let host = parsed.host().map(String::from);
-    let changed = Condvar::new();
-    let shared = Shared { uri: uri.clone(), host, away, state, changed, kicks };
-    let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
-    let (tell, told) = sync_channel(1);
-    links.start(None, Some(tell)).map_err(system)?;
-    let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
-    let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| match e {
+    Ok((parsed, uri))
+}
+
+fn unreachable(uri: &str, e: Failure) -> Error {
+    match e {
         Failure::NoLibrary(e) => Error::Unsupported {
             path: uri.into(),
             cause: format!("libnbd is needed for it, and cannot be used: {e}"),
@@ -379,15 +374,35 @@ fn connect(uri: &str, away: Away) -> Result<Connected> {
             cause: e.to_string(),
             way_out: "see that its server runs, and serves this export".into(),
         },
-    })?;
-    let logical_block = match export.block_min {
-        0..=512 => 512,
-        513..=4096 => 4096,
+    }
+}
+
+fn logical_block(uri: &str, export: &Export) -> Result<u32> {
+    match export.block_min {
+        0..=512 => Ok(512),
+        513..=4096 => Ok(4096),
         least => {
             let what = format!("served in blocks of {least} bytes");
-            return Err(unsuitable(uri, what, "serve it in blocks of 512 or 4096"));
+            Err(unsuitable(uri, what, "serve it in blocks of 512 or 4096"))
         }
-    };
+    }
+}
+
+fn connect(uri: &str, away: Away) -> Result<Connected> {
+    let (parsed, uri) = parsed(uri)?;
+    let uri = &uri;
+    let system = |e| Error::system(uri.as_ref(), "connecting to it", e);
+    let kicks = (0..LINKS).map(|_| Kick::new()).collect::<io::Result<_>>().map_err(system)?;
+    let state = Mutex::default();
+    let host = parsed.host().map(String::from);
+    let changed = Condvar::new();
+    let shared = Shared { uri: uri.clone(), host, away, state, changed, kicks };
+    let mut links = Links { shared: Arc::new(shared), threads: Vec::new() };
+    let (tell, told) = sync_channel(1);
+    links.start(None, Some(tell)).map_err(system)?;
+    let ended = || Failure::Nbd { text: "its thread ended".into(), errno: 0 };
+    let export = told.recv().unwrap_or_else(|_| Err(ended())).map_err(|e| unreachable(uri, e))?;
+    let logical_block = logical_block(uri, &export)?;
     Ok(Connected { parsed, links, export, logical_block })
 }
 
@@ -397,10 +412,18 @@ fn size(export: &Export, logical_block: u32) -> u64 {
     export.size_bytes / block * block
 }
 
-/// The size of an export that nobody has open: its server is asked.
+/// The size of an export that nobody has open: its server is asked.  One that cannot tell it
+/// without that is used.
 pub(super) fn size_of(uri: &str) -> Result<u64> {
-    let Connected { export, logical_block, .. } = connect(uri, Away::default())?;
-    Ok(size(&export, logical_block))
+    let (parsed, uri) = parsed(uri)?;
+    let told = look::export(&uri, parsed.host()).map_err(|e| unreachable(&uri, e))?;
+    match told {
+        Some(export) => Ok(size(&export, logical_block(&uri, &export)?)),
+        None => {
+            let Connected { export, logical_block, .. } = connect(&uri, Away::default())?;
+            Ok(size(&export, logical_block))
+        }
+    }
 }
 
 impl NbdOrigin {

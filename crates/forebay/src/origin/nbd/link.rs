@@ -257,7 +257,7 @@ fn keep_alive(socket: &BorrowedFd<'_>) {
 
 /// Resolves the host.  libnbd does that itself, too, and waits without a bound if nameservers
 /// do not answer; right after an answer it gets one as well.
-fn look_up(host: &str, limit: Duration) -> std::result::Result<(), String> {
+pub(super) fn look_up(host: &str, limit: Duration) -> std::result::Result<(), String> {
     let asked = (host.to_string(), 0u16);
     match sent::bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {
         Some(answer) => answer.map_err(|e| format!("{host}: {e}")),
