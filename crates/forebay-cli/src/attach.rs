@@ -229,6 +229,8 @@ fn attach(control: &dyn Control, w: &Wanted) -> anyhow::Result<Attached> {
         Some(by) if is_busy(&error) => Error::new(&what, "it is in use", by, Errno::BUSY).into(),
         _ => error,
     })?;
+    // The module claims this device alone, and keeps no lock of what is below it.
+    forebay::check_other_names(&w.pool)?;
     let mark = mark(w)?;
     let expected = mark.as_ref().map_or(String::new(), |m| format!(" {}", m.expected()));
     let asked = module::ask(control, &what, &format!("{line}{expected}"));

@@ -4,9 +4,10 @@
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use forebay::{AttachOptions, Error, VolumeInfo};
+use forebay::{AttachOptions, Error, FileOrigin, VolumeInfo};
 use forebay_map_server::service::{told, MapService};
 use forebay_mount::service::{MountRequest, Mounts};
 use forebay_server::{default_socket, runtime_dir, uri, usable_socket, Exports, ReadyFile, Server};
@@ -31,6 +32,9 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     };
     let path = path?;
     let mounts = mounts(a)?;
+    if mounts.is_empty() {
+        refuse_origins_in_use(a)?;
+    }
     let pool = open::pool(&a.pool, &a.tuning.options(&a.media, a.read_only))?;
     if let Err(error) = a.attach.check(&pool) {
         pool.close()?;
@@ -40,6 +44,32 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     let served = serve(a, &server, &path, &mounts, ready, &interrupt);
     // Whatever the result, cached data is safe, and the pool is closed in order.
     out::served(served, server.close())
+}
+
+/// Where another process has all origins, nothing is written to the pool.  That process may have the
+/// pool, too, by a name of the device of which nobody knows that it is one.
+fn refuse_origins_in_use(a: &args::Serve) -> anyhow::Result<()> {
+    let is_device = || std::fs::metadata(&a.pool).is_ok_and(|st| st.file_type().is_block_device());
+    if !is_device() {
+        return Ok(());
+    }
+    // Whatever keeps it from being read is told by the open.
+    let Ok(pool) = open::to_show(&a.pool) else { return Ok(()) };
+    let (volumes, has_maps) = (pool.volumes(), !pool.maps().is_empty());
+    pool.close()?;
+    let mut in_use = None;
+    for v in volumes {
+        let moved = a.attach.options(&v.name).origin;
+        let Some(place) = moved.or(v.origin_path.map(PathBuf::from)) else { return Ok(()) };
+        match FileOrigin::open(&place, a.read_only) {
+            Err(error @ Error::Busy { .. }) => in_use = in_use.or(Some(error)),
+            _ => return Ok(()),
+        }
+    }
+    match in_use {
+        Some(error) if !has_maps => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn serve(

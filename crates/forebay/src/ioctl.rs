@@ -22,14 +22,91 @@ pub(crate) fn discard(device: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(
     unsafe { ioctl(device, Request::new([offset, len])) }
 }
 
-/// The file that a loop device has open.  Other devices do not know the call, and give nothing.
+/// What a loop device shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoopStatus {
+    pub inode: Inode,
+    /// The number of the device, if it shows one; 0: it shows a file.
+    pub device: u64,
+    pub offset: u64,
+    /// 0: to the end.
+    pub limit: u64,
+}
+
+/// The file that a loop device has open.
 pub(crate) fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
-    /// The first two of the 29 words of `struct loop_info64` are the device and the
-    /// inode number.
+    loop_status(device).map(|status| status.inode)
+}
+
+/// Other devices do not know the call, and give nothing.
+pub(crate) fn loop_status(device: BorrowedFd<'_>) -> Option<LoopStatus> {
+    /// The first of the 29 words of `struct loop_info64`: device and inode number of the file, its
+    /// number if it is a device, offset, and limit of the size.
     type Request = Getter<LOOP_GET_STATUS64, [u64; 29]>;
     // SAFETY: a loop device, which sysfs said it is, writes that structure.
     let info = unsafe { ioctl(device, Request::new()) }.ok()?;
-    Some((info[0], info[1]))
+    let [dev, inode, device, offset, limit, ..] = info;
+    Some(LoopStatus { inode: (dev, inode), device, offset, limit })
+}
+
+/// A part of a device of the device mapper; sectors of 512 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MappedPart {
+    pub start: u64,
+    pub sectors: u64,
+    pub kind: String,
+    pub words: String,
+}
+
+/// Words of `struct dm_ioctl` of linux/dm-ioctl.h, and of the room after it for the parts.
+const MAPPER_HEAD: usize = 39;
+const MAPPER_ROOM: usize = 2048;
+type MapperBuffer = [u64; MAPPER_HEAD + MAPPER_ROOM];
+
+/// The parts of the device with that number, from /dev/mapper/control; `None`: it does not say.
+pub(crate) fn mapped_parts(control: BorrowedFd<'_>, device: u64) -> Option<Vec<MappedPart>> {
+    /// The size in the number is that of the head alone, whatever room follows.
+    const DM_TABLE_STATUS: Opcode = opcode::read_write::<[u64; MAPPER_HEAD]>(0xfd, 12);
+    const TABLE: u64 = 1 << 4;
+    const TOO_LONG: u64 = 1 << 8;
+    type Request<'a> = Updater<'a, DM_TABLE_STATUS, MapperBuffer>;
+    let mut all: MapperBuffer = [0; MAPPER_HEAD + MAPPER_ROOM];
+    let bytes = size_of::<MapperBuffer>() as u64;
+    // Version 4.0, no patch level, and the size share two words; then where data begins, flags.
+    (all[0], all[1]) = (4, bytes << 32);
+    all[2] = 8 * MAPPER_HEAD as u64;
+    all[3] = TABLE << 32;
+    all[5] = device;
+    // SAFETY: the call writes no more than the size that it is told.
+    unsafe { ioctl(control, Request::new(&mut all)) }.ok()?;
+    if all[3] >> 32 & TOO_LONG != 0 {
+        return None;
+    }
+    let count = (all[2] >> 32) as usize;
+    let data: Vec<u8> = all.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    parts_in(data.get(8 * MAPPER_HEAD..)?, count)
+}
+
+/// `struct dm_target_spec`: start and sectors, status, where the next one begins, kind, words.
+fn parts_in(data: &[u8], count: usize) -> Option<Vec<MappedPart>> {
+    let text = |bytes: &[u8]| {
+        let end = bytes.iter().position(|b| *b == 0)?;
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    };
+    let mut at = 0;
+    let part = |_| {
+        let spec = data.get(at..)?;
+        let number = |at: usize| Some(u64::from_ne_bytes(spec.get(at..at + 8)?.try_into().ok()?));
+        let next = u32::from_ne_bytes(spec.get(20..24)?.try_into().ok()?);
+        at = next as usize;
+        Some(MappedPart {
+            start: number(0)?,
+            sectors: number(8)?,
+            kind: text(spec.get(24..40)?)?,
+            words: text(spec.get(40..)?)?,
+        })
+    };
+    (0..count).map(part).collect()
 }
 
 /// `struct fsxattr` of linux/fs.h: flags, two numbers of extents, the project, one more, and room.

@@ -129,8 +129,8 @@ pub use mark::{
     OriginStatus,
 };
 pub use media::{
-    file_holder, kernels, lease_holder, lock_alone, lock_holders, CreateOptions, Inspection,
-    InspectionState, Media, MediaOptions, PoolSummary, SharedFile,
+    check_other_names, file_holder, kernels, lease_holder, lock_alone, lock_holders, CreateOptions,
+    Inspection, InspectionState, Media, MediaOptions, PoolSummary, SharedFile,
 };
 pub use medium::{
     judge as judge_medium, measure as measure_medium, DeviceFacts, FileFacts, FileSystemFacts,

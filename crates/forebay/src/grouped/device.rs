@@ -9,6 +9,7 @@ use forebay_engine::lasting::{self, Lasting};
 use forebay_engine::Image;
 use rustix::io::ReadWriteFlags;
 
+use crate::media::BelowLocks;
 use crate::origin::{read_full, written};
 
 /// The storage below an image.  Calls may be in flight together.
@@ -27,12 +28,14 @@ pub trait Device: Send + Sync + Debug {
 #[derive(Debug)]
 pub struct FileDevice {
     fd: Lasting<OwnedFd>,
+    /// The locks of what is below a device.
+    _below: BelowLocks,
     size_bytes: u64,
 }
 
 impl FileDevice {
-    pub(super) fn new(fd: Lasting<OwnedFd>, size_bytes: u64) -> FileDevice {
-        FileDevice { fd, size_bytes }
+    pub(super) fn new(fd: Lasting<OwnedFd>, below: BelowLocks, size_bytes: u64) -> FileDevice {
+        FileDevice { fd, _below: below, size_bytes }
     }
 }
 

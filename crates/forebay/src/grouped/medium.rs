@@ -129,7 +129,7 @@ impl GroupedMedium {
         }
         let access = if o.read_only { Access::Read } else { Access::Write };
         // The claim says better who has it, and waits for readers.
-        let (fd, _) = claim(path, access, OFlags::DIRECT)?;
+        let (fd, _, below) = claim(path, access, OFlags::DIRECT)?;
         if !o.read_only {
             facts.claimed(&fd)?;
             let refusals = match o.new {
@@ -152,7 +152,7 @@ impl GroupedMedium {
         };
         let file = (facts.place == Place::File).then(|| lasting::duplicate(fd.as_fd()));
         let file = file.transpose().map_err(|e| Error::system(path, "opening it", e))?;
-        let device = Arc::new(FileDevice::new(fd, size_bytes));
+        let device = Arc::new(FileDevice::new(fd, below, size_bytes));
         let mut medium = match o.on_demand && o.read_only {
             true => GroupedMedium::looked_at(path, device, facts.unit_bytes, durable)?,
             false => GroupedMedium::loaded(path, device, facts.unit_bytes, durable, o.new)?,

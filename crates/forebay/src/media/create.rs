@@ -247,6 +247,7 @@ fn regular(path: &Path, fd: OwnedFd) -> Result<Opened> {
     let fs = rustix::fs::fstatfs(&fd)
         .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
     Ok(Opened {
+        below: Vec::new(),
         shape: Shape::File { memory: super::detect::is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),

@@ -2,7 +2,7 @@
 //! Opens a path as media and finds out what it is, without mapping it.
 
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::locks::{a_holder_ends, lock, lock_holder};
+use super::names::{claim_other_names, BelowLocks};
 use crate::error::{Error, Result};
 use crate::procfs;
 use crate::report::MediaKind;
@@ -33,6 +34,8 @@ pub(crate) enum Access {
 /// An opened path, before it is mapped.
 pub(super) struct Opened {
     pub fd: Lasting<OwnedFd>,
+    /// Held as long as that.
+    pub below: BelowLocks,
     pub shape: Shape,
     pub size_bytes: u64,
     /// major:minor of the device it is, or lies on.
@@ -66,20 +69,20 @@ impl Shape {
 }
 
 pub(super) fn open(path: &Path, access: Access) -> Result<Opened> {
-    let (fd, st) = claim(path, access, OFlags::empty())?;
+    let (fd, st, below) = claim(path, access, OFlags::empty())?;
     match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => open_file(path, fd),
-        FileType::BlockDevice => open_block(path, fd, &st),
+        FileType::BlockDevice => open_block(path, fd, &st, below),
         _ => open_dax(path, fd, &st),
     }
 }
 
-/// Opens a file or device with more flags, and locks it.
+/// Opens a file or device with more flags, and locks it, by each of its names.
 pub(crate) fn claim(
     path: &Path,
     access: Access,
     more: OFlags,
-) -> Result<(Lasting<OwnedFd>, rustix::fs::Stat)> {
+) -> Result<(Lasting<OwnedFd>, rustix::fs::Stat, BelowLocks)> {
     let mut flags = OFlags::CLOEXEC | OFlags::NONBLOCK | more;
     flags |= match access {
         Access::Write => OFlags::RDWR,
@@ -112,7 +115,8 @@ pub(crate) fn claim(
         });
     }
     lock(path, &fd, access)?;
-    Ok((fd, st))
+    let below = claim_other_names(path, fd.as_fd(), &st, access)?;
+    Ok((fd, st, below))
 }
 
 /// A reader of a block device claims it, too (O_EXCL), and closes it soon: so it is waited for, as
@@ -222,6 +226,7 @@ fn open_file(path: &Path, fd: Lasting<OwnedFd>) -> Result<Opened> {
         .map_err(|e| Error::system(path, "looking at its file system", e.into()))?;
     Ok(Opened {
         fd,
+        below: Vec::new(),
         shape: Shape::File { memory: is_memory(&fs) },
         size_bytes: st.st_size as u64,
         device: (rustix::fs::major(st.st_dev), rustix::fs::minor(st.st_dev)),
@@ -235,7 +240,12 @@ pub(super) fn is_memory(fs: &rustix::fs::StatFs) -> bool {
     [TMPFS_MAGIC, RAMFS_MAGIC, HUGETLBFS_MAGIC].contains(&magic)
 }
 
-fn open_block(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<Opened> {
+fn open_block(
+    path: &Path,
+    fd: Lasting<OwnedFd>,
+    st: &rustix::fs::Stat,
+    below: BelowLocks,
+) -> Result<Opened> {
     let device = (rustix::fs::major(st.st_rdev), rustix::fs::minor(st.st_rdev));
     if !has_dax(device) {
         return Err(Error::Unsuitable {
@@ -246,7 +256,7 @@ fn open_block(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Resul
     }
     let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
         .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-    Ok(Opened { fd, shape: Shape::FsdaxBlock, size_bytes, device, id: id_of_stat(st) })
+    Ok(Opened { fd, below, shape: Shape::FsdaxBlock, size_bytes, device, id: id_of_stat(st) })
 }
 
 /// Is it a block device that lies in memory?
@@ -286,7 +296,14 @@ fn open_dax(path: &Path, fd: Lasting<OwnedFd>, st: &rustix::fs::Stat) -> Result<
         .or_else(|| number("device/align"))
         .or_else(|| number("../../dax_region/align"))
         .unwrap_or(2 << 20);
-    Ok(Opened { fd, shape: Shape::DevDax { align_bytes }, size_bytes, device, id: id_of_stat(st) })
+    Ok(Opened {
+        fd,
+        below: Vec::new(),
+        shape: Shape::DevDax { align_bytes },
+        size_bytes,
+        device,
+        id: id_of_stat(st),
+    })
 }
 
 fn sysfs(class: &str, (major, minor): (u32, u32)) -> PathBuf {

@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::detect::{self, Access, Opened, Shape};
+use super::names::BelowLocks;
 use super::unshared::unshare;
 use super::whereabouts::FirstName;
 use super::{kernels, signature, MediaOptions};
@@ -32,6 +33,8 @@ pub struct Media {
     modules: Option<u32>,
     /// Holds the lock, or the exclusive claim.
     pub(super) fd: Option<Lasting<OwnedFd>>,
+    /// The locks of what is below a device.
+    _below: BelowLocks,
     /// Its path from the root, at the open.
     pub(super) at: PathBuf,
     /// Its name at the open.
@@ -91,7 +94,7 @@ impl Media {
     ) -> Media {
         let at = from_root(&info.path);
         let first = FirstName::of(fd.as_ref());
-        Media { info, mapped: image, read_only, modules: None, fd, at, first }
+        Media { info, mapped: image, read_only, modules: None, fd, _below: Vec::new(), at, first }
     }
 
     /// Maps it, whatever it holds.  `len`: map only so much of a device.
@@ -149,7 +152,12 @@ impl Media {
             note: note(kind, persist, needed),
         };
         let modules = detect::modules(opened.shape, opened.device);
-        Ok(Media { modules, ..Media::assemble(info, map, o, !writable, Some(opened.fd))? })
+        let below = opened.below;
+        Ok(Media {
+            modules,
+            _below: below,
+            ..Media::assemble(info, map, o, !writable, Some(opened.fd))?
+        })
     }
 
     /// Anonymous memory as media: for tests and benches.
@@ -219,7 +227,16 @@ impl Media {
         };
         let at = from_root(&info.path);
         let first = FirstName::of(fd.as_ref());
-        Ok(Media { info, mapped: Arc::new(mapped), read_only, modules: None, fd, at, first })
+        Ok(Media {
+            info,
+            mapped: Arc::new(mapped),
+            read_only,
+            modules: None,
+            fd,
+            _below: Vec::new(),
+            at,
+            first,
+        })
     }
 
     /// The properties of the media.

@@ -17,8 +17,8 @@ use super::facts::{DeviceFacts, MediumFacts, Place};
 use super::users::number_of;
 use crate::engine::Memory;
 use crate::error::{Error, Result};
-use crate::media::{check_link, found_at};
-use crate::origin::{direct_if_possible, lock, loop_device_of, open_claimed, read_full, written};
+use crate::media::{check_link, claim_other_names, found_at, Access, BelowLocks};
+use crate::origin::{direct_if_possible, lock, open_claimed, read_full, written};
 use crate::ring::DurableWrites;
 
 /// The requests that a durable write becomes at the device.
@@ -84,6 +84,8 @@ pub(crate) enum Used {
 pub(crate) struct Target {
     path: PathBuf,
     fd: OwnedFd,
+    /// The locks of what is below a device.
+    _below: BelowLocks,
     size_bytes: u64,
     direct: bool,
     /// How a block device is written durably past the page cache.
@@ -120,16 +122,9 @@ impl Target {
             });
         }
         lock(path, &fd, read_only, "stop that process first")?;
-        if let Some(device) = (!block).then(|| loop_device_of(&st)).flatten() {
-            return Err(Error::Busy {
-                path: path.into(),
-                holder: None,
-                way_out: format!(
-                    "it is the disk of /dev/{device}: name that, or detach it (losetup -d)"
-                ),
-            });
-        }
-        let mut target = Target::of(path, fd, direct)?;
+        let access = if read_only { Access::Read } else { Access::Write };
+        let below = claim_other_names(path, fd.as_fd(), &st, access)?;
+        let mut target = Target { _below: below, ..Target::of(path, fd, direct)? };
         if block && direct && claim == Claim::Write {
             // With O_NONBLOCK a request of io_uring may end without having been done.
             let flags = rustix::fs::fcntl_getfl(&target.fd).map_err(system("looking at it"))?;
@@ -160,7 +155,7 @@ impl Target {
     fn of(path: &Path, fd: OwnedFd, direct: bool) -> Result<Target> {
         let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
             .map_err(|e| Error::system(path, "asking for its size", e.into()))?;
-        Ok(Target { path: path.into(), fd, size_bytes, direct, durable: None })
+        Ok(Target { path: path.into(), fd, _below: Vec::new(), size_bytes, direct, durable: None })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -157,7 +157,7 @@ fn empty_again(path: &Path) {
             }
         }
     };
-    let Ok((fd, _)) = claim(path, Access::Write, OFlags::empty()) else { return };
+    let Ok((fd, ..)) = claim(path, Access::Write, OFlags::empty()) else { return };
     let Ok(file) = fd.try_clone().map(File::from) else { return };
     // Another process may have made something of it.
     if zeroes(&file).unwrap_or(false) {
@@ -176,7 +176,7 @@ fn fill_and_format(
         let size_bytes = o.size_bytes.unwrap_or(0);
         check_size(path, size_bytes, o)?;
         check_memory(path, size_bytes)?;
-        let (fd, _) = claim(path, Access::Write, OFlags::empty())?;
+        let (fd, ..) = claim(path, Access::Write, OFlags::empty())?;
         let filled = fill(path, &fd, size_bytes);
         if filled.is_err() {
             // As it was found.
