@@ -7,12 +7,15 @@
  *	alike list                  the cases
  *	alike CASE FILE             runs it with a file that does not exist
  *	alike holds FILE WORDS      for alike.sh: has a private mapping until a line of WORDS
- *	alike first FILE            for alike.sh: the first open of another user's file, without rights
+ *	alike ends FILE HOW         for alike.sh: changes rights while it has the file open
+ *	alike ends-thread FILE HOW  the same, in a thread of its own
+ *	alike grows FILE            for alike.sh: needs more room after it has become another user
  *	alike filter                for alike.sh: a filter of its own, and no file
  */
 #define _GNU_SOURCE
 #include <execinfo.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/fs.h>
@@ -64,27 +67,34 @@ enum { NOBODY = 65534 };
 
 extern int capset(struct __user_cap_header_struct *, const struct __user_cap_data_struct *);
 
-static void *changes_itself(void *how)
+/* Changes rights of this thread alone, or of the process. */
+static void changes_itself(const char *how)
 {
 	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct none[2] = { 0 };
 
-	switch (*(const char *)how) {
-	case 's':
-		CHECK(syscall(SYS_setgroups, 0l, NULL) == 0 && syscall(SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0);
+	if (strcmp(how, "setresuid-syscall") == 0)
 		CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
-		break;
-	case 'f':
-		CHECK(syscall(SYS_setfsgid, NOBODY) == 0 && syscall(SYS_setfsuid, NOBODY) == 0);
-		break;
-	case 'c':
+	else if (strcmp(how, "setgroups-syscall") == 0)
+		CHECK(syscall(SYS_setgroups, 1l, &(gid_t){ NOBODY }) == 0);
+	else if (strcmp(how, "setfsuid") == 0)
+		CHECK(setfsuid(NOBODY) == 0);
+	else if (strcmp(how, "setfsgid") == 0)
+		CHECK(setfsgid(NOBODY) == 0);
+	else if (strcmp(how, "capset") == 0)
 		CHECK(capset(&header, none) == 0);
-		break;
-	case 'i':
+	else if (strcmp(how, "capset-syscall") == 0)
+		CHECK(syscall(SYS_capset, &header, none) == 0);
+	else if (strcmp(how, "capset-instruction") == 0)
 		CHECK(raw(SYS_capset, P(&header), P(none), 0, 0, 0, 0) == 0);
-		break;
-	}
-	return how;
+	else if (strcmp(how, "keepcaps") == 0)
+		CHECK(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0);
+	else if (strcmp(how, "securebits") == 0)
+		CHECK(syscall(SYS_prctl, PR_SET_SECUREBITS, 1 << 2, 0l, 0l, 0l) == 0);
+	else if (strcmp(how, "seteuid") == 0)
+		CHECK(seteuid(NOBODY) == 0);
+	else
+		CHECK(!"such a way");
 }
 
 /* The answer of a call, and its error. */
@@ -96,91 +106,148 @@ void says(const char *call, long answer)
 		printf("%s: %ld\n", call, answer);
 }
 
-static void *goes_on(void *how)
+static void *in_thread(void *how)
+{
+	changes_itself(how);
+	return how;
+}
+
+/* For alike.sh: a program changes rights, also in a thread alone, while it has a file open. */
+static void ends(const char *how, int by_thread)
 {
 	int fd = opened();
-	struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+	pthread_t thread;
 
-	CHECK(fchown(fd, NOBODY - 1, NOBODY - 1) == 0 && write(fd, "before", 6) == 6);
-	changes_itself(how);
-	says("write", write(fd, "after", 5));
+	CHECK(pwrite(fd, "acknowledged", 12, 0) == 12 && fsync(fd) == 0 && pwrite(fd, "not synced", 10, 100) == 10);
+	if (by_thread)
+		CHECK(pthread_create(&thread, NULL, in_thread, (void *)how) == 0 && pthread_join(thread, NULL) == 0);
+	else
+		changes_itself(how);
+	puts("goes on");
+}
+
+/* What a program asks that makes sure that it has given up its rights. */
+static void has_none(void)
+{
+	says("setuid", setuid(0));
+	says("setuid", setuid(NOBODY - 1));
+	says("seteuid", seteuid(0));
+	says("setgid", setgid(0));
+	says("setgroups", setgroups(0, NULL));
+	says("initgroups", initgroups("root", 0));
+}
+
+static void works_on(int fd)
+{
+	says("write", pwrite(fd, "after", 5, 0));
 	says("fsync", fsync(fd));
-	/* The file has more than its room. */
-	says("ftruncate", ftruncate(fd, 80 * MIB));
-	says("write, far", pwrite(fd, "far", 3, 79 * MIB));
+	says("ftruncate", ftruncate(fd, 8 * MIB));
+	says("write, far", pwrite(fd, "far", 3, 7 * MIB));
 	says("fsync", fsync(fd));
-	/* What an open descriptor does not allow is refused. */
-	says("open", open(path, O_RDWR));
-	says("fchmod", fchmod(fd, 0640));
-	says("futimens", futimens(fd, times));
-	says("truncate", truncate(path, 1));
 	/* The mark goes, and comes again. */
 	sleep(3);
 	says("write, later", pwrite(fd, "later", 5, MIB));
 	says("fsync", fsync(fd));
 	says("ftruncate, less", ftruncate(fd, 2 * MIB));
+}
+
+static void becomes_nobody(void)
+{
+	CHECK(setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 && setresuid(NOBODY, NOBODY, NOBODY) == 0);
+}
+
+/* A daemon gives up its rights before it opens a file. */
+static void before(void)
+{
+	int fd = opened();
+
+	CHECK(fchown(fd, NOBODY, NOBODY) == 0 && close(fd) == 0);
+	CHECK(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) == 0);
+	becomes_nobody();
+	changes_itself("capset-syscall");
+	has_none();
+	fd = opened();
+	works_on(fd);
+	has_none();
 	says("close", close(fd));
-	return how;
+	has_none();
 }
 
-/* A thread gives up its rights after it has opened a file of another user. */
-static void in_thread(char *how)
+/* A daemon gives up its rights for a user who owns the open file. */
+static void owner(void)
 {
-	pthread_t thread;
+	int fd = opened();
 
-	CHECK(pthread_create(&thread, NULL, goes_on, how) == 0 && pthread_join(thread, NULL) == 0);
+	CHECK(fchown(fd, NOBODY, NOBODY) == 0);
+	becomes_nobody();
+	works_on(fd);
+	has_none();
+	says("close", close(fd));
+	has_none();
 }
 
-static void by_syscall(void)
+/* For alike.sh: the file would need more room than it has. */
+static void grows(void)
 {
-	in_thread("s");
+	int fd = opened();
+
+	CHECK(fchown(fd, NOBODY, NOBODY) == 0);
+	becomes_nobody();
+	CHECK(ftruncate(fd, 1000 * MIB) == -1 && errno == EPERM);
+	CHECK(write(fd, "after", 5) == 5 && fsync(fd) == 0 && ftruncate(fd, MIB) == 0 && close(fd) == 0);
 }
 
-static void by_files(void)
-{
-	in_thread("f");
-}
-
-static void without_capabilities(void)
-{
-	goes_on("c");
-}
-
-static void by_instruction(void)
-{
-	goes_on("i");
-}
-
-static volatile int allocator_is_held;
-static pthread_t holder;
-
-extern void *__libc_calloc(size_t, size_t);
-
-/* What the C library has a new thread's memory from. */
-void *calloc(size_t n, size_t size)
-{
-	while (allocator_is_held && !pthread_equal(pthread_self(), holder))
-		usleep(1000);
-	return __libc_calloc(n, size);
-}
-
-/* A handler that has interrupted the program's allocator writes and syncs, in a thread without rights. */
-static void held(void)
+/* Rights that are given up by an instruction are not seen. */
+static void unseen(void)
 {
 	int fd = opened();
 
 	CHECK(write(fd, "before", 6) == 6);
-	changes_itself("f");
-	holder = pthread_self();
-	allocator_is_held = 1;
-	says("write", pwrite(fd, "after", 5, 0));
-	says("fsync", fsync(fd));
-	/* The mark goes, and comes again, beside a thread that cannot be made. */
-	sleep(3);
-	says("write", pwrite(fd, "later", 5, PAGE));
-	says("fsync", fsync(fd));
-	allocator_is_held = 0;
+	changes_itself("capset-instruction");
+	has_none();
+	works_on(fd);
 	says("close", close(fd));
+	has_none();
+}
+
+/* Changes that change nothing. */
+static void no_change(void)
+{
+	struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+	struct __user_cap_data_struct all[2];
+	int fd = opened(), n;
+	gid_t groups[64];
+
+	CHECK(write(fd, "before", 6) == 6);
+	CHECK(syscall(SYS_capget, &header, all) == 0 && (n = getgroups(64, groups)) >= 0);
+	says("capset", capset(&header, all));
+	says("capset", syscall(SYS_capset, &header, all));
+	says("capset of nothing", capset(NULL, all));
+	says("setfsuid", setfsuid(0));
+	says("setfsuid", setfsuid(-1));
+	says("setfsgid", setfsgid(0));
+	says("setresuid", syscall(SYS_setresuid, 0, 0, 0));
+	says("setgroups", syscall(SYS_setgroups, (long)n, groups));
+	says("setgroups", setgroups(n, groups));
+	says("setgroups of too many", setgroups(1 << 20, groups));
+	says("initgroups", initgroups("root", 0));
+	says("keep", prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0));
+	says("keep, wrong", prctl(PR_SET_KEEPCAPS, 77, 0, 0, 0));
+	says("dumpable", prctl(PR_GET_DUMPABLE, 0, 0, 0, 0));
+	works_on(fd);
+	says("close", close(fd));
+	says("dumpable", prctl(PR_GET_DUMPABLE, 0, 0, 0, 0));
+}
+
+/* A program whose files are closed may have users of its own. */
+static void user_namespace(void)
+{
+	int fd = opened();
+
+	CHECK(write(fd, "before", 6) == 6 && close(fd) == 0);
+	says("unshare", unshare(CLONE_NEWUSER));
+	says("capset", (changes_itself("capset"), 0));
+	has_none();
 }
 
 static volatile int is_over, alarms;
@@ -218,51 +285,13 @@ static void users(void)
 	CHECK(pthread_create(&thread, NULL, asks_for_a_user, NULL) == 0);
 	CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
 	for (i = 0; i < 30; i++) {
-		CHECK(ftruncate(fd, 64 * MIB + i * 2 * MIB) == 0 && pwrite(fd, "written", 7, i * MIB) == 7 && fsync(fd) == 0);
+		CHECK(ftruncate(fd, (2 + i * 2) * MIB) == 0 && pwrite(fd, "written", 7, i * MIB) == 7 && fsync(fd) == 0);
 		CHECK(fchmod(fd, 0444) == 0 && fchmod(fd, 0644) == 0);
 	}
 	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0 && alarms > 0);
 	is_over = 1;
 	CHECK(pthread_join(thread, NULL) == 0);
 	says("close", close(fd));
-}
-
-/* A file of each of two users, opened as that user, in a program that is neither for good. */
-static void two_users(void)
-{
-	enum { ONE = NOBODY - 3, TWO = NOBODY - 4 };
-	char other[4096];
-	int fd = opened(), second;
-
-	CHECK(snprintf(other, sizeof(other), "%s.b.map", path) < (int)sizeof(other));
-	second = open(other, O_RDWR | O_CREAT | O_TRUNC, 0644);
-	CHECK(second >= 0 && fchown(second, ONE, -1) == 0 && close(second) == 0 && fchown(fd, TWO, -1) == 0);
-	CHECK(setfsuid(ONE) == 0);
-	second = open(other, O_RDWR);
-	CHECK(second >= 0 && setfsuid(0) == ONE);
-	/* Both bear the mark. */
-	CHECK(write(fd, "root's", 6) == 6 && fsync(fd) == 0 && write(second, "root's", 6) == 6 && fsync(second) == 0);
-	CHECK(setresuid(ONE, TWO, ONE) == 0);
-	says("write, of the first user", pwrite(second, "one", 3, 0));
-	says("fsync", fsync(second));
-	says("close", close(second));
-	CHECK(syscall(SYS_setresuid, -1, ONE, TWO) == 0);
-	says("write, of the second user", pwrite(fd, "two", 3, 0));
-	says("fsync", fsync(fd));
-	says("close", close(fd));
-}
-
-/* For alike.sh: a thread has no rights before the first open of another user's file. */
-static void first(void)
-{
-	char other[4096];
-	int fd;
-
-	CHECK(snprintf(other, sizeof(other), "%s.b.map", path) < (int)sizeof(other));
-	fd = open(other, O_RDWR | O_CREAT, 0644);
-	CHECK(fd >= 0 && write(fd, "other", 5) == 5 && fsync(fd) == 0);
-	changes_itself("c");
-	says("open", open(path, O_RDWR));
 }
 
 /* A mode without the right to write, before or after what is written. */
@@ -628,12 +657,11 @@ static const struct one {
 	const char *name;
 	void (*run)(void);
 } all[] = {
-	{ "setresuid", by_syscall }, { "setfsuid", by_files }, { "capset", without_capabilities },
-	{ "capset-raw", by_instruction }, { "signals", in_order }, { "at-once", at_once },
+	{ "before", before }, { "owner", owner }, { "unseen", unseen }, { "no-change", no_change },
+	{ "user-namespace", user_namespace }, { "signals", in_order }, { "at-once", at_once },
 	{ "group", own_group }, { "cancel-state", cancel_state },
 	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
-	{ "held", held }, { "users", users },
-	{ "two-users", two_users }, { "modes", modes }, { "lists", access_lists },
+	{ "users", users }, { "modes", modes }, { "lists", access_lists },
 	{ "ignored", ignored }, { "sys-handler", sys_handler }, { "leaves", leaves }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };
@@ -651,8 +679,12 @@ int main(int argc, char **argv)
 		holds(argv[3]);
 		return 0;
 	}
-	if (argc == 3 && strcmp(argv[1], "first") == 0) {
-		first();
+	if (argc == 3 && strcmp(argv[1], "grows") == 0) {
+		grows();
+		return 0;
+	}
+	if (argc == 4 && (strcmp(argv[1], "ends") == 0 || strcmp(argv[1], "ends-thread") == 0)) {
+		ends(argv[3], strcmp(argv[1], "ends-thread") == 0);
 		return 0;
 	}
 	for (i = 0; i < sizeof(all) / sizeof(*all); i++) {

@@ -9,10 +9,14 @@
 [ "$(id -u)" = 0 ] || skip "not root"
 compile alike "$root/tests/map/often.c" -rdynamic
 make_map 64M 32M
-chmod 711 "$work" # for two-users
+# Another user opens the pool in "before".
+chown nobody "$pool" && chmod 711 "$shm"
+mkdir -m 777 "$work/run" "$work/state"
+chmod 711 "$work" # for nobody
 # A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
 # gone they have it.
 left() {
+	chmod 700 "$work/run" "$work/state"
 	start_server
 	rm -f "$work/alike.map" "$work/in"
 	mkfifo "$work/in"
@@ -49,8 +53,32 @@ names() {
 	done <"$work/names"
 	[ -z "$missing" ] || fail "the library replaces functions, and not their other names:$missing"
 }
-if [ "${1:-}" = left ]; then left; exit; fi
-if [ "${1:-}" = names ]; then names; exit; fi
+# A change of rights that the library's threads would not have, or with which the file could not be kept,
+# ends the program before it.  Everything is in the file.
+ends() {
+	local how by code
+	for by in ends ends-thread; do
+		for how in seteuid setfsuid setfsgid capset capset-syscall setresuid-syscall setgroups-syscall keepcaps securebits; do
+			rm -f "$work/alike.map" "$work/alike.dat"
+			code=0
+			"$work/alike" "$by" "$work/alike.dat" "$how" >"$work/plain" 2>"$work/says" && grep -q 'goes on' "$work/plain" ||
+				fail "$by $how, plainly: $(cat "$work/says")"
+			mapped timeout -s KILL 30 "$work/alike" "$by" "$work/alike.map" "$how" >"$work/said" 2>"$work/says" || code=$?
+			[ $code = 6 ] && [ ! -s "$work/said" ] || fail "$by $how: ended with $code: $(cat "$work/said" "$work/says")"
+			[ "$(grep -c 'changes its .*all that was stored is in the file' "$work/says")" = 1 ] || fail "$by $how: not told once: $(cat "$work/says")"
+			"$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || fail "$by $how: $("$FOREBAY" map list "$pool")"
+			cmp "$work/alike.dat" "$work/alike.map" || fail "$by $how: another file"
+		done
+	done
+}
+# A program that has given up the right to userfaultfd gets no more room, and keeps its file.
+grows() {
+	rm -f "$work/alike.map"
+	mapped timeout -s KILL 30 "$work/alike" grows "$work/alike.map" >"$work/said" 2>"$work/says" || fail "grows: $? $(cat "$work/said" "$work/says")"
+	grep -q 'given up the right' "$work/says" || fail "grows: not told: $(cat "$work/says")"
+	grep -q after "$work/alike.map" || fail "grows: what was written is lost"
+}
+case "${1:-}" in left | names | ends | grows) "$1"; exit ;; esac
 cases=0
 for name in ${1:-$("$work/alike" list)}; do
 	rm -f "$work/alike.map" "$work/alike.dat"
@@ -64,13 +92,9 @@ for name in ${1:-$("$work/alike" list)}; do
 	cases=$((cases + 1))
 done
 [ -z "${1:-}" ] || { say "$1: passed"; exit; }
-[ $cases -ge 21 ] || fail "only $cases cases"
-# The first lease of a file is had by the thread's own rights, also beside files of the program.
-rm -f "$work/first.map"
-: >"$work/first.map"
-chown nobody "$work/first.map" && chmod 666 "$work/first.map"
-mapped "$work/alike" first "$work/first.map" >"$work/said" 2>"$work/says" || fail "first: $? $(cat "$work/says")"
-grep -q '^open: error 1$' "$work/said" || fail "a thread without the right to a lease: $(cat "$work/said" "$work/says")"
+[ $cases -ge 20 ] || fail "only $cases cases"
+ends
+if [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" = 0 ]; then grows; fi
 # A program that has no such file, and a filter of its own.
 "$work/alike" filter >"$work/plain" 2>"$work/says" || fail "a filter: $(cat "$work/says")"
 code=0

@@ -6,7 +6,6 @@
  *
  *	answers all FILE       one line for each call
  *	answers limit FILE     a limit for the size of files that the program was started with
- *	answers users FILE     root's file, in a thread that acts as another user for a while
  *	answers stdio FILE     a file as stdout: printf is not lost in silence
  */
 #define _GNU_SOURCE
@@ -237,30 +236,7 @@ static void started_with_limit(const char *path)
 	CHECK(close(fd) == 0);
 }
 
-static void all(const char *path)
-{
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads, writes;
-
-	CHECK(fd >= 0 && ftruncate(fd, 4 * PAGE) == 0);
-	/* The file is open once. */
-	commands(fd);
-	lock(fd, "both, of descriptions", 2);
-	reads = open(path, O_RDONLY);
-	writes = open(path, O_WRONLY);
-	CHECK(reads >= 0 && writes >= 0);
-	ready(fd, "read and write");
-	ready(reads, "read");
-	ready(writes, "write");
-	vectors(fd);
-	lock(fd, "both", 0);
-	lock(reads, "reads", 0);
-	lock(writes, "writes", 0);
-	CHECK(close(reads) == 0 && close(writes) == 0 && close(fd) == 0);
-	spliced(path);
-	limited(path);
-}
-
-/* A call by path, and a call that sets times, uses the present rights of the thread. */
+/* Calls by path, and calls that set times. */
 static void by_path(int fd, const char *path)
 {
 	const struct timespec times[2] = { { 1000000, 0 }, { 2000000, 0 } };
@@ -282,41 +258,30 @@ static void by_path(int fd, const char *path)
 	says("written", st.st_mtime < 10000000 ? st.st_mtime : 0);
 }
 
-/* A call with an open descriptor does not depend on the present rights.  A growth past the room
- * opens the file again. */
-static void as_another(const char *path, int by_files)
+static void all(const char *path)
 {
-	enum { NOBODY = 65534, MIB = 1 << 20 };
-	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-	char *p, found[8] = "";
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600), reads, writes;
 
+	CHECK(fd >= 0 && ftruncate(fd, 4 * PAGE) == 0);
+	/* The file is open once. */
+	commands(fd);
+	lock(fd, "both, of descriptions", 2);
+	reads = open(path, O_RDONLY);
+	writes = open(path, O_WRONLY);
+	CHECK(reads >= 0 && writes >= 0);
+	ready(fd, "read and write");
+	ready(reads, "read");
+	ready(writes, "write");
+	vectors(fd);
+	lock(fd, "both", 0);
+	lock(reads, "reads", 0);
+	lock(writes, "writes", 0);
+	CHECK(close(reads) == 0 && close(writes) == 0 && close(fd) == 0);
+	spliced(path);
+	limited(path);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
 	CHECK(fd >= 0);
-	if (by_files)
-		says("setfsgid, setfsuid", setfsgid(NOBODY) + setfsuid(NOBODY));
-	else
-		says("setegid, seteuid", setegid(NOBODY) + seteuid(NOBODY));
-	says("pwrite", pwrite(fd, "rootmore", 8, 0));
-	says("fsync", fsync(fd));
-	p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(p != MAP_FAILED);
-	p[0] = 'R';
-	says("msync", msync(p, MIB, MS_SYNC));
-	CHECK(munmap(p, MIB) == 0);
-	says("ftruncate", ftruncate(fd, 2 * MIB));
-	says("ftruncate, less", ftruncate(fd, 6));
-	says("pwrite, far", pwrite(fd, "far", 3, 200l * MIB));
-	says("fsync", fsync(fd));
-	says("pread", pread(fd, found, 7, 0));
-	puts(found);
-	says("the user for files", setfsuid(-1));
-	says("open", open(path, O_RDWR));
 	by_path(fd, path);
-	CHECK(by_files ? setfsuid(0) >= 0 && setfsgid(0) >= 0 : seteuid(0) == 0 && setegid(0) == 0);
-	by_path(fd, path);
-	says("close", close(fd));
-	fd = open(path, O_RDONLY);
-	CHECK(fd >= 0 && pread(fd, found, 6, 0) == 6 && pread(fd, found + 6, 1, 200l * MIB) == 1);
-	puts(found);
 	CHECK(close(fd) == 0 && unlink(path) == 0);
 }
 
@@ -343,16 +308,11 @@ static void as_stdout(const char *path)
 
 int main(int argc, char **argv)
 {
-	int i;
-
 	CHECK(argc == 3);
 	if (strcmp(argv[1], "all") == 0)
 		all(argv[2]);
 	else if (strcmp(argv[1], "limit") == 0)
 		started_with_limit(argv[2]);
-	else if (strcmp(argv[1], "users") == 0)
-		for (i = 0; i < 2; i++)
-			as_another(argv[2], i);
 	else if (strcmp(argv[1], "stdio") == 0)
 		as_stdout(argv[2]);
 	else

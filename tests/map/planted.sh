@@ -15,7 +15,6 @@ compile raw -pthread
 compile answers
 compile twice
 compile_ends
-chmod 711 "$work" # for answers users
 make_map 128M 64M
 program=$work/program
 
@@ -126,10 +125,8 @@ finds 20 NumberStale raw stale
 finds 21 GoneAcknowledged without_server
 finds 22 LimitIgnored answers all
 finds 23 PrivateOver calls
-finds 24 AsOtherUser answers users
 finds 25 EndSyncs stores
 finds 26 SecondNameFree calls
-finds 27 PathAsOpener answers users
 finds 28 LimitByNumber answers all
 finds 29 RestIgnored past
 finds 30 LimitNotRead limit
@@ -154,15 +151,10 @@ finds 41 RingsKept rare rings
 finds 42 RemoteUnseen rare remote
 if overlay; then finds 43 OverlayUnseen on_overlay; else skip_part "an older mapping on overlayfs" "no overlayfs"; fi
 compile alike "$root/tests/map/often.c" -rdynamic
-held() { # a thread cannot be made
-	rm -f "$work/held.map"
-	ROOM=64M mapped timeout -s KILL 10 "$work/alike" held "$work/held.map"
-}
 alike() { "$root/tests/map/alike.sh" "$1"; } # as of a plain file
-finds 44 WorkWaits held
-finds 45 RightsOfProcess alike two-users
-finds 46 RightsKept alike two-users
-finds 47 PrivateAnew alike private
-finds 48 PrivateKept alike left
-finds 49 OneSignal alike at-once
-say "49 of 49 mistakes found"
+finds 24 RightsUnseen alike ends
+finds 27 WatcherStays alike user-namespace
+finds 44 PrivateAnew alike private
+finds 45 PrivateKept alike left
+finds 46 OneSignal alike at-once
+say "46 of 46 mistakes found"

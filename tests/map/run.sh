@@ -56,14 +56,6 @@ for limit in 10 3072; do
 	(ulimit -f $limit && mapped "$work/answers" limit "$work/answers.map") >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers below a limit of $limit KiB"; }
 	diff "$work/answers.plain" "$work/answers.mapped" >&2 || fail "other answers below a limit of $limit KiB than of a plain file"
 done
-if [ "$(id -u)" = 0 ]; then
-	chmod 711 "$work" # another user finds the file
-	"$work/answers" users "$work/plain.dat" >"$work/answers.plain" || fail "answers to another user"
-	mapped "$work/answers" users "$work/answers.map" >"$work/answers.mapped" 2>"$work/says" || { cat "$work/says" >&2; fail "answers to another user"; }
-	diff "$work/answers.plain" "$work/answers.mapped" >&2 || { cat "$work/says" >&2; fail "other answers to another user than of a plain file"; }
-else
-	skip_part "another user" "not root"
-fi
 "$work/answers" stdio "$work/plain.dat" >/dev/null || fail "a plain file as stdout"
 mapped "$work/answers" stdio "$work/answers.map" >"$work/said" 2>"$work/says" || { cat "$work/says" >&2; fail "a file as stdout"; }
 grep -q 'as it was' "$work/said" || fail "what was printed is lost"

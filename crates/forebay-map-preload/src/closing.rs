@@ -26,6 +26,7 @@ use crate::state::{
     any_files, config, inside, is_elsewhere, is_inside, may_be_within, read, write, FILES, PLACES,
 };
 use crate::turns::{lock_open, try_lock_open, Open, Opened, Turn};
+use crate::watcher;
 use crate::which;
 
 pub mod private;
@@ -77,7 +78,7 @@ fn close_file(file: &Arc<Mapped>) -> Result<(), c_int> {
 fn close_map(file: &Arc<Mapped>) -> Result<(), c_int> {
     let mut held = write(&file.map);
     let Some(map) = held.take() else { return Ok(()) };
-    let _ending = inside(|| lease::ends(&map, file.opener));
+    let _ending = inside(|| lease::ends(&map));
     inside(|| {
         if planted::is(Planted::CloseForgets) {
             let _ = map.drop_cache(0, u64::MAX);
@@ -107,6 +108,9 @@ pub fn close_pool(open: &mut Option<Opened>) {
     // Private mappings may outlive the pool, and are looked for.
     if !private::any() {
         inside(which::forget_descriptors);
+        if !ending::has_begun() {
+            inside(watcher::end);
+        }
     }
     POOL.store(false, Ordering::SeqCst);
 }
@@ -181,7 +185,7 @@ pub fn end() {
     let mut open = open_at_end();
     if !planted::is(Planted::StoresAtEnd) {
         ending::begin();
-        masks::unblock_in_others(kept::SIGN, lease::watcher());
+        masks::unblock_in_others(kept::SIGN, watcher::number() as usize);
     }
     sync_open();
     if planted::is(Planted::EndSyncs) {

@@ -70,14 +70,7 @@ pub fn first() -> usize {
     most.min(4096) / 4 * 3
 }
 
-/// The signal that marks our descriptors (F_SETSIG).  The kernel sends it only for a file with
-/// a lease (`lease.rs`), to a thread of ours.  The number stays with the open file, and no
-/// other open file has it, so it identifies ours.  Reading it takes half as long as fstat.
-///
-/// It is the signal by which the C library cancels a thread, which it sends to single threads
-/// only.  A program can neither send it to the process nor wait for it, so our thread takes no
-/// signal of the program's.
-pub const SIGN: usize = 32;
+pub use crate::watcher::SIGN;
 const F_SETSIG: usize = 10;
 pub const F_GETSIG: c_int = 11;
 

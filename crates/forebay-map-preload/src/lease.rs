@@ -23,31 +23,29 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use forebay_map::lasting::{self, Lasting};
-use forebay_map::{rights, Error, MapFile};
+use forebay_map::{Error, MapFile};
 
 use crate::closing::{self, private};
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::masks;
 use crate::planted::{self, Planted};
-use crate::real::{process, raw, thread};
+use crate::real::{process, raw};
 use crate::say::{once, About};
 use crate::state::{inside, lock};
+use crate::watcher;
 use crate::which;
-use crate::who::Who;
 
 const F_SETSIG: usize = 10;
 const F_SETOWN_EX: usize = 15;
 const F_OWNER_TID: c_int = 0;
 pub const F_SETLEASE: usize = 1024;
 const F_GETLEASE: usize = 1025;
-/// A signal that the C library keeps for itself.
-const SETXID: usize = 33;
 
 /// How long to wait for a process that has the file open for a moment.  An example is a child that
 /// is about to run another program.
@@ -60,24 +58,26 @@ const LATER: Duration = Duration::from_millis(500);
 /// How long a reader may take to turn out to be this process.
 const SETTLES: Duration = Duration::from_millis(50);
 
-/// The thread that the kernel notifies.
-static WATCHER: AtomicI32 = AtomicI32::new(0);
 /// Files that have a lease, or had one and should get it again.
 static LEASED: Mutex<Vec<Weak<Mapped>>> = Mutex::new(Vec::new());
 
 /// Both lists.
-pub type Lists = (MutexGuard<'static, Vec<Weak<Mapped>>>, MutexGuard<'static, Vec<(u64, u64)>>);
+pub type Lists = (
+    MutexGuard<'static, Vec<Weak<Mapped>>>,
+    MutexGuard<'static, Vec<(u64, u64)>>,
+    MutexGuard<'static, ()>,
+);
 
 /// For a fork: the caller holds signal handlers off meanwhile.
 pub fn unchanged() -> Lists {
     let leased = LEASED.lock().unwrap_or_else(PoisonError::into_inner);
     let given = LEASE_GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    (leased, given)
+    (leased, given, watcher::unchanged())
 }
 
 /// In a child that may open files: it has no watching thread and no lease.
 pub fn in_child() {
-    WATCHER.store(0, Ordering::SeqCst);
+    watcher::in_child();
     kept::nothing_changes();
     lock(&LEASED).clear();
     lock(&LEASE_GIVEN).clear();
@@ -91,70 +91,27 @@ pub fn control(fd: RawFd, what: usize, argument: usize) -> Result<isize, c_int> 
     }
 }
 
-/// The thread that is told, by its number; zero: there is none.
-pub fn watcher() -> usize {
-    WATCHER.load(Ordering::SeqCst) as usize
-}
-
-/// Starts the watching thread before the first lease.  The caller has blocked signals, so the
-/// new thread inherits that.
-pub fn start() -> io::Result<()> {
-    if WATCHER.load(Ordering::SeqCst) != 0 {
-        return Ok(());
-    }
-    let (tell, begun) = std::sync::mpsc::sync_channel(1);
-    let watch = move || {
-        block_all_but(IDENTITY);
-        WATCHER.store(thread(), Ordering::SeqCst);
-        let _ = tell.send(());
-        watch();
-    };
-    std::thread::Builder::new().name("map-lease".into()).spawn(watch)?;
-    begun.recv().map_err(io::Error::other)
-}
-
 /// Sets the thread that is notified, and the signal.
 fn tell(fd: RawFd) -> Result<(), c_int> {
-    let owner = [F_OWNER_TID, WATCHER.load(Ordering::SeqCst)];
+    let owner = [F_OWNER_TID, watcher::number()];
     control(fd, F_SETOWN_EX, owner.as_ptr().addr())?;
     control(fd, F_SETSIG, kept::SIGN).map(drop)
 }
 
-/// Whose right to have a lease counts.
-#[derive(Clone, Copy, Debug)]
-pub enum By {
-    /// This thread's, for the first one.
-    Thread,
-    /// That of the user that has opened the file, and had a lease.
-    Opener(Who),
-}
-
-fn by(file: &Mapped) -> By {
-    By::Opener(file.opener)
-}
-
 /// Takes or releases the lease of a file, which needs the right to have one.
-fn set_to(fd: RawFd, kind: c_int, by: By) -> Result<(), c_int> {
-    let asked = || {
-        let asked = control(fd, F_SETLEASE, kind as usize);
-        asked.map(drop).map_err(io::Error::from_raw_os_error)
-    };
-    let set = inside(|| match by {
-        By::Thread => asked(),
-        By::Opener(opener) => rights::with(Some(opener.into()), asked),
-    });
-    set.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO))
+fn set_to(fd: RawFd, kind: c_int) -> Result<(), c_int> {
+    control(fd, F_SETLEASE, kind as usize).map(drop)
 }
 
-fn set(fd: RawFd, by: By) -> Result<(), c_int> {
+fn set(fd: RawFd) -> Result<(), c_int> {
     tell(fd)?;
-    set_to(fd, libc::F_WRLCK, by)
+    set_to(fd, libc::F_WRLCK)
 }
 
 /// Like `set`.  On overlayfs the kernel would give a lease although the file is mapped.
 /// `others`: also by other processes.
-fn set_alone(fd: RawFd, others: bool, by: By) -> Result<(), c_int> {
-    set(fd, by)?;
+fn set_alone(fd: RawFd, others: bool) -> Result<(), c_int> {
+    set(fd)?;
     if planted::is(Planted::OverlayUnseen) || !which::is_on_overlay(fd) {
         return Ok(());
     }
@@ -164,28 +121,28 @@ fn set_alone(fd: RawFd, others: bool, by: By) -> Result<(), c_int> {
     if !(which::is_mapped_plainly(id, path) || by_others()) {
         return Ok(());
     }
-    unset(fd, fd, by);
+    unset(fd, fd);
     Err(libc::EAGAIN)
 }
 
 /// Releases a lease.  The kernel removes the mark of our descriptor together with it.
-fn unset(fd: RawFd, known_as: RawFd, by: By) {
+fn unset(fd: RawFd, known_as: RawFd) {
     let mut all = vec![known_as];
     all.extend(private::numbers(fd));
     kept::changing(&all, || {
-        let _ = set_to(fd, libc::F_UNLCK, by);
+        let _ = set_to(fd, libc::F_UNLCK);
         let _ = tell(fd);
     });
 }
 
 /// A lease of a file that was just opened, whose size is known.  False: the file was changed since.
-pub fn take(map: &MapFile, by: By) -> Result<bool, Error> {
+pub fn take(map: &MapFile) -> Result<bool, Error> {
     let Some(file) = map.file() else { return Ok(true) };
     let refused = |why: String| Error::Refused { path: path_of(file), why };
     let fd = file.as_raw_fd();
     let begun = Instant::now();
     loop {
-        match set_alone(fd, true, by) {
+        match set_alone(fd, true) {
             Ok(()) => break,
             Err(libc::EAGAIN) if planted::is(Planted::PlainBeside) => return Ok(true),
             Err(libc::EAGAIN) if begun.elapsed() < PATIENCE => {
@@ -267,7 +224,6 @@ impl Kept {
 #[derive(Debug)]
 pub struct Ending {
     fd: Option<Kept>,
-    opener: Who,
     /// When the lease was last seen with no one waiting for it.
     seen: Option<Instant>,
 }
@@ -294,7 +250,7 @@ fn free(fd: RawFd) {
     unsafe { raw(libc::SYS_flock, [fd as usize, libc::LOCK_UN as usize, 0, 0, 0, 0]) };
 }
 
-pub fn ends(map: &MapFile, opener: Who) -> Ending {
+pub fn ends(map: &MapFile) -> Ending {
     let kept = |file: BorrowedFd<'_>| {
         let first = file.as_raw_fd();
         kept::check(first).ok()?;
@@ -303,7 +259,7 @@ pub fn ends(map: &MapFile, opener: Who) -> Ending {
         Some(Kept { fd, first, id })
     };
     let fd = map.file().and_then(kept);
-    Ending { fd, opener, seen: map.lease_seen() }
+    Ending { fd, seen: map.lease_seen() }
 }
 
 impl Drop for Ending {
@@ -312,7 +268,7 @@ impl Drop for Ending {
         inside(|| {
             if let Some(fd) = kept.number() {
                 // A thread may still use the descriptor for a moment and close it then.
-                unset(fd, kept.first, By::Opener(self.opener));
+                unset(fd, kept.first);
                 // Its locks were kept in case the file would be opened again.
                 free(fd);
             }
@@ -357,44 +313,17 @@ pub fn watch_over(file: &Arc<Mapped>) {
         all.retain(|f| f.strong_count() > 0);
         all.push(Arc::downgrade(file));
     }
-    wake();
+    watcher::wake();
 }
 
-/// Makes the watching thread look at all files.  Notifications before this had no effect.
-pub fn wake() {
-    let to = [process() as usize, watcher(), kept::SIGN, 0, 0, 0];
-    // SAFETY: the signal is for our thread, which waits for it.
-    unsafe { raw(libc::SYS_tgkill, to) };
-}
-
-/// Waits for the kernel's signal.  If the kernel cannot queue it, it sends SIGIO instead.  That
-/// is not waited for, because it would take the program's own SIGIO; the timeout covers this
-/// case.
-fn wait(most: Duration) {
-    let signals = 1u64 << (kept::SIGN - 1);
-    let most =
-        libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-    let a = [(&raw const signals).addr(), 0, (&raw const most).addr(), 8, 0, 0];
-    // SAFETY: the set and the time are valid for the call.
-    unsafe { raw(libc::SYS_rt_sigtimedwait, a) };
-}
-
-/// Blocks all signals in this thread except these.
-pub fn block_all_but(signals: u64) {
-    let all = !signals;
-    let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
-    // SAFETY: the mask belongs to this thread.
-    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
-}
-
-/// The signal by which the C library sets the identity of all threads (setuid): it waits for each
-/// of them.
-pub const IDENTITY: u64 = 1 << (SETXID - 1);
-
-fn watch() {
+/// What the watching thread does.
+pub fn watch() {
     let mut most = Duration::from_secs(5);
     loop {
-        wait(most);
+        watcher::wait(most);
+        if watcher::ends() {
+            return;
+        }
         most = Duration::from_secs(5);
         let later = private::look();
         most = later.map_or(most, |later| most.min(later));
@@ -434,7 +363,7 @@ fn tend_apart(file: &Arc<Mapped>) -> Option<Duration> {
     file.tended.is_busy.store(true, Ordering::SeqCst);
     let theirs = inside(|| Arc::clone(file));
     let tends = move || {
-        block_all_but(IDENTITY | masks::FAULTS);
+        watcher::block_all_but(watcher::IDENTITY | masks::FAULTS);
         while let Some(pause) = tend(&theirs) {
             // The kernel notifies the watching thread of the next open only if the lease is whole.
             if matches!(state_of(&theirs), Some(State::Held)) {
@@ -444,7 +373,7 @@ fn tend_apart(file: &Arc<Mapped>) -> Option<Duration> {
         }
         theirs.tended.is_busy.store(false, Ordering::SeqCst);
         inside(|| drop(theirs));
-        wake();
+        watcher::wake();
     };
     let made = inside(|| std::thread::Builder::new().name("map-lease-file".into()).spawn(tends));
     if made.is_ok() {
@@ -566,7 +495,7 @@ fn give_back(file: &Arc<Mapped>, to_write: bool) {
     // While there is a lease, only a change of times by the file's name alters this.
     *lock(&file.tended.given_at) = fd.and_then(which::written);
     if let Some(fd) = fd {
-        unset(fd, fd, by(file));
+        unset(fd, fd);
     }
 }
 
@@ -619,7 +548,7 @@ fn is_whole_again(file: &Arc<Mapped>) -> bool {
     inside(|| map.leave());
     // The descriptor counts as ours again.
     let _ = tell(fd);
-    let is_whole = map.is_own() && set(fd, by(file)).is_ok() && map.is_own();
+    let is_whole = map.is_own() && set(fd).is_ok() && map.is_own();
     if is_whole {
         inside(|| {
             map.leased(Some(Instant::now()));
@@ -672,7 +601,7 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
         return false;
     };
     let is_ours = || kept::check(fd).is_ok();
-    let free = || set_to(fd, libc::F_WRLCK, by(file)).is_ok();
+    let free = || set_to(fd, libc::F_WRLCK).is_ok();
     // Without the mark the lease was revoked meanwhile, and this is a new one.
     if !is_ours() || !within(SETTLES, free) || !is_ours() {
         return false;
@@ -685,9 +614,8 @@ fn was_refused(file: &Arc<Mapped>) -> bool {
             if before.is_none() || !free() || !is_ours() {
                 return true;
             }
-            unset(fd, fd, by(file));
-            let whole =
-                within(SETTLES, || set(fd, by(file)).is_ok()) && which::written(fd) == before;
+            unset(fd, fd);
+            let whole = within(SETTLES, || set(fd).is_ok()) && which::written(fd) == before;
             again = if whole { Again::Whole } else { Again::Lost };
             whole
         })
@@ -731,7 +659,7 @@ fn retake(file: &Arc<Mapped>) -> bool {
     let Some(held) = file.map_now() else { return false };
     let Some(map) = held.as_ref() else { return true };
     let Some(fd) = descriptor(map) else { return true };
-    match set_alone(fd, false, by(file)) {
+    match set_alone(fd, false) {
         Ok(()) => {
             let given_at = *lock(&file.tended.given_at);
             let is_own = || map.is_own() || given_at.is_some() && which::written(fd) == given_at;

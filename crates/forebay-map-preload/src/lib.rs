@@ -24,7 +24,6 @@ mod jumps;
 mod kept;
 mod lease;
 mod left;
-mod lent;
 mod limit;
 mod locks;
 mod mapped;
@@ -48,6 +47,7 @@ mod trap;
 mod turns;
 mod users;
 mod views;
+mod watcher;
 mod which;
 mod who;
 mod window;
@@ -68,7 +68,6 @@ extern "C" fn begin() {
         Ok(Some(config)) => {
             signals::unblock_never();
             signals::catch_by(trap::catch);
-            lent::register();
             end_last().and_then(|()| state::start(config)).and_then(|()| forking::start())
         }
         Err(e) => Err(e),

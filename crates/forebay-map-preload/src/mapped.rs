@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use forebay_map::{rights, Error, MapFile, PAGE};
+use forebay_map::{Error, MapFile, PAGE};
 
 use crate::closing::release;
 use crate::ending;
@@ -23,7 +23,6 @@ use crate::state::{
 use crate::turns::{lock_open, map_again, Turn};
 use crate::views::Views;
 use crate::which::is_at;
-use crate::who::Who;
 
 /// How long to retry the open of a file that was closed to get more room.
 const REOPENS: Duration = Duration::from_secs(3);
@@ -50,8 +49,6 @@ pub struct Mapped {
     /// A close has failed: stores that were not synced are lost.
     pub close_failed: AtomicBool,
     pub tended: lease::Tended,
-    /// The user that opened it.
-    pub opener: Who,
 }
 
 /// A file that has one more user, and that stays where it is, until this is dropped.
@@ -211,6 +208,21 @@ impl Mapped {
             );
             return Err(libc::EFBIG);
         }
+        let still = match old.features().faults {
+            true => inside(forebay_map::userfaultfd_as_before),
+            false => Ok(()),
+        };
+        if let Err(e) = still {
+            once(
+                About::Room,
+                format_args!(
+                    "{}: {bytes} bytes are needed, and it was mapped with room for {before}: more needs \
+                     userfaultfd, and the program has given up the right to that ({e}); start it with a larger --room",
+                    self.path.display()
+                ),
+            );
+            return Err(e.raw_os_error().unwrap_or(libc::EPERM));
+        }
         let config = CONFIG.get().ok_or(libc::EIO)?;
         let refused = |e: Error| {
             once(About::Room, format_args!("{e}; the file was to get room for {bytes} bytes"));
@@ -222,14 +234,13 @@ impl Mapped {
             map.as_ref().map_or(Ok(()), MapFile::complete).map_err(refused)?;
             // It uses the open file description that it had.  While another process reads the file, or has
             // a private mapping of it, the kernel would grant no lease to a new description.
-            let ending = map.as_ref().map(|map| lease::ends(map, self.opener));
+            let ending = map.as_ref().map(|map| lease::ends(map));
             // After an error the file is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);
             if closed.is_err() {
                 self.close_failed.store(true, Ordering::SeqCst);
             }
-            let again =
-                |room| map_again(&session, config, &self.path, room, ending.as_ref(), self.opener);
+            let again = |room| map_again(&session, config, &self.path, room, ending.as_ref());
             let larger = closed.and_then(|()| again(bytes).map_err(refused));
             let (now, done) = match larger {
                 Ok(larger) => (Some(larger), Ok(())),
@@ -272,9 +283,7 @@ impl Mapped {
     }
 
     fn is_by_its_name(&self) -> bool {
-        let refused = || std::io::ErrorKind::PermissionDenied.into();
-        let look = || is_at(&self.path, self.id).then_some(()).ok_or_else(refused);
-        inside(|| rights::with(Some(self.opener.into()), look)).is_ok()
+        inside(|| is_at(&self.path, self.id))
     }
 
     /// Opens the file as it was before the close.  An obstacle may be temporary: a child that

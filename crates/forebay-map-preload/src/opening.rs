@@ -12,7 +12,6 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use libc::{mode_t, FILE};
 
 use crate::config::Config;
-use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::signals::{self, hold};
@@ -102,10 +101,7 @@ pub fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
 
 /// Whether the thread may write to the file at a path now, as the kernel judges a call by path.
 pub fn may_write(path: &CStr) -> Result<(), c_int> {
-    match planted::is(Planted::PathAsOpener) {
-        true => Ok(()),
-        false => judged(libc::AT_FDCWD, path, libc::W_OK, 0),
-    }
+    judged(libc::AT_FDCWD, path, libc::W_OK, 0)
 }
 
 fn judged(dir: c_int, path: &CStr, wanted: c_int, how: c_int) -> Result<(), c_int> {

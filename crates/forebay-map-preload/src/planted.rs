@@ -53,14 +53,14 @@ pub enum Planted {
     LimitIgnored,
     /// A private mapping of a file takes the place of its shared one.
     PrivateOver,
-    /// A thread that acts as another user works on its files as that user.
-    AsOtherUser,
+    /// A change of rights while a file is open is not looked at.
+    RightsUnseen,
     /// The end of the program syncs its files and does not close them, while threads store.
     EndSyncs,
     /// The name of an open file is given to another one, or removed.
     SecondNameFree,
-    /// A call by the path of an open file has the rights of the user that opened it.
-    PathAsOpener,
+    /// The thread that watches leases outlasts the last close.
+    WatcherStays,
     /// A limit that is set by syscall(2) is not seen.
     LimitByNumber,
     /// Calls leave out the part of a range that follows a mapping.
@@ -93,12 +93,6 @@ pub enum Planted {
     RemoteUnseen,
     /// An older plain mapping on overlayfs is not looked for.
     OverlayUnseen,
-    /// Lent work waits for a thread to be made.
-    WorkWaits,
-    /// Lent work has the rights of the process, and not those of the user that opened the file.
-    RightsOfProcess,
-    /// Lent work has the rights with which the first such work was done.
-    RightsKept,
     /// A file that has a private mapping still is opened by another description.
     PrivateAnew,
     /// What is kept for a private mapping is never closed.

@@ -38,7 +38,6 @@ use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
 use crate::turns::{self, first, lock_open, Turn};
 use crate::which::{identity_at, is_at};
-use crate::who::Who;
 
 /// Higher descriptors are refused.
 pub const MOST: usize = 1 << 16;
@@ -599,7 +598,7 @@ pub fn open(
             }
             let map = quietly(|| first(config, path, id, size, room)).map_err(Refusal::Error)?;
             if !is_at(path, id) {
-                let _ending = inside(|| lease::ends(&map, Who::of_thread()));
+                let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
                 return Err(Refusal::Replaced);
             }
@@ -628,7 +627,6 @@ pub fn open(
                 pins: Mutex::default(),
                 close_failed: AtomicBool::new(false),
                 tended: lease::Tended::default(),
-                opener: Who::of_thread(),
             });
             inside(|| {
                 if let Some(opened) = lock_open().pool.as_mut() {

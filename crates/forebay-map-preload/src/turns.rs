@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult};
 
-use forebay_map::{rights, Error, MapFile, Options, Session, Unreadable, SEGMENT};
+use forebay_map::{Error, MapFile, Options, Session, Unreadable, SEGMENT};
 
 use crate::closing::{close_pool, private, POOL};
 use crate::config::Config;
@@ -22,8 +22,8 @@ use crate::planted::{self, Planted};
 use crate::say::{once, About};
 use crate::signals::{hold, Busy};
 use crate::state::{inside, lock, Locked};
+use crate::watcher;
 use crate::which;
-use crate::who::Who;
 use crate::window;
 
 /// How often to open a file again that was changed between its open and its lease.
@@ -152,7 +152,6 @@ fn map(
     path: &Path,
     id: Option<(u64, u64)>,
     room: u64,
-    by: lease::By,
 ) -> forebay_map::Result<MapFile> {
     if config.shared {
         return session.map_shared(path, room);
@@ -160,10 +159,10 @@ fn map(
     // A thread may truncate it by its path, for instance.
     for _ in 0..=TRIES {
         let map = match id.and_then(private::description) {
-            Some(file) => session.map_again(path, room, file, Some(Who::of_thread().into()))?,
+            Some(file) => session.map_again(path, room, file)?,
             None => session.map(path, room)?,
         };
-        if let Some(map) = leased(map, by)? {
+        if let Some(map) = leased(map)? {
             return Ok(map);
         }
     }
@@ -177,25 +176,24 @@ pub fn map_again(
     path: &Path,
     room: u64,
     ending: Option<&lease::Ending>,
-    opener: Who,
 ) -> forebay_map::Result<MapFile> {
     match ending.and_then(|ending| Some((ending, ending.file()?))) {
         Some((ending, file)) if !planted::is(Planted::ReopenedByName) => {
-            let map = session.map_again(path, room, file, Some(opener.into()))?;
+            let map = session.map_again(path, room, file)?;
             lease::inherit(&map, ending);
             Ok(map)
         }
-        _ => map(session, config, path, None, room, lease::By::Opener(opener)),
+        _ => map(session, config, path, None, room),
     }
 }
 
 /// None: it was changed between its open and the lease.
-fn leased(map: MapFile, by: lease::By) -> forebay_map::Result<Option<MapFile>> {
-    let taken = lease::take(&map, by);
+fn leased(map: MapFile) -> forebay_map::Result<Option<MapFile>> {
+    let taken = lease::take(&map);
     if let Ok(true) = taken {
         return Ok(Some(map));
     }
-    let _ending = lease::ends(&map, Who::of_thread());
+    let _ending = lease::ends(&map);
     let _ = map.close();
     taken.map(|_| None)
 }
@@ -224,12 +222,11 @@ pub fn first(
     room: u64,
 ) -> forebay_map::Result<MapFile> {
     let session = session(config)?;
-    let by = lease::By::Thread;
-    match map(&session, config, path, Some(id), room, by) {
+    match map(&session, config, path, Some(id), room) {
         // If segments are not brought in by a touch, room takes memory, and no more can be
         // mapped.  A file that is not mapped yet gets more room when it grows.
         Err(Error::Refused { .. }) if room > size.max(SEGMENT as u64) => {
-            map(&session, config, path, Some(id), size.max(SEGMENT as u64), by)
+            map(&session, config, path, Some(id), size.max(SEGMENT as u64))
         }
         done => done,
     }
@@ -242,14 +239,12 @@ fn session(config: &Config) -> forebay_map::Result<Arc<Session>> {
         return Ok(Arc::clone(&opened.session));
     }
     window::take().map_err(Error::Pool)?;
-    rights::begin()
-        .and_then(|()| lease::start())
-        .map_err(|e| Error::Pool(format!("no thread: {e}")))?;
+    watcher::start(lease::watch).map_err(|e| Error::Pool(format!("no thread: {e}")))?;
     let options =
         Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
     let session = Arc::new(Session::open(&config.wanted, options)?);
     open.pool = Some(Opened { session: Arc::clone(&session), files: HashMap::new() });
-    which::keep_descriptors(lease::watcher());
+    which::keep_descriptors(watcher::number() as usize);
     POOL.store(true, Ordering::SeqCst);
     Ok(session)
 }

@@ -1,42 +1,51 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A program that changes its user or its groups in all threads, as daemons do after they have
-//! opened their files.  The threads that lend rights (`lent.rs`) change with it.
+//! A program that changes its rights while it has files open, as daemons do after they have opened
+//! theirs.
 //!
-//! The new user may lack what the library needs for an open file.  The kernel gives a lease only to
-//! the owner of the file (or with CAP_LEASE), and the mark of the file needs the right to write to
-//! it.  In that case the program ends before the change, with everything in the file.  To find out,
-//! a short-lived process changes its own user and asks the kernel.
+//! The kernel gives a lease only to the owner of the file (or with CAP_LEASE), and the mark of the
+//! file needs the right to write to it.  The C library changes the user and the groups of all threads,
+//! also of the library's.  If the file could not be kept then, the program ends before the change, with
+//! everything in the file.  A change of one thread alone would leave the library's threads with other
+//! rights than that one has: the program ends before it, too.  To find out, a short-lived process makes
+//! the change itself and asks the kernel.
+//!
+//! So all threads have the rights that each open file needs, and nobody lends any.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::closing;
+use crate::given;
 use crate::lease::{control, F_SETLEASE};
 use crate::opening;
-use crate::real::{self, fail, raw};
+use crate::planted::{self, Planted};
+use crate::real::{self, fail, raw, thread};
 use crate::state::{self, inside, quietly, read, PLACES};
-use crate::who::{self, groups, users, SAME};
+use crate::watcher;
+use crate::who::{self, Header, Rights, SAME};
 
-/// A system call that changes the user or the groups of the caller.
+/// A system call that changes rights of the caller.
 #[derive(Clone, Copy)]
 struct Call(libc::c_long, [usize; 3]);
 
 impl Call {
-    fn run(self) -> isize {
+    /// The error, if it fails.
+    fn run(self) -> Option<c_int> {
         let Call(number, [a, b, c]) = self;
-        // SAFETY: it takes numbers, or a list that the caller has valid.
-        unsafe { raw(number, [a, b, c, 0, 0, 0]) }
-    }
-
-    /// Who may have any groups can take a change of the groups back.
-    fn can_be_undone(self) -> bool {
-        use libc::{SYS_setgid, SYS_setgroups, SYS_setregid, SYS_setresgid};
-        let of_groups = [SYS_setgid, SYS_setgroups, SYS_setregid, SYS_setresgid];
-        of_groups.contains(&self.0) && who::may_change_groups()
+        // SAFETY: it takes numbers, or what the caller has valid.
+        let done = unsafe { raw(number, [a, b, c, 0, 0, 0]) };
+        (-4095..0).contains(&done).then_some(-done as c_int)
     }
 }
 
-/// Clears the flag that keeps capabilities when the user changes: the library's threads do not have
+/// Whose rights a call changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    AllThreads,
+    OneThread,
+}
+
+/// Clears the flag that keeps capabilities when the user changes: the library's threads may not have
 /// it.
 fn keep_no_capabilities() {
     // SAFETY: it takes numbers.
@@ -58,136 +67,132 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
     }
 }
 
-/// Sets the effective user of this thread alone.  Returns whether that was possible.
-fn become_user(user: u32) -> bool {
-    Call(libc::SYS_setresuid, [SAME, user, SAME].map(|id| id as usize)).run() == 0
-}
-
-/// The users of this thread, in the order in which it can become each of them without
-/// capabilities.  The first change loses a user that is only the effective one.
-fn in_order() -> [u32; 3] {
-    let [real, effective, saved] = users();
-    [effective, real, saved]
-}
-
-/// A file that is open.
-struct OpenFile {
-    fd: RawFd,
-    /// The right that every user tried so far lacks, in the words for the first of them.
-    lacks: Option<&'static str>,
-}
-
-/// A change of the user that is tried, and the files that it is tried for.
+/// A change that is tried, and the open files that it is tried for.
 struct Trial<'a> {
     call: Call,
-    files: &'a mut [OpenFile],
-    /// The trial has run to its end.
-    is_over: bool,
+    of: Of,
+    files: &'a [RawFd],
+    /// For [`Rights::of_thread`].
+    memory: *mut u32,
+    found: Found,
+}
+
+#[derive(Clone, Copy)]
+enum Found {
+    /// The trial has not run to its end.
+    Nothing,
+    /// It fails with this error.
+    Fails(c_int),
+    /// It changes nothing, or nothing that matters.
+    GoesOn,
+    /// It changes rights of one thread.
+    Differs,
+    /// The file with this place lacks a right.
+    Lacks(usize, &'static str),
 }
 
 impl Trial<'_> {
     /// Runs the trial, with system calls only.
-    fn run(&mut self) {
-        keep_no_capabilities();
-        let before = (users(), groups());
-        if self.call.run() != 0 {
-            return;
+    fn run(&self) -> Found {
+        if self.of == Of::AllThreads {
+            keep_no_capabilities();
         }
-        let after = (users(), groups());
-        let all_in = |before: [u32; 3], after: [u32; 3]| before.iter().all(|id| after.contains(id));
-        // A change that the program can undo is left to it.
-        let is_list = self.call.0 == libc::SYS_setgroups;
-        if all_in(before.0, after.0) && all_in(before.1, after.1) && !is_list {
-            return;
+        // SAFETY: the memory is there while the trial runs, and is used here only.
+        let rights = || unsafe { Rights::of_thread(self.memory) };
+        let before = rights();
+        if let Some(error) = self.call.run() {
+            return Found::Fails(error);
         }
-        // The program may become each of its users again, so each is tried.
-        let [effective, others @ ..] = in_order();
-        for file in self.files.iter_mut() {
-            file.lacks = lacks(file.fd);
+        if before == rights() {
+            return Found::GoesOn;
         }
-        for user in others.into_iter().filter(|&user| user != effective) {
-            if become_user(user) {
-                for file in self.files.iter_mut() {
-                    file.lacks = file.lacks.filter(|_| lacks(file.fd).is_some());
-                }
-            }
+        if self.of == Of::OneThread {
+            return Found::Differs;
         }
+        let mut all = self.files.iter().enumerate();
+        let lacking = all.find_map(|(at, &fd)| Some(Found::Lacks(at, lacks(fd)?)));
+        lacking.unwrap_or(Found::GoesOn)
     }
 }
 
 extern "C" fn tries(trial: *mut c_void) -> c_int {
     // SAFETY: it is the caller's, which waits.
     let trial = unsafe { &mut *trial.cast::<Trial<'_>>() };
-    trial.run();
-    trial.is_over = true;
+    trial.found = trial.run();
     0
 }
 
-/// Runs a trial in a process that shares this one's memory and descriptors, and has users of its
+/// Runs a trial in a process that shares this one's memory and descriptors, and has rights of its
 /// own.  The program may be in a signal handler that has interrupted the C library while it makes a
 /// thread.  So this function makes no thread, and allocates only by system calls.
-fn run_apart(trial: &mut Trial<'_>) {
+fn run_apart(call: Call, of: Of, files: &[RawFd]) -> Found {
     const STACK: usize = 64 << 10;
+    const ALL: usize = STACK + who::LIST;
     let (prot, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let a = [0, STACK, prot as usize, flags as usize, usize::MAX, 0];
+    let a = [0, ALL, prot as usize, flags as usize, usize::MAX, 0];
     // SAFETY: a new mapping, which is removed below.
     let stack = unsafe { raw(libc::SYS_mmap, a) };
     if (-4095..0).contains(&stack) {
-        return;
+        return Found::Nothing;
     }
     let top = std::ptr::with_exposed_provenance_mut::<c_void>(stack as usize + STACK);
+    let mut trial = Trial { call, of, files, memory: top.cast(), found: Found::Nothing };
     // With CLONE_VFORK this thread waits until the process has ended.  The process sends no signal
     // at its end, so no wait of the program finds it, except one that asks for such processes.
     let how = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_VFORK;
     // SAFETY: the stack is the new process's alone.  The process makes system calls, and this
     // thread and its memory stay as they are meanwhile.
     unsafe {
-        let process = libc::clone(tries, top, how, std::ptr::from_mut(trial).cast());
+        let process = libc::clone(tries, top, how, (&raw mut trial).cast());
         if process > 0 {
             let wait = [process as usize, 0, libc::__WALL as usize, 0, 0, 0];
             while raw(libc::SYS_wait4, wait) == -(libc::EINTR as isize) {}
         }
-        raw(libc::SYS_munmap, [stack as usize, STACK, 0, 0, 0, 0]);
+        raw(libc::SYS_munmap, [stack as usize, ALL, 0, 0, 0, 0]);
     }
+    // SAFETY: the process may have written it.
+    unsafe { (&raw const trial.found).read_volatile() }
 }
 
-/// Ends the program if it could not keep its files after the call.
-fn look(call: Call) {
+/// Ends the program if it could not keep its files after the call.  Returns the error with which a
+/// change of all threads fails: the C library ends the program if some can and some cannot.
+fn look(call: Call, of: Of) -> Option<c_int> {
     let is_ours = state::config().is_some() && !state::is_inside() && !state::is_elsewhere();
-    if !state::any_files() || !is_ours || call.can_be_undone() {
-        return;
+    let has_threads = of == Of::AllThreads && watcher::number() != 0;
+    if !is_ours || !(state::any_files() || has_threads) || planted::is(Planted::RightsUnseen) {
+        return None;
     }
     let files = inside(|| read(&PLACES).open.clone());
-    let found = quietly(|| {
+    let (found, places) = quietly(|| {
         // With these locks held no thread closes a file.  Otherwise its number could become another
         // file's.
         let maps: Vec<_> = files.iter().map(|file| file.map()).collect();
         // A shared file has no descriptor here, and no lease.
         let fd = |at: usize| Some(maps[at].as_ref()?.file()?.as_raw_fd());
-        let (places, mut all): (Vec<_>, Vec<_>) = (0..files.len())
-            .filter_map(|at| Some((at, OpenFile { fd: fd(at)?, lacks: None })))
-            .unzip();
-        let first = *places.first()?;
-        let mut trial = Trial { call, files: &mut all, is_over: false };
-        run_apart(&mut trial);
-        let is_over = trial.is_over;
-        let found = || all.iter().zip(&places).find_map(|(f, &at)| Some((at, Some(f.lacks?))));
-        let found = if is_over { found()? } else { (first, None) };
-        // The program may have given up rights for a while, but this thread completes the files
-        // next. So it becomes a user that may.
-        let may_all = |user| become_user(user) && all.iter().all(|f| lacks(f.fd).is_none());
-        in_order().into_iter().any(may_all);
-        Some(found)
+        let (places, all): (Vec<_>, Vec<_>) =
+            (0..files.len()).filter_map(|at| Some((at, fd(at)?))).unzip();
+        (run_apart(call, of, &all), places)
     });
-    let Some((file, lacks)) = found else { return };
-    let path = files[file].path.display();
+    let (at, lacks) = match found {
+        Found::Fails(error) => return Some(error).filter(|_| of == Of::AllThreads),
+        Found::GoesOn => return None,
+        Found::Nothing | Found::Differs => (*places.first()?, None),
+        Found::Lacks(at, what) => (places[at], Some(what)),
+    };
+    let path = files[at].path.display();
     let stays = "all that was stored is in the file, and the program ends";
     match lacks {
         Some(what) => closing::stop(format_args!(
             "{path}: the program changes its user or its groups while the file is open, and may then not \
              {what}: {stays}; start the program as that user, give the file to that user, or leave \
              the file out of --files"
+        )),
+        None if matches!(found, Found::Differs) => closing::stop(format_args!(
+            "{path}: a thread of the program changes its rights alone while the file is open (setfsuid, capset, \
+             prctl, or setuid and the like by syscall), and other threads would keep theirs: {stays}; \
+             change them before the file is opened, or by setuid and the like of the C library, or leave the \
+             file out of --files"
         )),
         None => closing::stop(format_args!(
             "{path}: the program changes its user or its groups while the file is open, and whether the new user may \
@@ -203,10 +208,12 @@ macro_rules! changes {
         /// The contract of the C library's function applies.
         #[no_mangle]
         pub unsafe extern "C-unwind" fn $name($($arg: u32),+) -> c_int {
-            look(Call($number, [$a, $b, $c].map(|id| id as usize)));
-            who::may_differ();
-            // SAFETY: it takes numbers.
-            unsafe { real::$name($($arg),+) }.unwrap_or_else(|| fail(libc::ENOSYS))
+            let call = Call($number, [$a, $b, $c].map(|id| id as usize));
+            match look(call, Of::AllThreads) {
+                Some(errno) => fail(errno),
+                // SAFETY: it takes numbers.
+                None => unsafe { real::$name($($arg),+) }.unwrap_or_else(|| fail(libc::ENOSYS)),
+            }
         }
     )+};
 }
@@ -226,17 +233,86 @@ changes! {
 /// The contract of setgroups(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn setgroups(n: usize, list: *const u32) -> c_int {
-    look(Call(libc::SYS_setgroups, [n, list.addr(), 0]));
-    who::may_differ();
-    // SAFETY: the caller guarantees it.
-    unsafe { real::setgroups(n, list) }.unwrap_or_else(|| fail(libc::ENOSYS))
+    match look(Call(libc::SYS_setgroups, [n, list.addr(), 0]), Of::AllThreads) {
+        Some(errno) => fail(errno),
+        // SAFETY: the caller guarantees it.
+        None => unsafe { real::setgroups(n, list) }.unwrap_or_else(|| fail(libc::ENOSYS)),
+    }
 }
 
 /// # Safety
 /// The contract of initgroups(3) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn initgroups(user: *const c_char, group: u32) -> c_int {
-    who::may_differ();
-    // SAFETY: the caller guarantees it.
-    unsafe { real::initgroups(user, group) }.unwrap_or_else(|| fail(libc::ENOSYS))
+    const MOST: usize = 1 << 16;
+    if !state::any_files() && watcher::number() == 0 {
+        // SAFETY: the caller guarantees it.
+        return unsafe { real::initgroups(user, group) }.unwrap_or_else(|| fail(libc::ENOSYS));
+    }
+    let mut list = inside(|| vec![0u32; MOST]);
+    let mut n = MOST as c_int;
+    // SAFETY: the caller guarantees it, and there is room for so many.
+    let done = unsafe { libc::getgrouplist(user, group, list.as_mut_ptr(), &raw mut n) };
+    let n = if done < 0 { MOST } else { n as usize };
+    // SAFETY: there are so many.
+    let done = unsafe { setgroups(n, list.as_ptr()) };
+    inside(|| drop(list));
+    done
+}
+
+/// A change of this thread's rights by its number.
+pub fn alone(number: libc::c_long, a: [usize; 3]) {
+    let is_change = match number {
+        libc::SYS_setuid
+        | libc::SYS_setreuid
+        | libc::SYS_setresuid
+        | libc::SYS_setgid
+        | libc::SYS_setregid
+        | libc::SYS_setresgid
+        | libc::SYS_setgroups => true,
+        libc::SYS_setfsuid | libc::SYS_setfsgid => a[0] as u32 != SAME,
+        libc::SYS_prctl => {
+            [libc::PR_SET_KEEPCAPS, libc::PR_SET_SECUREBITS].contains(&(a[0] as c_int))
+        }
+        libc::SYS_capset => return capset_alone(a),
+        _ => false,
+    };
+    if is_change {
+        look(Call(number, a), Of::OneThread);
+    }
+}
+
+/// The trial is another thread, whose own number is another one, too.
+fn capset_alone([header, sets, _]: [usize; 3]) {
+    if !state::any_files() {
+        return;
+    }
+    let given = given::at(std::ptr::with_exposed_provenance::<Header>(header));
+    let Some(mut given) = given.filter(|given| [0, thread()].contains(&given.thread)) else {
+        return;
+    };
+    given.thread = 0;
+    look(Call(libc::SYS_capset, [(&raw mut given).addr(), sets, 0]), Of::OneThread);
+}
+
+macro_rules! of_one_thread {
+    ($($name:ident($($arg:ident: $type:ty),+) = $number:expr, $args:expr;)+) => {$(
+        /// # Safety
+        /// The contract of the C library's function applies.
+        #[no_mangle]
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),+) -> c_int {
+            let a: [usize; 6] = $args;
+            alone($number, [a[0], a[1], a[2]]);
+            // SAFETY: the caller guarantees it.
+            real::told(unsafe { raw($number, a) }) as c_int
+        }
+    )+};
+}
+of_one_thread! {
+    setfsuid(id: u32) = libc::SYS_setfsuid, [id as usize, 0, 0, 0, 0, 0];
+    setfsgid(id: u32) = libc::SYS_setfsgid, [id as usize, 0, 0, 0, 0, 0];
+    capset(header: *mut c_void, sets: *const c_void) = libc::SYS_capset,
+        [header.addr(), sets.addr(), 0, 0, 0, 0];
+    prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) = libc::SYS_prctl,
+        [what as usize, a as usize, b as usize, c as usize, d as usize, 0];
 }

@@ -21,7 +21,6 @@ use crate::attributes::Attributes;
 use crate::content::no_space::cannot_mark;
 use crate::error::{Error, Result};
 use crate::planted::{self, Planted};
-use crate::rights::{self, Opener};
 use crate::store::Time;
 use crate::system;
 
@@ -124,8 +123,6 @@ pub struct RegularFile {
     /// The process that opened it.
     of: u32,
     attributes: Attributes,
-    /// None: nobody lends rights.
-    opener: Option<Opener>,
     /// The locks now belong to another object, possibly with the same open file description.
     freed: AtomicBool,
 }
@@ -139,13 +136,13 @@ impl RegularFile {
 
     /// Locks a file again by an open file description that it had before its locks were freed.
     /// It does not wait for a holder, and it breaks no lease.
-    pub(crate) fn again(file: OwnedFd, path: &Path, opener: Option<Opener>) -> Result<RegularFile> {
-        RegularFile::of(file.into(), path.to_owned(), opener)?.lock()
+    pub(crate) fn again(file: OwnedFd, path: &Path) -> Result<RegularFile> {
+        RegularFile::of(file.into(), path.to_owned())?.lock()
     }
 
     /// Locks a file by a descriptor that another process had of it, so that no lease is broken.
     pub fn handed(file: OwnedFd, path: &Path) -> Result<RegularFile> {
-        RegularFile::again(file, path, None)
+        RegularFile::again(file, path)
     }
 
     fn lock(self) -> Result<RegularFile> {
@@ -193,20 +190,19 @@ impl RegularFile {
                 opened => break opened,
             }
         };
-        RegularFile::of(opened.map_err(Error::system(&path, "open"))?, path, rights::opener())
+        RegularFile::of(opened.map_err(Error::system(&path, "open"))?, path)
     }
 
-    fn of(file: File, path: PathBuf, opener: Option<Opener>) -> Result<RegularFile> {
+    fn of(file: File, path: PathBuf) -> Result<RegularFile> {
         let kind = file.metadata().map_err(Error::system(&path, "stat"))?;
         if !kind.is_file() {
             return Err(Error::Refused { path, why: "it is not a regular file".into() });
         }
-        let mark = rights::with(opener, || FileMark::of(file.as_fd()));
-        let mark = mark.map_err(Error::system(&path, "its identity"))?;
+        let mark = FileMark::of(file.as_fd()).map_err(Error::system(&path, "its identity"))?;
         let identity = mark.name().into_bytes();
         let (of, freed) = (std::process::id(), AtomicBool::new(false));
         let attributes = Attributes::of(file.as_fd());
-        Ok(RegularFile { file: file.into(), path, identity, mark, of, attributes, opener, freed })
+        Ok(RegularFile { file: file.into(), path, identity, mark, of, attributes, freed })
     }
 }
 
@@ -215,11 +211,6 @@ impl RegularFile {
     /// themselves.
     pub(crate) fn free_records(&self) -> io::Result<()> {
         system::lock_records(self.file.as_fd(), false)
-    }
-
-    /// Does what the kernel allows by the rights of a thread, with those of the opener.
-    fn as_opener<R: Send>(&self, op: impl Fn() -> io::Result<R> + Sync) -> io::Result<R> {
-        rights::with(self.opener, op)
     }
 
     fn by_us<R>(&self, act: impl FnOnce() -> R) -> R {
@@ -304,21 +295,20 @@ impl Backing for RegularFile {
     }
 
     fn marked(&self) -> io::Result<FoundMark> {
-        self.as_opener(|| self.mark.find())
+        self.mark.find()
     }
 
     fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
         let mark = by.mark(&self.mark.name());
-        self.by_us(|| self.as_opener(|| self.mark.put(&mark)))
+        self.by_us(|| self.mark.put(&mark))
     }
 
     fn take_mark(&self) -> io::Result<()> {
-        self.by_us(|| self.as_opener(|| self.mark.take_away()))
+        self.by_us(|| self.mark.take_away())
     }
 
     fn sync_mark(&self) -> io::Result<()> {
-        // The rights are for the directory of marks: it is opened before it is synced.
-        self.as_opener(|| self.mark.sync())
+        self.mark.sync()
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {
@@ -334,8 +324,7 @@ impl Backing for RegularFile {
             Timespec { tv_sec: st.st_mtime, tv_nsec: st.st_mtime_nsec.try_into().unwrap_or(0) };
         let access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
         let times = Timestamps { last_access: access, last_modification: was };
-        let set = || Ok(rustix::fs::futimens(self.file.as_fd(), &times)?);
-        self.by_us(|| self.as_opener(set))
+        Ok(self.by_us(|| rustix::fs::futimens(self.file.as_fd(), &times))?)
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {

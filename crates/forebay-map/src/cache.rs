@@ -20,7 +20,6 @@ use crate::file::MapFile;
 use crate::locked::lock;
 use crate::pages::SEGMENT;
 use crate::patience::Patience;
-use crate::rights::Opener;
 use crate::sharing::{Guest, Guests, Lent, Server};
 use crate::store::Store;
 use crate::threads;
@@ -187,14 +186,8 @@ impl Cache {
     }
 
     /// Opens a file again after a close, by the open file description that it had.
-    pub(crate) fn open_again(
-        &self,
-        path: &Path,
-        room: u64,
-        file: OwnedFd,
-        opener: Option<Opener>,
-    ) -> Result<MapFile> {
-        self.open_backing(Box::new(RegularFile::again(file, path, opener)?), room)
+    pub(crate) fn open_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
+        self.open_backing(Box::new(RegularFile::again(file, path)?), room)
     }
 
     /// Opens a file for guests.  `room` computes the room from the file's size.  Returns None,

@@ -12,7 +12,6 @@
 //! | `exclusive` | an exclusive file |
 //! | `track` | the interface of an exclusive file to its record of stores |
 //! | [`recover`] | writes what a crash left in the pool to the files |
-//! | [`rights`] | work for an open file that the kernel allows by the rights of a thread |
 //! | [`session`] | a pool to map files onto, with a server or exclusively |
 //! | [`sharing`] | files that several processes map at the same time |
 //! | [`store`] | the interface to the pool |
@@ -52,7 +51,6 @@ pub mod pool;
 #[cfg(test)]
 mod random;
 pub mod recover;
-pub mod rights;
 pub mod served;
 pub mod session;
 pub mod sharing;
@@ -78,4 +76,5 @@ pub use pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub use pool::PoolStore;
 pub use served::ServedStore;
 pub use session::{Session, Wanted};
+pub use system::userfaultfd_as_before;
 pub use tracker::{most_room, Source, Tracker};

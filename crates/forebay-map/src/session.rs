@@ -19,7 +19,6 @@ use crate::file::MapFile;
 use crate::locked::lock;
 use crate::pool::PoolStore;
 use crate::recover::{recover, Report};
-use crate::rights::Opener;
 use crate::served::ServedStore;
 use crate::sharing::{Host, Lent};
 use crate::store::Store;
@@ -176,15 +175,9 @@ impl Session {
     }
 
     /// Maps a file again that was just closed.  `file` is the open file description that it had
-    /// ([`MapFile::file`]), and `opener` the one that has opened that.
-    pub fn map_again(
-        &self,
-        path: &Path,
-        room: u64,
-        file: OwnedFd,
-        opener: Option<Opener>,
-    ) -> Result<MapFile> {
-        self.opened().cache.open_again(path, room, file, opener)
+    /// ([`MapFile::file`]).
+    pub fn map_again(&self, path: &Path, room: u64, file: OwnedFd) -> Result<MapFile> {
+        self.opened().cache.open_again(path, room, file)
     }
 
     /// Maps a file that other processes map at the same time by this call.  All processes see

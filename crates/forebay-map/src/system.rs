@@ -17,7 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use forebay_engine::forks;
 use forebay_engine::lasting::{self, Lasting};
@@ -28,7 +28,6 @@ use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, UserfaultfdFlags};
 use crate::arena::{self, Place};
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
-use crate::rights;
 
 /// A part of a memory file, mapped for as long as this lives.  Children do not inherit it.
 #[derive(Debug)]
@@ -509,6 +508,17 @@ pub enum Event {
     Other,
 }
 
+/// The kinds of userfaultfd that this process has had, by whether accesses by the kernel are events.
+static HAD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// Whether this process may still have what it has had: a program may have given up the right.
+pub fn userfaultfd_as_before() -> io::Result<()> {
+    let had = [false, true]
+        .into_iter()
+        .filter(|&kernel| HAD[usize::from(kernel)].load(Ordering::Relaxed));
+    had.map(|kernel| lasting::open(|| open_uffd(kernel)).map(drop)).collect()
+}
+
 /// A userfaultfd of this process.
 #[derive(Debug)]
 pub struct Uffd {
@@ -519,10 +529,8 @@ impl Uffd {
     /// Opens a userfaultfd with exactly these features.  `kernel`: accesses by the kernel, as
     /// in read(2), are events too; this needs a privilege.
     pub fn new(features: u64, kernel: bool) -> io::Result<Uffd> {
-        // A file that is opened again for more room needs what it had.
-        static HAD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
-        let had = &HAD[usize::from(kernel)];
-        let fd = rights::with_those_had(had, || lasting::open(|| open_uffd(kernel)))?;
+        let fd = lasting::open(|| open_uffd(kernel))?;
+        HAD[usize::from(kernel)].store(true, Ordering::Relaxed);
         let mut api = ApiArg { api: UFFD.into(), features, ioctls: 0 };
         call::<UFFDIO_API, _>(&fd, &mut api)?;
         if api.features & features != features {

@@ -17,11 +17,11 @@ use forebay_map::lasting::{self, Lasting};
 use forebay_map::PAGE;
 
 use crate::kept;
-use crate::lease;
 use crate::opening;
 use crate::planted::{self, Planted};
 use crate::state::{inside, lock};
 use crate::turns::try_lock_open;
+use crate::watcher;
 use crate::which;
 
 /// How often mappings are looked for that were removed by an instruction.
@@ -166,7 +166,7 @@ pub fn removed(from: usize, len: usize) {
     });
     if is_one {
         REMOVED.store(true, Ordering::SeqCst);
-        lease::wake();
+        watcher::wake();
     }
 }
 
