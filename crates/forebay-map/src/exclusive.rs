@@ -286,12 +286,14 @@ impl<T: Track> Inner<T> {
         })
     }
 
-    /// Prepares the memory after the end for bytes that a guest stores there, from `from` to `end`.
-    /// The caller has the file exclusively.
-    pub fn prepare_growth(&self, from: u64, end: u64) -> Result<()> {
+    /// Prepares the memory after the end for bytes that a guest stores there, up to `end`.  What lies
+    /// between the file's end and these bytes is zero.  The caller has the file exclusively.
+    pub fn prepare_growth(&self, end: u64) -> Result<()> {
         self.check_room(end)?;
-        let early = planted::is(Planted::SizeBeforeBytes);
-        self.resize(self.content.size().max(if early { end } else { from }))?;
+        self.end_cut()?;
+        if planted::is(Planted::SizeBeforeBytes) {
+            self.resize(self.content.size().max(end))?;
+        }
         let old = self.content.size();
         if end > old && !planted::is(Planted::TailKept) {
             self.zero(old..end)?;

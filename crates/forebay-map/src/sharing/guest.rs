@@ -479,7 +479,8 @@ impl Guest {
             }
             Ok(())
         });
-        match self.grown(at + done, false) {
+        // Without any bytes the file keeps its size, also where they belong after a gap.
+        match self.grown(if done > 0 { at + done } else { 0 }, false) {
             Ok(()) => known = done,
             Err(e) => {
                 let _ = self.grown(0, false);

@@ -266,7 +266,7 @@ impl Homes {
                 let mut from = 0;
                 let done = self.alone(who, home, |h| {
                     from = at.unwrap_or(h.content.size());
-                    h.prepare_growth(from, from.saturating_add(len))?;
+                    h.prepare_growth(from.saturating_add(len))?;
                     h.tracker.begin_growth(who);
                     Ok(())
                 });
