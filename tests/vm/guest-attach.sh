@@ -65,7 +65,7 @@ step "unmount" umount /tmp/mnt
 said "detach" 0 "stays in the pool" forebay detach data
 test -b /dev/forebay0 && fail "/dev/forebay0 is still there"
 says_state 14 "forebay drain"
-said "a pool that is waited for" 14 "drain the pool first" forebay create $pool --force
+said "a pool that is waited for" 14 "write that back first" forebay create $pool --force
 forebay volume list $pool --json | jq -e '.[0].pages > 0' >/tmp/step.log || fail "nothing is cached"
 
 # The origin is recognized by its id, so another disk of the same size is refused.
