@@ -513,10 +513,10 @@ static HAD: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
 /// Whether this process may still have what it has had: a program may have given up the right.
 pub fn userfaultfd_as_before() -> io::Result<()> {
-    let had = [false, true]
+    let mut had = [false, true]
         .into_iter()
         .filter(|&kernel| HAD[usize::from(kernel)].load(Ordering::Relaxed));
-    had.map(|kernel| lasting::open(|| open_uffd(kernel)).map(drop)).collect()
+    had.try_for_each(|kernel| lasting::open(|| open_uffd(kernel)).map(drop))
 }
 
 /// A userfaultfd of this process.
