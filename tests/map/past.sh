@@ -158,8 +158,15 @@ else
 	skip_part "a writer behind a reader" "no loop device"
 fi
 # A writer comes while a reader has the file, and the library sees it when it has its lease again.
+# A change that the library makes after the writer's would count as the last one, so its changes for
+# the reader have to be over.
 unseen() {
 	exec 8<"$file"
+	for _ in $(seq 500); do
+		! python3 -c 'import os, sys; sys.exit("user.forebay" not in os.listxattr(sys.argv[1]))' "$file" || { sleep 0.02; continue; }
+		break
+	done
+	sync "$file"
 	sleep 0.3
 	printf WRITER | dd of="$file" bs=1 seek=30000 conv=notrunc,fsync status=none
 	exec 8<&-
