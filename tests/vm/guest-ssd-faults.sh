@@ -158,14 +158,16 @@ if [ "$kind" = native ]; then
 	step "the disk is back" becomes "linear /dev/ram0 0"
 	refused "the pool that came back" "mark" forebay attach $pool disk $origin --origin-by-name
 fi
-# A pool is opened once, whatever its device is called.
-twice() { # DEVICE OTHER: two names of one disk
+# A pool is opened once, whatever its device is called.  The commands refuse a pool of two names,
+# so it gets the other one when it is made, and the module is asked by itself.
+twice() { # DEVICE OTHER COMMAND...: the command gives the disk its other name
 	local name
 	name=$(basename "$(readlink -f "/sys/dev/block/$(stat -L -c %Hr:%Lr "$1")")")
 	pool=$1
 	step "a pool on $1" forebay create "$1" --force
 	step "add a volume" forebay volume add "$1" a $origin --origin-by-name
 	step "add another" forebay volume add "$1" b /dev/ram3 --origin-by-name
+	step "name it $2" "${@:3}"
 	step "attach one" dev_attach x $origin a
 	pool=$2
 	refused "the other by $2" "in use already, by the device $name" dev_attach y /dev/ram3 b
@@ -180,13 +182,13 @@ twice() { # DEVICE OTHER: two names of one disk
 mapping() { dmsetup create --noudevsync --noudevrules "$1" --table "0 131072 linear $2 0" && dmsetup mknodes; }
 dmsetup remove --noudevsync pooldisk
 for disk in /dev/ram0 /dev/pmem0; do
-	mapping one $disk && mapping two $disk || fail "mappings of $disk"
-	twice /dev/mapper/one /dev/mapper/two
+	mapping one $disk || fail "mappings of $disk"
+	twice /dev/mapper/one /dev/mapper/two mapping two $disk
 	dmsetup remove --noudevsync one && dmsetup remove --noudevsync two || fail "the mappings"
 done
 truncate -s 64M /tmp/mem/pool
-losetup /dev/loop0 /tmp/mem/pool && losetup /dev/loop1 /tmp/mem/pool || fail "losetup"
-twice /dev/loop0 /dev/loop1
+losetup /dev/loop0 /tmp/mem/pool || fail "losetup"
+twice /dev/loop0 /dev/loop1 losetup /dev/loop1 /tmp/mem/pool
 losetup -d /dev/loop0
 losetup -d /dev/loop1
 step "unload" /run/busybox rmmod forebay
