@@ -207,7 +207,7 @@ fn name_at(address: usize) -> *const c_char {
 }
 
 fn answer(done: Result<isize, c_int>) -> isize {
-    done.map_or_else(|errno| crate::real::fail(errno), told)
+    done.map_or_else(crate::real::fail, told)
 }
 
 macro_rules! attributes {

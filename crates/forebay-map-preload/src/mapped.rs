@@ -234,7 +234,7 @@ impl Mapped {
             map.as_ref().map_or(Ok(()), MapFile::complete).map_err(refused)?;
             // It uses the open file description that it had.  While another process reads the file, or has
             // a private mapping of it, the kernel would grant no lease to a new description.
-            let ending = map.as_ref().map(|map| lease::ends(map));
+            let ending = map.as_ref().map(lease::ends);
             // After an error the file is closed all the same.
             let closed = map.take().map_or(Ok(()), MapFile::close_to_reopen).map_err(refused);
             if closed.is_err() {
