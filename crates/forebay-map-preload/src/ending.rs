@@ -13,6 +13,7 @@ use libc::{sigaction, siginfo_t};
 
 use crate::extent;
 use crate::real::{raw, thread};
+use crate::signals;
 
 /// The thread that ends the program; it does not wait for itself.
 static ENDS: AtomicI32 = AtomicI32::new(0);
@@ -94,15 +95,11 @@ extern "C" fn fault(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
     }
 }
 
-/// Blocks the signals in this thread that have a handler, but for those of faults, SIGSYS and the C
-/// library's own.  Others end the process as ever.
+/// Blocks the signals in this thread that have a handler, as far as the library blocks them while it
+/// works.  Others end the process as ever.
 pub fn block_handled() {
-    use libc::{SIGFPE, SIGILL, SIGSYS, SIGTRAP};
-    let stays = |signal: &c_int| {
-        FAULTS.contains(signal) || [SIGFPE, SIGILL, SIGSYS, SIGTRAP, 32, 33].contains(signal)
-    };
     let mut mask = 0u64;
-    for signal in (1..=64).filter(|signal| !stays(signal)) {
+    for signal in (1..=64).filter(|signal: &c_int| signals::BLOCKED & 1 << (signal - 1) != 0) {
         // The kernel's struct, whose first part is the handler.
         let mut action = [0usize; 8];
         let a = [signal as usize, 0, action.as_mut_ptr().addr(), size_of::<u64>(), 0, 0];
@@ -112,9 +109,7 @@ pub fn block_handled() {
             mask |= 1 << (signal - 1);
         }
     }
-    let a = [libc::SIG_BLOCK as usize, (&raw const mask).addr(), 0, size_of::<u64>(), 0, 0];
-    // SAFETY: the kernel reads the set.
-    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+    signals::block(mask);
 }
 
 /// Makes threads wait that touch a mapping that is gone.

@@ -316,7 +316,7 @@ pub fn watch_over(file: &Arc<Mapped>) {
     watcher::wake();
 }
 
-/// What the watching thread does.
+/// The work of the watching thread, until it has to end.
 pub fn watch() {
     let mut most = Duration::from_secs(5);
     loop {

@@ -95,9 +95,9 @@ pub enum Planted {
     OverlayUnseen,
     /// A file that has a private mapping still is opened by another description.
     PrivateAnew,
-    /// What is kept for a private mapping is never closed.
+    /// The description that is kept for a private mapping is never closed.
     PrivateKept,
-    /// Of signals that come at the same moment only one is kept.
+    /// Only one of the signals that come at the same moment is kept.
     OneSignal,
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::siginfo_t;
 
 use crate::planted::{self, Planted};
-use crate::real::raw;
+use crate::real::process;
 
 /// A signal that arrived while the library was busy.
 struct Record {
@@ -72,10 +72,8 @@ impl Kept {
         }
         let one = &self.all[at % RECORDS];
         // SAFETY: the caller guarantees it, and nobody reads this entry.
-        unsafe {
-            (*one.info.get()).write(*info);
-            one.process.set(raw(libc::SYS_getpid, [0; 6]) as c_int);
-        }
+        unsafe { (*one.info.get()).write(*info) };
+        one.process.set(process());
         one.signal.set(signal);
         self.recorded.store(at + 1, Ordering::Relaxed);
         true
@@ -89,8 +87,6 @@ impl Kept {
 
     /// Takes out the first one of this process.
     pub fn take(&self) -> Option<(c_int, siginfo_t)> {
-        // SAFETY: the call has no arguments.
-        let own = unsafe { raw(libc::SYS_getpid, [0; 6]) } as c_int;
         loop {
             let at = self.taken.load(Ordering::Relaxed);
             if at == self.recorded.load(Ordering::Relaxed) {
@@ -101,7 +97,7 @@ impl Kept {
                 continue;
             }
             let one = &self.all[at % RECORDS];
-            if one.process.get() == own {
+            if one.process.get() == process() {
                 // SAFETY: it was written before it was counted as recorded for this thread's code.
                 return Some((one.signal.get(), unsafe { (*one.info.get()).assume_init_read() }));
             }

@@ -202,9 +202,9 @@ fn has_kept() -> bool {
     KEPT.try_with(Kept::has_any).unwrap_or(false)
 }
 
-/// What a thread blocks while it works in the library, or has recorded a signal: all but the signals
+/// The signals that a thread blocks while it works in the library, or has recorded one: all but those
 /// of faults and those of the C library, which waits for their handlers with its locks held.
-const BLOCKED: u64 = {
+pub const BLOCKED: u64 = {
     let mut all = !(LIBRARYS | NOT_BLOCKED);
     let mut at = 0;
     while at < FAULTS.len() {
@@ -216,13 +216,23 @@ const BLOCKED: u64 = {
 /// Nobody can block these.
 const NOT_BLOCKED: u64 = 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1);
 
-/// Sets the mask of this thread.  Returns the earlier one.
-fn set_mask(mask: u64) -> u64 {
+/// Changes the mask of this thread.  Returns the earlier one.
+fn change_mask(how: c_int, mask: u64) -> u64 {
     let mut before = 0u64;
-    let a = [libc::SIG_SETMASK as usize, (&raw const mask).addr(), (&raw mut before).addr(), 8];
+    let a = [how as usize, (&raw const mask).addr(), (&raw mut before).addr(), 8, 0, 0];
     // SAFETY: both sets are there for the call.
-    unsafe { raw(libc::SYS_rt_sigprocmask, [a[0], a[1], a[2], a[3], 0, 0]) };
+    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
     before
+}
+
+/// Sets the mask of this thread.  Returns the earlier one.
+pub fn set_mask(mask: u64) -> u64 {
+    change_mask(libc::SIG_SETMASK, mask)
+}
+
+/// Adds to the mask of this thread.
+pub fn block(mask: u64) {
+    change_mask(libc::SIG_BLOCK, mask);
 }
 
 /// Runs `f` with the program's signals blocked.
@@ -255,9 +265,8 @@ fn handle_kept() {
         kept.carried.set(true);
         // SAFETY: the signal has our handler, and is not blocked.
         unsafe {
-            let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
-            let signal = libc::SIGSYS as usize;
-            raw(libc::SYS_tgkill, [process as usize, thread as usize, signal, 0, 0, 0]);
+            let (process, thread) = (real::process() as usize, real::thread() as usize);
+            raw(libc::SYS_tgkill, [process, thread, libc::SIGSYS as usize, 0, 0, 0]);
         }
         // The handler has run by now.
         !kept.carried.replace(false)
@@ -281,12 +290,10 @@ fn send_again() {
 
 /// Sends a signal to this thread.
 fn send(signal: c_int, info: *const siginfo_t) {
+    let (process, thread) = (real::process() as usize, real::thread() as usize);
+    let a = [process, thread, signal as usize, info.addr(), 0, 0];
     // SAFETY: the record is there for the call.
-    unsafe {
-        let (process, thread) = (raw(libc::SYS_getpid, [0; 6]), raw(libc::SYS_gettid, [0; 6]));
-        let a = [process as usize, thread as usize, signal as usize, info.addr(), 0, 0];
-        raw(libc::SYS_rt_tgsigqueueinfo, a);
-    }
+    unsafe { raw(libc::SYS_rt_tgsigqueueinfo, a) };
 }
 
 /// Has SIGSYS carry recorded signals: the library handles it from the first handler of the program on.

@@ -150,7 +150,7 @@ enum Whither {
     End,
 }
 
-/// What a call makes durable of the file before it returns.
+/// The part of the file that a call makes durable before it returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durable {
     Nothing,

@@ -501,9 +501,7 @@ fn block(action: &Action) {
     let mask = (&raw const action.sa_mask).cast::<u64>();
     // SAFETY: the kernel's signal set has 64 bits.
     let mask = unsafe { mask.read() } & !(1 << (libc::SIGSYS - 1));
-    let a = [libc::SIG_BLOCK as usize, (&raw const mask).addr(), 0, size_of::<u64>(), 0, 0];
-    // SAFETY: the kernel reads the set.
-    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+    signals::block(mask);
 }
 
 /// Passes a signal from any other address to the program's handler.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::planted::{self, Planted};
 use crate::real::{process, raw, thread};
+use crate::signals;
 
 /// Its number.
 static WATCHER: AtomicI32 = AtomicI32::new(0);
@@ -98,10 +99,10 @@ fn tell() {
 /// is not waited for, because it would take the program's own SIGIO; the timeout covers this
 /// case.
 pub fn wait(most: Duration) {
-    let signals = 1u64 << (SIGN - 1);
+    let sign = 1u64 << (SIGN - 1);
     let most =
         libc::timespec { tv_sec: most.as_secs() as i64, tv_nsec: most.subsec_nanos().into() };
-    let a = [(&raw const signals).addr(), 0, (&raw const most).addr(), 8, 0, 0];
+    let a = [(&raw const sign).addr(), 0, (&raw const most).addr(), 8, 0, 0];
     // SAFETY: the set and the time are valid for the call.
     unsafe { raw(libc::SYS_rt_sigtimedwait, a) };
 }
@@ -116,12 +117,10 @@ pub fn wait(most: Duration) {
 pub const SIGN: usize = 32;
 /// A signal that the C library keeps for itself.
 const SETXID: usize = 33;
+
 /// Blocks all signals in this thread except these.
 pub fn block_all_but(signals: u64) {
-    let all = !signals;
-    let a = [libc::SIG_SETMASK as usize, (&raw const all).addr(), 0, 8, 0, 0];
-    // SAFETY: the mask belongs to this thread.
-    unsafe { raw(libc::SYS_rt_sigprocmask, a) };
+    signals::set_mask(!signals);
 }
 
 /// The signal by which the C library sets the identity of all threads (setuid): it waits for each

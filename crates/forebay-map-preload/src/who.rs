@@ -21,7 +21,7 @@ pub struct Rights {
     for_files: [u32; 2],
     /// Effective, permitted and inheritable ones.
     capabilities: [[u32; 3]; 2],
-    /// What happens to them at a change of the user.
+    /// The bits that say what a change of the user does to them (PR_GET_SECUREBITS).
     how: isize,
     /// The number of the other groups, and a sum of them.
     list: (usize, u64),
