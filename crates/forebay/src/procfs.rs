@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::makedev;
+use rustix::fs::{major, makedev, minor};
 
 /// The text of a file of /proc or /sys.  Bytes that are not UTF-8 become U+FFFD, so what is
 /// compared with a name of another user must come from [`mounts`], [`name`] or [`swaps`].
@@ -57,14 +57,32 @@ impl Mount {
         let mut next = || fields.next();
         let (id, parent) = (number(next()?)?, number(next()?)?);
         let device = String::from_utf8_lossy(next()?);
-        let (major, minor) = device.split_once(':')?;
-        let device = makedev(major.parse().ok()?, minor.parse().ok()?);
+        let (major, minor) = device_number_of(&device)?;
+        let device = makedev(major, minor);
         let (root, at, options) = (unescaped(next()?), unescaped(next()?), lossy(next()?));
         while next()? != b"-" {}
         let (kind, source) = (lossy(next()?), unescaped(next()?));
         let of_system = next().map(lossy).unwrap_or_default();
         Some(Mount { id, parent, device, root, at, options, kind, source, of_system })
     }
+}
+
+/// The number of a device: major, minor.
+pub(crate) type DeviceNumber = (u32, u32);
+
+pub(crate) fn device_number(raw: u64) -> DeviceNumber {
+    (major(raw), minor(raw))
+}
+
+/// Parses `8:1`.
+pub(crate) fn device_number_of(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The number of a device by its directory in sysfs.
+pub(crate) fn device_number_in(sys: &Path) -> Option<DeviceNumber> {
+    device_number_of(text(sys.join("dev")).ok()?.trim())
 }
 
 /// The mounts of this process's namespace, each after those it lies over.  No file system is

@@ -24,9 +24,7 @@ use super::detect::Access;
 use super::locks::lock;
 use crate::error::{Error, Result};
 use crate::ioctl::{loop_status, mapped_parts, Inode, LoopStatus, MappedPart};
-use crate::procfs;
-
-type Number = (u32, u32);
+use crate::procfs::{self, device_number, device_number_in, device_number_of, DeviceNumber};
 
 /// Bytes of a file or a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +36,7 @@ struct Bytes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Thing {
     File(Inode),
-    Device(Number),
+    Device(DeviceNumber),
 }
 
 /// What a part of a device is a window on.
@@ -70,7 +68,7 @@ pub(crate) fn claim_other_names(
     }
     let of = match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => Thing::File((st.st_dev, st.st_ino)),
-        FileType::BlockDevice => Thing::Device(number_of(st.st_rdev)),
+        FileType::BlockDevice => Thing::Device(device_number(st.st_rdev)),
         _ => return Ok(locks),
     };
     let mut own = vec![Bytes { of, range: 0..u64::MAX }];
@@ -147,26 +145,13 @@ fn lock_below(
 fn thing(st: &Stat) -> Option<Thing> {
     match FileType::from_raw_mode(st.st_mode) {
         FileType::RegularFile => Some(Thing::File((st.st_dev, st.st_ino))),
-        FileType::BlockDevice => Some(Thing::Device(number_of(st.st_rdev))),
+        FileType::BlockDevice => Some(Thing::Device(device_number(st.st_rdev))),
         _ => None,
     }
 }
 
-fn number_of(raw: u64) -> Number {
-    (rustix::fs::major(raw), rustix::fs::minor(raw))
-}
-
 fn number_in(sys: &Path, file: &str) -> Option<u64> {
     procfs::text(sys.join(file)).ok()?.trim().parse().ok()
-}
-
-fn device_in(sys: &Path) -> Option<Number> {
-    number_of_text(procfs::text(sys.join("dev")).ok()?.trim())
-}
-
-fn number_of_text(text: &str) -> Option<Number> {
-    let (major, minor) = text.split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// What a device is a window on: a partition, a loop device, and what is linear of a device of the
@@ -183,7 +168,7 @@ fn below(
         return Ok(windows(number));
     }
     if sys.join("partition").exists() {
-        let disk = sys.parent().and_then(device_in);
+        let disk = sys.parent().and_then(device_number_in);
         let (start, len) = (number_in(&sys, "start"), number_in(&sys, "size"));
         let (Some(disk), Some(start), Some(len)) = (disk, start, len) else {
             return Err("sysfs does not show its disk".into());
@@ -201,20 +186,20 @@ fn below(
         let st = rustix::fs::stat(&file).ok().filter(|_| guess)?;
         let (offset, limit) = (number_in(&sys, "loop/offset")?, number_in(&sys, "loop/sizelimit")?);
         let device =
-            if thing(&st)? == Thing::Device(number_of(st.st_rdev)) { st.st_rdev } else { 0 };
+            if thing(&st)? == Thing::Device(device_number(st.st_rdev)) { st.st_rdev } else { 0 };
         Some(LoopStatus { inode: (st.st_dev, st.st_ino), device, offset, limit })
     };
     let status = status.or_else(guessed).ok_or("the device does not say which it is")?;
     let of = match status.device {
         0 => Thing::File(status.inode),
-        device => Thing::Device(number_of(device)),
+        device => Thing::Device(device_number(device)),
     };
     let len = if status.limit == 0 { u64::MAX } else { status.limit };
     Ok(vec![Below { at: 0, len, of, start: status.offset, file: Some(file) }])
 }
 
 /// The linear parts of a device of the device mapper; none if only root may ask it.
-fn windows(number: Number) -> Vec<Below> {
+fn windows(number: DeviceNumber) -> Vec<Below> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let control = rustix::fs::open("/dev/mapper/control", flags, Mode::empty());
     let device = rustix::fs::makedev(number.0, number.1);
@@ -225,13 +210,13 @@ fn windows(number: Number) -> Vec<Below> {
 fn window(part: &MappedPart) -> Option<Below> {
     let bytes = |sectors: u64| sectors.saturating_mul(512);
     let (disk, start) = part.words.split_once(' ').filter(|_| part.kind == "linear")?;
-    let of = Thing::Device(number_of_text(disk)?);
+    let of = Thing::Device(device_number_of(disk)?);
     let start = bytes(start.trim().parse().ok()?);
     Some(Below { at: bytes(part.start), len: bytes(part.sectors), of, start, file: None })
 }
 
 /// A loop device of this host says what it has open.
-fn asked(sys: &Path, number: Number) -> Option<LoopStatus> {
+fn asked(sys: &Path, number: DeviceNumber) -> Option<LoopStatus> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let node = Path::new("/dev").join(sys.file_name()?);
     let fd = rustix::fs::open(node, flags, Mode::empty()).ok()?;
@@ -266,7 +251,7 @@ fn other_name_in(own: &[Bytes]) -> Option<String> {
         if !mapped && !sys.join("loop/backing_file").exists() {
             return None;
         }
-        let of = Thing::Device(device_in(&sys)?);
+        let of = Thing::Device(device_number_in(&sys)?);
         if own.iter().any(|bytes| bytes.of == of) {
             return None;
         }

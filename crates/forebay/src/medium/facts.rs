@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::file_system::{FileSystemFacts, FsClass};
-use super::users::{self, is_swap, names, number_of, Number};
+use super::users::{self, is_swap, names};
 use crate::error::{Error, Result};
 use crate::ioctl::{file_extents, FileExtent};
 use crate::media::check_link;
 use crate::origin::backing_of;
-use crate::procfs;
+use crate::procfs::{self, device_number, DeviceNumber};
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.
 const UNIT_LEAST: u32 = 4096;
@@ -150,7 +150,7 @@ impl MediumFacts {
             Place::BlockDevice => {
                 facts.size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
                     .map_err(system("asking for its size"))?;
-                let number = number_of(st.st_rdev);
+                let number = device_number(st.st_rdev);
                 facts.device = DeviceFacts::of(number, 0);
                 facts.used_by = users::of_device(path, number);
             }
@@ -194,7 +194,9 @@ impl MediumFacts {
             .map_err(|e| Error::system(&self.path, "looking at it", e.into()))?;
         for turn in 0..TRIES {
             self.used_by = match self.place {
-                Place::BlockDevice => users::of_claimed_device(&self.path, number_of(st.st_rdev)),
+                Place::BlockDevice => {
+                    users::of_claimed_device(&self.path, device_number(st.st_rdev))
+                }
                 Place::File | Place::NewFile => users::of_claimed_file(fd, &st),
             };
             if self.used_by.is_empty() {
@@ -230,7 +232,7 @@ fn below_file_system(system: &FileSystemFacts, depth: usize) -> Option<DeviceFac
         let source = Path::new(&system.source);
         let st = rustix::fs::stat(source).ok().filter(|_| source.is_absolute())?;
         let block = FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice;
-        DeviceFacts::of(number_of(st.st_rdev), depth).filter(|_| block)
+        DeviceFacts::of(device_number(st.st_rdev), depth).filter(|_| block)
     })
 }
 
@@ -240,7 +242,7 @@ fn below_loop(disk: &Path, depth: usize) -> Option<(Option<FileSystemFacts>, Opt
     let file = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let st = rustix::fs::fstat(&file).ok()?;
     if FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice {
-        return Some((None, DeviceFacts::of(number_of(st.st_rdev), depth)));
+        return Some((None, DeviceFacts::of(device_number(st.st_rdev), depth)));
     }
     let system = FileSystemFacts::of(&file, &path);
     let below = system.as_ref().and_then(|system| below_file_system(system, depth));
@@ -248,7 +250,7 @@ fn below_loop(disk: &Path, depth: usize) -> Option<(Option<FileSystemFacts>, Opt
 }
 
 impl DeviceFacts {
-    pub(super) fn of((major, minor): Number, depth: usize) -> Option<DeviceFacts> {
+    pub(super) fn of((major, minor): DeviceNumber, depth: usize) -> Option<DeviceFacts> {
         let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         Some(DeviceFacts::of_sysfs(&sys, depth))
     }

@@ -14,11 +14,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 use serde::{Deserialize, Serialize};
 
 use super::facts::{DeviceFacts, MediumFacts, Place};
-use super::users::number_of;
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::media::{check_link, claim_other_names, found_at, Access, BelowLocks};
 use crate::origin::{direct_if_possible, lock, open_claimed, read_full, written};
+use crate::procfs::device_number;
 use crate::ring::DurableWrites;
 
 /// The requests that a durable write becomes at the device.
@@ -198,7 +198,7 @@ impl Target {
         if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
             return 0;
         }
-        DeviceFacts::of(number_of(st.st_rdev), 0).map_or(0, |device| device.identity())
+        DeviceFacts::of(device_number(st.st_rdev), 0).map_or(0, |device| device.identity())
     }
 
     /// Memory for reads and writes of this target.

@@ -15,20 +15,13 @@ use rustix::process::{fcntl_getlk, Flock, FlockType};
 use super::file_system::mounts_of;
 use crate::media::file_holder;
 use crate::origin::{backing_of, loop_device_of};
-use crate::procfs;
+use crate::procfs::{self, device_number, device_number_in, DeviceNumber};
 
 /// Writers that are named one by one.
 const WRITERS: usize = 4;
 
-/// A device's number.
-pub(super) type Number = (u32, u32);
-
-pub(super) fn number_of(raw: u64) -> Number {
-    (rustix::fs::major(raw), rustix::fs::minor(raw))
-}
-
 /// A claim is tried, and what has it is looked for.
-pub(super) fn of_device(path: &Path, number: Number) -> Vec<String> {
+pub(super) fn of_device(path: &Path, number: DeviceNumber) -> Vec<String> {
     let mut users = of_claimed_device(path, number);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::EXCL;
     let claimed = lasting::open(|| rustix::fs::open(path, flags, Mode::empty()));
@@ -39,7 +32,7 @@ pub(super) fn of_device(path: &Path, number: Number) -> Vec<String> {
 }
 
 /// Who uses it next to this process, which has claimed it.
-pub(super) fn of_claimed_device(path: &Path, number: Number) -> Vec<String> {
+pub(super) fn of_claimed_device(path: &Path, number: DeviceNumber) -> Vec<String> {
     let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
     let mut users: Vec<String> = Vec::new();
     users.extend(names(&sys.join("holders")).iter().map(|n| format!("it is a part of /dev/{n}")));
@@ -49,11 +42,13 @@ pub(super) fn of_claimed_device(path: &Path, number: Number) -> Vec<String> {
     };
     users.extend(mounted("it", number));
     // Whoever writes to the whole disk writes to its partitions, and the other way round.
-    let mut same: Vec<(Number, String)> = vec![(number, "it".into())];
+    let mut same: Vec<(DeviceNumber, String)> = vec![(number, "it".into())];
     let partitions: Vec<_> = names(&sys)
         .into_iter()
         .filter(|name| sys.join(name).join("partition").exists())
-        .filter_map(|name| Some((number_in(&sys.join(&name))?, format!("its partition {name}"))))
+        .filter_map(|name| {
+            Some((device_number_in(&sys.join(&name))?, format!("its partition {name}")))
+        })
         .collect();
     for (number, of) in &partitions {
         users.extend(mounted(of, *number));
@@ -61,14 +56,14 @@ pub(super) fn of_claimed_device(path: &Path, number: Number) -> Vec<String> {
     same.extend(partitions);
     if sys.join("partition").exists() {
         // `..` of the real place: the number's entry is a link.
-        let disk = fs::canonicalize(&sys).ok().and_then(|sys| number_in(sys.parent()?));
+        let disk = fs::canonicalize(&sys).ok().and_then(|sys| device_number_in(sys.parent()?));
         same.extend(disk.map(|number| (number, "the whole disk".into())));
     }
     users.extend(is_swap(path).then(|| "it is swap".to_string()));
     users.extend(loops_over(Path::new("/sys/block"), &same));
     let of = |st: &Stat| {
         let block = FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice;
-        let found = same.iter().find(|(number, _)| *number == number_of(st.st_rdev));
+        let found = same.iter().find(|(number, _)| *number == device_number(st.st_rdev));
         found.filter(|_| block).map(|(_, of)| of.clone())
     };
     users.extend(writers(Path::new("/proc"), std::process::id(), of));
@@ -110,20 +105,14 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn number_in(sys: &Path) -> Option<Number> {
-    let text = procfs::text(sys.join("dev")).ok()?;
-    let (major, minor) = text.trim().split_once(':')?;
-    Some((major.parse().ok()?, minor.parse().ok()?))
-}
-
 /// Loop devices whose disk is one of the devices.
-fn loops_over(sys: &Path, devices: &[(Number, String)]) -> Vec<String> {
+fn loops_over(sys: &Path, devices: &[(DeviceNumber, String)]) -> Vec<String> {
     let over = |name: String| {
         let st = rustix::fs::stat(backing_of(&sys.join(&name))?).ok()?;
         if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
             return None;
         }
-        let found = devices.iter().find(|(number, _)| *number == number_of(st.st_rdev))?;
+        let found = devices.iter().find(|(number, _)| *number == device_number(st.st_rdev))?;
         Some(format!("{} is the disk of /dev/{name}", found.1))
     };
     names(sys).into_iter().filter_map(over).collect()
@@ -239,13 +228,13 @@ mod tests {
             }
         }
         // A character device is none, whatever its number.
-        let devices = [(number_of(null.st_rdev), "it".to_string())];
+        let devices = [(device_number(null.st_rdev), "it".to_string())];
         assert_eq!(loops_over(&dir, &devices), Vec::<String>::new());
         let block = names(Path::new("/sys/block")).into_iter().find_map(|name| {
             let path = Path::new("/dev").join(&name);
             let st = rustix::fs::stat(&path).ok()?;
             let block = FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice;
-            block.then_some((path, number_of(st.st_rdev)))
+            block.then_some((path, device_number(st.st_rdev)))
         });
         if let Some((path, number)) = &block {
             fs::write(dir.join("loop1/loop/backing_file"), format!("{}\n", path.display()))
