@@ -234,14 +234,15 @@ pub fn keep_stores(store: &dyn Store, id: u32, file: &dyn Backing) -> Result<usi
         return Ok(0);
     }
     let of = Of { store, id, backing: file };
-    if resized && may_mark {
+    let without_mark = resized && may_mark;
+    if without_mark {
         stored = self::stored(store, id, file, now)?.0;
     }
     let all = pages_in(&stored);
     stored = with_blocks(of, stored)?;
     let not_kept = all - pages_in(&stored);
     if !stored.is_empty() {
-        if resized && may_mark {
+        if without_mark {
             return Ok(not_kept + pages_in(&written(of, stored)?));
         }
         match if is_ours { Ok(()) } else { file.mark(store.claim()) } {

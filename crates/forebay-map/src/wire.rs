@@ -171,11 +171,9 @@ pub enum Request {
     EndCut {
         home: u32,
     },
-    /// `grow`: keeps the size if it is larger by then.
     Resize {
         home: u32,
         size: u64,
-        grow: bool,
     },
     Reserve {
         home: u32,

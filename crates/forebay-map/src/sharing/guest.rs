@@ -634,7 +634,7 @@ impl Mapped for Guest {
     }
 
     fn set_size(&self, size: u64) -> Result<()> {
-        self.stay.done(&Request::Resize { home: self.stay.home, size, grow: false })
+        self.stay.done(&Request::Resize { home: self.stay.home, size })
     }
 
     fn allocate(&self, at: u64, len: u64) -> Result<()> {

@@ -238,12 +238,7 @@ impl Homes {
                 plain(self.sync_attributes(who, home, touched))
             }
             Request::EndCut { home } => plain(self.alone(who, home, Home::end_cut)),
-            Request::Resize { home, size, grow } => {
-                plain(self.alone(who, home, |h| match grow && size <= h.content.size() {
-                    true => Ok(()),
-                    false => h.resize(size),
-                }))
-            }
+            Request::Resize { home, size } => plain(self.alone(who, home, |h| h.resize(size))),
             Request::Allocate { home, at, len } => plain(self.alone(who, home, |h| {
                 let end = at.saturating_add(len);
                 if end > h.content.size() {

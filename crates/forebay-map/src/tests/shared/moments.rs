@@ -131,7 +131,7 @@ fn a_guest_that_joins_during_a_stop_waits_too() {
     let comes = world.process();
     std::thread::scope(|s| {
         let size = PAGE as u64;
-        let resize = Request::Resize { home, size, grow: false };
+        let resize = Request::Resize { home, size };
         let resized = s.spawn(|| world.says(who, resize));
         while !asked.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
