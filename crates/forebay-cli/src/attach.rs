@@ -388,7 +388,7 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// Where the data of a device is that was not flushed.
+/// Says where the data of a device is that was not flushed.
 fn left(medium_failed: bool, given_up: bool) -> &'static str {
     match (medium_failed, given_up) {
         (false, _) => "what is cached stays in the pool",

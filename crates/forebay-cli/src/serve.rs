@@ -46,8 +46,8 @@ pub fn run(a: &args::Serve) -> anyhow::Result<u8> {
     out::served(served, server.close())
 }
 
-/// Where another process has all origins, nothing is written to the pool.  That process may have the
-/// pool, too, by a name of the device of which nobody knows that it is one.
+/// Writes nothing to the pool if other processes have all origins.  Such a
+/// process may have the pool, too, by a name of the device that nobody knows of.
 fn refuse_origins_in_use(a: &args::Serve) -> anyhow::Result<()> {
     let is_device = || std::fs::metadata(&a.pool).is_ok_and(|st| st.file_type().is_block_device());
     if !is_device() {

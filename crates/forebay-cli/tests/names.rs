@@ -33,8 +33,14 @@ fn bench() -> Bench {
     b
 }
 
-fn over(file: &Path, options: &[&str]) -> Result<Loop, String> {
-    Loop::attach(file, options)
+/// A loop device over a file.  Without one the test ends, which is reported.
+macro_rules! loop_over {
+    ($file:expr, $options:expr) => {
+        match Loop::attach($file, $options) {
+            Ok(device) => device,
+            Err(why) => return forebay_test::skipped!("{why}"),
+        }
+    };
 }
 
 /// Each command by this name is refused with the code, and says so.
@@ -53,10 +59,7 @@ fn refused(b: &Bench, case: &str, name: &Path, code: i32, says: &str) {
 
 /// The module is not asked to attach it.
 fn not_attached(b: &Bench, case: &str, name: &Path, code: i32, says: &str) {
-    let origin = match over(&b.path("other"), &[]) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let origin = loop_over!(&b.path("other"), &[]);
     let words = ["attach", name.to_str().unwrap(), "v", origin.path().to_str().unwrap()];
     let control = b.path("none");
     let out = b.command(&words).env("FOREBAY_CONTROL", control).output().unwrap();
@@ -72,19 +75,13 @@ fn a_pool_is_opened_by_one_of_its_names() {
     let me = format!("process {}", std::process::id());
     let same = |device: &Loop| format!("{} has the same bytes", device.path().display());
     let disk = |device: &Loop| format!("it is the disk of {}", device.path().display());
-    // Of a file that is open as a pool: its loop device, and one over that.
+    // The file is open as a pool; its loop device, and one over that.
     let pool = Pool::open(&file, &Default::default()).unwrap();
-    let one = match over(&file, &[]) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let one = loop_over!(&file, &[]);
     let before = fs::read(&file).unwrap();
     refused(&b, "the file is open", one.path(), 4, &me);
     not_attached(&b, "the file is open", one.path(), 4, &me);
-    let upper = match over(one.path(), &[]) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let upper = loop_over!(one.path(), &[]);
     refused(&b, "the file is open", upper.path(), 4, &me);
     not_attached(&b, "the file is open", upper.path(), 4, &me);
     assert!(fs::read(&file).unwrap() == before, "something was written to a pool in use");
@@ -93,30 +90,21 @@ fn a_pool_is_opened_by_one_of_its_names() {
     // Nobody has it open; the module may have a loop device.
     refused(&b, "it has a loop device", &file, 4, &disk(&one));
     {
-        let two = match over(&file, &[]) {
-            Ok(device) => device,
-            Err(why) => return forebay_test::skipped!("{why}"),
-        };
+        let two = loop_over!(&file, &[]);
         refused(&b, "it has two", one.path(), 4, &same(&two));
         refused(&b, "it has two", two.path(), 4, &same(&one));
         not_attached(&b, "it has two", two.path(), 4, &same(&one));
     }
     {
-        let upper = match over(one.path(), &[]) {
-            Ok(device) => device,
-            Err(why) => return forebay_test::skipped!("{why}"),
-        };
+        let upper = loop_over!(one.path(), &[]);
         refused(&b, "it has one over one", one.path(), 4, &disk(&upper));
         not_attached(&b, "it has one over one", one.path(), 4, &disk(&upper));
     }
-    // Of a loop device that is open as a pool.
+    // A loop device is open as a pool.
     let pool = Pool::open(one.path(), &Default::default()).unwrap();
     refused(&b, "the device is open", &file, 4, &me);
     {
-        let two = match over(&file, &[]) {
-            Ok(device) => device,
-            Err(why) => return forebay_test::skipped!("{why}"),
-        };
+        let two = loop_over!(&file, &[]);
         let before = fs::read(&file).unwrap();
         refused(&b, "the device is open", two.path(), 4, &me);
         not_attached(&b, "the device is open", two.path(), 4, &me);
@@ -142,10 +130,7 @@ fn a_pool_is_opened_by_one_of_its_names() {
 #[test]
 fn a_server_without_origins_has_written_nothing() {
     let b = bench();
-    let one = match over(&b.path("pool"), &[]) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let one = loop_over!(&b.path("pool"), &[]);
     let name = one.path().to_str().unwrap();
     b.run_ok(&["volume", "add", name, "w", "other"]);
     let [origin, other] =
@@ -175,14 +160,8 @@ fn parts_of_a_file_are_pools_of_their_own() {
     fs::write(&file, vec![0; 32 << 20]).unwrap();
     let low = ["--sizelimit", "16777216"];
     let high = ["--offset", "16777216"];
-    let one = match over(&file, &low) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
-    let two = match over(&file, &high) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let one = loop_over!(&file, &low);
+    let two = loop_over!(&file, &high);
     let name = |device: &Loop| device.path().to_str().unwrap().to_string();
     for device in [&one, &two] {
         b.run_ok(&["create", &name(device), "--chunk-size", "64K", "--medium", "ssd"]);
@@ -193,10 +172,7 @@ fn parts_of_a_file_are_pools_of_their_own() {
         pool.close().unwrap();
     }
     let middle = ["--offset", "8388608", "--sizelimit", "16777216"];
-    let across = match over(&file, &middle) {
-        Ok(device) => device,
-        Err(why) => return forebay_test::skipped!("{why}"),
-    };
+    let across = loop_over!(&file, &middle);
     for device in [&one, &two] {
         refused(&b, "two overlap", device.path(), 4, &format!("{} has the same", name(&across)));
     }

@@ -30,13 +30,13 @@ impl Drop for Far {
 }
 
 impl Far {
-    /// None: nbdkit is missing, which is reported.
-    fn start(b: &Bench, image: &str) -> Option<Far> {
+    /// Starts a server with a socket at `far`.  None: the program is missing, which is reported.
+    fn begin(b: &Bench, program: &str, with: impl FnOnce(&mut Command)) -> Option<Far> {
         let _ = fs::remove_file(b.path("far"));
-        let mut command = Command::new("nbdkit");
-        command.args(["-f", "-U"]).arg(b.path("far")).arg("file").arg(b.path(image));
+        let mut command = Command::new(program);
+        with(&mut command);
         let Ok(child) = command.stderr(Stdio::null()).spawn() else {
-            forebay_test::skipped!("nbdkit is not installed");
+            forebay_test::skipped!("{program} is not installed");
             return None;
         };
         let far = Far(child);
@@ -47,6 +47,19 @@ impl Far {
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(far)
+    }
+
+    fn start(b: &Bench, image: &str) -> Option<Far> {
+        Far::begin(b, "nbdkit", |command| {
+            command.args(["-f", "-U"]).arg(b.path("far")).arg("file").arg(b.path(image));
+        })
+    }
+
+    /// A server that ends after its last client.
+    fn of_qemu(b: &Bench) -> Option<Far> {
+        Far::begin(b, "qemu-nbd", |command| {
+            command.args(["-f", "raw", "-k"]).arg(b.path("far")).arg(b.path("disk"));
+        })
     }
 }
 
@@ -188,36 +201,17 @@ fn marked(b: &Bench, state: &Path) {
     pool.close().unwrap();
 }
 
-/// A server that ends after its last client.  None: it is missing, which is reported.
-fn of_qemu(b: &Bench) -> Option<Far> {
-    let _ = fs::remove_file(b.path("far"));
-    let mut command = Command::new("qemu-nbd");
-    command.args(["-f", "raw", "-k"]).arg(b.path("far")).arg(b.path("disk"));
-    let Ok(child) = command.stderr(Stdio::null()).spawn() else {
-        forebay_test::skipped!("qemu-nbd is not installed");
-        return None;
-    };
-    let far = Far(child);
-    for _ in 0..200 {
-        if b.path("far").exists() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Some(far)
-}
-
 /// A server that ends after its last client (qemu-nbd without -t) is asked, and goes on.
 #[test]
 fn an_export_that_is_looked_at_has_had_no_client() {
     let b = Bench::on_disk();
     b.write("disk", &[0; 1 << 20]);
     b.make_pool();
-    let Some(mut far) = of_qemu(&b) else { return };
+    let Some(mut far) = Far::of_qemu(&b) else { return };
     b.run_ok(&["volume", "add", "pool", "v", &uri(&b)]);
     // That was a client.
     far.0.wait().unwrap();
-    let Some(mut far) = of_qemu(&b) else { return };
+    let Some(mut far) = Far::of_qemu(&b) else { return };
     for command in ["status pool --json", "check pool --json", "status pool --json"] {
         let told = json(&b, &command.split(' ').collect::<Vec<_>>());
         assert_eq!(told["volumes"][0]["verdict"], "complete", "{command}: {told}");
@@ -227,7 +221,7 @@ fn an_export_that_is_looked_at_has_had_no_client() {
     drop(far);
     // It looks at the size, as before.
     fs::File::options().write(true).open(b.path("disk")).unwrap().set_len(1 << 19).unwrap();
-    let Some(_far) = of_qemu(&b) else { return };
+    let Some(_far) = Far::of_qemu(&b) else { return };
     let told = json(&b, &["status", "pool", "--json"]);
     assert_ne!(told["volumes"][0]["verdict"], "complete", "{told}");
 }
