@@ -3,22 +3,25 @@
 # Makes two disks that forget what was not flushed (volatile_disk.c): a pool's, as a block device,
 # and an origin's. It also makes a pool with a volume, of which each case gets a copy.  Set bytes,
 # of the volume, and seed before; then make_template, fresh, start_disks.
-need gcc losetup
+need gcc losetup unshare nsenter
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the disk with a volatile cache is a FUSE file system"
 loops_work || skip "no loop devices"
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/volatile_disk" "$root/tests/serve/volatile_disk.c"
 
 ssd='' origin='' loop=''
-# start_drive NAME KEY=NUMBER...: $work/NAME/disk, on $shm/NAME.platter; its process is $!.
+# start_drive NAME KEY=NUMBER...: $work/NAME/disk, on $shm/NAME.platter; its process is $!, started
+# by $starter.
+starter=''
 start_drive() {
 	local name=$1 tries
 	shift
 	seed=$((seed + 1))
 	mkdir -p "$work/$name"
 	: >"$work/$name.log"
-	"$work/volatile_disk" "$work/$name" "$shm/$name.platter" "$(stat -c %s "$shm/$name.platter")" seed=$seed "$@" >"$work/$name.log" 2>>"$work/$name.err" &
+	# shellcheck disable=SC2086 # words
+	$starter "$work/volatile_disk" "$work/$name" "$shm/$name.platter" "$(stat -c %s "$shm/$name.platter")" seed=$seed "$@" >"$work/$name.log" 2>>"$work/$name.err" &
 	for ((tries = 0; tries < 3000; tries++)); do
-		[ -s "$work/$name/disk" ] && return
+		[ -s "/proc/$!/root$work/$name/disk" ] && return
 		kill -0 $! 2>/dev/null || skip "cannot mount: $(cat "$work/$name.err")"
 		sleep 0.02
 	done
@@ -30,13 +33,18 @@ start_disks() {
 	# shellcheck disable=SC2086 # words
 	start_drive origin keep=$((seed % 2)) $of_origin
 	origin=$!
-	start_drive ssd unit=8 "$@"
+	starter='unshare --mount' start_drive ssd unit=8 "$@"
 	ssd=$!
-	loop=$(loop_device "$work/ssd/disk") || { loop='' && skip "$(cat "$work/no-loop")"; }
-	# A pool is refused on a disk that a program serves.  This one is taken for one in a plain file.
+	# A pool is refused on a disk that a program serves.  A path through another namespace leads to
+	# that disk, and looks like one to a plain file.
 	mkdir -p "$work/cover"
 	truncate -s 4096 "$work/cover/disk"
-	mount --bind "$work/cover" "$work/ssd"
+	nsenter --mount="/proc/$ssd/ns/mnt" mount --bind "$work/ssd" "$work/cover"
+	ln -sfn "/proc/$ssd/root$work/cover/disk" "$work/ssd/disk"
+	loop=$(
+		losetup() { nsenter --mount="/proc/$ssd/ns/mnt" losetup "$@"; }
+		loop_device "$work/ssd/disk"
+	) || { loop='' && skip "$(cat "$work/no-loop")"; }
 	pool=$loop
 }
 cut_drive() { # NAME PROCESS; sets lost
@@ -57,13 +65,12 @@ cut_all() {
 # Ends both disks, which lose data that was not flushed.
 stop_disks() {
 	[ -n "$ssd$origin" ] || return 0
-	umount "$work/ssd" 2>/dev/null || true
 	[ -z "$loop" ] || losetup -d "$loop"
 	# shellcheck disable=SC2086 # a word each
 	kill -TERM $ssd $origin 2>/dev/null || true
 	# shellcheck disable=SC2086
 	wait $ssd $origin 2>/dev/null || true
-	umount -l "$work/ssd" "$work/origin" 2>/dev/null || true
+	umount -l "$work/origin" 2>/dev/null || true
 	ssd='' origin='' loop=''
 }
 at_end stop_disks
