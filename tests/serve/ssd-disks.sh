@@ -3,7 +3,7 @@
 # Makes two disks that forget what was not flushed (volatile_disk.c): a pool's, as a block device,
 # and an origin's. It also makes a pool with a volume, of which each case gets a copy.  Set bytes,
 # of the volume, and seed before; then make_template, fresh, start_disks.
-need gcc losetup unshare nsenter
+need gcc losetup nsenter
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the disk with a volatile cache is a FUSE file system"
 loops_work || skip "no loop devices"
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/volatile_disk" "$root/tests/serve/volatile_disk.c"
@@ -33,7 +33,7 @@ start_disks() {
 	# shellcheck disable=SC2086 # words
 	start_drive origin keep=$((seed % 2)) $of_origin
 	origin=$!
-	starter='unshare --mount' start_drive ssd unit=8 "$@"
+	starter="$root/tests/apart $work" start_drive ssd unit=8 "$@"
 	ssd=$!
 	# A pool is refused on a disk that a program serves.  A path through another namespace leads to
 	# that disk, and looks like one to a plain file.
