@@ -19,6 +19,7 @@ use std::sync::{mpsc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay::no_thread;
 use rustix::fs::{statfs, syncfs};
 use rustix::io::Errno;
 
@@ -114,7 +115,8 @@ fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<
         };
         tell.send(answer)
     };
-    thread::Builder::new().name("mount-ask".into()).spawn(look)?;
+    let started = thread::Builder::new().name("mount-ask".into()).spawn(look);
+    started.map_err(|e| no_thread(&e))?;
     Ok(told)
 }
 
@@ -134,7 +136,8 @@ pub(crate) fn answer<T: Send + 'static>(
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (tell, told) = mpsc::channel();
-    thread::Builder::new().spawn(move || tell.send(look()))?;
+    let started = thread::Builder::new().spawn(move || tell.send(look()));
+    started.map_err(|e| no_thread(&e))?;
     in_time(&told)
 }
 

@@ -16,7 +16,7 @@ use std::os::linux::fs::MetadataExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-use forebay::{procfs, runtime_dir, state_dir, Pool};
+use forebay::{limit_way_out, procfs, runtime_dir, state_dir, Pool};
 
 use crate::answer::answer;
 use crate::replay::planted::{planted, Bug};
@@ -100,7 +100,8 @@ pub(crate) fn check(pool: &Pool, tree: &Path, mountpoint: &Path) -> Result<(), R
 /// What cannot be seen may lie in the tree.
 fn unseen(need: &Need, cause: &std::io::Error) -> Refusal {
     let what = format!("{}, {}, cannot be looked at: {cause}", need.path.display(), need.what);
-    Refusal { what, way_out: "see that its disk or server answers".into() }
+    let way_out = limit_way_out(cause).unwrap_or("see that its disk or server answers");
+    Refusal { what, way_out: way_out.into() }
 }
 
 enum Wrong {

@@ -50,14 +50,25 @@ pub(crate) fn at_path(path: &Path, e: io::Error) -> io::Error {
 /// The way out of a limit on the size of files.
 pub(crate) const LARGER_FILES: &str = "allow larger files (ulimit -f, LimitFSIZE= of a unit)";
 
+/// The way out where memory or a thread cannot be had.
+const MORE_MEMORY: &str =
+    "free memory, or allow more, and more threads (ulimit -v and -u, MemoryMax= of a unit)";
+
+/// The error of a thread that cannot be started, which the system calls unavailable for a while.
+pub fn no_thread(e: &io::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::OutOfMemory, format!("no thread can be started: {e}"))
+}
+
 /// The way out of an error that comes from a limit of the process; `None`: it comes from none.
 pub fn limit_way_out(error: &io::Error) -> Option<&'static str> {
     match errno_of(error).map(Errno::from_raw_os_error) {
         Some(Errno::MFILE | Errno::NFILE) => {
             Some("allow more open files (ulimit -n, LimitNOFILE= of a unit; 1024 is usual)")
         }
-        Some(Errno::NOMEM) => Some("free memory, or allow more (ulimit -v, MemoryMax= of a unit)"),
-        _ if error.kind() == io::ErrorKind::FileTooLarge => Some(LARGER_FILES),
-        _ => None,
+        _ => match error.kind() {
+            io::ErrorKind::OutOfMemory => Some(MORE_MEMORY),
+            io::ErrorKind::FileTooLarge => Some(LARGER_FILES),
+            _ => None,
+        },
     }
 }

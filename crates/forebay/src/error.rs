@@ -509,5 +509,7 @@ mod tests {
                 assert_eq!(io_exit_code(&errno.into()), exit, "{e}");
             }
         }
+        let said = limit_way_out(&crate::no_thread(&Errno::AGAIN.into()));
+        assert!(said.is_some_and(|way_out| way_out.contains("ulimit -v and -u")), "{said:?}");
     }
 }

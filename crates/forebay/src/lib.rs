@@ -114,7 +114,7 @@ pub use attach::{AttachOptions, Away, Holes, WhenAway};
 pub use bypass::VolumeChange;
 pub use create::inspect;
 pub use directories::check_directories;
-pub use errno::limit_way_out;
+pub use errno::{limit_way_out, no_thread};
 pub use error::{io_exit_code, Error, Result, EXIT_CODES};
 pub use ioctl::join_project;
 pub use latency::PhaseLatency;
