@@ -3,7 +3,6 @@
 //! mount through which the tree is reached.
 
 use std::ffi::CString;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,7 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::str::FromStr;
 use std::thread;
 
 use fuser::{Config, MountOption, Session, SessionACL};
@@ -19,83 +17,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{mount, unmount, MountFlags, UnmountFlags};
 use rustix::process::{getegid, geteuid};
-use serde::{Deserialize, Serialize};
 
 use crate::front::{self, Front};
-use crate::mount::MountOptions;
+use crate::options::{Flags, MountOptions};
 use crate::unix::UnixTree;
-
-/// The flags of a mount, as for mount(8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Flags {
-    /// Set-user-ID and set-group-ID bits and capabilities of programs have no effect.
-    pub nosuid: bool,
-    /// Devices cannot be opened.
-    pub nodev: bool,
-    /// Programs cannot be run.
-    pub noexec: bool,
-    /// Symlinks are not followed.
-    pub nosymfollow: bool,
-    /// Reads do not change access times.
-    pub noatime: bool,
-    /// No access times of directories.
-    pub nodiratime: bool,
-}
-
-/// A flag's name, its place, and its number for statvfs.
-type Flag = (&'static str, fn(&mut Flags) -> &mut bool, u64, MountFlags);
-
-const FLAGS: [Flag; 6] = [
-    ("nosuid", |f| &mut f.nosuid, 0x2, MountFlags::NOSUID),
-    ("nodev", |f| &mut f.nodev, 0x4, MountFlags::NODEV),
-    ("noexec", |f| &mut f.noexec, 0x8, MountFlags::NOEXEC),
-    ("nosymfollow", |f| &mut f.nosymfollow, 0x2000, MountFlags::NOSYMFOLLOW),
-    ("noatime", |f| &mut f.noatime, 0x400, MountFlags::NOATIME),
-    ("nodiratime", |f| &mut f.nodiratime, 0x800, MountFlags::NODIRATIME),
-];
-
-impl Flags {
-    /// Adds the flags of a mount, as statvfs reports them.
-    pub fn and_of_mount(mut self, flags: u64) -> Flags {
-        for (_, flag, bit, _) in FLAGS {
-            *flag(&mut self) |= flags & bit != 0;
-        }
-        self
-    }
-
-    fn names(mut self) -> Vec<&'static str> {
-        let given = FLAGS.iter().filter(|(_, flag, ..)| *flag(&mut self));
-        given.map(|(name, ..)| *name).collect()
-    }
-
-    fn of_system(mut self) -> MountFlags {
-        let given = FLAGS.iter().filter(|(_, flag, ..)| *flag(&mut self));
-        given.fold(MountFlags::empty(), |all, (.., flag)| all | *flag)
-    }
-}
-
-impl fmt::Display for Flags {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.names().join(","))
-    }
-}
-
-impl FromStr for Flags {
-    type Err = String;
-
-    fn from_str(names: &str) -> Result<Flags, String> {
-        let mut flags = Flags::default();
-        for given in names.split(',').filter(|name| !name.is_empty()) {
-            let Some((_, flag, ..)) = FLAGS.iter().find(|(name, ..)| *name == given) else {
-                let known: Vec<_> = FLAGS.iter().map(|(name, ..)| *name).collect();
-                return Err(format!("{given} is no flag: use {}", known.join(", ")));
-            };
-            *flag(&mut flags) = true;
-        }
-        Ok(flags)
-    }
-}
 
 /// fusermount3 ends its text with a newline, and has no error of the system for a refusal.
 fn of_fusermount(e: io::Error) -> io::Error {
@@ -248,26 +173,5 @@ mod tests {
         );
         let e = of_fusermount(Errno::NODEV.into());
         assert_eq!(e.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
-    }
-
-    #[test]
-    fn flags_have_names_and_numbers() {
-        for (name, _, bit, of_system) in FLAGS {
-            let flags: Flags = name.parse().expect("a flag");
-            assert_eq!(flags.to_string(), name);
-            assert_eq!(flags.of_system(), of_system);
-            assert_eq!(Flags::default().and_of_mount(bit), flags);
-            assert_eq!(flags.and_of_mount(0), flags, "what is given stays");
-        }
-        let two: Flags = "noexec,nosuid".parse().expect("two flags");
-        assert_eq!(two, Flags { nosuid: true, noexec: true, ..Flags::default() });
-        assert_eq!(two.to_string(), "nosuid,noexec");
-        assert!("suid".parse::<Flags>().is_err_and(|e| e.contains("nosuid")));
-        let json = serde_json::to_string(&two).expect("JSON");
-        assert_eq!(serde_json::from_str::<Flags>(&json).expect("flags"), two);
-        assert_eq!(
-            serde_json::from_str::<Flags>("{}").expect("of an older client"),
-            Flags::default()
-        );
     }
 }

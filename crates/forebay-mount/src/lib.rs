@@ -12,6 +12,7 @@
 //! recover  a replay from a log of a pool
 //! front    FUSE, on top of live
 //! attach   mounting
+//! options  the options and the flags of a mount
 //! within   what a mount must neither hold nor hide
 //! rights   the rights with which the tree is changed
 //! service  mounts as services of a pool's server
@@ -35,6 +36,7 @@ mod mount;
 mod namespaces;
 mod needs;
 mod notified;
+mod options;
 pub mod record;
 pub mod recover;
 pub mod replay;
@@ -50,8 +52,8 @@ pub mod waiting;
 mod within;
 
 pub use answer::{ask_as_process, asks_by, Question};
-pub use attach::Flags;
 pub use dead::{clear_dead_mount, clear_dead_mounts, is_dead, unanswered, Unanswered};
-pub use mount::{Completion, Mount, MountError, MountOptions, MountStatus, ENDING_WAIT, SLOW_LOG};
+pub use mount::{Completion, Mount, MountError, MountStatus, ENDING_WAIT};
 pub use notified::{guard_as_process, guards_by};
+pub use options::{Flags, MountOptions, SLOW_LOG};
 pub use unix::{is_mounted, is_mounted_at};

@@ -48,7 +48,6 @@ use crate::record::{Kind, SetAttr, Time};
 use crate::replay::planted::{planted, Bug};
 use crate::replay::{put_aside, ReplayError};
 use crate::tree::{self, Attr, New, RenameHow, Tree};
-use crate::unix::UnixTree;
 
 const MARK: &[u8] = NAME.as_bytes();
 /// The name of the mark in a mounted directory.
@@ -309,15 +308,6 @@ fn is_proved<T: Tree>(tree: &T, mark: &Mark) -> Result<bool> {
         return Ok(true);
     }
     Ok(numbered(tree)?.is_some_and(|n| n.period == mark.period && n.done && !n.open))
-}
-
-/// Like [`find`], for a tree that is not inside a marked one, as far as is known.
-pub fn find_beside(tree: &UnixTree) -> Result<Found> {
-    let found = find(tree)?;
-    match failed(tree.above(|dir| is_marked(tree, dir)), "look for")? {
-        Some(directory) => Err(MarkError::Above { directory: directory.display().to_string() }),
-        None => Ok(found),
-    }
 }
 
 /// The relation of a log and a tree.

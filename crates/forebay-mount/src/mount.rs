@@ -20,7 +20,7 @@ use rustix::mount::{unmount, UnmountFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{answer, answered, ask};
-use crate::attach::{attach, register, unregister, waiting, Flags};
+use crate::attach::{attach, register, unregister, waiting};
 use crate::cut_off::{self, WRITE_BACK_WAIT};
 use crate::dead::clear_dead_mount;
 use crate::front::{threads, AtEnd, Front, Helpers, TreeLive};
@@ -31,58 +31,12 @@ use crate::log::PoolJournal;
 use crate::mark::{self, Mark, MarkError};
 use crate::needs;
 use crate::notified::Kernel;
+use crate::options::{MountOptions, SLOW_LOG};
 use crate::tree::Tree;
 use crate::unmounting::{take_away, take_away_soon};
 pub(crate) use opening::{open_tree, NoTree};
 use threads::{start_thread, StartThread};
 pub use without_log::Completion;
-
-/// The options of a mount.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// The log of the pool for data that the tree does not have yet; made if it does not exist.
-    pub log: String,
-    pub read_only: bool,
-    /// Users other than the one who mounts may use the mount.
-    pub allow_other: bool,
-    /// The kernel keeps unsynced writes for a while.  Writes are faster, a sync takes one more
-    /// request, and unsynced data is lost if the server dies.
-    pub write_back: bool,
-    /// A write is durable when it returns, and a sync needs no request.
-    pub log_writes: bool,
-    /// Flags in addition to those of the tree's own mount.
-    pub flags: Flags,
-    /// How long a change may be only in the log.
-    pub sync_interval: Duration,
-    /// How many bytes may be only in the log.
-    pub sync_bytes: u64,
-    /// The log may be on a disk on which each change of a name takes longer than
-    /// [`SLOW_LOG`].
-    pub slow_log: bool,
-    /// See [`LiveOptions::names_at_sync`].
-    pub names_at_sync: bool,
-}
-
-/// The longest durable write of a pool whose log takes names without [`MountOptions::slow_log`].
-pub const SLOW_LOG: Duration = Duration::from_micros(200);
-
-impl Default for MountOptions {
-    fn default() -> Self {
-        let live = LiveOptions::default();
-        MountOptions {
-            log: "mount".into(),
-            read_only: false,
-            allow_other: rustix::process::geteuid().is_root(),
-            write_back: false,
-            log_writes: false,
-            flags: Flags::default(),
-            sync_interval: live.interval,
-            sync_bytes: live.bytes,
-            slow_log: false,
-            names_at_sync: false,
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -374,7 +328,7 @@ impl Mount {
             NoTree::Interrupted => MountError::Interrupted { mountpoint: name(mountpoint) },
             NoTree::Failed(cause) => tree_error(cause),
         })?;
-        let found = mark::find_beside(&below).map_err(mark_error)?;
+        let found = below.find_mark().map_err(mark_error)?;
         if let Err(forebay::Error::NoLog { .. }) = pool.log_info(&options.log) {
             names_are_fast(pool, tree, options)?;
             pool.log_add(&options.log, forebay::LogHome::Embedded)?;

@@ -122,7 +122,7 @@ impl Recovery<'_> {
         // A lease of a file in the tree may last for as long as its holder likes.
         tree.wait_for_nobody();
         let period = info.as_ref().and_then(|info| info.guid);
-        let found = mark::find_beside(&tree).map_err(self.of_mark())?;
+        let found = tree.find_mark().map_err(self.of_mark())?;
         let verdict = mark::judge(&found, self.pool.uuid(), self.log, period);
         let verdict = verdict.map_err(self.of_mark())?;
         let mut accepted = Vec::new();

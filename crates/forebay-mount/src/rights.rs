@@ -34,7 +34,6 @@ use rustix::thread::{
 };
 
 use crate::tree::Result;
-use crate::unix::UnixTree;
 
 /// Who asks for something, as a request says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,13 +102,14 @@ pub fn user() -> u32 {
 }
 
 /// Prepares this thread, and those that it starts from now on, to answer requests.  `false`:
-/// they act as what they are, since the server is not root or may not act as others.
-pub fn prepare(tree: &UnixTree) -> bool {
+/// they act as what they are, since the server is not root or may not act as others, or the tree is
+/// remote.
+pub fn prepare(remote: bool) -> bool {
     // New files get the mode that was asked for.  The rest of the process keeps its umask.
     if nix::sched::unshare(CloneFlags::CLONE_FS).is_ok() {
         umask(Mode::empty());
     }
-    geteuid().is_root() && !tree.is_remote() && prepare_capabilities().is_ok()
+    geteuid().is_root() && !remote && prepare_capabilities().is_ok()
 }
 
 fn prepare_capabilities() -> Result<()> {
@@ -361,8 +361,7 @@ mod tests {
         let before = ids().expect("this thread's");
         std::thread::spawn(move || {
             set_thread_groups(&[Gid::from_raw(7), Gid::from_raw(4545)]).expect("groups");
-            let tree = UnixTree::open("/".as_ref()).expect("a tree");
-            assert!(prepare(&tree), "root may act as others");
+            assert!(prepare(false), "root may act as others");
             let (uid, gid, own) = ids().expect("its own");
             assert_eq!((uid, gid), (0, 0));
             assert_eq!(own & CapabilitySet::SYS_RESOURCE.bits(), 0);

@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
 
 use crate::answer::{answer, asked};
-use crate::attach::Flags;
 use crate::dead::clear_dead_mount;
 use crate::mark::MarkError;
-use crate::mount::{Completion, Mount, MountError, MountOptions, MountStatus};
+use crate::mount::{Completion, Mount, MountError, MountStatus};
+use crate::options::{Flags, MountOptions};
 use crate::recover::{Claims, RecoverError, Recovery};
 use crate::replay::{is_accepted, Accept, ReplayError, ReplayOptions};
 use crate::within;

@@ -8,6 +8,7 @@ use super::*;
 use crate::replay::model::sim::{Disk, Event, SimTree, State, ROOT_INO};
 use crate::replay::planted::{plant, Bug, OF_FORGERS, OF_MARKS};
 use crate::replay::Accept;
+use crate::unix::UnixTree;
 
 const BEGIN: &[u8] = b"begin";
 const ENTRY: &[u8] = b"entry";

@@ -54,7 +54,7 @@ impl Mount {
         let (live, helpers) = (self.live.clone(), shown.helpers.clone());
         // A wait for the session includes the helpers.
         let lead = move || {
-            rights::prepare(live.tree());
+            rights::prepare(live.tree().is_remote());
             drop(live);
             helpers.lead();
         };
@@ -88,7 +88,7 @@ impl Mount {
         let begun = self.begun.clone();
         let serve = move || {
             // The threads that answer requests inherit from this one.
-            let _ = shown.acts.set(rights::prepare(live.tree()));
+            let _ = shown.acts.set(rights::prepare(live.tree().is_remote()));
             drop(live);
             let aborted = Arc::new(OnceLock::new());
             let (of, at) = (known.clone(), mountpoint.clone());

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::{open_tree, OpenTreeFlags};
 
 use super::{Node, UnixTree};
+use crate::mark::{self, Found, MarkError};
 use crate::tree::Result;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -84,10 +85,22 @@ pub fn lies_in(file: &Path, directory: &Path) -> bool {
 }
 
 impl UnixTree {
+    /// Like [`mark::find`], for a tree that is not inside a marked one, as far as is known.
+    pub fn find_mark(&self) -> std::result::Result<Found, MarkError> {
+        let found = mark::find(self)?;
+        match self.above(|dir| mark::is_marked(self, dir)) {
+            Ok(Some(directory)) => {
+                Err(MarkError::Above { directory: directory.display().to_string() })
+            }
+            Ok(None) => Ok(found),
+            Err(cause) => Err(MarkError::Tree { what: "look for", cause }),
+        }
+    }
+
     /// A directory above the root for which this holds, or which is a tree that is mounted
     /// over itself; as far up as the file system, the mounts of this namespace and the
     /// process's rights reach.
-    pub fn above(&self, is: impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
+    fn above(&self, is: impl Fn(&Node) -> Result<bool>) -> Result<Option<PathBuf>> {
         let holds = |node: &Node| match is(node) {
             Err(Errno::ACCESS) => Ok(false),
             holds => holds,
