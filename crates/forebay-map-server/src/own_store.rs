@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use forebay::{FileFate, MapClaim};
 use forebay_map::backing::Backing;
-use forebay_map::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
-use forebay_map::wire::{Answer, Place, Request};
+use forebay_map::store::{FileRecord, FrameInfo, Place, Stamp, Store, Synced};
+use forebay_map::wire::{Answer, Request};
 use forebay_map::{Error, PageSet, Result, PAGE};
 use rustix::process::{getpid, pidfd_open, PidfdFlags};
 

@@ -18,14 +18,15 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::attributes::Attributes;
-use crate::content::no_space::cannot_mark;
-use crate::error::{Error, Result};
+use crate::error::{cannot_mark, Error, Result};
 use crate::planted::{self, Planted};
-use crate::store::Time;
 use crate::system;
 
 /// How long an open waits for a process that has a lease of the file.
 const LEASED: Duration = Duration::from_millis(1500);
+
+/// The time of a file's last change in seconds and nanoseconds, as its file system reports it.
+pub type Time = (i64, u32);
 
 /// The operations of this library on a file.  Tests simulate them.
 pub trait Backing: Send + Sync + std::fmt::Debug {

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
-use crate::cache::{Reclaimed, Shared};
+use crate::common::{Reclaimed, Shared};
 use crate::counted::Counted;
 use crate::error::{Error, Result};
 use crate::locked::lock;
@@ -37,10 +37,10 @@ use crate::marking::{Change, Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::recover;
-use crate::sharing::Grant;
 use crate::store::{not_foreign, Store, Synced};
+use crate::wire::Grant;
 
-pub(crate) mod no_space;
+mod no_space;
 mod segments;
 
 pub(crate) use segments::Segments;

@@ -11,11 +11,10 @@ use std::sync::Mutex;
 
 use forebay::{FoundMark, MapClaim};
 
-use crate::backing::Backing;
-use crate::content::no_space::cannot_mark;
+use crate::backing::{Backing, Time};
+use crate::error::cannot_mark;
 use crate::locked::lock;
 use crate::planted::{self, Planted};
-use crate::store::Time;
 
 #[derive(Debug)]
 pub(crate) struct Counted {

@@ -123,6 +123,22 @@ fn holds(by: Option<u32>) -> String {
     format!("{who} has it mapped or locked")
 }
 
+/// Whether a file system refused a change for lack of space.
+pub(crate) fn lacks_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether the kernel refused a change for lack of rights.
+pub(crate) fn lacks_rights(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// Whether a file cannot be marked, though it may be written: for lack of space or of rights.  It is
+/// asked of a change of the mark, and not of its sync.
+pub(crate) fn cannot_mark(error: &io::Error) -> bool {
+    lacks_space(error) || lacks_rights(error)
+}
+
 /// A result of this library.
 pub type Result<T> = std::result::Result<T, Error>;
 

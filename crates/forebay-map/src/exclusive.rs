@@ -10,7 +10,7 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use crate::backing::Backing;
-use crate::cache::{Reclaimed, Shared};
+use crate::common::{InPool, Reclaimed, Shared};
 use crate::content::{Content, Segments};
 use crate::error::{Error, Result};
 use crate::fair::FairRw;
@@ -46,16 +46,6 @@ pub(crate) struct Inner<T: Track = Tracker<Segments>> {
     resizing: SizeLock,
     /// Rounds since the file last lacked something.
     complete: AtomicU32,
-}
-
-/// The calls of a cache to each of its files.
-pub(crate) trait InPool: Send + Sync {
-    fn content(&self) -> &Content;
-    fn closed(&self) -> bool;
-    /// Runs a round of write-back and returns the number of pages written.
-    fn round(&self) -> Result<usize>;
-    /// Releases a segment's frame, after a sync of the stores that were not synced.
-    fn give_back(&self, segment: usize) -> Result<Reclaimed>;
 }
 
 /// Splits a range of bytes at segment boundaries.  Yields the segment, the offset in it, and

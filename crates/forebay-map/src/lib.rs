@@ -7,7 +7,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`cache`] | all files mapped onto one share of a pool; write-back and reclaim of frames |
+//! | [`cache`] | all files mapped onto one share of a pool |
+//! | `common` | what they have in common: options, write-back, reclaim of frames |
 //! | [`file`] | a mapped file: sync, read, write, truncate, lock, drop |
 //! | `exclusive` | an exclusive file |
 //! | `track` | the interface of an exclusive file to its record of stores |
@@ -33,6 +34,7 @@ mod attributes;
 pub mod backing;
 pub mod cache;
 mod claims;
+mod common;
 mod content;
 mod counted;
 pub mod error;
@@ -67,7 +69,8 @@ pub mod tracker;
 pub mod wire;
 
 pub use arena::reserve_within;
-pub use cache::{Cache, Options, Unreadable};
+pub use cache::Cache;
+pub use common::{Options, Unreadable};
 pub use error::{Error, Result};
 pub use features::Features;
 pub use file::MapFile;

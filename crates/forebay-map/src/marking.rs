@@ -22,13 +22,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use forebay::FoundMark;
 
-use crate::backing::Backing;
-use crate::content::no_space::{cannot_mark, lacks_rights};
-use crate::error::{Error, Result};
+use crate::backing::{Backing, Time};
+use crate::error::{cannot_mark, lacks_rights, Error, Result};
 use crate::locked::lock;
 use crate::patience::Patience;
 use crate::planted::{self, Planted};
-use crate::store::{Stamp, Store, Time, CHANGES_FOR};
+use crate::store::{Stamp, Store, CHANGES_FOR};
 
 #[cfg(test)]
 mod tests;

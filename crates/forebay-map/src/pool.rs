@@ -15,8 +15,6 @@ use crate::backing::Backing;
 use crate::error::{Error, Result};
 use crate::frames::{Frames, Known};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-#[cfg(test)]
-use crate::store::Time;
 use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
 
 #[cfg(test)]
@@ -267,7 +265,7 @@ impl Store for PoolStore {
         Ok(frames)
     }
 
-    fn place_of(&self, frame: u32) -> Result<Option<crate::wire::Place>> {
+    fn place_of(&self, frame: u32) -> Result<Option<crate::store::Place>> {
         self.place(frame).map(|place| Some(place.into()))
     }
 

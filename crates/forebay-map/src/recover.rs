@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use forebay::FoundMark;
 
 use crate::backing::Backing;
-use crate::content::no_space::{cannot_mark, lacks_rights, lacks_space};
-use crate::error::{Error, Result};
+use crate::error::{cannot_mark, lacks_rights, lacks_space, Error, Result};
 use crate::marking::{Marking, Of};
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};

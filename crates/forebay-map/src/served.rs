@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::frames::{Frames, Known};
 use crate::link::{self, Link};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-use crate::store::{FileRecord, FrameInfo, Stamp, Store, Synced};
+use crate::store::{FileRecord, FrameInfo, Place, Stamp, Store, Synced};
 use crate::wire::{self, Answer, Request, Share};
 
 /// The frames that a server lends to this process.
@@ -153,7 +153,7 @@ impl ServedStore {
         }
     }
 
-    pub(crate) fn at(&self, place: wire::Place) -> Result<Known> {
+    pub(crate) fn at(&self, place: Place) -> Result<Known> {
         match Frame::at(&self.media, &place.into()) {
             Some(frame) => Ok(Known { frame, at: place.memory }),
             None => Err(Error::Pool("its server named a place outside the pool".into())),

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use forebay::{Persist, Pool, PoolOptions};
 
 use crate::backing::{not_leased, Backing, RegularFile};
-use crate::cache::{Cache, Options};
+use crate::cache::Cache;
+use crate::common::Options;
 use crate::error::{Error, Result};
 use crate::file::MapFile;
 use crate::locked::lock;

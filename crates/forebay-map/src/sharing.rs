@@ -27,28 +27,13 @@ use std::fmt::Debug;
 
 use serde::{Deserialize, Serialize};
 
-use crate::wire::Place;
+use crate::wire::Grant;
 
 pub(crate) use guest::{Guest, Lent};
 pub(crate) use guests::Guests;
 pub use homes::{GivenUp, Homes};
 pub(crate) use host::Host;
 pub(crate) use visits::{Server, Visits};
-
-/// A promise on which a guest may rely when it makes pages of a segment durable.  The file has its
-/// mark, its size, and blocks for `bytes` bytes of the segment, all durable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Grant {
-    pub segment: u64,
-    pub frame: u32,
-    pub bytes: u32,
-    /// The number of truncations at the time.  After another truncation the grant is void,
-    /// because the bytes that were cut off have no blocks.
-    pub cuts: u64,
-    /// The frame's place.  None: the guest knows the place already.
-    pub place: Option<Place>,
-}
 
 /// An order to a guest.  `visit` is the guest's number for the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,12 +21,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use forebay::{FileFate, Mark};
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Time};
 use crate::error::{Error, Result};
 use crate::locked::lock;
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
 pub(crate) use crate::random::Random;
-use crate::store::{FileRecord, Time};
+use crate::store::FileRecord;
 use crate::system::Window;
 
 use files::{Disked, PATHS};

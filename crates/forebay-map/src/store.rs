@@ -6,15 +6,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 
 use forebay::{FileFate, MapClaim};
+use forebay_engine::maps;
 use serde::{Deserialize, Serialize};
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Time};
 use crate::error::{Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-use crate::wire::Place;
-
-/// The time of a file's last change in seconds and nanoseconds, as its file system reports it.
-pub type Time = (i64, u32);
 
 /// The pool's knowledge of changes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +97,31 @@ pub struct FrameInfo {
     pub segment: u64,
     /// If `file` is None: the unreadable record that the frame refers to.
     pub of: Option<u32>,
+}
+
+/// The place of a frame, as [`maps::Place`] says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    pub memory: u64,
+    pub words: Option<u64>,
+    pub pages: u32,
+    pub limit: u32,
+    pub seed: u32,
+}
+
+impl From<maps::Place> for Place {
+    fn from(p: maps::Place) -> Place {
+        let maps::Place { memory, words, pages, limit, seed } = p;
+        Place { memory, words, pages, limit, seed }
+    }
+}
+
+impl From<Place> for maps::Place {
+    fn from(p: Place) -> maps::Place {
+        let Place { memory, words, pages, limit, seed } = p;
+        maps::Place { memory, words, pages, limit, seed }
+    }
 }
 
 /// The result of a sync.

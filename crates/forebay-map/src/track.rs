@@ -6,10 +6,9 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 
-use crate::content::Segments;
 use crate::error::{Error, Result};
 use crate::pages::PageSet;
-use crate::tracker::{NotEvicted, Tracker};
+use crate::tracker::{NotEvicted, Source, Tracker};
 
 /// The contract of each call is that of [`Tracker`].
 pub(crate) trait Track: Send + Sync + Debug {
@@ -50,7 +49,7 @@ pub(crate) trait Track: Send + Sync + Debug {
     fn is_asked(&self) -> bool;
 }
 
-impl Track for Tracker<Segments> {
+impl<S: Source + Debug + 'static> Track for Tracker<S> {
     fn size(&self) -> usize {
         Tracker::size(self)
     }

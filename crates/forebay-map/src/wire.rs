@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay::{FileFate, Uuid};
-use forebay_engine::maps;
 use forebay_engine::Persist;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -21,8 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::sharing::Grant;
-use crate::store::{FileRecord, FrameInfo, Stamp};
+use crate::store::{FileRecord, FrameInfo, Place, Stamp};
 
 /// The version of the protocol.  Both sides must have the same.
 pub const VERSION: u32 = 9;
@@ -209,6 +207,21 @@ pub enum Request {
     },
 }
 
+/// A promise on which a guest may rely when it makes pages of a segment durable.  The file has its
+/// mark, its size, and blocks for `bytes` bytes of the segment, all durable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    pub segment: u64,
+    pub frame: u32,
+    pub bytes: u32,
+    /// The number of truncations at the time.  After another truncation the grant is void,
+    /// because the bytes that were cut off have no blocks.
+    pub cuts: u64,
+    /// The frame's place.  None: the guest knows the place already.
+    pub place: Option<Place>,
+}
+
 /// An order of the server, or the reply to it, with the order's number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -313,31 +326,6 @@ impl From<Method> for Persist {
             Method::Eadr => Persist::Eadr,
             Method::Msync => Persist::Msync,
         }
-    }
-}
-
-/// Mirrors [`maps::Place`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Place {
-    pub memory: u64,
-    pub words: Option<u64>,
-    pub pages: u32,
-    pub limit: u32,
-    pub seed: u32,
-}
-
-impl From<maps::Place> for Place {
-    fn from(p: maps::Place) -> Place {
-        let maps::Place { memory, words, pages, limit, seed } = p;
-        Place { memory, words, pages, limit, seed }
-    }
-}
-
-impl From<Place> for maps::Place {
-    fn from(p: Place) -> maps::Place {
-        let Place { memory, words, pages, limit, seed } = p;
-        maps::Place { memory, words, pages, limit, seed }
     }
 }
 

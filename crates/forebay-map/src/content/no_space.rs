@@ -2,28 +2,10 @@
 //! A file on a full file system that has no space for the mark, or one that this process may not
 //! mark any more.  Nothing becomes dirty then: what is synced is written to the file itself.
 
-use std::io;
-
 use super::Content;
 use crate::backing::Backing;
-use crate::error::{Error, Result};
+use crate::error::{cannot_mark, Error, Result};
 use crate::pages::{PageSet, PAGE, SEGMENT};
-
-/// Whether a file system refused a change for lack of space.
-pub(crate) fn lacks_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// Whether the kernel refused a change for lack of rights.
-pub(crate) fn lacks_rights(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
-}
-
-/// Whether a file cannot be marked, though it may be written: for lack of space or of rights.  It is
-/// asked of a change of the mark, and not of its sync.
-pub(crate) fn cannot_mark(error: &io::Error) -> bool {
-    lacks_space(error) || lacks_rights(error)
-}
 
 impl Content {
     /// Whether a change that needs the mark has failed because the file system has no space for

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::Content;
 use crate::backing::Backing;
-use crate::cache::Unreadable;
+use crate::common::Unreadable;
 use crate::pages::SEGMENT;
 use crate::tracker::Source;
 

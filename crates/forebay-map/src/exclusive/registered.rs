@@ -6,10 +6,16 @@ use std::sync::Arc;
 use forebay::FoundMark;
 
 use crate::backing::Backing;
-use crate::cache::{segments_of, Shared};
+use crate::common::Shared;
 use crate::content::Content;
 use crate::error::{not_text, Error, Result};
+use crate::pages::SEGMENT;
 use crate::store::{FileRecord, Stamp};
+
+/// The number of segments for a number of bytes.
+fn segments_of(bytes: u64) -> Option<usize> {
+    usize::try_from(bytes.div_ceil(SEGMENT as u64)).ok().filter(|&n| n > 0)
+}
 
 /// The text of a mark, if there is one.
 fn said_of(found: &FoundMark) -> Option<String> {

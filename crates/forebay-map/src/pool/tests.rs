@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use forebay_engine::{format, Media, Memory, Persist};
 
 use super::*;
-use crate::backing::{Backing, RegularFile};
+use crate::backing::{Backing, RegularFile, Time};
 use crate::planted::{plant, Planted};
 use crate::recover::{discard, left, recover, salvage};
 use crate::simulated::Random;

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
 use super::visits::{Server, Visit};
-use super::{Grant, Reply};
+use super::Reply;
 use crate::attributes::Glimpse;
-use crate::cache::{not_for_ever, Shared, Unreadable, HOME_AGAIN};
+use crate::cache::{not_for_ever, HOME_AGAIN};
+use crate::common::{Shared, Ticks, Unreadable};
 use crate::error::{not_text, Error, Result};
 use crate::exclusive::{parts, segments_within};
 use crate::features::Features;
@@ -25,9 +26,9 @@ use crate::locked::lock;
 use crate::pages::{PageSet, PAGE, SEGMENT};
 use crate::planted::{self, Planted};
 use crate::served;
-use crate::store::Synced;
+use crate::store::{Place, Synced};
 use crate::tracker::{Counts, NotEvicted, Source, Tracker, CHECKING};
-use crate::wire::{Answer, Place, Request};
+use crate::wire::{Answer, Grant, Request};
 
 /// How often to repeat a request while the server waits for others.
 const AGAIN: Duration = Duration::from_millis(2);
@@ -418,12 +419,6 @@ impl Guest {
         }
     }
 
-    pub fn tick(&self) -> Result<()> {
-        let (quiet, keep) = (self.stay.shared.options.quiet, self.stay.shared.options.keep_looking);
-        let ticked = self.rooms.tracker.tick(quiet, keep, 64);
-        ticked.map(drop).map_err(self.stay.system("watch"))
-    }
-
     /// Syncs the stores of this process.
     fn sync_own(&self, at: u64, len: u64) -> std::result::Result<(), Lacks> {
         let board = &self.stay.board;
@@ -518,6 +513,14 @@ impl Guest {
         let left = self.stay.done(&leave);
         self.stay.server.visits().end(self.number);
         left
+    }
+}
+
+impl Ticks for Guest {
+    fn tick(&self) -> Result<()> {
+        let (quiet, keep) = (self.stay.shared.options.quiet, self.stay.shared.options.keep_looking);
+        let ticked = self.rooms.tracker.tick(quiet, keep, 64);
+        ticked.map(drop).map_err(self.stay.system("watch"))
     }
 }
 

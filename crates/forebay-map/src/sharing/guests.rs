@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, TryLockErr
 use std::time::{Duration, Instant};
 
 use super::board::{Board, Is};
-use super::{Grant, Heard, Order, Peer, Reply};
+use super::{Heard, Order, Peer, Reply};
 use crate::content::Content;
 use crate::error::{Error, Result};
 use crate::locked::lock;
@@ -22,6 +22,7 @@ use crate::pages::{PageSet, SEGMENT, SEGMENT_PAGES};
 use crate::planted::{self, Planted};
 use crate::track::Track;
 use crate::tracker::NotEvicted;
+use crate::wire::Grant;
 
 /// The number of segments in one order.
 const GRANTS: usize = 128;

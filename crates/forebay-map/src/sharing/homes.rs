@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex};
 
 use super::{Guests, Peer};
 use crate::backing::{identity_at, Backing};
-use crate::cache::{Cache, Options, NOT_HOME};
+use crate::cache::{Cache, NOT_HOME};
 use crate::claims::Claims;
+use crate::common::{InPool, Options};
 use crate::error::{Error, Result};
-use crate::exclusive::{segments_within, InPool, Inner};
+use crate::exclusive::{segments_within, Inner};
 use crate::locked::lock;
 use crate::pages::{PAGE, SEGMENT};
 use crate::store::Store;

@@ -19,9 +19,9 @@ use crate::link::{self, Link};
 use crate::locked::lock;
 use crate::pages::PageSet;
 use crate::served::{unexpected, ServedStore};
-use crate::store::{Store, Synced};
+use crate::store::{Place, Store, Synced};
 use crate::threads;
-use crate::wire::{self, Answer, Ordered, Place, Request};
+use crate::wire::{self, Answer, Ordered, Request};
 
 /// The timeout of requests that wait for other processes.
 const LONG: Duration = Duration::from_secs(90);

@@ -10,10 +10,9 @@ use std::time::Duration;
 use forebay::{FoundMark, MapClaim};
 
 use super::{Disk, Machine, Random};
-use crate::backing::Backing;
+use crate::backing::{Backing, Time};
 use crate::locked::lock;
 use crate::pages::PAGE;
-use crate::store::Time;
 
 pub(super) const PATHS: [&str; 2] = ["/simulated/a", "/simulated/b"];
 

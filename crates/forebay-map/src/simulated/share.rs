@@ -11,8 +11,7 @@ use super::{get, set, Frame, Machine};
 use crate::error::{Error, Result};
 use crate::locked::lock;
 use crate::pages::{PageSet, PAGE, SEGMENT, SEGMENT_PAGES};
-use crate::store::{FileRecord, FrameInfo, Grows, Stamp, Store, Synced};
-use crate::wire::Place;
+use crate::store::{FileRecord, FrameInfo, Grows, Place, Stamp, Store, Synced};
 
 impl Store for Machine {
     fn memory(&self) -> BorrowedFd<'_> {

@@ -26,8 +26,8 @@ use crate::planted::{plant, Planted};
 use crate::recover::recover;
 use crate::sharing::{GivenUp, Heard, Homes, Lent, Order, Peer, Reply, Server, Visits};
 use crate::simulated::{open, Machine, Random};
-use crate::store::{Store, Synced};
-use crate::wire::{Answer, Place, Request};
+use crate::store::{Place, Store, Synced};
+use crate::wire::{Answer, Request};
 use crate::{Cache, Error, Features, MapFile, PageSet, Result, PAGE, SEGMENT};
 
 mod leaves;
