@@ -9,12 +9,13 @@ use std::ffi::{c_int, c_long};
 
 use libc::iovec;
 
+use crate::child;
 use crate::extent;
 use crate::given::{self, Given};
+use crate::guarded;
 use crate::planted::{self, Planted};
 use crate::real::raw;
 use crate::say::{once, About};
-use crate::state;
 
 /// The kernel's struct iocb.
 #[repr(C)]
@@ -52,7 +53,7 @@ fn is_refused(request: *const Request) -> bool {
 /// # Safety
 /// The contract of io_submit(2) applies.
 pub unsafe fn submit(context: usize, n: c_long, all: *const *mut Request) -> isize {
-    let sees = extent::any() && !state::is_inside() && !state::is_child();
+    let sees = extent::any() && !guarded::is_inside() && !child::is_child();
     let mut most = n;
     if sees && !planted::is(Planted::AioUnseen) {
         let request = |at: c_long| given::at(all.wrapping_add(at as usize));

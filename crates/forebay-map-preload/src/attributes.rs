@@ -8,6 +8,8 @@ use std::sync::Arc;
 use libc::{timespec, timeval, utimbuf};
 
 use crate::calls::{link_of, modes};
+use crate::child;
+use crate::guarded;
 use crate::mapped::Mapped;
 use crate::real::{raw, text, told};
 use crate::say::About;
@@ -170,7 +172,7 @@ fn change(file: &Mapped, name: Option<&CStr>, call: impl Fn() -> isize) -> Resul
 unsafe fn by_descriptor(fd: c_int, numbers: [c_long; 2], given: &[usize]) -> isize {
     let mut a = [0; 6];
     a[1..=given.len()].copy_from_slice(given);
-    if !state::is_ours(fd) || state::is_child() {
+    if !state::is_ours(fd) || child::is_child() {
         a[0] = fd as usize;
         // SAFETY: the caller guarantees it.
         return told(unsafe { raw(numbers[0], a) });
@@ -255,7 +257,7 @@ attributes_by_path! {
 /// These are the arguments of the call.
 pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
     let fd = a[0] as c_int;
-    let ours = state::is_ours(fd) && !state::is_inside();
+    let ours = state::is_ours(fd) && !guarded::is_inside();
     // SAFETY: the caller guarantees it.
     let of_descriptor = |named, n| unsafe { by_descriptor(fd, [number, named], &a[1..=n]) };
     // SAFETY: the caller guarantees it.
@@ -265,8 +267,8 @@ pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
         libc::SYS_fsetxattr if ours => Some(of_descriptor(libc::SYS_setxattr, 4)),
         libc::SYS_flistxattr if ours => Some(of_descriptor(libc::SYS_listxattr, 2)),
         libc::SYS_fremovexattr if ours => Some(of_descriptor(libc::SYS_removexattr, 1)),
-        libc::SYS_setxattr | libc::SYS_lsetxattr if !state::is_inside() => Some(of_path(4)),
-        libc::SYS_removexattr | libc::SYS_lremovexattr if !state::is_inside() => Some(of_path(1)),
+        libc::SYS_setxattr | libc::SYS_lsetxattr if !guarded::is_inside() => Some(of_path(4)),
+        libc::SYS_removexattr | libc::SYS_lremovexattr if !guarded::is_inside() => Some(of_path(1)),
         _ => None,
     }
 }

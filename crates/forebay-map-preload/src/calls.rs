@@ -10,19 +10,22 @@ use std::sync::Arc;
 
 use libc::off_t;
 
+use crate::child;
 use crate::closing;
 use crate::ending;
+use crate::guarded::lock;
 use crate::kept;
 use crate::locks;
 use crate::mapped::Mapped;
-use crate::opening;
+use crate::places;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
-use crate::state::{self, lock, Desc};
+use crate::state::{self, Desc};
 use crate::staying;
 use crate::transfer::{self, Durable};
 use crate::which::identity_at;
+use crate::who;
 
 pub mod controls;
 pub mod modes;
@@ -39,7 +42,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
             false => plain(),
         };
     }
-    if state::is_elsewhere() {
+    if child::is_elsewhere() {
         state::forget_in_child(fd);
         return plain();
     }
@@ -56,8 +59,8 @@ pub unsafe extern "C-unwind" fn close_range(first: u32, last: u32, flags: c_int)
         return fail(libc::EBUSY);
     }
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0
-        && (state::any_files() || kept::any())
-        && !state::is_elsewhere()
+        && (places::any_files() || kept::any())
+        && !child::is_elsewhere()
     {
         for fd in state::within(first, last) {
             let _ = state::take(fd);
@@ -97,7 +100,7 @@ fn duplicated(desc: Option<state::Held>, new: c_int) -> c_int {
         refuse_stdio(&desc, new);
         return undo(libc::EBUSY);
     }
-    match state::is_elsewhere() {
+    match child::is_elsewhere() {
         true => new,
         false => state::put(new, desc.desc()).map_or_else(undo, |()| new),
     }
@@ -143,7 +146,7 @@ pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_in
         refuse_stdio(desc, to);
         return fail(libc::EBUSY);
     }
-    let replaces = fd != to && state::is_ours(to) && !state::is_elsewhere();
+    let replaces = fd != to && state::is_ours(to) && !child::is_elsewhere();
     // SAFETY: the caller guarantees it.
     let new = unsafe { real::dup3(fd, to, flags) };
     if new >= 0 && fd != to {
@@ -433,7 +436,7 @@ macro_rules! sizes {
             let (Some(name), Ok(new)) = (name, u64::try_from(size)) else { return plain() };
             loop {
                 let call = |file: &Arc<Mapped>| {
-                    opening::may_write(name)?;
+                    who::may_write(name)?;
                     resize(file, new)
                 };
                 if let Some(done) = state::call_at(libc::AT_FDCWD, name, true, call) {

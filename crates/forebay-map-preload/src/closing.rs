@@ -7,35 +7,29 @@
 //! that all files are complete or durable looks there too.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use forebay_map::{Error, MapFile, Session};
+use forebay_map::{Error, MapFile};
 
+use crate::child::{config, is_child, is_elsewhere};
 use crate::ending;
+use crate::guarded::{inside, is_inside, read, write};
 use crate::kept;
 use crate::lease;
 use crate::mapped::Mapped;
 use crate::masks;
+use crate::places::{any_files, may_be_within, FILES, PLACES};
 use crate::planted::{self, Planted};
 use crate::real;
 use crate::say::{once, About};
 use crate::signals::{self, hold};
-use crate::state::{
-    any_files, config, inside, is_elsewhere, is_inside, may_be_within, read, write, FILES, PLACES,
-};
-use crate::turns::{lock_open, try_lock_open, Open, Opened, Turn};
+use crate::turns::{close_pool, lock_open, try_lock_open, Open, Turn, POOL};
 use crate::watcher;
-use crate::which;
-
-pub mod private;
 
 /// The exit status of a program that the library can no longer follow.
 const STOPPED: usize = 6;
-
-/// Whether the pool is open.
-pub static POOL: AtomicBool = AtomicBool::new(false);
 
 /// Removes one user of a file.  The last user closes the file, and the last file closes the pool.
 /// Waits for no open or close of another file.
@@ -56,6 +50,36 @@ pub fn release(file: &Arc<Mapped>) -> Result<(), c_int> {
         opened.files.remove(&file.id);
     }
     close_file(file)
+}
+
+/// A file that has one more user, and that stays where it is, until this is dropped.
+#[derive(Debug)]
+pub struct Staying(Arc<Mapped>);
+
+impl Staying {
+    /// None: it is closed next, or is elsewhere by now.
+    pub fn of(file: &Arc<Mapped>, from: usize, len: usize) -> Option<Staying> {
+        // With this lock held it gets no more room.
+        let _map = file.map();
+        let is = file.is_within(from, from.saturating_add(len.max(1)));
+        let one_more = |users: usize| (users > 0).then(|| users + 1);
+        if !is || file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
+            return None;
+        }
+        file.copies.fetch_add(1, Ordering::SeqCst);
+        Some(Staying(Arc::clone(file)))
+    }
+}
+
+impl Drop for Staying {
+    fn drop(&mut self) {
+        self.0.copies.fetch_sub(1, Ordering::SeqCst);
+        // A child that a handler has made has a copy of this.
+        if !is_child() {
+            // The program may have closed it meanwhile: an error of that was told.
+            let _ = release(&self.0);
+        }
+    }
 }
 
 /// Closes a file.  The caller has its turn, or holds `OPEN` while no thread has one.
@@ -96,23 +120,6 @@ fn close_failed(file: &Mapped, e: &Error) -> c_int {
         );
     }
     libc::EIO
-}
-
-pub fn close_pool(open: &mut Option<Opened>) {
-    let Some(opened) = open.take() else { return };
-    // A thread that has a turn holds the session, too.  The pool is closed when no thread has one.
-    let session = Arc::into_inner(opened.session);
-    if let Err(e) = inside(|| session.map_or(Ok(()), Session::close)) {
-        once(About::Pool, format_args!("{e}"));
-    }
-    // Private mappings may outlive the pool, and are looked for.
-    if !private::any() {
-        inside(which::forget_descriptors);
-        if !ending::has_begun() {
-            inside(watcher::end);
-        }
-    }
-    POOL.store(false, Ordering::SeqCst);
 }
 
 /// Makes all stores to all files durable.

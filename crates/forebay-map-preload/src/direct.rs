@@ -11,9 +11,11 @@ use std::ffi::{c_int, c_long, c_void};
 
 use libc::iovec;
 
+use crate::child;
 use crate::closing;
+use crate::closing::Staying;
 use crate::given::{is_mapped, touch, touch_to_write, Given};
-use crate::mapped::Staying;
+use crate::guarded;
 use crate::planted::{self, Planted};
 use crate::real::{errno, fail, raw, told};
 use crate::say::{once, About};
@@ -217,8 +219,8 @@ fn is_wanted(fd: c_int, given: &Given, reads: bool) -> bool {
 
 #[cold]
 fn has_to_copy(fd: c_int, reads: bool) -> bool {
-    !state::is_inside()
-        && !state::is_child()
+    !guarded::is_inside()
+        && !child::is_child()
         && !planted::is(Planted::DirectUnseen)
         && is_direct(fd, reads)
 }
@@ -257,7 +259,7 @@ unsafe fn read_beside(given: Given, call: impl FnOnce(*const iovec) -> isize) ->
         (read, errno)
     });
     // A child that a handler has made does not have the memory.
-    if let Some(beside) = beside.filter(|_| !state::is_child()) {
+    if let Some(beside) = beside.filter(|_| !child::is_child()) {
         // SAFETY: as above.
         unsafe { beside.copy_back(usize::try_from(read).unwrap_or(0)) };
     }

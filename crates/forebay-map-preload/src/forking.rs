@@ -5,9 +5,8 @@ use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::MutexGuard;
 
-use crate::closing::private;
 use crate::signals::{self, hold};
-use crate::{ending, kept, lease, state, which};
+use crate::{ending, kept, private, state, tending, which};
 
 /// The locks that no other thread may hold during a fork: the child has the state whole and
 /// unlocked, and none of those threads.  The holder of such a lock takes no other one, so they
@@ -16,7 +15,7 @@ use crate::{ending, kept, lease, state, which};
 struct Unchanged {
     _state: state::Unchanged,
     _kept: MutexGuard<'static, ()>,
-    _lists: lease::Lists,
+    _lists: tending::Lists,
     _descriptors: MutexGuard<'static, Option<which::Proc>>,
     _private: MutexGuard<'static, Vec<private::One>>,
 }
@@ -32,7 +31,7 @@ extern "C" fn before_fork() {
     let unchanged = Unchanged {
         _state: state::unchanged(),
         _kept: kept::unchanged(),
-        _lists: lease::unchanged(),
+        _lists: tending::unchanged(),
         _descriptors: which::unchanged(),
         _private: private::unchanged(),
     };

@@ -15,10 +15,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_map::lasting::{keep_by, Keeper};
 
+use crate::child::is_elsewhere;
 use crate::futex;
+use crate::guarded::lock;
 use crate::planted::{self, Planted};
 use crate::real::raw;
-use crate::state::{self, lock, MOST};
+
+/// Higher descriptors are refused.
+pub const MOST: usize = 1 << 16;
 
 /// For each descriptor number whether it is the library's; 0: it is not.  `OF_PROCESS`: a child
 /// must not have it.
@@ -32,7 +36,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// `KEPT`.
 static CHANGE: Mutex<()> = Mutex::new(());
 
-/// For a fork: [`state::before_fork`] keeps the guard until the fork is done.
+/// For a fork: `forking.rs` keeps the guard until the fork is done.
 pub fn unchanged() -> MutexGuard<'static, ()> {
     CHANGE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -49,7 +53,7 @@ fn of(fd: c_int) -> Option<&'static AtomicU8> {
 /// close it.
 pub fn is(fd: c_int) -> bool {
     let known = of(fd).is_some_and(|what| what.load(Ordering::Relaxed) != 0);
-    known && !planted::is(Planted::ClosesOurs) && !state::is_elsewhere()
+    known && !planted::is(Planted::ClosesOurs) && !is_elsewhere()
 }
 
 pub fn any() -> bool {

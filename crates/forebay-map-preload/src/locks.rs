@@ -7,62 +7,13 @@
 //! soon as the process closes any descriptor of the file, which the library itself does.
 
 use std::ffi::c_int;
-use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 
-use forebay_map::lasting::{check, Lasting};
 use libc::{flock, off_t};
 
-use crate::kept;
-use crate::real::{self, fail};
-use crate::state::{lock, Desc};
-
-/// The locks of one file.  None: the file is exclusive.
-#[derive(Debug)]
-pub struct Locks(Option<Lasting<File>>);
-
-impl Locks {
-    pub const fn of_own_file() -> Locks {
-        Locks(None)
-    }
-
-    /// The locks of the shared file behind a descriptor.
-    pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
-        let link = format!("/proc/thread-self/fd/{fd}");
-        let file = File::options().read(true).write(true).open(link)?;
-        let file = Lasting::from(file);
-        // A child would keep the locks after the death of the process.
-        kept::ends_with_process(file.as_raw_fd());
-        Ok(Locks(Some(file)))
-    }
-
-    pub fn are_shared(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// A descriptor of the file is closed, which releases all locks of the process.
-    pub fn closed(&self) {
-        // SAFETY: all zeroes is a value of it: the whole file.
-        let mut all: flock = unsafe { std::mem::zeroed() };
-        all.l_type = libc::F_UNLCK as i16;
-        let _ = self.control(libc::F_OFD_SETLK, &mut all);
-    }
-
-    fn control(&self, what: c_int, l: &mut flock) -> c_int {
-        use std::os::fd::AsFd;
-        let Some(file) = &self.0 else { return 0 };
-        if check(file.as_fd()).is_err() {
-            return fail(libc::EBADF);
-        }
-        l.l_pid = 0;
-        // The call may wait for another process.
-        // SAFETY: the descriptor is the library's, and `l` is valid for the call.
-        crate::signals::let_through(|| unsafe {
-            real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance())
-        })
-    }
-}
+use crate::guarded::lock;
+use crate::real::fail;
+use crate::state::Desc;
 
 fn is_of_description(what: c_int) -> bool {
     [libc::F_OFD_SETLK, libc::F_OFD_SETLKW, libc::F_OFD_GETLK].contains(&what)

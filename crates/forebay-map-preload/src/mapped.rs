@@ -2,24 +2,28 @@
 //! An open file: its calls, its room, and the program's mappings of it.
 
 use std::ffi::c_int;
+use std::fs::File;
 use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use forebay_map::lasting::{check, Lasting};
 use forebay_map::{Error, MapFile, PAGE};
+use libc::flock;
 
-use crate::closing::release;
+use crate::child::CONFIG;
 use crate::ending;
 use crate::extent;
+use crate::guarded::{inside, lock, quietly, read, try_read, write, Locked};
+use crate::kept;
 use crate::lease;
-use crate::locks::Locks;
 use crate::planted::{self, Planted};
+use crate::real::{self, fail};
 use crate::say::{once, About};
-use crate::state::{
-    errno_of, inside, is_child, lock, quietly, read, try_read, write, Locked, CONFIG,
-};
+use crate::signals::let_through;
 use crate::turns::{lock_open, map_again, Turn};
 use crate::views::Views;
 use crate::which::is_at;
@@ -51,33 +55,60 @@ pub struct Mapped {
     pub tended: lease::Tended,
 }
 
-/// A file that has one more user, and that stays where it is, until this is dropped.
+/// The locks of one file.  None: the file is exclusive.
 #[derive(Debug)]
-pub struct Staying(Arc<Mapped>);
+pub struct Locks(Option<Lasting<File>>);
 
-impl Staying {
-    /// None: it is closed next, or is elsewhere by now.
-    pub fn of(file: &Arc<Mapped>, from: usize, len: usize) -> Option<Staying> {
-        // With this lock held it gets no more room.
-        let _map = file.map();
-        let is = file.is_within(from, from.saturating_add(len.max(1)));
-        let one_more = |users: usize| (users > 0).then(|| users + 1);
-        if !is || file.users.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).is_err() {
-            return None;
+impl Locks {
+    pub const fn of_own_file() -> Locks {
+        Locks(None)
+    }
+
+    /// The locks of the shared file behind a descriptor.
+    pub fn of_shared_file(fd: c_int) -> std::io::Result<Locks> {
+        let link = format!("/proc/thread-self/fd/{fd}");
+        let file = File::options().read(true).write(true).open(link)?;
+        let file = Lasting::from(file);
+        // A child would keep the locks after the death of the process.
+        kept::ends_with_process(file.as_raw_fd());
+        Ok(Locks(Some(file)))
+    }
+
+    pub fn are_shared(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A descriptor of the file is closed, which releases all locks of the process.
+    pub fn closed(&self) {
+        // SAFETY: all zeroes is a value of it: the whole file.
+        let mut all: flock = unsafe { std::mem::zeroed() };
+        all.l_type = libc::F_UNLCK as i16;
+        let _ = self.control(libc::F_OFD_SETLK, &mut all);
+    }
+
+    /// Makes a call of fcntl(2) by the library's descriptor.  It does nothing for an exclusive file.
+    pub fn control(&self, what: c_int, l: &mut flock) -> c_int {
+        let Some(file) = &self.0 else { return 0 };
+        if check(file.as_fd()).is_err() {
+            return fail(libc::EBADF);
         }
-        file.copies.fetch_add(1, Ordering::SeqCst);
-        Some(Staying(Arc::clone(file)))
+        l.l_pid = 0;
+        // The call may wait for another process.
+        // SAFETY: the descriptor is the library's, and `l` is valid for the call.
+        let_through(|| unsafe {
+            real::fcntl64(file.as_raw_fd(), what, std::ptr::from_mut(l).expose_provenance())
+        })
     }
 }
 
-impl Drop for Staying {
-    fn drop(&mut self) {
-        self.0.copies.fetch_sub(1, Ordering::SeqCst);
-        // A child that a handler has made has a copy of this.
-        if !is_child() {
-            // The program may have closed it meanwhile: an error of that was told.
-            let _ = release(&self.0);
-        }
+/// The errno that a program gets for an error.
+pub fn errno_of(e: &Error) -> c_int {
+    match e.cause() {
+        Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
+        Error::Full(_) => libc::ENOSPC,
+        Error::Busy(_) | Error::Locked { .. } => libc::EBUSY,
+        Error::Refused { .. } | Error::Another { .. } => libc::EPERM,
+        Error::Pool(_) | Error::Unknown(_) => libc::EIO,
     }
 }
 
@@ -386,17 +417,12 @@ impl Mapped {
         self.add_view(&mut views, from + old..from + new)
     }
 
-    /// Removes one of the program's mappings of a range.
-    pub fn remove_views(self: &Arc<Self>, from: usize, len: usize) -> Result<(), c_int> {
-        let was_last = {
-            let mut views = lock(&self.views);
-            let had = !views.is_empty();
-            views.remove(from..from.saturating_add(len));
-            had && views.is_empty()
-        };
-        match was_last {
-            true => release(self),
-            false => Ok(()),
-        }
+    /// Removes one of the program's mappings of a range.  Returns whether it was the last one: the
+    /// file has one user less then.
+    pub fn remove_views(&self, from: usize, len: usize) -> bool {
+        let mut views = lock(&self.views);
+        let had = !views.is_empty();
+        views.remove(from..from.saturating_add(len));
+        had && views.is_empty()
     }
 }

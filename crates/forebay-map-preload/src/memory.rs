@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use libc::off_t;
 
-use crate::closing::{self, private};
+use crate::closing;
 use crate::kept;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
+use crate::private;
 use crate::real::{errno, fail, raw, told};
 use crate::rings;
 use crate::say::{once, About};
@@ -192,7 +193,10 @@ pub unsafe extern "C-unwind" fn munmap(p: *mut c_void, len: usize) -> c_int {
                 failed => return failed,
             }
         }
-        return file.remove_views(p.addr(), len).map_or_else(fail, |()| 0);
+        return match file.remove_views(p.addr(), len) {
+            true => closing::release(&file).map_or_else(fail, |()| 0),
+            false => 0,
+        };
     }
     if over(p.addr(), len) {
         return fail(libc::EINVAL);

@@ -11,12 +11,17 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use libc::{mode_t, FILE};
 
+use crate::child;
 use crate::config::Config;
+use crate::guarded;
+use crate::mapped::errno_of;
+use crate::places;
 use crate::real::{self, fail};
 use crate::say::{once, About};
 use crate::signals::{self, hold};
 use crate::state::{self, Refusal};
 use crate::which;
+use crate::who::{judged, may};
 
 /// How the program identifies a file.
 #[derive(Clone, Copy)]
@@ -88,32 +93,6 @@ fn make_deaf(fd: c_int, flags: c_int) -> Result<(), c_int> {
     }
 }
 
-/// The kernel's answer to an open with these flags.
-pub fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
-    let wanted = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY => libc::R_OK,
-        libc::O_WRONLY => libc::W_OK,
-        _ => libc::R_OK | libc::W_OK,
-    };
-    let wanted = if flags & libc::O_TRUNC != 0 { wanted | libc::W_OK } else { wanted };
-    judged(fd, c"", wanted, libc::AT_EMPTY_PATH)
-}
-
-/// Whether the thread may write to the file at a path now, as the kernel judges a call by path.
-pub fn may_write(path: &CStr) -> Result<(), c_int> {
-    judged(libc::AT_FDCWD, path, libc::W_OK, 0)
-}
-
-fn judged(dir: c_int, path: &CStr, wanted: c_int, how: c_int) -> Result<(), c_int> {
-    let how = (how | libc::AT_EACCESS) as usize;
-    let a = [dir as usize, path.as_ptr().addr(), wanted as usize, how, 0, 0];
-    // SAFETY: the path is valid.
-    match unsafe { real::raw(libc::SYS_faccessat2, a) } {
-        e @ ..=-1 => Err(-e as c_int),
-        _ => Ok(()),
-    }
-}
-
 /// Whether an existing file with this name is to be mapped.
 fn is_chosen(config: &Config, named: &Named<'_>, real: &CStr) -> bool {
     let name = named.name().unwrap_or(real);
@@ -139,7 +118,7 @@ fn adopt(
                    that it is mapped onto; open /dev/null there, or leave it out of --files";
         return Some(Err(refuse(real, why)));
     }
-    let config = state::config()?;
+    let config = child::config()?;
     if signals::in_handler() && !state::is_open(id) {
         let why = "a handler of a signal opens it, which would need threads and memory that the \
                    code may have which it has interrupted; open it before";
@@ -166,7 +145,7 @@ fn adopt(
         Err(Refusal::Error(e)) => {
             let shown = real.to_string_lossy();
             once(About::Open, format_args!("open of {shown} is refused: {e}"));
-            return Some(Err(state::errno_of(&e)));
+            return Some(Err(errno_of(&e)));
         }
         Err(Refusal::Errno(errno)) => return Some(Err(errno)),
         Err(Refusal::Replaced) => return Some(Err(REPLACED)),
@@ -363,28 +342,6 @@ unsafe fn attach_once(
     }
 }
 
-/// Warns if the standard input or output comes from a program that maps files, as a shell passes
-/// it.  The kernel does nothing with such a descriptor.
-pub fn tell_inherited() {
-    for fd in 0..3 {
-        // SAFETY: the call only queries.
-        let flags = unsafe {
-            real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
-        };
-        if flags >= 0 && flags & libc::O_PATH as isize != 0 && which::regular(fd).is_some() {
-            let path = which::path_of(fd).unwrap_or_default();
-            once(
-                About::Child,
-                format_args!(
-                    "descriptor {fd} is {}, which the program that started this one has mapped: it \
-                     can be neither read nor written here (EBADF); have this program open it by itself",
-                    path.to_string_lossy()
-                ),
-            );
-        }
-    }
-}
-
 /// # Safety
 /// The contract of the system call applies; `plain` opens the file without the library.
 pub unsafe fn open_named(
@@ -394,10 +351,10 @@ pub unsafe fn open_named(
     plain: impl Fn() -> c_int,
 ) -> c_int {
     let may_be = |config: &Config| named.name().is_none_or(|name| config.may_be(name));
-    let Some(config) = state::config() else {
+    let Some(config) = child::config() else {
         let name = named.name().unwrap_or(c"a file");
-        let refused = state::refused_config().is_some_and(|c| named.name().is_some() && may_be(c));
-        if refused && !state::is_inside() {
+        let refused = child::refused_config().is_some_and(|c| named.name().is_some() && may_be(c));
+        if refused && !guarded::is_inside() {
             once(
                 About::Open,
                 format_args!(
@@ -411,7 +368,7 @@ pub unsafe fn open_named(
         return plain();
     };
     let never = libc::O_PATH | libc::O_DIRECTORY | (libc::O_TMPFILE & !libc::O_DIRECTORY);
-    if flags & never != 0 || state::is_inside() || !(state::any_files() || may_be(config)) {
+    if flags & never != 0 || guarded::is_inside() || !(places::any_files() || may_be(config)) {
         return plain();
     }
     signals::cancellation_point();

@@ -10,7 +10,10 @@ use std::ptr::from_mut;
 
 use libc::{epoll_event, iovec, nfds_t, pollfd, sigset_t, timespec, timeval};
 
+use crate::child;
 use crate::given::Given;
+use crate::kept;
+use crate::places;
 use crate::real::{self, fail};
 use crate::signals;
 use crate::state;
@@ -29,7 +32,7 @@ unsafe fn poll_with(
     n: nfds_t,
     wait: impl Fn(*mut pollfd, bool) -> c_int,
 ) -> c_int {
-    if !state::any_files() || fds.is_null() || n > state::MOST as nfds_t {
+    if !places::any_files() || fds.is_null() || n > kept::MOST as nfds_t {
         return wait(fds, true);
     }
     // SAFETY: the caller guarantees it.
@@ -131,9 +134,9 @@ type Set = *mut u64;
 /// The sets have `n` bits or are null; `wait` is select.
 unsafe fn select_with(n: c_int, sets: [Set; 3], wait: impl Fn(bool) -> c_int) -> c_int {
     let mut ours = [const { Vec::new() }; 3];
-    if state::any_files() {
+    if places::any_files() {
         for (set, ours) in sets.iter().zip(&mut ours).filter(|(set, _)| !set.is_null()) {
-            for fd in 0..n.clamp(0, state::MOST as c_int) {
+            for fd in 0..n.clamp(0, kept::MOST as c_int) {
                 // SAFETY: the caller guarantees it.
                 let word = unsafe { &mut *set.add(fd as usize / 64) };
                 let bit = 1u64 << (fd % 64);
@@ -241,7 +244,7 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if state::is_ours(fd) && !state::is_child() {
+    if state::is_ours(fd) && !child::is_child() {
         // The kernel gives the same error for any regular file.
         return fail(libc::EPERM);
     }
@@ -265,7 +268,7 @@ pub unsafe extern "C-unwind" fn vmsplice(
     // SAFETY: the caller guarantees it.
     unsafe {
         let writes = || real::fcntl64(fd, libc::F_GETFL, 0) & libc::O_ACCMODE != libc::O_RDONLY;
-        if state::any_files() && Given::Many(v, n).has_mapped() && writes() {
+        if places::any_files() && Given::Many(v, n).has_mapped() && writes() {
             let wait = match flags & libc::SPLICE_F_NONBLOCK {
                 0 => 0,
                 _ => libc::RWF_NOWAIT,

@@ -9,13 +9,14 @@ use std::ffi::{c_int, c_long, c_ulong};
 
 use libc::iovec;
 
+use crate::child;
 use crate::direct::{file_of, is_in_file};
 use crate::extent;
 use crate::given::{self, is_mapped, touch, touch_to_write};
+use crate::guarded;
 use crate::planted::{self, Planted};
 use crate::real::{process, raw, told};
 use crate::signals::hold;
-use crate::state;
 
 /// Bytes that are copied at once, in memory of the call's own frame: a handler may jump away.
 const PIECE: usize = 4096;
@@ -116,7 +117,7 @@ unsafe fn own(number: c_long, a: [usize; 6]) -> Option<isize> {
         std::ptr::with_exposed_provenance::<iovec>(a[1]),
         std::ptr::with_exposed_provenance::<iovec>(a[3]),
     );
-    let is_seen = extent::any() && !state::is_inside() && !state::is_child();
+    let is_seen = extent::any() && !guarded::is_inside() && !child::is_child();
     if !is_seen || planted::is(Planted::RemoteUnseen) {
         return None;
     }

@@ -10,11 +10,11 @@ use std::ffi::c_int;
 use std::io;
 use std::sync::Mutex;
 
+use crate::guarded::{inside, lock};
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
 use crate::real::{fail, raw, told};
 use crate::say::{once, About};
-use crate::state::{inside, lock};
 use crate::{which, window};
 
 /// Whether the filter is there.

@@ -11,13 +11,14 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 
+use crate::child;
 use crate::direct::{self, Beside};
 use crate::extent;
 use crate::given::{self, Given};
+use crate::guarded;
 use crate::planted::{self, Planted};
 use crate::real::{self, errno, fail, may_map, raw, told};
 use crate::signals::{self, hold};
-use crate::state;
 
 /// # Safety
 /// The contract of setsockopt(2) applies.
@@ -43,8 +44,8 @@ pub unsafe extern "C-unwind" fn setsockopt(
 fn is_wanted(flags: c_int, given: impl FnOnce() -> Given) -> bool {
     flags & libc::MSG_ZEROCOPY != 0
         && given().has_mapped()
-        && !state::is_inside()
-        && !state::is_child()
+        && !guarded::is_inside()
+        && !child::is_child()
         && !planted::is(Planted::ZerocopyNotCopied)
 }
 

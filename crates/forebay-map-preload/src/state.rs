@@ -11,99 +11,39 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, CStr};
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-    TryLockError,
-};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 
-use forebay_map::{Error, PAGE};
+use forebay_map::Error;
 
-use crate::closing::{private, release};
+use crate::child::{config, is_child, is_elsewhere, make_parent, CHILD, CONFIG, PARENT, PROCESS};
+use crate::closing::release;
 use crate::config::Config;
 use crate::ending;
 use crate::extent;
-use crate::kept;
+use crate::guarded::{inside, is_inside, quietly, read, write};
+use crate::kept::{self, MOST};
 use crate::lease;
 use crate::limit;
-use crate::locks::Locks;
-use crate::mapped::{Mapped, Place};
+use crate::mapped::{Locks, Mapped, Place};
+use crate::places::{any_files, may_be_within, Opening, Places, FILES, PLACES};
 use crate::planted::{self, Planted};
+use crate::private;
 use crate::real::{self, process};
 use crate::say::{once, About};
 use crate::signals::{self, hold, Busy};
+use crate::tending;
 use crate::turns::{self, first, lock_open, Turn};
-use crate::which::{identity_at, is_at};
-
-/// Higher descriptors are refused.
-pub const MOST: usize = 1 << 16;
+use crate::which::{self, identity_at, is_at};
 
 /// Whether a number is a descriptor of ours.  A call on another descriptor reads only this.
 static OURS: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
 
 static TABLE: RwLock<Option<HashMap<c_int, Arc<Desc>>>> = RwLock::new(None);
-/// The places where files are mapped.
-pub static PLACES: RwLock<Places> =
-    RwLock::new(Places { open: vec![], closing: vec![], opening: vec![], truncated: vec![] });
-/// The number of open files, including those that are being closed.
-pub static FILES: AtomicUsize = AtomicUsize::new(0);
-
-pub static CONFIG: OnceLock<Config> = OnceLock::new();
-static CHILD: AtomicBool = AtomicBool::new(false);
-/// Nonzero, except in a child: the kernel zeroes it there, however the child was made.
-static PARENT: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
-static PROCESS: AtomicI32 = AtomicI32::new(0);
 static ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
-
-/// Files whose stores may not be in the file yet.  A file is in one of the lists until they
-/// are.
-#[derive(Debug)]
-pub struct Places {
-    /// Files that have an address.
-    pub open: Vec<Arc<Mapped>>,
-    /// Files whose close is under way, or was when the program began to end.
-    pub closing: Vec<Arc<Mapped>>,
-    /// Files whose open is under way.
-    opening: Vec<(u64, u64)>,
-    /// Files that were not open and that the kernel truncates by a path, one for each thread.
-    truncated: Vec<(u64, u64)>,
-}
-
-impl Places {
-    /// Whether an open or a close of a file is under way.
-    fn changes(&self, id: (u64, u64)) -> bool {
-        self.opening.contains(&id) || self.closing.iter().any(|f| f.id == id)
-    }
-}
-
-/// An open that is under way until this is dropped.
-#[derive(Debug)]
-struct Opening((u64, u64));
-
-impl Opening {
-    /// Begins an open.  The caller has the file's turn.
-    fn of(id: (u64, u64)) -> Opening {
-        inside(|| write(&PLACES).opening.push(id));
-        let opening = Opening(id);
-        // A truncation would break the lease that is taken next.  A handler may have left it by a
-        // jump.
-        let begun = Instant::now();
-        while read(&PLACES).truncated.contains(&id) && begun.elapsed() < Duration::from_secs(1) {
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        opening
-    }
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        write(&PLACES).opening.retain(|id| *id != self.0);
-    }
-}
 
 /// An open file description, shared by duplicates of a descriptor.
 #[derive(Debug)]
@@ -113,52 +53,6 @@ pub struct Desc {
     pub at: Mutex<u64>,
     /// The number of its entries in the table.  Changed only with `TABLE` held for writing.
     numbers: AtomicUsize,
-}
-
-/// A lock that is held.  No signal handler runs in the thread meanwhile.
-#[derive(Debug)]
-pub struct Locked<G> {
-    pub guard: G,
-    pub busy: Busy,
-}
-
-impl<G: Deref> Deref for Locked<G> {
-    type Target = G::Target;
-    fn deref(&self) -> &G::Target {
-        &self.guard
-    }
-}
-
-impl<G: DerefMut> DerefMut for Locked<G> {
-    fn deref_mut(&mut self) -> &mut G::Target {
-        &mut self.guard
-    }
-}
-
-pub fn lock<T>(m: &Mutex<T>) -> Locked<MutexGuard<'_, T>> {
-    let busy = hold();
-    Locked { guard: m.lock().unwrap_or_else(PoisonError::into_inner), busy }
-}
-
-pub fn read<T>(l: &RwLock<T>) -> Locked<RwLockReadGuard<'_, T>> {
-    let busy = hold();
-    Locked { guard: l.read().unwrap_or_else(PoisonError::into_inner), busy }
-}
-
-/// None: a thread has it for writing, or waits for it.
-pub fn try_read<T>(l: &RwLock<T>) -> Option<Locked<RwLockReadGuard<'_, T>>> {
-    let busy = hold();
-    let guard = match l.try_read() {
-        Ok(guard) => guard,
-        Err(TryLockError::Poisoned(e)) => e.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
-    Some(Locked { guard, busy })
-}
-
-pub fn write<T>(l: &RwLock<T>) -> Locked<RwLockWriteGuard<'_, T>> {
-    let busy = hold();
-    Locked { guard: l.write().unwrap_or_else(PoisonError::into_inner), busy }
 }
 
 /// The description that a call uses.
@@ -181,82 +75,6 @@ impl Deref for Held {
     }
 }
 
-thread_local! {
-    /// Nonzero while the library works for this thread: its calls are not the program's.
-    static INSIDE: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
-/// Runs a part of the library.
-pub fn inside<R>(f: impl FnOnce() -> R) -> R {
-    struct Out;
-    impl Drop for Out {
-        fn drop(&mut self) {
-            let _ = INSIDE.try_with(|n| n.set(n.get() - 1));
-        }
-    }
-    let _busy = hold();
-    let _ = INSIDE.try_with(|n| n.set(n.get() + 1));
-    let _out = Out;
-    f()
-}
-
-/// Runs a part of the library that may make threads.  They handle none of the program's
-/// signals, whose handlers may wait for them.
-pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
-    signals::blocked(|| inside(f))
-}
-
-pub fn is_inside() -> bool {
-    INSIDE.try_with(|n| n.get() > 0).unwrap_or(true)
-}
-
-/// The configuration, if the command started the program and this is not a child of it.
-pub fn config() -> Option<&'static Config> {
-    if is_child() {
-        return None;
-    }
-    CONFIG.get()
-}
-
-/// The configuration, in a child that may not open such files.
-pub fn refused_config() -> Option<&'static Config> {
-    CONFIG.get().filter(|_| is_child())
-}
-
-pub fn any_files() -> bool {
-    FILES.load(Ordering::Relaxed) > 0
-}
-
-pub fn is_child() -> bool {
-    let parent = PARENT.load(Ordering::Relaxed);
-    // SAFETY: if there is such a page, it is never unmapped.
-    let unknown = || unsafe { !parent.is_null() && parent.read_volatile() == 0 };
-    CHILD.load(Ordering::Relaxed) || unknown() && !planted::is(Planted::ChildUnseen)
-}
-
-/// Makes a page that only the process has that makes it.
-fn make_parent() -> std::io::Result<()> {
-    let last_error = std::io::Error::last_os_error;
-    let (prot, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping; one byte of it is written.
-    unsafe {
-        let p = libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0);
-        if p == libc::MAP_FAILED || libc::madvise(p, PAGE, libc::MADV_WIPEONFORK) != 0 {
-            return Err(last_error());
-        }
-        p.cast::<u8>().write_volatile(1);
-        PARENT.store(p.cast(), Ordering::SeqCst);
-    }
-    Ok(())
-}
-
-/// Whether this is a child made by fork, or by vfork, of which no one is notified: the table is
-/// the parent's.
-pub fn is_elsewhere() -> bool {
-    is_child() || process() != PROCESS.load(Ordering::Relaxed)
-}
-
 /// A child has the whole table and all places, and none of the threads that use them.
 pub type Unchanged = (
     RwLockWriteGuard<'static, Option<HashMap<c_int, Arc<Desc>>>>,
@@ -276,7 +94,7 @@ pub fn in_child() {
     match turns::have_none() {
         true => {
             PROCESS.store(process(), Ordering::Relaxed);
-            lease::in_child();
+            tending::in_child();
             private::in_child();
             write(&PLACES).truncated.clear();
             let parent = PARENT.load(Ordering::Relaxed);
@@ -295,12 +113,34 @@ pub fn start(config: Config) -> Result<(), String> {
     PROCESS.store(process(), Ordering::Relaxed);
     real::remember_process();
     crate::say::start();
-    crate::opening::tell_inherited();
+    tell_inherited();
     kept::start();
     let _ = ROOT.set(root());
     make_parent().map_err(|e| format!("a page that no child has: {e}"))?;
     let _ = CONFIG.set(config);
     Ok(())
+}
+
+/// Warns if the standard input or output comes from a program that maps files, as a shell passes
+/// it.  The kernel does nothing with such a descriptor.
+fn tell_inherited() {
+    for fd in 0..3 {
+        // SAFETY: the call only queries.
+        let flags = unsafe {
+            real::raw(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0])
+        };
+        if flags >= 0 && flags & libc::O_PATH as isize != 0 && which::regular(fd).is_some() {
+            let path = which::path_of(fd).unwrap_or_default();
+            once(
+                About::Child,
+                format_args!(
+                    "descriptor {fd} is {}, which the program that started this one has mapped: it \
+                     can be neither read nor written here (EBADF); have this program open it by itself",
+                    path.to_string_lossy()
+                ),
+            );
+        }
+    }
 }
 
 fn root() -> Option<(u64, u64)> {
@@ -310,23 +150,6 @@ fn root() -> Option<(u64, u64)> {
 /// Whether names mean what they meant at the start.
 pub fn has_its_root() -> bool {
     ROOT.get().is_some_and(|root| *root == self::root())
-}
-
-/// The errno that a program gets for an error.
-pub fn errno_of(e: &Error) -> c_int {
-    match e.cause() {
-        Error::System { error, .. } => error.raw_os_error().unwrap_or(libc::EIO),
-        Error::Full(_) => libc::ENOSPC,
-        Error::Busy(_) | Error::Locked { .. } => libc::EBUSY,
-        Error::Refused { .. } | Error::Another { .. } => libc::EPERM,
-        Error::Pool(_) | Error::Unknown(_) => libc::EIO,
-    }
-}
-
-pub fn may_be_within(from: usize, last: usize) -> bool {
-    extent::may_have(from, last.saturating_sub(from).saturating_add(1))
-        && !is_child()
-        && !is_inside()
 }
 
 /// A file that overlaps a range.
@@ -596,7 +419,8 @@ pub fn open(
             if !is_at(path, id) {
                 return Err(Refusal::Replaced);
             }
-            let map = quietly(|| first(config, path, id, size, room)).map_err(Refusal::Error)?;
+            let map = quietly(|| first(config, tending::watch, path, id, size, room))
+                .map_err(Refusal::Error)?;
             if !is_at(path, id) {
                 let _ending = inside(|| lease::ends(&map));
                 let _ = inside(|| map.close());
@@ -634,7 +458,7 @@ pub fn open(
                 }
             });
             FILES.fetch_add(1, Ordering::SeqCst);
-            inside(|| lease::watch_over(&file));
+            inside(|| tending::watch_over(&file));
             // An allocator may call the library too.
             inside(|| write(&PLACES).open.push(Arc::clone(&file)));
             file

@@ -4,14 +4,15 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use crate::child;
+use crate::places;
 use crate::real::{self, fail};
 use crate::say::{once, About};
-use crate::state;
 
 /// Whether files are open, so that the process must not go on as something that lacks their memory.
 /// Then prints a message.
 fn keeps_files(about: About, what: &str, way_out: &str) -> bool {
-    if !state::any_files() || state::is_elsewhere() {
+    if !places::any_files() || child::is_elsewhere() {
         return false;
     }
     once(about, format_args!("{what} while a file is mapped onto the pool is refused; {way_out}"));

@@ -10,15 +10,18 @@ use std::sync::atomic::Ordering;
 use forebay_map::lasting::duplicate;
 use libc::{iovec, off_t};
 
+use crate::child;
 use crate::closing;
 use crate::direct;
 use crate::extent;
 use crate::given::{touch, touch_to_write, Given};
+use crate::guarded::{self, lock};
 use crate::limit;
+use crate::places;
 use crate::planted::{self, Planted};
 use crate::real::{self, fail};
 use crate::say::{once, About};
-use crate::state::{self, lock, Desc};
+use crate::state::{self, Desc};
 
 fn told(result: Result<usize, c_int>) -> isize {
     result.map_or_else(fail, |n| n as isize)
@@ -601,7 +604,7 @@ macro_rules! checked_preads {
 checked_preads!(__pread_chk __pread64_chk);
 
 fn sync_file(fd: c_int, attributes: bool) -> Option<c_int> {
-    if planted::is(Planted::ChildAcknowledged) && state::is_child() && state::is_ours(fd) {
+    if planted::is(Planted::ChildAcknowledged) && child::is_child() && state::is_ours(fd) {
         return Some(0);
     }
     let desc = state::desc_or_end(fd)?;
@@ -650,7 +653,7 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 /// The contract of syncfs(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
-    if state::any_files() && !state::is_child() && !state::is_inside() {
+    if places::any_files() && !child::is_child() && !guarded::is_inside() {
         if let Err(errno) = closing::sync_all() {
             return fail(errno);
         }
@@ -696,7 +699,7 @@ fn sync_file_system(desc: &Desc) -> c_int {
 /// The contract of sync(2) applies.
 #[no_mangle]
 pub unsafe extern "C-unwind" fn sync() {
-    if state::any_files() && !state::is_child() && !state::is_inside() {
+    if places::any_files() && !child::is_child() && !guarded::is_inside() {
         let _ = closing::sync_all();
     }
     // SAFETY: it takes nothing.

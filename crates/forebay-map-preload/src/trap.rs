@@ -18,8 +18,8 @@ use crate::planted::{self, Planted};
 use crate::real::{self, fail, raw, told};
 use crate::say::{once, About};
 use crate::{
-    aio, attributes, calls, direct, limit, memory, opening, ready, remote, rings, signals, sockets,
-    state, staying, transfer, users, window,
+    aio, attributes, calls, direct, guarded, limit, memory, opening, ready, remote, rings, signals,
+    sockets, state, staying, transfer, users, window,
 };
 
 /// 0: the handler is not there, `CATCHES`: it is.
@@ -155,7 +155,7 @@ extern "C-unwind" fn trapped(signal: c_int, info: *mut siginfo_t, context: *mut 
                 None => Some(-libc::EFAULT as isize),
             },
             // A program that executed this one has installed a filter for this window.
-            true if mine || state::is_inside() => Some(-libc::EPERM as isize),
+            true if mine || guarded::is_inside() => Some(-libc::EPERM as isize),
             true => Some(at_window(number.into(), a)),
         };
         if let Some(result) = result {
@@ -282,7 +282,7 @@ fn at_window(number: c_long, a: [usize; 6]) -> isize {
 pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
     let p = std::ptr::with_exposed_provenance_mut::<c_void>(a[0]);
     let (fd, n) = (a[0] as c_int, a[1] as c_int);
-    let ours = || state::is_ours(fd) && !state::is_inside();
+    let ours = || state::is_ours(fd) && !guarded::is_inside();
     users::alone(number, [a[0], a[1], a[2]]);
     // SAFETY: the caller guarantees that these are the arguments of the call.
     let result = unsafe {
@@ -333,62 +333,62 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 true => refuse(),
                 false => return None,
             },
-            libc::SYS_openat if !state::is_inside() => {
+            libc::SYS_openat if !guarded::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 opening::open_at(fd, name, a[2] as c_int, a[3] as u32) as isize
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_open if !state::is_inside() => {
+            libc::SYS_open if !guarded::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[0]);
                 opening::open_at(libc::AT_FDCWD, name, n, a[2] as u32) as isize
             }
-            libc::SYS_openat2 if !state::is_inside() => {
+            libc::SYS_openat2 if !guarded::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 opening::open_how(fd, name, std::ptr::with_exposed_provenance(a[2]), a[3]) as isize
             }
-            libc::SYS_open_by_handle_at if !state::is_inside() => {
+            libc::SYS_open_by_handle_at if !guarded::is_inside() => {
                 let handle = std::ptr::with_exposed_provenance_mut(a[1]);
                 opening::open_by_handle_at(fd, handle, a[2] as c_int) as isize
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_creat if !state::is_inside() => {
+            libc::SYS_creat if !guarded::is_inside() => {
                 opening::creat(std::ptr::with_exposed_provenance(a[0]), a[1] as u32) as isize
             }
-            libc::SYS_truncate if !state::is_inside() => {
+            libc::SYS_truncate if !guarded::is_inside() => {
                 calls::truncate(std::ptr::with_exposed_provenance(a[0]), a[1] as i64) as isize
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_chmod if !state::is_inside() => {
+            libc::SYS_chmod if !guarded::is_inside() => {
                 calls::modes::chmod(std::ptr::with_exposed_provenance(a[0]), a[1] as u32) as isize
             }
-            libc::SYS_fchmodat if !state::is_inside() => {
+            libc::SYS_fchmodat if !guarded::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 calls::modes::fchmodat(fd, name, a[2] as u32, 0) as isize
             }
             libc::SYS_fchmod if ours() => calls::modes::fchmod(fd, a[1] as u32) as isize,
-            calls::modes::FCHMODAT2 if !state::is_inside() => calls::modes::fchmodat2(a) as isize,
+            calls::modes::FCHMODAT2 if !guarded::is_inside() => calls::modes::fchmodat2(a) as isize,
             libc::SYS_fchown if ours() => calls::fchown(fd, a[1] as u32, a[2] as u32) as isize,
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_rename if !state::is_inside() => {
+            libc::SYS_rename if !guarded::is_inside() => {
                 let to = std::ptr::with_exposed_provenance(a[1]);
                 calls::rename(std::ptr::with_exposed_provenance(a[0]), to) as isize
             }
-            libc::SYS_renameat | libc::SYS_renameat2 if !state::is_inside() => {
+            libc::SYS_renameat | libc::SYS_renameat2 if !guarded::is_inside() => {
                 let flags = if number == libc::SYS_renameat { 0 } else { a[4] as u32 };
                 let from = std::ptr::with_exposed_provenance(a[1]);
                 let to = std::ptr::with_exposed_provenance(a[3]);
                 calls::renameat2(fd, from, a[2] as c_int, to, flags) as isize
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_unlink if !state::is_inside() => {
+            libc::SYS_unlink if !guarded::is_inside() => {
                 calls::unlink(std::ptr::with_exposed_provenance(a[0])) as isize
             }
-            libc::SYS_unlinkat if !state::is_inside() => {
+            libc::SYS_unlinkat if !guarded::is_inside() => {
                 let name = std::ptr::with_exposed_provenance(a[1]);
                 calls::unlinkat(fd, name, a[2] as c_int) as isize
             }
             libc::SYS_prlimit64 | libc::SYS_setrlimit
-                if !state::is_inside() && !planted::is(Planted::LimitByNumber) =>
+                if !guarded::is_inside() && !planted::is(Planted::LimitByNumber) =>
             {
                 let (pid, what, at) = match number {
                     libc::SYS_setrlimit => (0, a[0] as u32, [a[1], 0]),
@@ -398,19 +398,19 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
                 let old = std::ptr::with_exposed_provenance_mut(at[1]);
                 limit::prlimit(pid, what, new, old) as isize
             }
-            libc::SYS_execve if !state::is_inside() => {
+            libc::SYS_execve if !guarded::is_inside() => {
                 let [path, argv, env] =
                     [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
                 staying::execve(path.cast(), argv.cast(), env.cast()) as isize
             }
-            libc::SYS_execveat if !state::is_inside() => {
+            libc::SYS_execveat if !guarded::is_inside() => {
                 let [path, argv, env] =
                     [a[1], a[2], a[3]].map(std::ptr::with_exposed_provenance::<u8>);
                 staying::execveat(fd, path.cast(), argv.cast(), env.cast(), a[4] as c_int) as isize
             }
-            libc::SYS_exit_group if !state::is_inside() => calls::_exit(fd),
+            libc::SYS_exit_group if !guarded::is_inside() => calls::_exit(fd),
             libc::SYS_vmsplice
-                if !state::is_inside() && !planted::is(Planted::VmspliceByNumber) =>
+                if !guarded::is_inside() && !planted::is(Planted::VmspliceByNumber) =>
             {
                 let v = std::ptr::with_exposed_provenance(a[1]);
                 ready::vmsplice(fd, v, a[2], a[3] as u32)
@@ -450,13 +450,13 @@ pub fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
             | libc::SYS_preadv2
             | libc::SYS_pwritev2 => return direct::by_number(number, a),
             libc::SYS_unshare => staying::unshare(fd) as isize,
-            libc::SYS_utimensat if !state::is_inside() => {
+            libc::SYS_utimensat if !guarded::is_inside() => {
                 let path = std::ptr::with_exposed_provenance(a[1]);
                 let to = std::ptr::with_exposed_provenance(a[2]);
                 attributes::utimensat(fd, path, to, a[3] as c_int) as isize
             }
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_utime | libc::SYS_utimes | libc::SYS_futimesat if !state::is_inside() => {
+            libc::SYS_utime | libc::SYS_utimes | libc::SYS_futimesat if !guarded::is_inside() => {
                 let [path, to, third] =
                     [a[0], a[1], a[2]].map(std::ptr::with_exposed_provenance::<u8>);
                 match number {
@@ -669,7 +669,7 @@ pub unsafe extern "C-unwind" fn syscall(
     }
     // SAFETY: the caller guarantees it.  The kernel refuses descriptors of ours.
     let result = unsafe { raw(n, [a, b, c, d, e, f]) };
-    if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !state::is_inside() {
+    if result == -libc::EBADF as isize && state::is_ours(a as c_int) && !guarded::is_inside() {
         once(
             About::Call,
             format_args!(

@@ -8,26 +8,29 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockResult};
 
 use forebay_map::{Error, MapFile, Options, Session, Unreadable, SEGMENT};
 
-use crate::closing::{close_pool, private, POOL};
 use crate::config::Config;
 use crate::ending;
+use crate::guarded::{inside, lock, Locked};
 use crate::lease;
 use crate::mapped::Mapped;
 use crate::planted::{self, Planted};
+use crate::private;
 use crate::say::{once, About};
 use crate::signals::{hold, Busy};
-use crate::state::{inside, lock, Locked};
 use crate::watcher;
 use crate::which;
 use crate::window;
 
 /// How often to open a file again that was changed between its open and its lease.
 const TRIES: usize = 100;
+
+/// Whether the pool is open.
+pub static POOL: AtomicBool = AtomicBool::new(false);
 
 static OPEN: Mutex<Open> = Mutex::new(Open { pool: None, turns: vec![], last: 0 });
 /// Notified when a turn has ended.
@@ -213,15 +216,16 @@ fn unreadable(path: &Path, at: u64, why: &io::Error) {
 }
 
 /// Maps a file, on the pool that is opened for that if it is the first one.  The caller has the file's
-/// turn.
+/// turn.  `watch` is the work of the watching thread.
 pub fn first(
     config: &Config,
+    watch: fn(),
     path: &Path,
     id: (u64, u64),
     size: u64,
     room: u64,
 ) -> forebay_map::Result<MapFile> {
-    let session = session(config)?;
+    let session = session(config, watch)?;
     match map(&session, config, path, Some(id), room) {
         // If segments are not brought in by a touch, room takes memory, and no more can be
         // mapped.  A file that is not mapped yet gets more room when it grows.
@@ -233,13 +237,13 @@ pub fn first(
 }
 
 /// The open pool.  It is opened with `OPEN` held: without it no thread can go on.
-fn session(config: &Config) -> forebay_map::Result<Arc<Session>> {
+fn session(config: &Config, watch: fn()) -> forebay_map::Result<Arc<Session>> {
     let mut open = lock_open();
     if let Some(opened) = &open.pool {
         return Ok(Arc::clone(&opened.session));
     }
     window::take().map_err(Error::Pool)?;
-    watcher::start(lease::watch).map_err(|e| Error::Pool(format!("no thread: {e}")))?;
+    watcher::start(watch).map_err(|e| Error::Pool(format!("no thread: {e}")))?;
     let options =
         Options { unreadable: Some(Unreadable(Arc::new(unreadable))), ..Options::default() };
     let session = Arc::new(Session::open(&config.wanted, options)?);
@@ -247,4 +251,22 @@ fn session(config: &Config) -> forebay_map::Result<Arc<Session>> {
     which::keep_descriptors(watcher::number() as usize);
     POOL.store(true, Ordering::SeqCst);
     Ok(session)
+}
+
+/// The caller holds `OPEN`, and no thread has a turn.
+pub fn close_pool(open: &mut Option<Opened>) {
+    let Some(opened) = open.take() else { return };
+    // A thread that has a turn holds the session, too.  The pool is closed when no thread has one.
+    let session = Arc::into_inner(opened.session);
+    if let Err(e) = inside(|| session.map_or(Ok(()), Session::close)) {
+        once(About::Pool, format_args!("{e}"));
+    }
+    // Private mappings may outlive the pool, and are looked for.
+    if !private::any() {
+        inside(which::forget_descriptors);
+        if !ending::has_begun() {
+            inside(watcher::end);
+        }
+    }
+    POOL.store(false, Ordering::SeqCst);
 }

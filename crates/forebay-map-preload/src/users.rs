@@ -14,13 +14,14 @@
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 
+use crate::child;
 use crate::closing;
 use crate::given;
+use crate::guarded::{self, inside, quietly, read};
 use crate::lease::{control, F_SETLEASE};
-use crate::opening;
+use crate::places::{self, PLACES};
 use crate::planted::{self, Planted};
 use crate::real::{self, fail, raw, thread};
-use crate::state::{self, inside, quietly, read, PLACES};
 use crate::watcher;
 use crate::who::{self, Header, Rights, SAME};
 
@@ -59,7 +60,7 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
     if control(fd, F_SETLEASE, libc::F_RDLCK as usize) == Err(libc::EACCES) {
         return Some("have a lease of it, since the file is another user's");
     }
-    match opening::may(fd, libc::O_WRONLY) {
+    match who::may(fd, libc::O_WRONLY) {
         Err(libc::EACCES) => {
             Some("mark it as incomplete, since the file is not writable for that user")
         }
@@ -158,9 +159,9 @@ fn run_apart(call: Call, of: Of, files: &[RawFd]) -> Found {
 /// Ends the program if it could not keep its files after the call.  Returns the error with which a
 /// change of all threads fails: the C library ends the program if some can and some cannot.
 fn look(call: Call, of: Of) -> Option<c_int> {
-    let is_ours = state::config().is_some() && !state::is_inside() && !state::is_elsewhere();
+    let is_ours = child::config().is_some() && !guarded::is_inside() && !child::is_elsewhere();
     let has_threads = of == Of::AllThreads && watcher::number() != 0;
-    if !is_ours || !(state::any_files() || has_threads) || planted::is(Planted::RightsUnseen) {
+    if !is_ours || !(places::any_files() || has_threads) || planted::is(Planted::RightsUnseen) {
         return None;
     }
     let files = inside(|| read(&PLACES).open.clone());
@@ -245,7 +246,7 @@ pub unsafe extern "C-unwind" fn setgroups(n: usize, list: *const u32) -> c_int {
 #[no_mangle]
 pub unsafe extern "C-unwind" fn initgroups(user: *const c_char, group: u32) -> c_int {
     const MOST: usize = 1 << 16;
-    if !state::any_files() && watcher::number() == 0 {
+    if !places::any_files() && watcher::number() == 0 {
         // SAFETY: the caller guarantees it.
         return unsafe { real::initgroups(user, group) }.unwrap_or_else(|| fail(libc::ENOSYS));
     }
@@ -284,7 +285,7 @@ pub fn alone(number: libc::c_long, a: [usize; 3]) {
 
 /// The trial is another thread, whose own number is another one, too.
 fn capset_alone([header, sets, _]: [usize; 3]) {
-    if !state::any_files() {
+    if !places::any_files() {
         return;
     }
     let given = given::at(std::ptr::with_exposed_provenance::<Header>(header));

@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_map::lasting::{self, Lasting};
 
+use crate::guarded::{inside, lock};
 use crate::kept;
 use crate::masks::{self, Opened};
 use crate::real;
-use crate::state::lock;
 
 /// The device and inode of a descriptor's file, if it is a regular file, and its size.
 pub fn regular(fd: c_int) -> Option<((u64, u64), u64)> {
@@ -127,7 +127,7 @@ fn is_plain(fd: c_int, id: (u64, u64), is: impl Fn(c_int) -> bool) -> bool {
 /// The first plain descriptor of the file in this process.
 fn plain(id: (u64, u64), is: impl Fn(c_int) -> bool) -> Option<c_int> {
     let mut found = None;
-    crate::state::inside(|| {
+    inside(|| {
         for_each_descriptor(|fd| {
             if found.is_none() && is_plain(fd, id, &is) {
                 found = Some(fd);
@@ -276,7 +276,7 @@ fn text_of(of: impl Fn(&Proc) -> Option<&Lasting<OwnedFd>>) -> Option<Vec<u8>> {
 
 /// The text of the process's maps.
 pub fn maps() -> Option<Vec<u8>> {
-    crate::state::inside(|| text_of(|kept| kept.maps.as_ref()))
+    inside(|| text_of(|kept| kept.maps.as_ref()))
 }
 
 /// Whether the process has a shared mapping of the file that is not the library's.  The library
@@ -288,7 +288,7 @@ pub fn is_mapped_plainly(id: (u64, u64), path: &Path) -> bool {
 /// Whether another process has one, as far as this one may look.
 pub fn is_mapped_by_others(id: (u64, u64), path: &Path) -> bool {
     let me = real::process().to_string();
-    crate::state::inside(|| {
+    inside(|| {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let is_other = |name: &[u8]| name[0].is_ascii_digit() && name != me.as_bytes();
         let others = all.filter(|entry| is_other(entry.file_name().as_bytes()));

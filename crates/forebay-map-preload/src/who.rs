@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The rights by which the kernel judges what a thread does with files.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 
 use crate::real::raw;
 
@@ -90,5 +90,31 @@ impl Rights {
             // SAFETY: the caller guarantees it.
             list: unsafe { list(memory) },
         }
+    }
+}
+
+/// The kernel's answer to an open with these flags.
+pub fn may(fd: c_int, flags: c_int) -> Result<(), c_int> {
+    let wanted = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => libc::R_OK,
+        libc::O_WRONLY => libc::W_OK,
+        _ => libc::R_OK | libc::W_OK,
+    };
+    let wanted = if flags & libc::O_TRUNC != 0 { wanted | libc::W_OK } else { wanted };
+    judged(fd, c"", wanted, libc::AT_EMPTY_PATH)
+}
+
+/// Whether the thread may write to the file at a path now, as the kernel judges a call by path.
+pub fn may_write(path: &CStr) -> Result<(), c_int> {
+    judged(libc::AT_FDCWD, path, libc::W_OK, 0)
+}
+
+pub fn judged(dir: c_int, path: &CStr, wanted: c_int, how: c_int) -> Result<(), c_int> {
+    let how = (how | libc::AT_EACCESS) as usize;
+    let a = [dir as usize, path.as_ptr().addr(), wanted as usize, how, 0, 0];
+    // SAFETY: the path is valid.
+    match unsafe { raw(libc::SYS_faccessat2, a) } {
+        e @ ..=-1 => Err(-e as c_int),
+        _ => Ok(()),
     }
 }

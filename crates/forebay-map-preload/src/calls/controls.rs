@@ -9,10 +9,11 @@ use std::sync::atomic::Ordering;
 use libc::off_t;
 
 use super::fcntl;
+use crate::guarded::lock;
 use crate::kept;
 use crate::real::{self, fail, raw, told};
 use crate::say::{once, About};
-use crate::state::{self, lock, Desc};
+use crate::state::{self, Desc};
 
 // Numbers that the C library's headers lack on some machines.
 const FIOQSIZE: c_ulong = 0x5460;

@@ -12,6 +12,7 @@ use forebay_map::MapFile;
 use libc::mode_t;
 
 use super::link_of;
+use crate::child;
 use crate::mapped::Mapped;
 use crate::real::{self, fail, raw, told};
 use crate::say::{once, About};
@@ -83,7 +84,7 @@ pub unsafe extern "C-unwind" fn fchmod(fd: c_int, mode: mode_t) -> c_int {
     let a = [libc::AT_FDCWD as usize, link.as_ptr().addr(), mode as usize, 0, 0, 0];
     // SAFETY: the name ends with a zero byte.
     let change = || unsafe { raw(libc::SYS_fchmodat, a) };
-    match (!state::is_child()).then(|| state::desc(fd)).flatten() {
+    match (!child::is_child()).then(|| state::desc(fd)).flatten() {
         Some(desc) => answer(set(&desc.file, mode, change)),
         None => told(change()) as c_int,
     }

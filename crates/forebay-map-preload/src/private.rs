@@ -10,26 +10,23 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_map::lasting::{self, Lasting};
 use forebay_map::PAGE;
 
+use crate::guarded::{inside, lock};
 use crate::kept;
-use crate::opening;
 use crate::planted::{self, Planted};
-use crate::state::{inside, lock};
-use crate::turns::try_lock_open;
 use crate::watcher;
 use crate::which;
+use crate::who;
 
 /// How often mappings are looked for that were removed by an instruction.
 const AGAIN: Duration = Duration::from_secs(5);
 /// How long after a look the next one is, if a mapping was removed.  A look reads all of /proc's maps.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long after a failed try the next one is.
-const SOON: Duration = Duration::from_millis(20);
 /// The most ranges of one file that are told apart.
 const RANGES: usize = 64;
 
@@ -102,7 +99,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static REMOVED: AtomicBool = AtomicBool::new(false);
 static LOOKED: Mutex<Option<Instant>> = Mutex::new(None);
 /// No such mapping is left, and what is kept open of /proc may be of no use any more.
-static LEFT: AtomicBool = AtomicBool::new(false);
+pub static LEFT: AtomicBool = AtomicBool::new(false);
 
 pub fn any() -> bool {
     COUNT.load(Ordering::SeqCst) > 0
@@ -189,7 +186,7 @@ pub fn description(id: (u64, u64)) -> Option<OwnedFd> {
     let fd = lock(&ALL).iter().find(is_one).and_then(|one| one.fd.clone())?;
     let number = fd.1;
     let is_same = kept::check(number).is_ok() && which::identity(number) == Some(id);
-    let may = is_same && opening::may(number, libc::O_RDWR).is_ok();
+    let may = is_same && who::may(number, libc::O_RDWR).is_ok();
     may.then(|| kept::duplicate(number).ok()).flatten()
 }
 
@@ -197,7 +194,7 @@ pub fn description(id: (u64, u64)) -> Option<OwnedFd> {
 /// look again.
 pub fn look() -> Option<Duration> {
     if !any() {
-        return forget();
+        return None;
     }
     let pause = match REMOVED.load(Ordering::SeqCst) {
         true => PAUSE,
@@ -229,27 +226,5 @@ pub fn look() -> Option<Duration> {
             drop(gone);
         }
     });
-    match any() {
-        true => Some(AGAIN),
-        false => forget(),
-    }
-}
-
-/// Closes what is kept open of /proc, unless the pool is open.  Does not wait for a thread that opens
-/// it.
-fn forget() -> Option<Duration> {
-    if !LEFT.load(Ordering::SeqCst) {
-        return None;
-    }
-    let open = match try_lock_open() {
-        Ok(open) => open,
-        Err(TryLockError::Poisoned(e)) => e.into_inner(),
-        Err(TryLockError::WouldBlock) => return Some(SOON),
-    };
-    LEFT.store(false, Ordering::SeqCst);
-    // The end of the pool does that otherwise.
-    if open.pool.is_none() && !any() {
-        inside(which::forget_descriptors);
-    }
-    None
+    any().then_some(AGAIN)
 }
