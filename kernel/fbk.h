@@ -107,7 +107,6 @@ struct fbk_pool {
 
 	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
-	struct list_head prepared; /* volumes of devices, started or not; lock */
 
 	/* The media is being unbound.  Every caller of the engine checks this first, in the
 	 * same RCU read section or under lock.  Those callers have finished when the media may
@@ -192,12 +191,11 @@ struct fbk_volume {
 	bool tickets;  /* the pool's device makes an append durable, and requests wait for that */
 	bool later;    /* a write waits only if its durability is asked for: a volatile cache */
 	u8 durable;    /* enum fbk_durable: what was asked for */
+	bool no_cache; /* the device says that it has none, and devices above rely on that */
 	struct fby_policy policy; /* which requests bypass the cache */
 	bool stopping; /* requests of destage fail at once */
 	bool requeue;  /* waiting bios return to their queue */
 	bool started;
-	bool was_started; /* others may rely on what the device says of its cache */
-	struct list_head prepared; /* fbk_pool.prepared */
 	void *mem; /* the engine's, for destage */
 	u64 mem_bytes;
 	atomic_t in_flight; /* requests of destage */

@@ -395,7 +395,6 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 	spin_lock_init(&p->late_lock);
 	INIT_LIST_HEAD(&p->late);
 	INIT_LIST_HEAD(&p->started);
-	INIT_LIST_HEAD(&p->prepared);
 	INIT_DELAYED_WORK(&p->destage, destage_work);
 	fbk_sender_prepare(p);
 	fbk_timer_init(&p->late_timer, fbk_late_timer, HRTIMER_MODE_ABS_SOFT);
@@ -564,14 +563,15 @@ static void volume_durable(struct fbk_volume *v)
 	const struct fbk_claim *c = &v->pool->claim;
 
 	v->tickets = c->media.device;
-	v->later = v->tickets && (v->durable == FBK_DURABLE_FLUSH || (v->durable == FBK_DURABLE_AUTO && is_slow(c)));
+	v->later = v->tickets && (v->durable == FBK_DURABLE_FLUSH ||
+				  (v->durable == FBK_DURABLE_AUTO && !v->no_cache && is_slow(c)));
 	v->policy.durable = !v->later;
 }
 
-/* Lists the volume, unless it is another device's.  A new table may not say that there is a cache
- * where the present one says that there is none: devices above have asked, and send no flushes.
+/* Refuses a volume of another device.  A new table may not say that there is a cache where the
+ * present one says that there is none: devices above have asked, and send no flushes.
  */
-static int list_volume(struct fbk_volume *v, char **text)
+static int check_device(struct fbk_volume *v, char **text)
 {
 	struct fbk_pool *p = v->pool;
 	struct fbk_volume *other;
@@ -581,18 +581,11 @@ static int list_volume(struct fbk_volume *v, char **text)
 	mutex_lock(&p->lock);
 	other = p->volume[v->index];
 	rc = other && other->owner != v->owner ? -EBUSY : 0;
-	list_for_each_entry(other, &p->prepared, prepared) {
-		if (rc || !v->later || other->index != v->index || other->owner != v->owner)
-			continue;
-		if (!other->was_started || other->later)
-			continue;
-		*text = "The device says that it has no volatile cache, and devices above rely on that: remove it, and make it again for durable flush";
-		rc = -EINVAL;
-	}
-	if (!rc)
-		list_add_tail(&v->prepared, &p->prepared);
 	mutex_unlock(&p->lock);
-	return rc;
+	if (rc || !v->later || !v->no_cache)
+		return rc;
+	*text = "The device says that it has no volatile cache, and devices above rely on that: remove it, and make it again for durable flush";
+	return -EINVAL;
 }
 
 int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create, bool accept_changed, char **text)
@@ -609,7 +602,7 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 	if (rc)
 		return rc;
 	volume_durable(v);
-	rc = list_volume(v, text);
+	rc = check_device(v, text);
 	if (rc)
 		return rc;
 	*text = "No memory for the volume";
@@ -638,11 +631,6 @@ int fbk_volume_prepare(struct fbk_volume *v, const char *origin_id, bool create,
 void fbk_volume_free(struct fbk_volume *v)
 {
 	fbk_volume_stop(v);
-	if (v->prepared.next) {
-		mutex_lock(&v->pool->lock);
-		list_del(&v->prepared);
-		mutex_unlock(&v->pool->lock);
-	}
 	fbk_io_volume_exit(v);
 	vfree(v->mem);
 }
@@ -703,7 +691,6 @@ int fbk_volume_start(struct fbk_volume *v)
 		return fbk_errno(rc);
 	}
 	v->started = true;
-	v->was_started = true;
 	spin_lock(&p->started_lock);
 	list_add_tail(&v->list, &p->started);
 	spin_unlock(&p->started_lock);

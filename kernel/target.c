@@ -26,6 +26,14 @@ static void target_free(struct dm_target *ti, struct target *t)
 	kfree(t);
 }
 
+/* Whether there is a table, of whatever kind, that announces no volatile cache. */
+static bool announces_none(struct mapped_device *md)
+{
+	struct block_device *present = dm_disk(md)->part0;
+
+	return bdev_nr_sectors(present) && !bdev_write_cache(present);
+}
+
 static int target_open(struct dm_target *ti, struct target *t, unsigned int argc, char **argv)
 {
 	static const struct dm_arg count[] = { { 0, 64, "Invalid number of options" } };
@@ -44,6 +52,7 @@ static int target_open(struct dm_target *ti, struct target *t, unsigned int argc
 	rc = fbk_setup_parse(&t->setup, n, as.argv, &ti->error);
 	if (rc)
 		return rc;
+	t->setup.volume.no_cache = announces_none(dm_table_get_md(ti->table));
 	ti->error = "The origin cannot be opened";
 	rc = dm_get_device(ti, argv[0], dm_table_get_mode(ti->table), &t->origin);
 	if (rc)

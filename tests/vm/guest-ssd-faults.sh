@@ -122,7 +122,30 @@ if [ "$kind" = target ]; then
 	step "resume" dmsetup resume --noudevsync x
 	refused "a cache where there was none, once more" "no volatile cache" eval "table flush && dmsetup reload x /tmp/table"
 	step "detach" dev_detach x
+	# The present table may be of another pool, or of another kind.
+	step "a pool in pmem" forebay create /dev/pmem0 --force
+	step "add a volume" forebay volume add /dev/pmem0 v /dev/ram3 --origin-by-name
+	step "durable writes are slow" becomes "delay /dev/ram0 0 0 /dev/ram0 0 5"
+	size=$(blockdev --getsz $origin)
+	durable() { echo "0 $size forebay $origin $pool disk 3 origin_by_name durable $1"; }
+	announced() { cat "/sys/block/dm-$(dmsetup info -c --noheadings -o minor "$1")/queue/write_cache"; }
+	for first in "linear $origin 0" "forebay /dev/ram3 /dev/pmem0 v 1 origin_by_name"; do
+		step "a device, ${first%% *}" dmsetup create --noudevsync --noudevrules x --table "0 $size $first"
+		dmsetup mknodes
+		step "one above it" dmsetup create --noudevsync --noudevrules above --table "0 $size linear /dev/mapper/x 0"
+		refused "a cache below it" "no volatile cache" dmsetup reload x --table "$(durable flush)"
+		step "what is durable without" dmsetup reload x --table "$(durable auto)"
+		step "resume" dmsetup resume --noudevsync x
+		[ "$(announced x)" = "write through" ] || fail "after $first it has a cache: $(announced x)"
+		step "remove" dmsetup remove --noudevsync above
+		step "detach" dev_detach x
+	done
+	step "durable writes are fast" becomes "linear /dev/ram0 0"
 	step "attach" dev_attach x $origin disk durable flush
+	table flush
+	step "a cache as before" dmsetup reload x /tmp/table
+	step "resume" dmsetup resume --noudevsync x
+	[ "$(announced x)" = "write back" ] || fail "the cache is not announced: $(announced x)"
 	table always
 	step "no cache any more" dmsetup reload x /tmp/table
 	step "resume" dmsetup resume --noudevsync x
