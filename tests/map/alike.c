@@ -661,7 +661,7 @@ static const struct one {
 	{ "user-namespace", user_namespace }, { "signals", in_order }, { "at-once", at_once },
 	{ "group", own_group }, { "cancel-state", cancel_state },
 	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
-	{ "users", users }, { "modes", modes }, { "lists", access_lists },
+	{ "users", users }, { "modes", modes }, { "lists", access_lists }, { "mark", mark },
 	{ "ignored", ignored }, { "sys-handler", sys_handler }, { "leaves", leaves }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };

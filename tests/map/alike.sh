@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Goal: programs that give up rights, get many signals, have private mappings or make small calls do with a file
 # of map-run what they do with a plain one.
-# Method: the table of alike.c and often.c, each case with and without map-run: what it says, its exit status, and
+# Method: the table of alike.c, often.c and mark.c, each case with and without map-run: what it says, its exit status, and
 # what is in its file afterwards.
 . "$(dirname "$0")/../serve/lib.sh"
 . "$(dirname "$0")/lib.sh"
 [ "$(id -u)" = 0 ] || skip "not root"
-compile alike "$root/tests/map/often.c" -rdynamic
+compile alike "$root/tests/map/often.c" "$root/tests/map/mark.c" -rdynamic
 make_map 64M 32M
 # Another user opens the pool in "before".
 chown nobody "$pool" && chmod 711 "$shm"

@@ -150,7 +150,7 @@ finds 40 AioUnseen rare aio
 finds 41 RingsKept rare rings
 finds 42 RemoteUnseen rare remote
 if overlay; then finds 43 OverlayUnseen on_overlay; else skip_part "an older mapping on overlayfs" "no overlayfs"; fi
-compile alike "$root/tests/map/often.c" -rdynamic
+compile alike "$root/tests/map/often.c" "$root/tests/map/mark.c" -rdynamic
 alike() { "$root/tests/map/alike.sh" "$1"; } # as of a plain file
 finds 24 RightsUnseen alike ends
 finds 27 WatcherStays alike user-namespace

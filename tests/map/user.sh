@@ -15,7 +15,7 @@ need setpriv
 touch "$work/probe" && chown nobody "$work/probe" 2>/dev/null || skip "no file can be given to another user (it needs CAP_CHOWN)"
 compile program
 compile ends -ldl
-compile alike "$root/tests/map/often.c" -rdynamic
+compile alike "$root/tests/map/often.c" "$root/tests/map/mark.c" -rdynamic
 make_map 160M 128M
 mkdir "$work/home" "$work/home/run"
 chmod 711 "$work" "$shm"

@@ -10,6 +10,7 @@ use libc::{timespec, timeval, utimbuf};
 use crate::calls::{link_of, modes};
 use crate::child;
 use crate::guarded;
+use crate::hidden;
 use crate::mapped::Mapped;
 use crate::real::{raw, text, told};
 use crate::say::About;
@@ -175,12 +176,12 @@ unsafe fn by_descriptor(fd: c_int, numbers: [c_long; 2], given: &[usize]) -> isi
     if !state::is_ours(fd) || child::is_child() {
         a[0] = fd as usize;
         // SAFETY: the caller guarantees it.
-        return told(unsafe { raw(numbers[0], a) });
+        return told(unsafe { hidden::call(numbers[0], a) });
     }
     let link = link_of(fd);
     a[0] = link.as_ptr().addr();
     // SAFETY: the caller guarantees it; the name ends with a zero byte.
-    let call = || unsafe { raw(numbers[1], a) };
+    let call = || unsafe { hidden::call(numbers[1], a) };
     let changes = matches!(numbers[1], libc::SYS_setxattr | libc::SYS_removexattr);
     match changes.then(|| state::desc(fd)).flatten() {
         // SAFETY: the caller guarantees it.
@@ -195,13 +196,24 @@ unsafe fn by_path(number: c_long, path: *const c_char, given: &[usize]) -> isize
     let mut a = [path.addr(), 0, 0, 0, 0, 0];
     a[1..=given.len()].copy_from_slice(given);
     // SAFETY: the caller guarantees it.
-    let call = || unsafe { raw(number, a) };
+    let call = || unsafe { hidden::call(number, a) };
     let follow = matches!(number, libc::SYS_setxattr | libc::SYS_removexattr);
     // SAFETY: the caller guarantees it.
     let (path, name) = unsafe { (text(path), text(name_at(given[0]))) };
     let of_file = |file: &Arc<Mapped>| change(file, name, call);
     let of_open = |path| state::call_at(libc::AT_FDCWD, path, follow, of_file);
     path.and_then(of_open).map_or_else(|| told(call()), answer)
+}
+
+/// Reads attributes of any file by its path.
+///
+/// # Safety
+/// The contract of the C library's function applies to these arguments.
+unsafe fn look(number: c_long, path: *const c_char, given: &[usize]) -> isize {
+    let mut a = [path.addr(), 0, 0, 0, 0, 0];
+    a[1..=given.len()].copy_from_slice(given);
+    // SAFETY: the caller guarantees it.
+    told(unsafe { hidden::call(number, a) })
 }
 
 fn name_at(address: usize) -> *const c_char {
@@ -233,31 +245,40 @@ attributes! {
 }
 
 macro_rules! attributes_by_path {
-    ($($name:ident($($arg:ident: $type:ty),*) = $number:ident;)+) => {$(
+    ($($call:ident $name:ident($($arg:ident: $type:ty),*) -> $ret:ty = $number:ident;)+) => {$(
         /// # Safety
         /// The contract of the C library's function applies.
         #[no_mangle]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, $($arg: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, $($arg: $type),*) -> $ret {
             let given = [$($arg as usize),*];
             // SAFETY: the caller guarantees it.
-            unsafe { by_path(libc::$number, path, &given) as c_int }
+            unsafe { $call(libc::$number, path, &given) as $ret }
         }
     )+};
 }
 attributes_by_path! {
-    setxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) = SYS_setxattr;
-    lsetxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) = SYS_lsetxattr;
-    removexattr(name: *const c_char) = SYS_removexattr;
-    lremovexattr(name: *const c_char) = SYS_lremovexattr;
+    by_path setxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) -> c_int
+        = SYS_setxattr;
+    by_path lsetxattr(name: *const c_char, from: *const c_void, n: usize, how: c_int) -> c_int
+        = SYS_lsetxattr;
+    by_path removexattr(name: *const c_char) -> c_int = SYS_removexattr;
+    by_path lremovexattr(name: *const c_char) -> c_int = SYS_lremovexattr;
+    look getxattr(name: *const c_char, to: *mut c_void, n: usize) -> isize = SYS_getxattr;
+    look lgetxattr(name: *const c_char, to: *mut c_void, n: usize) -> isize = SYS_lgetxattr;
+    look listxattr(to: *mut c_char, n: usize) -> isize = SYS_listxattr;
+    look llistxattr(to: *mut c_char, n: usize) -> isize = SYS_llistxattr;
 }
 
-/// Makes a call that changes attributes by its number.  None: it is none, or the kernel may make it.
+/// Makes a call about attributes by its number.  None: it is none, or the kernel may make it.
 ///
 /// # Safety
 /// These are the arguments of the call.
 pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
     let fd = a[0] as c_int;
-    let ours = state::is_ours(fd) && !guarded::is_inside();
+    if !hidden::is_about_attributes(number) || guarded::is_inside() {
+        return None;
+    }
+    let ours = state::is_ours(fd);
     // SAFETY: the caller guarantees it.
     let of_descriptor = |named, n| unsafe { by_descriptor(fd, [number, named], &a[1..=n]) };
     // SAFETY: the caller guarantees it.
@@ -267,8 +288,9 @@ pub unsafe fn by_number(number: c_long, a: [usize; 6]) -> Option<isize> {
         libc::SYS_fsetxattr if ours => Some(of_descriptor(libc::SYS_setxattr, 4)),
         libc::SYS_flistxattr if ours => Some(of_descriptor(libc::SYS_listxattr, 2)),
         libc::SYS_fremovexattr if ours => Some(of_descriptor(libc::SYS_removexattr, 1)),
-        libc::SYS_setxattr | libc::SYS_lsetxattr if !guarded::is_inside() => Some(of_path(4)),
-        libc::SYS_removexattr | libc::SYS_lremovexattr if !guarded::is_inside() => Some(of_path(1)),
-        _ => None,
+        libc::SYS_setxattr | libc::SYS_lsetxattr => Some(of_path(4)),
+        libc::SYS_removexattr | libc::SYS_lremovexattr => Some(of_path(1)),
+        // SAFETY: the caller guarantees it.
+        _ => Some(told(unsafe { hidden::call(number, a) })),
     }
 }

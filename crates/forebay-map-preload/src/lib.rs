@@ -22,6 +22,7 @@ mod formatted;
 mod futex;
 mod given;
 mod guarded;
+mod hidden;
 mod jumps;
 mod kept;
 mod lease;

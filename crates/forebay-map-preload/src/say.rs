@@ -38,6 +38,7 @@ pub enum About {
     Aio,
     Rings,
     Mode,
+    Mark,
 }
 
 static SAID: AtomicU64 = AtomicU64::new(0);
