@@ -11,19 +11,15 @@
 mod bed;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bed::{can, is_marked, say, serve, server, wait, Numbers, Place, Process, ROLE, SEGMENTS};
+use bed::{
+    can, is_marked, say, serve, server, wait, Here, Numbers, Place, Process, ROLE, SEGMENTS,
+};
 use forebay::{Pool, PoolOptions};
-use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::store::FileRecord;
-use forebay_map::wire::{self, Answer, Request};
 use forebay_map::{MapFile, Options, Session, Wanted, PAGE, SEGMENT};
-use forebay_map_server::MapService;
-use forebay_server::{Service, Stop};
+use forebay_server::Service;
 
 const TEST: &str = "data_synced_by_any_process_is_in_the_file_whichever_is_killed";
 const PROCESSES: u64 = 3;
@@ -353,42 +349,6 @@ fn stores_of_a_killed_process_are_in_the_file() {
     }
 }
 
-/// A server in this process.
-struct Here {
-    place: Place,
-    pool: Option<Pool>,
-    service: std::sync::Arc<MapService>,
-}
-
-impl Here {
-    fn new() -> Here {
-        let place = Place::new();
-        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
-        std::fs::DirBuilder::new().mode(0o700).create(place.run()).expect("a directory");
-        let started = MapService::start(&pool, &place.run(), false, &mut |_| {}).expect("maps");
-        Here { place, pool: Some(pool), service: started.expect("a map").0 }
-    }
-
-    fn session(&self) -> Session {
-        let wanted = Wanted { sockets: self.place.run(), ..Wanted::of(&self.place.pool()) };
-        Session::open(&wanted, Options::default()).expect("served")
-    }
-
-    fn frames_used(&self) -> u64 {
-        let status = self.service.status();
-        status.details["maps"][0]["frames_used"].as_u64().expect("a number")
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        self.service
-            .stop(&Stop { grace: Duration::ZERO, must: true, keep: false })
-            .expect("stopped");
-        let _ = self.pool.take().map(Pool::close);
-    }
-}
-
 fn byte(file: &MapFile, at: u64) -> u8 {
     let mut to = [0];
     file.load(at, &mut to);
@@ -680,81 +640,4 @@ fn a_file_of_a_killed_process_can_be_shared_soon() {
         at - killed
     });
     assert!(killed < Duration::from_secs(20), "{killed:?}");
-}
-
-/// A connection whose requests the test writes itself.
-struct ByHand(UnixStream);
-
-impl ByHand {
-    fn new(here: &Here, first: &Request) -> (ByHand, Answer) {
-        let uuid = here.pool.as_ref().expect("open").uuid();
-        let stream = UnixStream::connect(wire::socket_path(&here.place.run(), uuid));
-        let mut it = ByHand(stream.expect("served"));
-        let answer = it.ask(first).expect("an answer");
-        (it, answer)
-    }
-
-    fn ask(&mut self, request: &Request) -> std::io::Result<Answer> {
-        wire::send(&mut self.0, request)?;
-        wire::receive(&mut self.0)
-    }
-
-    /// The first connection, and the number by which others belong to the same process.
-    fn hello(here: &Here) -> (ByHand, u64) {
-        let hello = Request::Hello { version: wire::VERSION, map: None };
-        match ByHand::new(here, &hello) {
-            (it, Answer::Hello(share)) => (it, share.number),
-            (_, other) => panic!("{other:?}"),
-        }
-    }
-}
-
-#[test]
-fn impossible_room_is_refused() {
-    if is_one_of_them() || !can() {
-        return;
-    }
-    let here = Here::new();
-    let (mut first, of) = ByHand::hello(&here);
-    let (_orders, answer) = ByHand::new(&here, &Request::Orders { of });
-    assert_eq!(answer, Answer::Done);
-    let file = here.place.file(0);
-    let identity = RegularFile::open(&file).expect("a file").identity().to_vec();
-    for room in [1 << 50, u64::MAX] {
-        let path = file.display().to_string();
-        let join = Request::Join { visit: 0, path, identity: identity.clone(), room };
-        match first.ask(&join).expect("an answer") {
-            Answer::Failed { refused: true, why } => assert!(why.contains("segments"), "{why}"),
-            other => panic!("{other:?}"),
-        }
-    }
-    // A large file gets less room than it could have, and can still be shared.
-    let sparse = std::fs::File::create(here.place.file(1)).expect("a file");
-    sparse.set_len(70 << 30).expect("a size");
-    let session = here.session();
-    let file = session.map_shared(&here.place.file(1), 0).expect("shared");
-    assert_eq!(byte(&file, 5), 0);
-    file.close().expect("closed");
-}
-
-/// No one would take back what the process gets after that.
-#[test]
-fn a_process_that_has_ended_its_service_gets_nothing_more() {
-    if is_one_of_them() || !can() {
-        return;
-    }
-    let here = Here::new();
-    let (mut first, of) = ByHand::hello(&here);
-    let (mut other, answer) = ByHand::new(&here, &Request::Also { of });
-    assert_eq!(answer, Answer::Done);
-    assert_eq!(first.ask(&Request::Bye).expect("an answer"), Answer::Done);
-    std::thread::sleep(Duration::from_millis(300));
-    let file = FileRecord {
-        path: here.place.file(0).display().to_string(),
-        identity: vec![1, 2, 3],
-        ..FileRecord::default()
-    };
-    let _ = other.ask(&Request::AddFile { file });
-    let has_files = || here.service.status().details["maps"][0]["files"] != 0;
-    wait("its file to be nobody's", || !has_files()).expect("it has ended");
 }

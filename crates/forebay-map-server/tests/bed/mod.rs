@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use forebay::{CreateOptions, Error, FoundMark, Pool, PoolOptions};
 use forebay_map::backing::{Backing, RegularFile};
-use forebay_map::{Features, SEGMENT};
+use forebay_map::{Features, Options, Session, Wanted, SEGMENT};
 use forebay_map_server::MapService;
+use forebay_server::{Service, Stop};
 
 /// Segments of each file.
 pub const SEGMENTS: u64 = 6;
@@ -75,7 +77,6 @@ pub fn say(line: &str) {
 
 /// The process that serves the pool.
 pub fn serve(place: &Path) {
-    use std::os::unix::fs::DirBuilderExt;
     let pool = match Pool::open(&place.join("pool"), &PoolOptions::default()) {
         Ok(pool) => pool,
         Err(e @ Error::Busy { .. }) => return say(&format!("busy: {e}")),
@@ -261,4 +262,40 @@ pub fn tempfile() -> File {
     file.set_len(SEGMENT as u64).expect("its size");
     let _ = std::fs::remove_file(path);
     file
+}
+
+/// A server in this process.
+pub struct Here {
+    pub place: Place,
+    pub pool: Option<Pool>,
+    pub service: Arc<MapService>,
+}
+
+impl Here {
+    pub fn new() -> Here {
+        let place = Place::new();
+        let pool = Pool::open(&place.pool(), &PoolOptions::default()).expect("the pool");
+        std::fs::DirBuilder::new().mode(0o700).create(place.run()).expect("a directory");
+        let started = MapService::start(&pool, &place.run(), false, &mut |_| {}).expect("maps");
+        Here { place, pool: Some(pool), service: started.expect("a map").0 }
+    }
+
+    pub fn session(&self) -> Session {
+        let wanted = Wanted { sockets: self.place.run(), ..Wanted::of(&self.place.pool()) };
+        Session::open(&wanted, Options::default()).expect("served")
+    }
+
+    pub fn frames_used(&self) -> u64 {
+        let status = self.service.status();
+        status.details["maps"][0]["frames_used"].as_u64().expect("a number")
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.service
+            .stop(&Stop { grace: Duration::ZERO, must: true, keep: false })
+            .expect("stopped");
+        let _ = self.pool.take().map(Pool::close);
+    }
 }

@@ -143,8 +143,10 @@ impl Guests {
                 self.end_growth(who);
                 continue;
             };
-            // Its calls are not stopped now, so this changes nothing.
-            match peer.ask(&Order::Go { visit }, true) {
+            // Nothing is to be synced: only whether it answers counts.  A `Go` is not sent to a guest
+            // that is not stopped.
+            let nothing = Order::Sync { visit, first: 0, end: 0, grants: Vec::new() };
+            match peer.ask(&nothing, true) {
                 Heard::Said(_) | Heard::Busy => {}
                 Heard::Dead => self.end_growth(who),
                 Heard::Silent(why) => return Err(silent(&*peer, &why)),
