@@ -95,6 +95,7 @@ struct fbk_sent;
 struct fbk_pool {
 	struct list_head list; /* pools lock */
 	u32 refs;	       /* pools lock */
+	u32 leaving;	       /* of refs, those that may soon be given back; pools lock */
 	dev_t dev;
 
 	struct fbk_claim claim;
@@ -107,6 +108,9 @@ struct fbk_pool {
 
 	struct mutex lock; /* one call at a time of those that the engine wants so; volume[] */
 	struct fbk_volume *volume[FBY_VOLUMES_MAX]; /* started ones; lock */
+	/* Stopped ones of a pool whose device has failed, all of which was on the origin then; lock.
+	 * The engine forgets that. */
+	bool at_home[FBY_VOLUMES_MAX];
 
 	/* The media is being unbound.  Every caller of the engine checks this first, in the
 	 * same RCU read section or under lock.  Those callers have finished when the media may
@@ -164,7 +168,11 @@ struct fbk_open {
 
 /* Returns a reference to the pool on the device; only the first caller's options count. */
 struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text);
-void fbk_pool_put(struct fbk_pool *p);
+/* leaving: the reference counts among those that may soon be given back, as it does at first. */
+void fbk_pool_put(struct fbk_pool *p, bool leaving);
+/* The reference may soon be given back.  True: nothing makes sure that the pool stays open then. */
+bool fbk_pool_leave(struct fbk_pool *p);
+void fbk_pool_stay(struct fbk_pool *p);
 
 enum fbk_durable {
 	FBK_DURABLE_AUTO = 0, /* each write, unless a durable one takes long */
@@ -242,6 +250,13 @@ enum fby_completeness fbk_volume_judge(struct fbk_volume *v, struct fby_volume_i
 bool fbk_medium_failed(struct fbk_pool *p);
 /* The pool's device has failed, and the origin lacks what memory has.  Waits for the device. */
 bool fbk_memory_alone(struct fbk_volume *v);
+#define FBK_ALONE_BYTES (FBY_VOLUMES_MAX * (FBY_NAME_MAX + 32u))
+/* How many bytes of a volume the origin lacks, at most.  info is for use meanwhile. */
+u64 fbk_not_at_home(struct fbk_pool *p, u16 index, struct fby_volume_info *info);
+/* The same of any volume of the pool but this one, or of any at all (NULL).  text, of at most
+ * FBK_ALONE_BYTES, gets "NAME (N bytes), ..."; NULL: the kernel's log gets them, as lost.
+ */
+bool fbk_pool_alone(struct fbk_pool *p, const struct fbk_volume *but, char *text, size_t bytes);
 /* Drains such a volume before it is stopped; the kernel's log says if that fails. */
 void fbk_volume_rescue(struct fbk_volume *v);
 /* Keeps destage going for a caller who looks again later. */
@@ -281,6 +296,7 @@ struct fbk_setup {
 	bool accept_changed;
 	bool flush_on_suspend;
 	bool slots_given;
+	bool leaving; /* see fbk_pool_leave */
 	struct fbk_baseline base;
 };
 
@@ -290,6 +306,9 @@ extern const char fbk_read_only_origin[]; /* the text for -EROFS */
 int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors, const char *cache,
 		   const char *volume, const void *owner, char **error);
 void fbk_setup_close(struct fbk_setup *s);
+/* The device exists, and stays until fbk_setup_leave. */
+void fbk_setup_stay(struct fbk_setup *s);
+bool fbk_setup_leave(struct fbk_setup *s);
 int fbk_device_number(const char *path, dev_t *dev);
 void fbk_setup_status(struct fbk_setup *s, char *result, unsigned int maxlen);
 /* Prints the volume's name, the number of options, and the options. */

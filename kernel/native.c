@@ -10,7 +10,8 @@
  *
  *	attach CACHE ORIGIN VOLUME [OPTION [VALUE]]...	"forebayN"
  *	detach forebayN [clean|give-up]	clean: only if the origin has all that is not lost;
- *		give-up: also if memory alone has something
+ *		give-up: also if memory alone has something, of this volume or, as the last device
+ *		of the pool, of any; "medium_failed" and those volumes, if the pool's device failed
  *	status forebayN
  *	command forebayN flush|cleaner|clear_stats|set OPTION VALUE
  *	list		a line each: name, cache, origin, volume, options
@@ -36,6 +37,7 @@
 #define ARGS_MAX 64u
 #define ANSWER_BYTES (8u << 10) /* at first */
 #define ANSWER_LINE (4u << 10)	/* and no line is as long as this */
+#define WHY_BYTES (FBK_ALONE_BYTES + 256u) /* less than ANSWER_BYTES */
 
 struct native {
 	struct list_head list; /* lock */
@@ -329,6 +331,7 @@ static int native_attach(unsigned int argc, char **argv, char **error)
 		return rc;
 	}
 	count_mark(&n->setup.volume, true);
+	fbk_setup_stay(&n->setup);
 	mutex_lock(&fbk_native_lock);
 	rc = n->number;
 	n->changing = false;
@@ -415,6 +418,7 @@ struct control {
 	struct mutex lock; /* guards the fields below */
 	size_t room, bytes, at; /* of the answer: allocated bytes; its length; bytes read so far */
 	char *answer;
+	char *why; /* the text of an error that names things */
 };
 
 __printf(2, 3) static void answer(struct control *c, const char *format, ...)
@@ -468,11 +472,37 @@ static void answer_status(struct control *c, struct native *n)
 	answer(c, "\n");
 }
 
+/* Refuses a detach that loses what memory alone has.  The last device of a pool takes all of it. */
+static int check_loss(struct control *c, struct native *n, bool last, char **error)
+{
+	struct fbk_volume *v = &n->setup.volume;
+	size_t at = scnprintf(c->why, WHY_BYTES, "The pool's device has failed, and memory alone has what the origins of detached volumes lack: ");
+
+	if (!last || !fbk_pool_alone(v->pool, v, c->why + at, FBK_ALONE_BYTES))
+		return 0;
+	at = strlen(c->why);
+	scnprintf(c->why + at, WHY_BYTES - at, ": attach each and detach it with --rescue, before this one; or lose it (--give-up)");
+	*error = c->why;
+	return -EIO;
+}
+
+/* Says in c->why what a detach gives up. */
+static void note_loss(struct control *c, struct native *n, bool last)
+{
+	struct fbk_volume *v = &n->setup.volume;
+
+	*c->why = '\0';
+	if (last)
+		fbk_pool_alone(v->pool, NULL, c->why, FBK_ALONE_BYTES);
+	else if (fbk_memory_alone(v))
+		strscpy(c->why, "kept", WHY_BYTES);
+}
+
 static int run_detach(struct control *c, struct native *n, unsigned int argc, char **argv, char **error)
 {
 	static const char *const names[] = { "", "clean", "give-up" }; /* enum detach */
 	int rc, how = match_string(names, ARRAY_SIZE(names), argc ? argv[0] : "");
-	bool failed;
+	bool failed, last;
 
 	*error = "Wanted: detach DEVICE [clean|give-up]";
 	if (how < 0 || argc > 1)
@@ -481,16 +511,25 @@ static int run_detach(struct control *c, struct native *n, unsigned int argc, ch
 	if (rc)
 		return rc;
 	mutex_unlock(&fbk_native_lock);
-	if (how == DETACH && fbk_memory_alone(&n->setup.volume)) {
+	last = fbk_setup_leave(&n->setup);
+	*error = "The pool's device has failed, and memory alone has what the origin lacks: write it there (forebay detach --flush), or lose it (--give-up)";
+	if (how == DETACH && fbk_memory_alone(&n->setup.volume))
+		rc = -EIO;
+	else if (how != DETACH_GIVE_UP)
+		rc = check_loss(c, n, last, error);
+	if (rc) {
+		fbk_setup_stay(&n->setup);
 		detach_undo(n);
-		*error = "The pool's device has failed, and memory alone has what the origin lacks: write it there (forebay detach --flush), or lose it (--give-up)";
-		return -EIO;
+		return rc;
 	}
-	failed = fbk_medium_failed(n->setup.volume.pool);
+	*c->why = '\0';
+	if (how == DETACH_GIVE_UP)
+		note_loss(c, n, last);
+	failed = *c->why || fbk_medium_failed(n->setup.volume.pool);
 	del_gendisk(n->disk);
 	native_free(n);
 	mutex_lock(&fbk_native_lock);
-	answer(c, failed ? "ok medium_failed\n" : "ok\n");
+	answer(c, "ok%s%s%s\n", failed ? " medium_failed" : "", *c->why ? " " : "", c->why);
 	return 0;
 }
 
@@ -622,7 +661,10 @@ static int control_open(struct inode *inode, struct file *file)
 		return -ENOMEM;
 	c->room = ANSWER_BYTES;
 	c->answer = kvmalloc(c->room, GFP_KERNEL);
-	if (!c->answer) {
+	c->why = kvmalloc(WHY_BYTES, GFP_KERNEL);
+	if (!c->answer || !c->why) {
+		kvfree(c->answer);
+		kvfree(c->why);
 		kfree(c);
 		return -ENOMEM;
 	}
@@ -636,6 +678,7 @@ static int control_release(struct inode *inode, struct file *file)
 	struct control *c = file->private_data;
 
 	kvfree(c->answer);
+	kvfree(c->why);
 	kfree(c);
 	return 0;
 }

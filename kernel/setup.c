@@ -235,6 +235,7 @@ int fbk_setup_open(struct fbk_setup *s, struct block_device *origin, u64 sectors
 	p = fbk_pool_get(s->cache, &s->open, error);
 	if (IS_ERR(p))
 		return PTR_ERR(p);
+	s->leaving = true;
 	v->pool = p;
 	v->origin = origin;
 	v->sectors = sectors;
@@ -247,8 +248,20 @@ void fbk_setup_close(struct fbk_setup *s)
 	if (!s->volume.pool)
 		return;
 	fbk_volume_free(&s->volume);
-	fbk_pool_put(s->volume.pool);
+	fbk_pool_put(s->volume.pool, s->leaving);
 	s->volume.pool = NULL;
+}
+
+void fbk_setup_stay(struct fbk_setup *s)
+{
+	s->leaving = false;
+	fbk_pool_stay(s->volume.pool);
+}
+
+bool fbk_setup_leave(struct fbk_setup *s)
+{
+	s->leaving = true;
+	return fbk_pool_leave(s->volume.pool);
 }
 
 /* --- status ------------------------------------------------------------------------ */
@@ -329,6 +342,21 @@ static unsigned int emit_origin_use(char *result, unsigned int maxlen, unsigned 
 			  (b->pages_relocated - z->pages_relocated) * page, max(written, page));
 }
 
+/* What is cached of volumes that no device has. */
+static u64 detached_bytes(struct fbk_pool *p)
+{
+	struct fby_volume_info *info = kzalloc(sizeof(*info), GFP_NOIO);
+	u64 n, bytes = 0;
+	u16 i;
+
+	for (i = 0; info && i < FBY_VOLUMES_MAX; i++) {
+		n = fbk_not_at_home(p, i, info);
+		bytes += info->attached ? 0 : n;
+	}
+	kfree(info);
+	return bytes;
+}
+
 /* What went to the device of a pool that is written in groups. */
 static unsigned int emit_medium(char *result, unsigned int maxlen, unsigned int sz, const struct fbk_setup *s)
 {
@@ -345,6 +373,8 @@ static unsigned int emit_medium(char *result, unsigned int maxlen, unsigned int 
 	     m.writes, m.written_bytes, m.flushes);
 	EMIT(" medium_write_errors=%llu medium_flush_errors=%llu groups_again=%llu", m.write_errors, m.flush_errors,
 	     m.again);
+	if (m.failed)
+		EMIT(" detached_bytes=%llu", detached_bytes(s->volume.pool));
 	return sz;
 }
 

@@ -373,9 +373,11 @@ static void close_engine(struct fbk_pool *p)
 	}
 	if (rc < 0)
 		why = fby_error_message(rc);
-	fbk_sender_exit(p);
-	if (why)
+	if (why) {
 		pr_warn("forebay: %pg: not closed cleanly: %s\n", p->claim.bdev, why);
+		fbk_pool_alone(p, NULL, NULL, 0);
+	}
+	fbk_sender_exit(p);
 	free_engine(p);
 }
 
@@ -390,6 +392,7 @@ static struct fbk_pool *pool_open(dev_t dev, const struct fbk_open *o, char **te
 		return ERR_PTR(-ENOMEM);
 	p->dev = dev;
 	p->refs = 1;
+	p->leaving = 1;
 	mutex_init(&p->lock);
 	spin_lock_init(&p->started_lock);
 	spin_lock_init(&p->late_lock);
@@ -459,10 +462,12 @@ struct fbk_pool *fbk_pool_get(dev_t dev, const struct fbk_open *o, char **text)
 			goto out;
 		}
 		*text = "The pool is open with another start_sector";
-		if (p->claim.start_sector == o->start_sector)
-			p->refs++;
-		else
+		if (p->claim.start_sector != o->start_sector) {
 			p = ERR_PTR(-EINVAL);
+			goto out;
+		}
+		p->refs++;
+		p->leaving++;
 		goto out;
 	}
 	p = pool_open(dev, o, text);
@@ -473,9 +478,27 @@ out:
 	return p;
 }
 
-void fbk_pool_put(struct fbk_pool *p)
+bool fbk_pool_leave(struct fbk_pool *p)
+{
+	bool last;
+
+	mutex_lock(&fbk_pools_lock);
+	last = ++p->leaving == p->refs;
+	mutex_unlock(&fbk_pools_lock);
+	return last;
+}
+
+void fbk_pool_stay(struct fbk_pool *p)
 {
 	mutex_lock(&fbk_pools_lock);
+	p->leaving--;
+	mutex_unlock(&fbk_pools_lock);
+}
+
+void fbk_pool_put(struct fbk_pool *p, bool leaving)
+{
+	mutex_lock(&fbk_pools_lock);
+	p->leaving -= leaving;
 	if (--p->refs == 0) {
 		list_del(&p->list);
 		pool_close(p);
@@ -683,6 +706,7 @@ int fbk_volume_start(struct fbk_volume *v)
 	rc = fby_volume_attach(p->engine, v->index, &a);
 	if (!rc) {
 		p->volume[v->index] = v;
+		WRITE_ONCE(p->at_home[v->index], false);
 		flush = fby_flush_begin(p->engine, v->index, &ticket);
 	}
 	mutex_unlock(&p->lock);
@@ -714,6 +738,7 @@ static bool detach_waits(int rc)
 void fbk_volume_stop(struct fbk_volume *v)
 {
 	struct fbk_pool *p = v->pool;
+	bool home;
 	int rc;
 
 	if (!v->started)
@@ -721,6 +746,8 @@ void fbk_volume_stop(struct fbk_volume *v)
 	WRITE_ONCE(v->stopping, true);
 	for (;;) {
 		mutex_lock(&p->lock);
+		home = !p->gone && fbk_medium_failed(p) && fby_volume_clean(p->engine, v->index);
+		WRITE_ONCE(p->at_home[v->index], home);
 		rc = p->gone ? 0 : fby_volume_detach(p->engine, v->index);
 		if (!detach_waits(rc) || !fby_asserts_hold(&p->asserts))
 			p->volume[v->index] = NULL;

@@ -85,6 +85,7 @@ static int forebay_ctr(struct dm_target *ti, unsigned int argc, char **argv)
 	ti->flush_supported = t->setup.volume.later;
 	ti->num_discard_bios = 1;
 	ti->num_write_zeroes_bios = 1;
+	fbk_setup_stay(&t->setup);
 	return 0;
 }
 

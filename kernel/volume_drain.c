@@ -258,6 +258,43 @@ bool fbk_memory_alone(struct fbk_volume *v)
 	return v->started && !fby_volume_clean(v->pool->engine, v->index) && is_dead(v->pool);
 }
 
+/* A pool whose device has failed releases nothing. */
+u64 fbk_not_at_home(struct fbk_pool *p, u16 index, struct fby_volume_info *info)
+{
+	if (READ_ONCE(p->at_home[index]) || fby_volume_info(p->engine, index, info) || !(info->used || info->damaged))
+		return 0;
+	return fby_volume_clean(p->engine, index) ? 0 : info->pages * FBY_PAGE;
+}
+
+bool fbk_pool_alone(struct fbk_pool *p, const struct fbk_volume *but, char *text, size_t bytes)
+{
+	struct fby_volume_info *info;
+	bool found = false;
+	size_t at = 0;
+	u16 i;
+
+	if (!p->claim.media.device || !fbk_usable(p))
+		return false;
+	info = kzalloc(sizeof(*info), GFP_NOIO | __GFP_NOFAIL);
+	for (i = 0; i < FBY_VOLUMES_MAX; i++) {
+		u64 n = but && but->index == i ? 0 : fbk_not_at_home(p, i, info);
+		const char *name = info->damaged ? "with a damaged record" : info->spec.name;
+
+		if (!n)
+			continue;
+		if (!found && !is_dead(p))
+			break;
+		if (text)
+			at += scnprintf(text + at, bytes - at, "%s%s (%llu bytes)", found ? ", " : "", name, n);
+		else
+			pr_err("forebay: %pg: volume %s: %llu bytes that memory alone had are lost: the device has failed\n",
+			       p->claim.bdev, name, n);
+		found = true;
+	}
+	kfree(info);
+	return found;
+}
+
 void fbk_volume_rescue(struct fbk_volume *v)
 {
 	char *text = "no reason is known";

@@ -109,6 +109,57 @@ step "the origin has it" has
 step "the disk is back" becomes "linear /dev/ram0 0"
 step "remove the slow origin" dmsetup remove --noudevsync slow
 
+# Nor does the last device of the pool take with it what memory alone has of other volumes.
+dd if=/dev/zero of=/dev/ram0 bs=1M count=64 oflag=direct status=none
+step "a new pool" forebay create $pool --medium ssd
+step "add the volume" forebay volume add $pool disk $origin --origin-by-name
+step "add another" forebay volume add $pool other /dev/ram3 --origin-by-name
+other_fails() {
+	step "attach" dev_attach x $origin disk
+	step "attach the other" dev_attach y /dev/ram3 other durable always max_age 0 idle 0
+	step "write to the other" written 4 0
+	step "detach the other" dev_detach y
+	step "the disk fails" becomes error
+	! has 2>/tmp/step.log || fail "the other's origin has it already"
+	dmesg -c >>/tmp/dmesg.before
+}
+lost_is_logged() {
+	dmesg | grep -q 'forebay: dm-.*volume other: 4194304 bytes.*lost' || fail "the kernel's log does not say what is lost: $(dmesg)"
+	! has 2>/tmp/step.log || fail "nothing is lost"
+	step "the disk is back" becomes "linear /dev/ram0 0"
+}
+other_fails
+case $kind in
+target)
+	step "remove the last" dmsetup remove --noudevsync --retry x
+	lost_is_logged
+	;;
+native)
+	refused "a plain detach of the last" "other (4194304 bytes).*attach" dev_detach x
+	for how in --rescue --flush; do
+		refused "a detach $how of the last" "other (4194304 bytes).*attach" forebay detach disk $how
+	done
+	! dd if=/dev/zero of="$(readlink /tmp/native.x)" bs=4k count=1 oflag=direct,dsync 2>/tmp/step.log || fail "a write to it succeeds"
+	[ "$(dev_counter x detached_bytes)" = 4194304 ] || fail "status does not say it: $(dev_status x)"
+	step "give it up" control detach "$(node x)" give-up
+	grep -q "medium_failed other (4194304 bytes)" /tmp/answer || fail "the module does not say what: $(cat /tmp/answer)"
+	lost_is_logged
+	other_fails
+	step "unload" /run/busybox rmmod forebay
+	lost_is_logged
+	load_module
+	other_fails
+	step "attach the other again" forebay attach $pool other /dev/ram3 --origin-by-name
+	step "detach it as the unit does" forebay detach other --rescue
+	step "its origin has it" has
+	step "detach the last as the unit does" forebay detach disk --rescue
+	step "the disk is back" becomes "linear /dev/ram0 0"
+	;;
+esac
+dd if=/dev/zero of=/dev/ram0 bs=1M count=64 oflag=direct status=none
+step "a pool of one volume" forebay create $pool --medium ssd
+step "add the volume" forebay volume add $pool disk $origin --origin-by-name
+
 # Devices above have asked whether there is a cache, and do not ask again.
 if [ "$kind" = target ]; then
 	table() { dmsetup table x | sed "s/durable [a-z]*/durable $1/" >/tmp/table; }

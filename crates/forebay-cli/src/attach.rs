@@ -368,7 +368,7 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
         out::json(&gone)?;
     }
     let mut code = 0;
-    for (l, judged, failed) in &gone {
+    for (l, judged, said) in &gone {
         let line = |state: &dyn std::fmt::Display| {
             format!("volume {}: /dev/{} is gone; {state}", l.volume, l.device)
         };
@@ -379,7 +379,7 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
             }
             _ if a.json.json => {}
             Some((_, c)) => out::line(line(c))?,
-            None => out::line(line(&left(*failed, a.give_up)))?,
+            None => out::line(line(&left(said)))?,
         }
     }
     if gone.is_empty() && !a.json.json {
@@ -388,18 +388,20 @@ pub fn detach(a: &DetachDevice) -> anyhow::Result<u8> {
     Ok(code)
 }
 
-/// Says where the data of a device is that was not flushed.
-fn left(medium_failed: bool, given_up: bool) -> &'static str {
-    match (medium_failed, given_up) {
-        (false, _) => "what is cached stays in the pool",
-        (true, false) => "the origin has everything; the pool's disk has failed",
-        (true, true) => "the pool's disk has failed; what the origin lacked is given up",
+/// Says where the data of a device is that was not flushed, by the module's answer.
+fn left(said: &str) -> String {
+    match said.split_once(' ').unwrap_or((said, "")) {
+        ("medium_failed", "") => "the origin has everything; the pool's disk has failed".into(),
+        ("medium_failed", "kept") => {
+            "until the pool's last device goes, memory alone has it".into()
+        }
+        ("medium_failed", volumes) => format!("the pool's disk has failed; given up: {volumes}"),
+        _ => "what is cached stays in the pool".into(),
     }
 }
 
-/// A detached device, the state of its origin if it was flushed, and whether the pool's disk had
-/// failed.
-type Gone = (Listed, Option<Completeness>, bool);
+/// A detached device, the state of its origin if it was flushed, and what the module answered.
+type Gone = (Listed, Option<Completeness>, String);
 
 /// Detaches the newest device first, because it may lie on an older one.
 fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec<Gone>> {
@@ -417,11 +419,11 @@ fn detach_devices(control: &dyn Control, a: &DetachDevice) -> anyhow::Result<Vec
     let (mut gone, mut first_error) = (Vec::new(), None);
     for l in wanted {
         match detach_one(control, &l, a) {
-            Ok((flushed, failed)) => {
+            Ok((flushed, said)) => {
                 if let Some((Completeness { complete: true, .. }, status)) = &flushed {
                     complete(a, &l, status);
                 }
-                gone.push((l, flushed.map(|(judged, _)| judged), failed));
+                gone.push((l, flushed.map(|(judged, _)| judged), said));
             }
             Err(error) => match first_error {
                 None => first_error = Some(error),
@@ -454,7 +456,7 @@ fn detach_one(
     control: &dyn Control,
     l: &Listed,
     a: &DetachDevice,
-) -> Result<(Option<(Completeness, module::Status)>, bool), Error> {
+) -> Result<(Option<(Completeness, module::Status)>, String), Error> {
     let what = format!("volume {}: /dev/{}", l.volume, l.device);
     let flushed = || {
         match module::ask(control, &what, &format!("command {} flush", l.device)) {
@@ -483,7 +485,7 @@ fn detach_one(
             _ => "",
         };
         match module::ask(control, &what, &format!("detach {}{how}", l.device)) {
-            Ok(state) => return Ok((judged, state.contains("medium_failed"))),
+            Ok(said) => return Ok((judged, said)),
             // The pool's disk has failed, and memory alone has something.
             Err(e) if e.errno() == Some(Errno::IO) && a.rescue && !flush => {
                 flush = true;
@@ -681,28 +683,31 @@ mod tests {
     #[test]
     fn detach_of_a_failed_pool() {
         let refused = "error 5 The pool's device has failed: write it, or give it up\n";
-        let script = Script::new(&[("list", LIST), ("detach forebay1", refused)]);
-        let error = detach_words("vm", &script).unwrap_err();
-        assert!(error.contains("give it up"), "{error}");
-        let script = Script::new(&[
+        let script = &Script::new(&[("list", LIST), ("detach forebay1", refused)]);
+        assert!(detach_words("vm", script).is_err_and(|e| e.contains("give it up")));
+        let emptied = [
             ("list", LIST),
             ("detach forebay1", refused),
             ("command forebay1 flush", "ok\n"),
             ("status forebay1", "ok medium_failed pages=7 medium=failed lost_blocks=0 holes=0\n"),
             ("detach forebay1 clean", "ok medium_failed\n"),
-        ]);
-        assert_eq!(detach_words("vm --rescue", &script).unwrap(), ["forebay1"]);
-        for (words, order, kept) in [
-            ("vm --give-up", "detach forebay1 give-up", "is given up"),
-            ("vm --rescue", "detach forebay1", "has everything"),
+        ];
+        assert_eq!(detach_words("vm --rescue", &Script::new(&emptied)).unwrap(), ["forebay1"]);
+        let lost = [("list", LIST), ("detach forebay1 give-up", "ok medium_failed\n")];
+        assert_eq!(detach_words("vm --give-up", &Script::new(&lost)).unwrap(), ["forebay1"]);
+        for (said, kept) in [
+            ("", "stays in the pool"),
+            ("medium_failed", "has everything"),
+            ("medium_failed kept", "until the pool"),
+            ("medium_failed a (4096 bytes), vm (8192 bytes)", "up: a (4096 bytes), vm (8192"),
         ] {
-            let script = Script::new(&[("list", LIST), (order, "ok medium_failed\n")]);
-            let Ok(Command::Detach(a)) = parsed(&format!("forebay detach {words}")) else {
-                panic!()
-            };
-            let gone = detach_devices(&script, &a).unwrap();
-            assert!(left(gone[0].2, a.give_up).contains(kept), "{words}");
+            assert!(left(said).contains(kept), "{said}");
         }
+        // The last device of a pool takes with it what memory alone has of other volumes.
+        let (mut script, others) = (emptied, "error 5 Origins lack: a (4096 bytes)\n");
+        (script[1].1, script[4].1) = (others, others);
+        let script = Script::new(&script);
+        assert!(detach_words("vm --rescue", &script).is_err_and(|e| e.contains("a (4096 bytes)")));
         assert!(parsed("forebay detach vm --flush --give-up").is_err());
     }
 

@@ -69,6 +69,10 @@ fn remarks(rows: &[Row]) -> Vec<String> {
         lines.extend(r.origin_use.map(|origin_use| format!("{}: {origin_use}", r.device)));
         let eras = r.counters["eras_percent"].as_u64().unwrap_or(0);
         lines.extend(status::eras_text(eras as u32).map(|text| format!("{}: {text}", r.device)));
+        let detached = r.counters["detached_bytes"].as_u64().filter(|n| *n > 0);
+        lines.extend(detached.map(|n| {
+            format!("{}: memory alone has {n} bytes of volumes of {} that are detached: attach each and detach it with --rescue", r.device, r.pool)
+        }));
     }
     lines
 }
@@ -149,6 +153,8 @@ mod tests {
         ] {
             assert!(said.contains(text), "{said}");
         }
+        let said = remarks(&[row_of("ok medium_failed detached_bytes=4096\n")]).join("\n");
+        assert!(said.contains("alone has 4096 bytes"), "{said}");
         assert!(remarks(&[row_of("ok ok slots=4 eras_percent=2 writes=3\n")]).is_empty());
     }
 

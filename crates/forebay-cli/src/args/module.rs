@@ -93,6 +93,8 @@ pub struct DeviceOptions {
 
 /// Without --flush, cached data stays in the pool, and the origin may lack it.  If the pool's disk has
 /// failed, memory alone has it: then a device is detached with --flush, --rescue or --give-up only.
+/// The last device of such a pool stays while memory alone has something of other volumes: attach
+/// and detach these first.
 #[derive(Args, Debug)]
 #[command(after_help = after!(
     "forebay detach data                       by the volume's name",
@@ -112,7 +114,8 @@ pub struct DetachDevice {
     /// Do so only if the pool's disk has failed
     #[arg(long, conflicts_with = "flush")]
     pub rescue: bool,
-    /// Lose what the origin lacks if the pool's disk has failed
+    /// Lose what the origin lacks if the pool's disk has failed, and, with the pool's last device,
+    /// what those of all other volumes lack
     #[arg(long, conflicts_with_all = ["flush", "rescue"])]
     pub give_up: bool,
     #[command(flatten)]
