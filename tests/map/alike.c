@@ -662,6 +662,7 @@ static const struct one {
 	{ "group", own_group }, { "cancel-state", cancel_state },
 	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
 	{ "users", users }, { "modes", modes }, { "lists", access_lists }, { "mark", mark },
+	{ "sandboxed", sandboxed },
 	{ "ignored", ignored }, { "sys-handler", sys_handler }, { "leaves", leaves }, { "come-and-go", come_and_go },
 	{ "small", small_calls }, { "aliases", aliases }, { "unwound", unwound },
 };

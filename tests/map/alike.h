@@ -13,5 +13,5 @@ void says(const char *call, long answer);
 /* The cases of often.c. */
 void in_order(void), at_once(void), own_group(void), cancel_state(void), thread_ends(void), sys_handler(void),
 	leaves(void);
-/* The case of mark.c. */
-void mark(void);
+/* The cases of mark.c. */
+void mark(void), sandboxed(void);

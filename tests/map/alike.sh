@@ -12,6 +12,7 @@ make_map 64M 32M
 # Another user opens the pool in "before".
 chown nobody "$pool" && chmod 711 "$shm"
 mkdir -m 777 "$work/run" "$work/state"
+mkdir "$work/state/marks"
 chmod 711 "$work" # for nobody
 # A file with a private mapping, which outlives its close, is refused to other programs (EBUSY).  When the mapping is
 # gone they have it.

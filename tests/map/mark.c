@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-/* The case of alike.c about the library's mark, which for the program is no attribute of its files. */
+/* The cases of alike.c about the library's mark: for the program it is no attribute of its files, and it goes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/landlock.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -185,5 +187,29 @@ void mark(void)
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	keeps(path);
 	CHECK(unlink(plain) == 0);
+	says("close", close(fd));
+}
+
+/* A program that may open nothing more (Landlock), with a file that it has open. */
+void sandboxed(void)
+{
+	struct landlock_ruleset_attr rules = {
+		.handled_access_fs = LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE |
+				     LANDLOCK_ACCESS_FS_READ_DIR,
+	};
+	int fd = opened(), all;
+
+	says("write", write(fd, "first", 5));
+	says("fsync", fsync(fd));
+	all = syscall(SYS_landlock_create_ruleset, &rules, sizeof(rules), 0l);
+	if (all < 0) {
+		printf("Landlock is not here\n");
+		return;
+	}
+	CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+	says("landlock_restrict_self", syscall(SYS_landlock_restrict_self, all, 0l));
+	CHECK(open("/", O_RDONLY) == -1 && errno == EACCES);
+	says("write", write(fd, "second", 6));
+	says("fsync", fsync(fd));
 	says("close", close(fd));
 }

@@ -88,6 +88,8 @@ pub(crate) struct Kept {
     lock: Option<Claim>,
     /// The attribute was changed since the last sync, the directory was.
     unsynced: [AtomicBool; 2],
+    /// The directories that are known to have no mark of the origin.
+    without: [AtomicBool; 2],
 }
 
 /// A lock of an origin; its file goes with it.
@@ -139,7 +141,8 @@ impl Kept {
             dirs.push(Path::new(SYSTEM).join(MARKS));
         }
         let name = by.name.clone();
-        Ok(Kept { name, on, dirs, lock: None, unsynced: Default::default() })
+        let (unsynced, without) = Default::default();
+        Ok(Kept { name, on, dirs, lock: None, unsynced, without })
     }
 
     /// Exclusive; busy while somebody else has it.
@@ -209,13 +212,13 @@ impl Kept {
 
     fn in_dirs(&self) -> io::Result<Found> {
         let name = file_name(&self.name);
-        for dir in &self.dirs {
+        for (dir, without) in self.dirs.iter().zip(&self.without) {
             let found = match open_dir(dir)? {
                 Some(dir) => read_in(&dir, &name)?,
                 None => Found::Nothing,
             };
             match found {
-                Found::Nothing => {}
+                Found::Nothing => without.store(true, Ordering::Release),
                 Found::Marked(mark) if mark.origin != self.name => {
                     return Ok(Found::Damaged(format!("it is that of {}", mark.origin)))
                 }
@@ -242,6 +245,7 @@ impl Kept {
     }
 
     fn put_file(&self, bytes: &[u8]) -> io::Result<()> {
+        self.without[0].store(false, Ordering::Release);
         make_dir(&self.dirs[0])?;
         self.put_in_dir(bytes).map_err(|e| self.about_file(e))
     }
@@ -360,10 +364,15 @@ impl Keep for Kept {
             }
             On::Origin(bears) => bears.remove()?,
         }
-        for dir in &self.dirs {
+        for (dir, without) in self.dirs.iter().zip(&self.without) {
             let path = dir.join(file_name(&self.name));
             let is_first = *dir == self.dirs[0];
-            let Some(dir) = open_dir(dir)? else { continue };
+            let dir = match open_dir(dir) {
+                // The rights may be gone, and there is nothing to take away.
+                Err(_) if without.load(Ordering::Acquire) => continue,
+                dir => dir?,
+            };
+            let Some(dir) = dir else { continue };
             // The next mark needs the room of this one.
             let gone = match self.lock.is_some() && is_first {
                 true => rustix::fs::renameat(&dir, file_name(&self.name), &dir, self.new_name()),
