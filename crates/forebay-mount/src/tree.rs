@@ -3,10 +3,12 @@
 //! trait serves the tree on a file system and the simulated one of the tests.
 
 use std::fmt;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use crate::record::{Allocate, Kind, SetAttr, Time};
+use crate::waiters::Waiters;
 
 /// A directory's ACL for new inodes, and the ACL of an inode.
 pub const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -163,6 +165,11 @@ pub trait Tree: Send + Sync {
         Ok(self.identity()?.file_system == *file_system)
     }
     fn root(&self) -> Self::Node;
+    /// Those that wait for somebody's lease of an inode.  Those that wait for room count with
+    /// them.  Without leases, a new count.
+    fn waiters(&self) -> Arc<Waiters> {
+        Arc::default()
+    }
 
     /// The inode with this identity, wherever it is; `None`: it no longer exists.  `path` is
     /// its earlier path relative to the root, for processes that may not open by handle.

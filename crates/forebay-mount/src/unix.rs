@@ -42,6 +42,7 @@ use crate::tree::{
     Attr, Handle, New, RenameHow, Result, Seals, Tree, TreeIdentity, Unordered, ACCESS_ACL,
     DEFAULT_ACL,
 };
+use crate::waiters::Waiters;
 
 const HELD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTED: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -380,6 +381,10 @@ impl Tree for UnixTree {
         };
         let path = self.path.as_os_str().as_bytes().to_vec();
         Ok(TreeIdentity { file_system, root: self.handle(&self.root)?, path })
+    }
+
+    fn waiters(&self) -> Arc<Waiters> {
+        self.cache.waiters()
     }
 
     fn is_in(&self, file_system: &[u8; 16]) -> Result<bool> {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How many requests wait for something that a user can withhold for long: room, or a lease.  Each
-//! keeps a helper, and all users share those.  So nobody has more than a few that wait, and the
-//! others are refused at once.  What one user withholds or lacks refuses nobody else.
+//! keeps a helper, and all users share those.  So nobody has more than a few that wait for either,
+//! and the others are refused at once.  What one user withholds or lacks refuses nobody else.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,15 @@ pub(crate) const MOST_OF_A_USER: usize = 32;
 /// Of all together.  From here on one of each user may wait.
 pub(crate) const MOST_OF_ALL: usize = 96;
 /// Some helpers are left whatever the number of users is: one person may have many.
-const MOST_EVER: usize = 160;
+pub(crate) const MOST_EVER: usize = 160;
 
 /// Those that wait now.
 #[derive(Debug, Default)]
-pub(crate) struct Waiters(Mutex<HashMap<u32, usize>>);
+pub struct Waiters(Mutex<HashMap<u32, usize>>);
 
 /// One that waits, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a> {
+pub struct Waiting<'a> {
     of: &'a Waiters,
     user: u32,
 }

@@ -19,6 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::waiters::MOST_EVER;
+
 /// A thread without work ends after this.
 const IDLE: Duration = Duration::from_secs(10);
 /// How often a thread is requested again if the system grants none.
@@ -47,6 +49,14 @@ const CLASSES: usize = 6;
 /// The most threads of each class.
 const MOST: [usize; CLASSES] = [64, 256, 256, 256, MOST_WRITE_BACKS, 256];
 pub(crate) const MOST_WRITE_BACKS: usize = 64;
+/// Whatever users withhold from each other, so many helpers are left of each class that waits.
+const LEFT: usize = 64;
+const _: () = {
+    assert!(MOST_EVER + LEFT <= MOST[Class::Changes as usize]);
+    assert!(MOST_EVER + LEFT <= MOST[Class::Names as usize]);
+    assert!(MOST_EVER + LEFT <= MOST[Class::Reads as usize]);
+    assert!(MOST_EVER + LEFT <= MOST[Class::Renames as usize]);
+};
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -309,7 +309,8 @@ pub struct Live<T: Tree, J: Journal> {
     write_buffer: WriteBuffer,
     /// The time of the last sync for room: see [`room`].
     room_made: Mutex<Option<Instant>>,
-    waiting_for_room: Waiters,
+    /// For room, and for the leases of the tree.
+    waiting: Arc<Waiters>,
     pub counters: Counters,
 }
 
@@ -356,7 +357,10 @@ impl<T: Tree, J: Journal> Live<T, J> {
             waits: Mutex::default(),
             write_buffer: WriteBuffer::default(),
             room_made: Mutex::default(),
-            waiting_for_room: Waiters::default(),
+            waiting: match planted(Bug::WaitersApart) {
+                true => Arc::default(),
+                false => tree.waiters(),
+            },
             counters: Counters::default(),
             tree,
             journal,

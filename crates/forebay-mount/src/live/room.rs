@@ -52,7 +52,7 @@ impl<T: Tree, J: Journal> Live<T, J> {
             return false;
         }
         // A user can have any number of changes that find no room.
-        let waiting = self.waiting_for_room.begin(rights::user());
+        let waiting = self.waiting.begin(rights::user());
         waiting.is_some_and(|_waiting| self.waits_for(room, error))
     }
 

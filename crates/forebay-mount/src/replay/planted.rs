@@ -64,6 +64,7 @@ pub enum Bug {
     BusyKeepsAll,
     SilentWrites,
     LateWrites,
+    WaitersApart,
     OneEndsTooEarly,
     NamesTwice,
     ContentForgotten,

@@ -71,7 +71,8 @@ pub struct Cache {
     quiet_directories: AtomicBool,
     /// Nobody's lease is waited for.
     hasty: AtomicBool,
-    waiting_for_leases: Waiters,
+    /// For leases, and for room.
+    waiting: Arc<Waiters>,
 }
 
 impl Cache {
@@ -93,7 +94,7 @@ impl Cache {
             quiet_files: AtomicBool::new(false),
             quiet_directories: AtomicBool::new(false),
             hasty: AtomicBool::new(false),
-            waiting_for_leases: Waiters::default(),
+            waiting: Arc::default(),
         })
     }
 
@@ -128,6 +129,10 @@ impl Cache {
             true => OFlags::NOATIME,
             false => OFlags::empty(),
         }
+    }
+
+    pub(super) fn waiters(&self) -> Arc<Waiters> {
+        self.waiting.clone()
     }
 
     pub(super) fn opens_by_handle(&self) -> bool {
@@ -331,7 +336,7 @@ impl Node {
         }
         let held = self.fd()?;
         let owner = fs::fstat(&*held)?.st_uid;
-        let _waiting = self.0.cache.waiting_for_leases.begin(owner).ok_or(Errno::AGAIN)?;
+        let _waiting = self.0.cache.waiting.begin(owner).ok_or(Errno::AGAIN)?;
         // An open that waits keeps the holder from a new lease, and the kernel ends the wait
         // after fs.lease-break-time.
         let writes_too = if want == Want::Writing { OFlags::RDWR } else { OFlags::RDONLY };

@@ -3,7 +3,8 @@
 //! has no room, or gets it at a chosen moment.
 
 use super::*;
-use crate::waiters::MOST_OF_A_USER;
+use crate::replay::planted::{plant, Bug};
+use crate::waiters::{MOST_EVER, MOST_OF_A_USER};
 
 /// An operation without room tries again and again: others wait only for regular syncs.
 #[test]
@@ -137,7 +138,7 @@ fn only_some_wait_for_room_at_once() {
     };
     let user = |uid| Acting::new(Caller { uid, gid: uid, pid: 0 });
     let many: Vec<_> =
-        std::iter::from_fn(|| bed.live.waiting_for_room.begin(4242)).take(MOST_OF_A_USER).collect();
+        std::iter::from_fn(|| bed.live.waiting.begin(4242)).take(MOST_OF_A_USER).collect();
     let acting = user(4242);
     assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
     assert_eq!(tries.take(), 1, "it waited");
@@ -153,4 +154,44 @@ fn only_some_wait_for_room_at_once() {
     assert!(tries.get() > 1, "the room of the removed file was not waited for");
     bed.live.end();
     background.join().unwrap();
+}
+
+/// How often a change without room is tried while as many as may ever wait for leases do, and how
+/// often after that.
+fn tries_next_to_leases(bug: Option<Bug>) -> (u32, u32) {
+    plant(bug);
+    let bed = Bed::calm("room-and-leases");
+    plant(None);
+    let background = bed.background();
+    bed.create("gone").unwrap();
+    bed.live.unlink(bed.live.root(), b"gone", false).unwrap();
+    let of_leases = bed.live.tree.waiters();
+    let all: Vec<_> =
+        (50_000..).map_while(|uid| of_leases.begin(uid)).take(MOST_EVER + 1).collect();
+    assert_eq!(all.len(), MOST_EVER);
+    let tries = std::cell::Cell::new(0);
+    let refused = || {
+        tries.set(tries.get() + 1);
+        Err::<(), _>(Errno::NOSPC)
+    };
+    let acting = Acting::new(Caller { uid: 4242, gid: 4242, pid: 0 });
+    assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
+    let meanwhile = tries.take();
+    drop(all);
+    assert_eq!(bed.live.with_room(refused), Err(Errno::NOSPC));
+    drop(acting);
+    bed.live.end();
+    background.join().unwrap();
+    (meanwhile, tries.take())
+}
+
+/// Those that wait for leases and those that wait for room share the helpers for changes, and so
+/// they have one count.
+#[test]
+fn leases_and_room_are_waited_for_by_so_many_together() {
+    let (meanwhile, after) = tries_next_to_leases(None);
+    assert_eq!(meanwhile, 1, "it waited");
+    assert!(after > 1, "it did not wait");
+    let (meanwhile, _) = tries_next_to_leases(Some(Bug::WaitersApart));
+    assert!(meanwhile > 1, "not found: two counts");
 }
