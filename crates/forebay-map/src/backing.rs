@@ -18,8 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::attributes::Attributes;
-use crate::error::{cannot_mark, Error, Result};
-use crate::planted::{self, Planted};
+use crate::error::{Error, Result};
 use crate::system;
 
 /// How long an open waits for a process that has a lease of the file.
@@ -64,17 +63,18 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     /// Removes the mark; durable after `sync_mark`.
     fn take_mark(&self) -> io::Result<()>;
     /// Makes durable what became of the mark, and syncs the file if it bears that.  It is called once:
-    /// the kernel tells a failure once.
+    /// the kernel tells a failure once.  An error is one of [`of_mark_sync`](forebay::of_mark_sync):
+    /// whatever it is, the mark could be set.
     fn sync_mark(&self) -> io::Result<()>;
     /// Sets the mark, durably.
     fn mark(&self, by: &MapClaim) -> io::Result<()> {
         self.set_mark(by)?;
-        self.sync_mark().map_err(not_synced)
+        self.sync_mark()
     }
     /// Removes the mark, durably.
     fn unmark(&self) -> io::Result<()> {
         self.take_mark()?;
-        self.sync_mark().map_err(not_synced)
+        self.sync_mark()
     }
     /// Truncates or extends.
     fn set_size(&self, size: u64) -> io::Result<()>;
@@ -102,14 +102,6 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     /// Releases the locks, so that others may use the file, although this object still exists:
     /// a thread may hold it for a while.  Nothing is done with the file afterwards.
     fn free(&self) {}
-}
-
-/// The error of a sync of the mark.  Whatever it is, the mark could be set.
-fn not_synced(e: io::Error) -> io::Error {
-    match cannot_mark(&e) && !planted::is(Planted::MarkSyncJudged) {
-        true => io::Error::other(format!("at the sync of its mark: {e}")),
-        false => e,
-    }
 }
 
 /// A regular file that is locked.  Other processes that map it are refused.  Programs that use

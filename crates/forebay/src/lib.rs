@@ -124,7 +124,7 @@ pub use log::{
     LOG_HEADER_BYTES,
 };
 pub use mark::{
-    accept_host, file_identity, state_dir, Attaching, Bears, Completed, FileMark,
+    accept_host, file_identity, of_mark_sync, state_dir, Attaching, Bears, Completed, FileMark,
     Found as FoundMark, MapClaim, Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState,
     OriginStatus,
 };

@@ -13,6 +13,7 @@ use super::{Disk, Machine, Random};
 use crate::backing::{Backing, Time};
 use crate::locked::lock;
 use crate::pages::PAGE;
+use crate::planted::{self, Planted};
 
 pub(super) const PATHS: [&str; 2] = ["/simulated/a", "/simulated/b"];
 
@@ -175,7 +176,11 @@ impl Backing for Disked {
         if fails.is_some() {
             self.0.fail_sync();
         }
-        self.sync_all().map_err(|e| fails.map_or(e, io::Error::from_raw_os_error))
+        let synced = self.sync_all().map_err(|e| fails.map_or(e, io::Error::from_raw_os_error));
+        match planted::is(Planted::MarkSyncJudged) {
+            true => synced,
+            false => synced.map_err(forebay::of_mark_sync),
+        }
     }
 
     fn set_size(&self, size: u64) -> io::Result<()> {

@@ -382,7 +382,7 @@ impl Keep for Kept {
                 Err(Errno::NOENT) => {}
                 done => done
                     .map_err(io::Error::from)
-                    .and_then(|()| synced(&dir, "directory").map_err(of_sync))
+                    .and_then(|()| synced(&dir, "directory").map_err(of_mark_sync))
                     .map_err(|e| at_path(&path, e))?,
             }
         }
@@ -398,21 +398,22 @@ impl Keep for Kept {
             };
             synced
                 .inspect_err(|_| self.unsynced[0].store(true, Ordering::Release))
-                .map_err(of_sync)?;
+                .map_err(of_mark_sync)?;
         }
         if self.unsynced[1].swap(false, Ordering::AcqRel) {
             let dir = open_dir(&self.dirs[0])?.ok_or(Errno::NOENT)?;
             synced(&dir, "directory")
                 .inspect_err(|_| self.unsynced[1].store(true, Ordering::Release))
-                .map_err(|e| at_path(&self.dirs[0], of_sync(e)))?;
+                .map_err(|e| at_path(&self.dirs[0], of_mark_sync(e)))?;
         }
         Ok(())
     }
 }
 
-/// The error of a sync.  The kernel tells a failure once, and the origin may lack data then.  So
-/// it is never a lack of space or of rights for the mark, after which somebody would try again.
-fn of_sync(e: io::Error) -> io::Error {
+/// The error of a sync of a mark.  The kernel tells a failure once, and the origin may lack data
+/// then.  So it is never a lack of space or of rights for the mark, after which somebody would try
+/// again.
+pub fn of_mark_sync(e: io::Error) -> io::Error {
     let text = format!("at the sync of its mark: {e}");
     match errno_of(&e) {
         Some(errno) => about(io::ErrorKind::Other, text, errno),
