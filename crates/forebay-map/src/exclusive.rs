@@ -499,14 +499,6 @@ impl Mapped for Inner {
         self.write_longer(io, at, parts).map(|written| (at, written))
     }
 
-    fn reserve(&self, len: u64) -> Result<u64> {
-        let _io = self.alone();
-        self.check_open()?;
-        let _shows = Shows(self);
-        let at = self.content.size();
-        self.resize(at.saturating_add(len)).map(|()| at)
-    }
-
     fn set_size(&self, size: u64) -> Result<()> {
         let _io = self.alone();
         self.check_open()?;

@@ -32,7 +32,6 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn read(&self, at: u64, to: &mut [u8]) -> Result<usize>;
     fn write(&self, at: u64, from: &[u8]) -> Result<()>;
     fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)>;
-    fn reserve(&self, len: u64) -> Result<u64>;
     fn set_size(&self, size: u64) -> Result<()>;
     fn allocate(&self, at: u64, len: u64) -> Result<()>;
     fn lock(&self, at: u64, len: u64) -> Result<()>;
@@ -196,12 +195,6 @@ impl MapFile {
     /// the bytes.
     pub fn append(&self, parts: &[&[u8]]) -> Result<(u64, u64)> {
         self.it().append(parts)
-    }
-
-    /// Extends the file by zeroes and returns where they begin.  No other caller, in this
-    /// process or another one, gets the same range.  Used for appends.
-    pub fn reserve(&self, len: u64) -> Result<u64> {
-        self.it().reserve(len)
     }
 
     /// Truncates or extends.  Bytes that were cut off do not return.  A smaller size is durable

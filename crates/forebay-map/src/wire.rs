@@ -173,10 +173,6 @@ pub enum Request {
         home: u32,
         size: u64,
     },
-    Reserve {
-        home: u32,
-        len: u64,
-    },
     /// Gives the process a place for bytes after the end of the file, at `at` or at the end.  Until the
     /// last `Grown`, or the end of the process, nobody else changes the size.
     Grow {

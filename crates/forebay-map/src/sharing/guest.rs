@@ -629,13 +629,6 @@ impl Mapped for Guest {
         Ok(())
     }
 
-    fn reserve(&self, len: u64) -> Result<u64> {
-        match self.stay.ask(&Request::Reserve { home: self.stay.home, len }, true)? {
-            Answer::At(at) => Ok(at),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     fn set_size(&self, size: u64) -> Result<()> {
         self.stay.done(&Request::Resize { home: self.stay.home, size })
     }

@@ -247,17 +247,6 @@ impl Homes {
                 }
                 h.content.allocate(at, len)
             })),
-            Request::Reserve { home, len } => {
-                let mut at = 0;
-                let done = self.alone(who, home, |h| {
-                    at = h.content.size();
-                    h.resize(at.saturating_add(len))
-                });
-                plain(done.map(|answer| match answer {
-                    Answer::Done => Answer::At(at),
-                    other => other,
-                }))
-            }
             Request::Grow { home, at, len } => {
                 let mut from = 0;
                 let done = self.alone(who, home, |h| {

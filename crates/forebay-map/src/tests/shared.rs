@@ -466,8 +466,9 @@ fn threads(features: &Features, time: Duration) -> std::result::Result<usize, St
                         3 => file.write(3 * ONE, &[1; 5000]).expect("written"),
                         4 => file.sync(3 * ONE, ONE).expect("a sync"),
                         5 => {
-                            let at = file.reserve(600).expect("reserved");
+                            let (at, done) = file.append(&[&[1; 600]]).expect("appended");
                             assert!(at >= 3 * ONE && file.size() >= at + 600, "{at}");
+                            assert_eq!(done, 600);
                         }
                         6 => process.cache.round().map(drop).expect("a tick"),
                         _ => world.homes.round().map(drop).expect("a round"),
@@ -658,7 +659,8 @@ fn all_processes_see_the_same_size() {
     let world = World::new(&machine, &features);
     let (a, b) = (world.process(), world.process());
     let [first, second] = [&a, &b].map(|p| p.map(0, 2 * ONE).expect("open"));
-    assert_eq!((first.reserve(10).expect("a"), second.reserve(20).expect("b")), (1000, 1010));
+    assert_eq!(first.append(&[&[1; 10]]).expect("a"), (1000, 10));
+    assert_eq!(second.append(&[&[2; 20]]).expect("b"), (1010, 20));
     assert_eq!((first.size(), second.size()), (1030, 1030));
     second.write(1020, &[9; 10]).expect("written");
     first.set_size(1025).expect("shorter");
