@@ -54,23 +54,33 @@ names() {
 	done <"$work/names"
 	[ -z "$missing" ] || fail "the library replaces functions, and not their other names:$missing"
 }
-# A change of rights that the library's threads would not have, or with which the file could not be kept,
-# ends the program before it.  Everything is in the file.
+# ended BY HOW DIR: a program that changes rights so while it has a file in DIR open ends before it, and everything is
+# in the file.
+ended() {
+	local by=$1 how=$2 dir=$3 code=0
+	rm -f "$dir/alike.map" "$dir/alike.dat"
+	"$work/alike" "$by" "$dir/alike.dat" "$how" >"$work/plain" 2>"$work/says" && grep -q 'goes on' "$work/plain" ||
+		fail "$by $how, plainly: $(cat "$work/says")"
+	mapped timeout -s KILL 30 "$work/alike" "$by" "$dir/alike.map" "$how" >"$work/said" 2>"$work/says" || code=$?
+	[ $code = 6 ] && [ ! -s "$work/said" ] || fail "$by $how: ended with $code: $(cat "$work/said" "$work/says")"
+	[ "$(grep -c 'changes its .*all that was stored is in the file' "$work/says")" = 1 ] || fail "$by $how: not told once: $(cat "$work/says")"
+	"$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || fail "$by $how: $("$FOREBAY" map list "$pool")"
+	cmp "$dir/alike.dat" "$dir/alike.map" || fail "$by $how: another file"
+}
+# Changes of rights that the library's threads would not have, or with which the file could not be kept.
 ends() {
-	local how by code
+	local how by
 	for by in ends ends-thread; do
 		for how in seteuid setfsuid setfsgid capset capset-syscall setresuid-syscall setgroups-syscall keepcaps securebits; do
-			rm -f "$work/alike.map" "$work/alike.dat"
-			code=0
-			"$work/alike" "$by" "$work/alike.dat" "$how" >"$work/plain" 2>"$work/says" && grep -q 'goes on' "$work/plain" ||
-				fail "$by $how, plainly: $(cat "$work/says")"
-			mapped timeout -s KILL 30 "$work/alike" "$by" "$work/alike.map" "$how" >"$work/said" 2>"$work/says" || code=$?
-			[ $code = 6 ] && [ ! -s "$work/said" ] || fail "$by $how: ended with $code: $(cat "$work/said" "$work/says")"
-			[ "$(grep -c 'changes its .*all that was stored is in the file' "$work/says")" = 1 ] || fail "$by $how: not told once: $(cat "$work/says")"
-			"$FOREBAY" map list "$pool" | grep -q 'nothing to recover' || fail "$by $how: $("$FOREBAY" map list "$pool")"
-			cmp "$work/alike.dat" "$work/alike.map" || fail "$by $how: another file"
+			ended $by $how "$work"
 		done
 	done
+	# A file system without attributes: the mark is a file in a directory of root's.
+	mkdir "$work/ram"
+	mount -t ramfs none "$work/ram" || { skip_part "a mark that is a file" "no ramfs"; return; }
+	at_end "umount -l '$work/ram'"
+	chmod 755 "$work/ram"
+	ended ends given-away "$work/ram"
 }
 # A program that has given up the right to userfaultfd gets no more room, and keeps its file.
 grows() {

@@ -11,8 +11,9 @@
 //!
 //! So all threads have the rights that each open file needs, and nobody lends any.
 
-use std::ffi::{c_char, c_int, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_ulong, c_void, CStr, CString};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 
 use crate::child;
 use crate::closing;
@@ -53,8 +54,15 @@ fn keep_no_capabilities() {
     unsafe { raw(libc::SYS_prctl, [libc::PR_SET_KEEPCAPS as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// An open file, and the directory of its mark if that is a file of its own.
+struct Open {
+    fd: RawFd,
+    marks: Option<CString>,
+}
+
 /// The right that the user lacks for an open file.
-fn lacks(fd: RawFd) -> Option<&'static str> {
+fn lacks(Open { fd, marks }: &Open) -> Option<&'static str> {
+    let fd = *fd;
     // The kernel grants no read lease of a file that is open for writing, but it checks the right
     // to have one first.
     if control(fd, F_SETLEASE, libc::F_RDLCK as usize) == Err(libc::EACCES) {
@@ -64,15 +72,25 @@ fn lacks(fd: RawFd) -> Option<&'static str> {
         Err(libc::EACCES) => {
             Some("mark it as incomplete, since the file is not writable for that user")
         }
-        _ => None,
+        _ => marks.as_deref().filter(|marks| !may_change(marks)).map(|_| {
+            "remove its mark, which is in a directory that is not writable for that user \
+             (FOREBAY_STATE_DIR)"
+        }),
     }
+}
+
+fn may_change(dir: &CStr) -> bool {
+    let (rights, flags) = (libc::W_OK | libc::X_OK, libc::AT_EACCESS);
+    let a = [libc::AT_FDCWD as usize, dir.as_ptr().addr(), rights as usize, flags as usize, 0, 0];
+    // SAFETY: the path ends with a zero byte.
+    unsafe { raw(libc::SYS_faccessat2, a) != -(libc::EACCES as isize) }
 }
 
 /// A change that is tried, and the open files that it is tried for.
 struct Trial<'a> {
     call: Call,
     of: Of,
-    files: &'a [RawFd],
+    files: &'a [Open],
     /// For [`Rights::of_thread`].
     memory: *mut u32,
     found: Found,
@@ -111,7 +129,7 @@ impl Trial<'_> {
             return Found::Differs;
         }
         let mut all = self.files.iter().enumerate();
-        let lacking = all.find_map(|(at, &fd)| Some(Found::Lacks(at, lacks(fd)?)));
+        let lacking = all.find_map(|(at, file)| Some(Found::Lacks(at, lacks(file)?)));
         lacking.unwrap_or(Found::GoesOn)
     }
 }
@@ -126,7 +144,7 @@ extern "C" fn tries(trial: *mut c_void) -> c_int {
 /// Runs a trial in a process that shares this one's memory and descriptors, and has rights of its
 /// own.  The program may be in a signal handler that has interrupted the C library while it makes a
 /// thread.  So this function makes no thread, and allocates only by system calls.
-fn run_apart(call: Call, of: Of, files: &[RawFd]) -> Found {
+fn run_apart(call: Call, of: Of, files: &[Open]) -> Found {
     const STACK: usize = 64 << 10;
     const ALL: usize = STACK + who::LIST;
     let (prot, flags) =
@@ -170,9 +188,14 @@ fn look(call: Call, of: Of) -> Option<c_int> {
         // file's.
         let maps: Vec<_> = files.iter().map(|file| file.map()).collect();
         // A shared file has no descriptor here, and no lease.
-        let fd = |at: usize| Some(maps[at].as_ref()?.file()?.as_raw_fd());
+        let open = |at: usize| {
+            let map = maps[at].as_ref()?;
+            let marks = map.mark_directory().map(|dir| dir.as_os_str().as_bytes());
+            let marks = marks.and_then(|dir| CString::new(dir).ok());
+            Some(Open { fd: map.file()?.as_raw_fd(), marks })
+        };
         let (places, all): (Vec<_>, Vec<_>) =
-            (0..files.len()).filter_map(|at| Some((at, fd(at)?))).unzip();
+            (0..files.len()).filter_map(|at| Some((at, open(at)?))).unzip();
         (run_apart(call, of, &all), places)
     });
     let (at, lacks) = match found {

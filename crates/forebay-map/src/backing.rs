@@ -58,6 +58,8 @@ pub trait Backing: Send + Sync + std::fmt::Debug {
     fn changed(&self) -> io::Result<Time>;
     /// The mark on the file.
     fn marked(&self) -> io::Result<FoundMark>;
+    /// The directory that has to be changed to remove the mark.  None: the file bears the mark.
+    fn mark_directory(&self) -> Option<&Path>;
     /// Sets the mark; durable after `sync_mark`.
     fn set_mark(&self, by: &MapClaim) -> io::Result<()>;
     /// Removes the mark; durable after `sync_mark`.
@@ -289,6 +291,10 @@ impl Backing for RegularFile {
 
     fn marked(&self) -> io::Result<FoundMark> {
         self.mark.find()
+    }
+
+    fn mark_directory(&self) -> Option<&Path> {
+        self.mark.directory()
     }
 
     fn set_mark(&self, by: &MapClaim) -> io::Result<()> {

@@ -115,6 +115,10 @@ impl Backing for Counted {
         self.file.marked()
     }
 
+    fn mark_directory(&self) -> Option<&Path> {
+        self.file.mark_directory()
+    }
+
     /// Where there was no space or no right for it, nothing was done.  Another error counts as a
     /// failed sync: the file system may have failed before.
     fn set_mark(&self, by: &MapClaim) -> io::Result<()> {

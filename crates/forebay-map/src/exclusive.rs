@@ -390,6 +390,10 @@ impl Mapped for Inner {
         self.content.backing.file()
     }
 
+    fn mark_directory(&self) -> Option<&Path> {
+        self.content.backing.mark_directory()
+    }
+
     fn address(&self) -> *mut u8 {
         self.tracker.address()
     }

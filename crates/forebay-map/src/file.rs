@@ -17,6 +17,9 @@ pub(crate) trait Mapped: Send + Sync + std::fmt::Debug {
     fn file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+    fn mark_directory(&self) -> Option<&Path> {
+        None
+    }
     fn address(&self) -> *mut u8;
     fn room(&self) -> u64;
     fn size(&self) -> u64;
@@ -104,6 +107,11 @@ impl MapFile {
     /// The file itself, if this process has it exclusively.  Writes to it bypass the pool.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.it().file()
+    }
+
+    /// The directory that has to be changed to remove the file's mark.  None: the file bears it.
+    pub fn mark_directory(&self) -> Option<&Path> {
+        self.it().mark_directory()
     }
 
     /// The address of the mapping, which spans [room](MapFile::room) bytes.  It is valid until

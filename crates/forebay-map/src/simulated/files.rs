@@ -147,6 +147,10 @@ impl Backing for Disked {
         Ok(mark.map_or(FoundMark::Nothing, |mark| FoundMark::Marked(Box::new(mark))))
     }
 
+    fn mark_directory(&self) -> Option<&Path> {
+        None
+    }
+
     fn set_mark(&self, by: &MapClaim) -> io::Result<()> {
         self.0.call();
         self.check_rights()?;

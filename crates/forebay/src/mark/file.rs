@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use super::content::{now, short};
 use super::host::host;
@@ -130,6 +131,12 @@ impl FileMark {
     /// The file's id.
     pub fn name(&self) -> String {
         self.0.name()
+    }
+
+    /// The directory for the file that the mark is, which has to be changed to remove the mark.
+    /// None: the file bears it.
+    pub fn directory(&self) -> Option<&Path> {
+        self.0.directory()
     }
 
     pub fn find(&self) -> io::Result<Found> {

@@ -183,6 +183,12 @@ impl Kept {
         matches!(self.on, On::Origin(_)) || self.on.attribute().is_ok()
     }
 
+    /// The directory for the file that its mark is.  None: the origin bears the mark.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        let bears_none = matches!(self.on.attribute(), Err(Errno::OPNOTSUPP));
+        bears_none.then(|| &*self.dirs[0])
+    }
+
     /// Changes the file's attribute.  Returns whether it has changed: some file systems have
     /// none, and some files no such attribute.
     fn with_file(
