@@ -52,6 +52,17 @@ step "another part" forebay check $below
 step "detach it" forebay detach v
 step "its bytes are whole" forebay check $first
 for name in below apart first; do step "remove $name" dmsetup remove --noudevsync $name; done
+# A table of so many parts, as of a volume of LVM, is longer than the kernel tells at once.
+parts() {
+	local n
+	for ((n = 0; n < 400; n++)); do echo "$((n * 256)) 256 linear /dev/ram2 $((n * 256))"; done
+}
+for name in one two; do step "a window of many parts" dmsetup create --noudevsync --noudevrules $name --table "$(parts)"; done
+dmsetup mknodes
+for name in one two; do
+	said "$name has another of its bytes" 4 "has the same bytes" forebay create /dev/mapper/$name --medium ssd --force
+done
+for name in one two; do step "remove $name" dmsetup remove --noudevsync $name; done
 mkfs.ext4 -qF /dev/ram3 && mkdir -p /tmp/disk && mount /dev/ram3 /tmp/disk || fail "no file system for a pool's file"
 file=/tmp/disk/pool
 step "a pool in a file" forebay create $file --size 32M --medium ssd --chunk-size 64K

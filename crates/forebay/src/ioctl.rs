@@ -2,10 +2,11 @@
 //! Block devices and the layout of files by ioctl, and the project of files, which has a quota.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
-use rustix::ioctl::{ioctl, opcode, Getter, Opcode, Setter, Updater};
+use rustix::ioctl::{ioctl, opcode, Getter, Ioctl, IoctlOutput, Opcode, Setter, Updater};
 
 /// `_IO(0x12, 119)`, of linux/fs.h
 const BLKDISCARD: Opcode = 0x1277;
@@ -35,18 +36,18 @@ pub(crate) struct LoopStatus {
 
 /// The file that a loop device has open.
 pub(crate) fn backing_file(device: BorrowedFd<'_>) -> Option<Inode> {
-    loop_status(device).map(|status| status.inode)
+    loop_status(device).ok().map(|status| status.inode)
 }
 
-/// Other devices do not know the call, and give nothing.
-pub(crate) fn loop_status(device: BorrowedFd<'_>) -> Option<LoopStatus> {
+/// Other devices do not know the call.  That of a partition is answered for its disk.
+pub(crate) fn loop_status(device: BorrowedFd<'_>) -> Result<LoopStatus, Errno> {
     /// The first of the 29 words of `struct loop_info64`: device and inode number of the file, its
     /// number if it is a device, offset, and limit of the size.
     type Request = Getter<LOOP_GET_STATUS64, [u64; 29]>;
     // SAFETY: a loop device, which sysfs said it is, writes that structure.
-    let info = unsafe { ioctl(device, Request::new()) }.ok()?;
+    let info = unsafe { ioctl(device, Request::new()) }?;
     let [dev, inode, device, offset, limit, ..] = info;
-    Some(LoopStatus { inode: (dev, inode), device, offset, limit })
+    Ok(LoopStatus { inode: (dev, inode), device, offset, limit })
 }
 
 /// A part of a device of the device mapper; sectors of 512 bytes.
@@ -58,33 +59,64 @@ pub(crate) struct MappedPart {
     pub words: String,
 }
 
-/// Words of `struct dm_ioctl` of linux/dm-ioctl.h, and of the room after it for the parts.
+/// Words of `struct dm_ioctl` of linux/dm-ioctl.h, and of the room after it for the parts: at first,
+/// and at most.
 const MAPPER_HEAD: usize = 39;
-const MAPPER_ROOM: usize = 2048;
-type MapperBuffer = [u64; MAPPER_HEAD + MAPPER_ROOM];
+const MAPPER_ROOM: usize = 2 << 10;
+const MAPPER_MOST: usize = 2 << 20;
 
-/// The parts of the device with that number, from /dev/mapper/control; `None`: it does not say.
-pub(crate) fn mapped_parts(control: BorrowedFd<'_>, device: u64) -> Option<Vec<MappedPart>> {
-    /// The size in the number is that of the head alone, whatever room follows.
-    const DM_TABLE_STATUS: Opcode = opcode::read_write::<[u64; MAPPER_HEAD]>(0xfd, 12);
+/// DM_TABLE_STATUS, into room of any size.
+struct TableStatus<'a>(&'a mut [u64]);
+
+// SAFETY: the call writes no more than the size that it is told, which is that of the slice.
+unsafe impl Ioctl for TableStatus<'_> {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+    fn opcode(&self) -> Opcode {
+        /// The size in the number is that of the head alone, whatever room follows.
+        const DM_TABLE_STATUS: Opcode = opcode::read_write::<[u64; MAPPER_HEAD]>(0xfd, 12);
+        let bytes = size_of_val(self.0) as u64;
+        assert!(self.0[1] >> 32 <= bytes, "more than there is room for");
+        DM_TABLE_STATUS
+    }
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.0.as_mut_ptr().cast()
+    }
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// The parts of the device with that number, from /dev/mapper/control.
+pub(crate) fn mapped_parts(control: BorrowedFd<'_>, device: u64) -> Result<Vec<MappedPart>, Errno> {
+    // SAFETY: as above.
+    mapped_parts_by(device, |all| unsafe { ioctl(control, TableStatus(all)) })
+}
+
+fn mapped_parts_by(
+    device: u64,
+    mut ask: impl FnMut(&mut [u64]) -> Result<(), Errno>,
+) -> Result<Vec<MappedPart>, Errno> {
     const TABLE: u64 = 1 << 4;
     const TOO_LONG: u64 = 1 << 8;
-    type Request<'a> = Updater<'a, DM_TABLE_STATUS, MapperBuffer>;
-    let mut all: MapperBuffer = [0; MAPPER_HEAD + MAPPER_ROOM];
-    let bytes = size_of::<MapperBuffer>() as u64;
-    // Version 4.0, no patch level, and the size share two words; then where data begins, flags.
-    (all[0], all[1]) = (4, bytes << 32);
-    all[2] = 8 * MAPPER_HEAD as u64;
-    all[3] = TABLE << 32;
-    all[5] = device;
-    // SAFETY: the call writes no more than the size that it is told.
-    unsafe { ioctl(control, Request::new(&mut all)) }.ok()?;
-    if all[3] >> 32 & TOO_LONG != 0 {
-        return None;
+    let mut room = MAPPER_ROOM;
+    while room <= MAPPER_MOST {
+        let mut all = vec![0; MAPPER_HEAD + room];
+        // Version 4.0, no patch level, and the size share two words; then where data begins, flags.
+        (all[0], all[1]) = (4, (size_of_val(&all[..]) as u64) << 32);
+        all[2] = 8 * MAPPER_HEAD as u64;
+        all[3] = TABLE << 32;
+        all[5] = device;
+        ask(&mut all)?;
+        if all[3] >> 32 & TOO_LONG == 0 {
+            let count = (all[2] >> 32) as usize;
+            let data: Vec<u8> =
+                all[MAPPER_HEAD..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+            return parts_in(&data, count).ok_or(Errno::BADMSG);
+        }
+        room *= 2;
     }
-    let count = (all[2] >> 32) as usize;
-    let data: Vec<u8> = all.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    parts_in(data.get(8 * MAPPER_HEAD..)?, count)
+    Err(Errno::MSGSIZE)
 }
 
 /// `struct dm_target_spec`: start and sectors, status, where the next one begins, kind, words.
@@ -177,4 +209,47 @@ pub(crate) fn file_extents(file: BorrowedFd<'_>, start: u64) -> Result<Vec<FileE
         shared: e[5] & SHARED != 0,
     };
     Ok(map[HEAD..].chunks_exact(EACH).take(found).map(extent).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A made-up device mapper, which says that the room is too small as the real one does.
+    #[test]
+    fn a_table_of_any_length_is_told_whole_or_not_at_all() {
+        let told = |count: usize| {
+            let spec = |n: usize| {
+                let mut spec = [0; 8];
+                (spec[0], spec[1], spec[2]) = (8 * n as u64, 8, (64 * (n as u64 + 1)) << 32);
+                spec[3] = u64::from_ne_bytes(*b"linear\0\0");
+                spec[5] = u64::from_ne_bytes(*b"8:0 2048");
+                spec
+            };
+            mapped_parts_by(5, |all| {
+                let room = (all[1] >> 32) as usize / 8;
+                assert_eq!((room, all[5]), (all.len(), 5));
+                let data: Vec<u64> = (0..count).flat_map(spec).collect();
+                match all.get_mut(MAPPER_HEAD..MAPPER_HEAD + data.len()) {
+                    Some(at) => at.copy_from_slice(&data),
+                    None => all[3] |= 1 << (32 + 8),
+                }
+                all[2] |= (count as u64) << 32;
+                Ok(())
+            })
+        };
+        for count in [0, 1, 256, 257, 300, 100_000] {
+            let parts = told(count).unwrap();
+            assert_eq!(parts.len(), count);
+            let words = |n: usize| MappedPart {
+                start: 8 * n as u64,
+                sectors: 8,
+                kind: "linear".into(),
+                words: "8:0 2048".into(),
+            };
+            assert!(parts.iter().enumerate().all(|(n, part)| *part == words(n)), "{count}");
+        }
+        assert_eq!(told(MAPPER_MOST / 8 + 1), Err(Errno::MSGSIZE));
+        assert_eq!(mapped_parts_by(5, |_| Err(Errno::NXIO)), Err(Errno::NXIO));
+    }
 }

@@ -67,6 +67,7 @@
 
 mod attach;
 mod attached;
+mod bounded;
 mod bypass;
 mod core;
 mod create;

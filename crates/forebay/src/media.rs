@@ -15,6 +15,7 @@
 mod create;
 mod detect;
 mod locks;
+mod loops;
 mod map;
 mod names;
 mod overwritten;
@@ -31,8 +32,9 @@ pub(crate) use create::{
 };
 pub use create::{CreateOptions, Inspection, InspectionState, PoolSummary};
 pub(crate) use detect::{check_link, claim, has_dax, id_of as detect_id, Access};
-pub(crate) use locks::lock_soon;
 pub use locks::{file_holder, lease_holder, lock_alone, lock_holders};
+pub(crate) use locks::{in_use, lock_soon};
+pub(crate) use loops::{backing_of, device_of as loop_device_of};
 pub use map::Media;
 pub use names::check_other_names;
 pub(crate) use names::{claim_other_names, BelowLocks};

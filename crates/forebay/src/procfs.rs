@@ -109,6 +109,11 @@ pub fn mount_id(fd: impl AsFd) -> io::Result<u64> {
     id.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
+/// The path of an open file, as the kernel knows it.
+pub(crate) fn path_now(fd: impl AsFd) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).ok()
+}
+
 /// The devices and files that are swap.
 pub fn swaps() -> io::Result<Vec<PathBuf>> {
     match fs::read("/proc/swaps") {

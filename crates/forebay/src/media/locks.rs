@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::detect::Access;
 use crate::error::{Error, Result};
-use crate::process::is_ending;
+use crate::process::{is_ending, process_in_words};
 use crate::procfs;
 
 pub(super) fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
@@ -33,14 +33,51 @@ pub(super) fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
         Err(Errno::WOULDBLOCK) => {
             let holder = file_holder(fd);
             let mapped = if holder.is_none() { mapped_by(fd) } else { Vec::new() };
-            let way_out = match mapped.is_empty() {
-                true => "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR".into(),
-                false => format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and is written back once they have ended"),
-            };
+            if mapped.is_empty() {
+                return Err(in_use(path, fd, access == Access::Read, "stop that process, or ask it with `forebay status` as its user, with its FOREBAY_RUNTIME_DIR"));
+            }
+            let way_out = format!("its server has ended, and processes {mapped:?} have files mapped onto it: what they have synced is safe, and is written back once they have ended");
             Err(Error::Busy { path: path.into(), holder, way_out })
         }
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
+}
+
+/// What keeps a lock from who wants it for reading alone, or for writing.  `way_out` is for a file
+/// that another process has locked.
+///
+/// Who may only read a file can lock it for reading, and so keep a writer out.  No lock prevents
+/// that: each lock of the kernel that excludes a second writer excludes readers, and only such a
+/// lock also excludes earlier versions of Forebay, and programs that know flock(2).  So the
+/// message says that it is one of readers, whose, and how to end it.
+pub(crate) fn in_use(path: &Path, fd: &OwnedFd, read_only: bool, way_out: &str) -> Error {
+    // One that has ended may be named all the same.
+    let lives = |pid: &u32| Path::new(&format!("/proc/{pid}")).exists();
+    let all: Vec<u32> = lock_holders(fd).into_iter().filter(lives).collect();
+    let way_out = match !read_only && is_locked_by_readers(fd) {
+        true => by_readers(&all, way_out),
+        false => way_out.into(),
+    };
+    Error::Busy { path: path.into(), holder: all.first().copied(), way_out }
+}
+
+fn is_locked_by_readers(fd: &OwnedFd) -> bool {
+    let shared = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared).is_ok();
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+    shared
+}
+
+fn by_readers(holders: &[u32], way_out: &str) -> String {
+    let who: Vec<String> = holders.iter().map(|&pid| process_in_words(pid)).collect();
+    let who = match who.is_empty() {
+        true => "a process that does not show here (of another PID namespace or host)".into(),
+        false => who.join(", "),
+    };
+    format!(
+        "it is locked for reading alone, as whoever may read it can do (flock -s), by {who}: end \
+         that; to keep a user from doing so, take the right to read the file (chmod, setfacl). \
+         If it is a forebay that serves it read-only: {way_out}"
+    )
 }
 
 /// Locks, and tries again for a moment: a child that was just forked has the parent's locks until it

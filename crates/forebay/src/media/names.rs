@@ -22,8 +22,10 @@ use rustix::io::Errno;
 
 use super::detect::Access;
 use super::locks::lock;
+use super::loops::{self, backing_of};
+use crate::bounded::ask_each;
 use crate::error::{Error, Result};
-use crate::ioctl::{loop_status, mapped_parts, Inode, LoopStatus, MappedPart};
+use crate::ioctl::{loop_status, mapped_parts, Inode, MappedPart};
 use crate::procfs::{self, device_number, device_number_in, device_number_of, DeviceNumber};
 
 /// Bytes of a file or a device.
@@ -40,7 +42,7 @@ enum Thing {
 }
 
 /// What a part of a device is a window on.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Below {
     /// Where the part begins in the device.
     at: u64,
@@ -72,21 +74,25 @@ pub(crate) fn claim_other_names(
         _ => return Ok(locks),
     };
     let mut own = vec![Bytes { of, range: 0..u64::MAX }];
+    let mut paths: Vec<_> = procfs::path_now(fd).into_iter().collect();
+    // The ioctl of a partition answers for its disk, which may have no node here.
+    let answers = if is_partition(of) { 2 } else { 1 };
     let mut next = 0;
     while let Some(Bytes { of, range }) = own.get(next).cloned() {
-        let asked = (next == 0).then_some(fd);
-        for below in below(of, asked, false).map_err(|why| unseen(path, &why))? {
+        let asked = (next < answers).then_some(fd);
+        for below in below(of, asked, true).map_err(|why| unseen(path, &why))? {
             let Some(range) = within(&range, &below) else { continue };
             // Two windows on one device lead to one file, and one lock of it.
-            let is_new = own.iter().all(|bytes| bytes.of != below.of);
-            if let Some(file) = below.file.as_ref().filter(|_| is_new) {
+            let is_new = || own.iter().all(|bytes| bytes.of != below.of);
+            if let Some(file) = below.file.as_ref().filter(|_| is_new()) {
                 locks.push(lock_below(path, file, &below, &range, access)?);
+                paths.push(file.clone());
             }
             own.push(Bytes { of: below.of, range });
         }
         next += 1;
     }
-    match other_name(&own) {
+    match other_name(&own, &paths) {
         None => Ok(locks),
         Some(way_out) => Err(Error::Busy { path: path.into(), holder: None, way_out }),
     }
@@ -105,9 +111,10 @@ pub fn check_other_names(path: &Path) -> Result<()> {
 fn unseen(path: &Path, why: &str) -> Error {
     Error::Unsuitable {
         path: path.into(),
-        what: format!("a loop device whose file cannot be looked at ({why})"),
-        way_out: "whoever has that file open as a pool does not show, and two users of one pool \
-                  destroy it: detach it (losetup -d), and attach the file by a path that is here"
+        what: format!("a device whose file or parts cannot be looked at ({why})"),
+        way_out: "whoever has these open as a pool does not show, and two users of one pool \
+                  destroy it: detach a loop device (losetup -d), and attach its file by a path \
+                  that is here and may be read"
             .into(),
     }
 }
@@ -154,18 +161,26 @@ fn number_in(sys: &Path, file: &str) -> Option<u64> {
     procfs::text(sys.join(file)).ok()?.trim().parse().ok()
 }
 
+fn sysfs_of((major, minor): DeviceNumber) -> PathBuf {
+    let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+    fs::canonicalize(&sys).unwrap_or(sys)
+}
+
+fn is_partition(of: Thing) -> bool {
+    matches!(of, Thing::Device(number) if sysfs_of(number).join("partition").exists())
+}
+
 /// What a device is a window on: a partition, a loop device, and what is linear of a device of the
-/// device mapper.  `guess`: where a loop device cannot be asked, the path in sysfs decides.
+/// device mapper.  `fd` answers for it.  A loop device that is `own` must be asked.
 fn below(
     of: Thing,
     fd: Option<BorrowedFd<'_>>,
-    guess: bool,
+    own: bool,
 ) -> std::result::Result<Vec<Below>, String> {
     let Thing::Device(number) = of else { return Ok(Vec::new()) };
-    let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", number.0, number.1));
-    let sys = fs::canonicalize(&sys).unwrap_or(sys);
+    let sys = sysfs_of(number);
     if sys.join("dm").exists() {
-        return Ok(windows(number));
+        return windows(number).map_err(|e| format!("the device mapper does not tell them: {e}"));
     }
     if sys.join("partition").exists() {
         let disk = sys.parent().and_then(device_number_in);
@@ -181,15 +196,13 @@ fn below(
     }
     let file = procfs::name(sys.join("loop/backing_file"));
     let file = file.map_err(|_| "sysfs does not show its path")?;
-    let status = fd.map_or_else(|| asked(&sys, number), loop_status);
-    let guessed = || {
-        let st = rustix::fs::stat(&file).ok().filter(|_| guess)?;
-        let (offset, limit) = (number_in(&sys, "loop/offset")?, number_in(&sys, "loop/sizelimit")?);
-        let device =
-            if thing(&st)? == Thing::Device(device_number(st.st_rdev)) { st.st_rdev } else { 0 };
-        Some(LoopStatus { inode: (st.st_dev, st.st_ino), device, offset, limit })
+    let status = match fd {
+        Some(fd) => loop_status(fd).map(Some),
+        None if own => loops::asked(&sys).map(Some),
+        None => loops::shown(&sys),
     };
-    let status = status.or_else(guessed).ok_or("the device does not say which it is")?;
+    let status = status.map_err(|e| format!("the device does not say which it is: {e}"))?;
+    let Some(status) = status else { return Ok(Vec::new()) };
     let of = match status.device {
         0 => Thing::File(status.inode),
         device => Thing::Device(device_number(device)),
@@ -198,13 +211,18 @@ fn below(
     Ok(vec![Below { at: 0, len, of, start: status.offset, file: Some(file) }])
 }
 
-/// The linear parts of a device of the device mapper; none if only root may ask it.
-fn windows(number: DeviceNumber) -> Vec<Below> {
+/// The linear parts of a device of the device mapper; none if it is gone, or if this process has no
+/// right or no node to ask.
+fn windows(number: DeviceNumber) -> std::result::Result<Vec<Below>, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let control = rustix::fs::open("/dev/mapper/control", flags, Mode::empty());
     let device = rustix::fs::makedev(number.0, number.1);
-    let parts = control.ok().and_then(|control| mapped_parts(control.as_fd(), device));
-    parts.unwrap_or_default().iter().filter_map(window).collect()
+    match control.and_then(|control| mapped_parts(control.as_fd(), device)) {
+        Ok(parts) => Ok(parts.iter().filter_map(window).collect()),
+        Err(Errno::ACCESS | Errno::PERM | Errno::NOENT | Errno::NODEV) => Ok(Vec::new()),
+        Err(Errno::NXIO | Errno::NOTTY) => Ok(Vec::new()),
+        Err(e) => Err(e),
+    }
 }
 
 fn window(part: &MappedPart) -> Option<Below> {
@@ -213,15 +231,6 @@ fn window(part: &MappedPart) -> Option<Below> {
     let of = Thing::Device(device_number_of(disk)?);
     let start = bytes(start.trim().parse().ok()?);
     Some(Below { at: bytes(part.start), len: bytes(part.sectors), of, start, file: None })
-}
-
-/// A loop device of this host says what it has open.
-fn asked(sys: &Path, number: DeviceNumber) -> Option<LoopStatus> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let node = Path::new("/dev").join(sys.file_name()?);
-    let fd = rustix::fs::open(node, flags, Mode::empty()).ok()?;
-    let st = rustix::fs::fstat(&fd).ok()?;
-    (thing(&st) == Some(Thing::Device(number))).then(|| loop_status(fd.as_fd())).flatten()
 }
 
 /// What of a range of a device lies in this part, in what that is a window on.
@@ -233,51 +242,75 @@ fn within(range: &Range<u64>, below: &Below) -> Option<Range<u64>> {
 }
 
 /// A device that shows some of the bytes, and is none of the names that they are opened by; in
-/// words, with the way out.
-fn other_name(own: &[Bytes]) -> Option<String> {
+/// words, with the way out.  `paths` are of these names.
+fn other_name(own: &[Bytes], paths: &[PathBuf]) -> Option<String> {
     // A device that was just detached may have the file for a moment more.
     const TRIES: u32 = 20;
+    let mut silent = Vec::new();
     for _ in 1..TRIES {
-        other_name_in(own)?;
+        other_name_in(own, paths, &mut silent)?;
         std::thread::sleep(Duration::from_millis(2));
     }
-    other_name_in(own)
+    other_name_in(own, paths, &mut silent)
 }
 
-fn other_name_in(own: &[Bytes]) -> Option<String> {
-    fs::read_dir("/sys/block").ok()?.flatten().find_map(|entry| {
+/// A device and its directory in sysfs, and what it says that it is a window on, if it answers.
+type Shown = ((Thing, PathBuf), Option<std::result::Result<Vec<Below>, String>>);
+
+/// Those that are `silent` are not asked again.
+fn other_name_in(own: &[Bytes], paths: &[PathBuf], silent: &mut Vec<Thing>) -> Option<String> {
+    let devices = fs::read_dir("/sys/block").ok()?.flatten().filter_map(|entry| {
         let sys = entry.path();
+        let shows = sys.join("dm").exists() || sys.join("loop/backing_file").exists();
+        Some((Thing::Device(device_number_in(&sys)?), sys)).filter(|_| shows)
+    });
+    let (passed, asked): (Vec<_>, Vec<_>) = devices.partition(|(of, _)| silent.contains(of));
+    let mut shown = ask_each(asked, |(of, _)| below(*of, None, false));
+    silent.extend(shown.iter().filter(|(_, told)| told.is_none()).map(|((of, _), _)| *of));
+    shown.extend(passed.into_iter().map(|device| (device, None)));
+    let others = shown.iter().filter(|((of, _), _)| own.iter().all(|bytes| bytes.of != *of));
+    others.into_iter().find_map(|((of, sys), told)| {
         let mapped = sys.join("dm").exists();
-        if !mapped && !sys.join("loop/backing_file").exists() {
-            return None;
-        }
-        let of = Thing::Device(device_number_in(&sys)?);
-        if own.iter().any(|bytes| bytes.of == of) {
-            return None;
-        }
-        let direct = is_on(own, of)?;
-        let name = entry.file_name();
+        let name = sys.file_name().unwrap_or_default().to_string_lossy();
         let device = match procfs::text(sys.join("dm/name")) {
             Ok(name) if mapped => format!("/dev/mapper/{}", crate::printable(name.trim())),
-            _ => format!("/dev/{}", name.to_string_lossy()),
+            _ => format!("/dev/{name}"),
         };
         let end = if mapped { "dmsetup remove" } else { "losetup -d" };
-        Some(match direct {
-            true => format!("it is the disk of {device}: name that, or detach it ({end})"),
-            false => format!(
-                "{device} has the same bytes: detach one of the two ({end}); two users of one \
-                 pool destroy it"
-            ),
+        let why = match told {
+            Some(Ok(_)) => {
+                return Some(match is_on(own, *of, &shown)? {
+                    true => format!("it is the disk of {device}: name that, or detach it ({end})"),
+                    false => format!(
+                        "{device} has the same bytes: detach one of the two ({end}); two users \
+                         of one pool destroy it"
+                    ),
+                })
+            }
+            Some(Err(why)) => why,
+            None => "it does not answer",
+        };
+        // Of a loop device the path says which file it had.
+        (mapped || paths.contains(&backing_of(sys)?)).then(|| {
+            format!(
+                "{device} may have the same bytes ({why}): detach one of the two ({end}); two \
+                 users of one pool destroy it"
+            )
         })
     })
 }
 
 /// Whether a device shows some of the bytes, and then whether those of the first name itself.
-fn is_on(own: &[Bytes], of: Thing) -> Option<bool> {
+fn is_on(own: &[Bytes], of: Thing, shown: &[Shown]) -> Option<bool> {
     let mut layers = vec![Bytes { of, range: 0..u64::MAX }];
     let mut next = 0;
     while let Some(Bytes { of, range }) = layers.get(next).cloned() {
-        for below in below(of, None, true).unwrap_or_default() {
+        let told = match shown.iter().find(|((device, _), _)| *device == of) {
+            Some((_, told)) => told.as_ref().and_then(|told| told.as_ref().ok()).cloned(),
+            // A partition, or a disk.
+            None => below(of, None, false).ok(),
+        };
+        for below in told.unwrap_or_default() {
             let Some(range) = within(&range, &below) else { continue };
             let at = Bytes { of: below.of, range };
             if let Some(layer) = own.iter().position(|bytes| overlap(bytes, &at)) {

@@ -10,6 +10,7 @@ use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
 use super::{Media, Written};
+use crate::procfs::path_now;
 use crate::report::{FileFate, FileTrouble, MediaKind};
 
 const WRITTEN_BACK: &str = "volumes and mounts take no more changes, and what the pool holds is \
@@ -59,11 +60,6 @@ impl FirstName {
             REMOVED_NAMES.iter().any(|hidden| name.as_bytes().starts_with(hidden.as_bytes()))
         })
     }
-}
-
-/// The path of an open file, as the kernel knows it.
-fn path_now(fd: BorrowedFd<'_>) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
 impl Media {

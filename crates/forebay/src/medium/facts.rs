@@ -16,8 +16,7 @@ use super::file_system::{FileSystemFacts, FsClass};
 use super::users::{self, is_swap, names};
 use crate::error::{Error, Result};
 use crate::ioctl::{file_extents, FileExtent};
-use crate::media::check_link;
-use crate::origin::backing_of;
+use crate::media::{backing_of, check_link};
 use crate::procfs::{self, device_number, DeviceNumber};
 
 /// The least unit of a durable write: flash maps its pages by 4 KiB.

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{fcntl_getlk, Flock, FlockType};
 
 use super::file_system::mounts_of;
-use crate::media::file_holder;
-use crate::origin::{backing_of, loop_device_of};
+use crate::bounded::ask_each;
+use crate::media::{backing_of, file_holder, loop_device_of};
 use crate::procfs::{self, device_number, device_number_in, DeviceNumber};
 
 /// Writers that are named one by one.
@@ -77,7 +77,7 @@ pub(super) fn of_file(fd: &OwnedFd, st: &Stat) -> Vec<String> {
 
 /// Who uses it next to this process, which has locked it.
 pub(super) fn of_claimed_file(fd: &OwnedFd, st: &Stat) -> Vec<String> {
-    let disk = loop_device_of(st).map(|device| format!("it is the disk of /dev/{device}"));
+    let disk = loop_device_of(fd, st).map(|device| format!("it is the disk of /dev/{device}"));
     let of = |other: &Stat| {
         let same = (other.st_dev, other.st_ino) == (st.st_dev, st.st_ino);
         same.then(|| "it".to_string())
@@ -107,15 +107,18 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
 
 /// Loop devices whose disk is one of the devices.
 fn loops_over(sys: &Path, devices: &[(DeviceNumber, String)]) -> Vec<String> {
-    let over = |name: String| {
-        let st = rustix::fs::stat(backing_of(&sys.join(&name))?).ok()?;
+    let all = names(sys).into_iter().filter_map(|name| Some((backing_of(&sys.join(&name))?, name)));
+    // One whose file does not answer is none over a device of this host.
+    let found = ask_each(all.collect(), |(file, _)| rustix::fs::stat(file).ok());
+    let over = |((_, name), st): ((PathBuf, String), Option<Option<Stat>>)| {
+        let st = st.flatten()?;
         if FileType::from_raw_mode(st.st_mode) != FileType::BlockDevice {
             return None;
         }
         let found = devices.iter().find(|(number, _)| *number == device_number(st.st_rdev))?;
         Some(format!("{} is the disk of /dev/{name}", found.1))
     };
-    names(sys).into_iter().filter_map(over).collect()
+    found.into_iter().filter_map(over).collect()
 }
 
 /// Other processes that have something open for writing; those of other users show to root alone.

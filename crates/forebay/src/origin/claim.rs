@@ -9,8 +9,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::media::{lock_holders, lock_soon};
-use crate::process::process_in_words;
+use crate::media::{in_use, lock_soon};
 
 pub(super) fn access(read_only: bool) -> OFlags {
     match read_only {
@@ -60,11 +59,6 @@ fn open_soon(path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
 
 /// Locks the file, for readers alone or for one writer.  `way_out` is for a file that another
 /// process has locked.
-///
-/// Who may only read a file can lock it for reading, and so keep a writer out.  No lock prevents
-/// that: each lock of the kernel that excludes a second writer excludes readers, and only such a
-/// lock also excludes earlier versions of Forebay, and programs that know flock(2).  So the
-/// message says that it is one of readers, whose, and how to end it.
 pub(crate) fn lock(path: &Path, fd: &OwnedFd, read_only: bool, way_out: &str) -> Result<()> {
     let operation = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -72,33 +66,7 @@ pub(crate) fn lock(path: &Path, fd: &OwnedFd, read_only: bool, way_out: &str) ->
     };
     match lock_soon(fd, operation) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => {
-            let all = lock_holders(fd);
-            let way_out = match !read_only && is_locked_by_readers(fd) {
-                true => by_readers(&all, way_out),
-                false => way_out.into(),
-            };
-            Err(Error::Busy { path: path.into(), holder: all.first().copied(), way_out })
-        }
+        Err(Errno::WOULDBLOCK) => Err(in_use(path, fd, read_only, way_out)),
         Err(e) => Err(Error::system(path, "locking it", e.into())),
     }
-}
-
-fn is_locked_by_readers(fd: &OwnedFd) -> bool {
-    let shared = rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared).is_ok();
-    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
-    shared
-}
-
-fn by_readers(holders: &[u32], way_out: &str) -> String {
-    let who: Vec<String> = holders.iter().map(|&pid| process_in_words(pid)).collect();
-    let who = match who.is_empty() {
-        true => "a process that does not show here (of another PID namespace or host)".into(),
-        false => who.join(", "),
-    };
-    format!(
-        "it is locked for reading alone, as whoever may read it can do (flock -s), by {who}: end \
-         that; to keep a user from doing so, take the right to read the file (chmod, setfacl). \
-         If it is a forebay that serves it read-only: {way_out}"
-    )
 }

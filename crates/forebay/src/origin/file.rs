@@ -19,13 +19,12 @@ use rustix::io::Errno;
 use super::claim::{access, lock, open_claimed};
 use super::identity::OfBlock;
 use super::whole::{read_full, write_full};
-use super::{
-    check_range, holes, identity, join_identity, loops, split_identity, Extent, Known, Origin,
-};
+use super::{check_range, holes, identity, join_identity, split_identity, Extent, Known, Origin};
 use crate::engine::Memory;
 use crate::error::{Error, Result};
 use crate::ioctl;
 use crate::mark::{MarkedBy, MarkedOn};
+use crate::media::loop_device_of;
 use crate::report::OriginInfo;
 
 /// Bytes of a bounce buffer.
@@ -97,7 +96,7 @@ impl FileOrigin {
             let way_out = "detach it there first; two users of one origin destroy its data";
             lock(path, &fd, read_only, way_out)?;
             if !read_only {
-                not_a_loop_device(path, &st)?;
+                not_a_loop_device(path, &fd, &st)?;
             }
         }
         let size_bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0))
@@ -560,15 +559,15 @@ fn open_error(path: &Path, e: Errno) -> Error {
 }
 
 /// A device that was just unmounted may have the file for a moment more.
-fn not_a_loop_device(path: &Path, st: &rustix::fs::Stat) -> Result<()> {
+fn not_a_loop_device(path: &Path, fd: &OwnedFd, st: &rustix::fs::Stat) -> Result<()> {
     const TRIES: u32 = 20;
     for _ in 1..TRIES {
-        match loops::device_of(st) {
+        match loop_device_of(fd, st) {
             None => return Ok(()),
             Some(_) => std::thread::sleep(Duration::from_millis(2)),
         }
     }
-    loops::device_of(st).map_or(Ok(()), |device| {
+    loop_device_of(fd, st).map_or(Ok(()), |device| {
         Err(Error::Busy {
             path: path.into(),
             holder: None,

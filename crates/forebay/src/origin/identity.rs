@@ -25,8 +25,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-use super::loops::backing_of;
 use crate::ioctl::{backing_file, Inode};
+use crate::media::backing_of;
 
 /// Id of a regular file.
 pub(crate) fn of_file(fd: impl std::os::fd::AsFd) -> std::io::Result<String> {

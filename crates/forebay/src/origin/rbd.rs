@@ -29,9 +29,10 @@ use std::time::{Duration, Instant};
 use forebay_rbd::{bug, Command, Done, Facts, Failure, Image, Name};
 use rustix::io::Errno;
 
-use super::sent::{self, away_text, bounded, Sent};
+use super::sent::{self, away_text, Sent};
 use super::{join_identity, Origin};
 use crate::attach::Away;
+use crate::bounded::bounded;
 use crate::error::{Error, Result};
 use crate::mark::{Bears, MarkedBy, MarkedOn, MARK_MOST};
 use crate::report::OriginInfo;

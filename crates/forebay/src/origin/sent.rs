@@ -4,7 +4,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -41,18 +40,6 @@ impl Sent {
         let overlaps = self.offset < range.end && range.start < self.offset + self.len;
         !self.wanted && self.changes && overlaps
     }
-}
-
-/// `work` on a thread of its own, which is left to itself if it takes longer than that.
-pub(super) fn bounded<T: Send + 'static>(
-    name: &str,
-    limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (tell, told) = sync_channel(1);
-    let thread = std::thread::Builder::new().name(name.into());
-    thread.spawn(move || tell.send(work())).ok()?;
-    told.recv_timeout(limit).ok()
 }
 
 /// For [`Origin::away`](super::Origin::away): since when and why, if it is known; else the first

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt;
 
 use super::*;
+use crate::bounded::bounded;
 
 pub(super) struct Link {
     pub shared: Arc<Shared>,
@@ -259,7 +260,7 @@ fn keep_alive(socket: &BorrowedFd<'_>) {
 /// do not answer; right after an answer it gets one as well.
 pub(super) fn look_up(host: &str, limit: Duration) -> std::result::Result<(), String> {
     let asked = (host.to_string(), 0u16);
-    match sent::bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {
+    match bounded("fby-nbd-name", limit, move || asked.to_socket_addrs().map(|_| ())) {
         Some(answer) => answer.map_err(|e| format!("{host}: {e}")),
         None => Err(format!("{host}: no nameserver has answered in {limit:?}")),
     }
