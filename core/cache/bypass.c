@@ -16,7 +16,7 @@
  * other: the writer sees the range, or begin sees the published page.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 
 #define BYPASS_BLOCKS 2048u   /* of one range: 8 MiB */
 #define DISCARD_BLOCKS 65536u /* blocks of one discard, which is quick: 256 MiB */
@@ -72,8 +72,8 @@ static void range_release(struct fby_cached *v, u16 place)
 /* The first block of [block, end) that is cached or busy, or end. */
 static u64 uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 end, bool *cached)
 {
-	if (fby_is_placed(p, volume))
-		return fby_placed_uncached_until(p, volume, block, end, cached);
+	if (fby_is_static(p, volume))
+		return fby_static_uncached_until(p, volume, block, end, cached);
 	for (*cached = false; block < end; block++) {
 		u64 key = fby_key(volume, block);
 		u32 b = fby_index_bucket(p, key);
@@ -93,8 +93,8 @@ static u64 cached_until(struct fby_cache *p, u16 volume, u64 block, u64 end)
 {
 	struct fby_found f;
 
-	if (fby_is_placed(p, volume))
-		return fby_placed_cached_until(p, volume, block, end);
+	if (fby_is_static(p, volume))
+		return fby_static_cached_until(p, volume, block, end);
 	for (; block < end; block++) {
 		fby_index_find(p, fby_key(volume, block), &f);
 		if (f.page == FBY_NO_PAGE)
@@ -150,7 +150,7 @@ int fby_cache_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume
 	int decision = fby_request_check(p, volume, sector, nsectors, 1);
 
 	if (decision == -FBY_E_VOLUME_DETACHED)
-		return fby_placed_bypass_begin(p, b, volume, sector, nsectors, least);
+		return fby_static_bypass_begin(p, b, volume, sector, nsectors, least);
 	return decision == FBY_DONE ? fby_past_begin(p, b, volume, FBY_KIND_DATA, sector, nsectors, least) : decision;
 }
 

@@ -27,7 +27,7 @@
  * acknowledged yet is told by itself (fby_flush_later).
  * Nothing here takes a lock: the end of a flush may come from an interrupt.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 
 #define LOST_UPTO_UNKNOWN (~0ull)
 
@@ -200,7 +200,7 @@ int fby_cache_flush_begin(struct fby_cache *p, u16 volume, struct fby_flush *t)
 		return -FBY_E_NO_VOLUME;
 	o = &p->space->owner[volume];
 	v = &p->volume[volume];
-	if (!o->attached && !fby_is_placed(p, volume))
+	if (!o->attached && !fby_is_static(p, volume))
 		return -FBY_E_VOLUME_DETACHED;
 	if (t->state == TICKET_NEW)
 		ticket_new(p, t, volume);

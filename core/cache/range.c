@@ -8,7 +8,7 @@
  * (bypass.c).  Write-zeroes of up to 64 KiB always become entries, which are durable at once.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 
 static const u8 zero_block[FBY_PAGE];
 
@@ -55,7 +55,7 @@ int fby_cache_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sec
 	int rc = fby_request_check(p, volume, sector, nsectors, *done);
 
 	if (rc == -FBY_E_VOLUME_DETACHED)
-		return fby_placed_range(p, volume, kind, sector, nsectors, done, past, wake);
+		return fby_static_range(p, volume, kind, sector, nsectors, done, past, wake);
 	if (rc != FBY_DONE)
 		return rc;
 	while (*done < nsectors) {

@@ -8,7 +8,7 @@
  * data only gets newer.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 
 static bool verify_now(const struct fby_cache *p, u32 state)
 {
@@ -65,7 +65,7 @@ int fby_cache_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first, 
 	if (fby_unlikely(volume >= p->space->store.sb.nvolumes))
 		return -FBY_E_NO_VOLUME;
 	if (fby_unlikely(!p->space->owner[volume].attached))
-		return fby_placed_read_block(p, volume, block, first, n, dst, origin, lost);
+		return fby_static_read_block(p, volume, block, first, n, dst, origin, lost);
 	if (fby_unlikely(n == 0 || first >= FBY_PAGE_SECTORS || n > FBY_PAGE_SECTORS - first ||
 			 block >= p->volume[volume].blocks))
 		return -FBY_E_RANGE;

@@ -9,7 +9,7 @@
  * header, fence 688 ns; copy with checksum, header, fence 573 ns.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "space/slot.h"
 
 #define FBY_OLD_UNKNOWN (~0u) /* fby_wpage.old: not looked up yet */
@@ -470,14 +470,14 @@ int fby_cache_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, 
 	int decision = begin_checked(p, w, volume, sector, nsectors);
 
 	if (fby_unlikely(decision == -FBY_E_VOLUME_DETACHED))
-		return fby_placed_write_begin(p, w, volume, sector, nsectors);
+		return fby_static_write_begin(p, w, volume, sector, nsectors);
 	return decision;
 }
 
 void fby_cache_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	if (fby_unlikely(w->npages == 0)) /* of a static volume, which has no other steps */
-		fby_placed_write_copy(p, w, vec, nvec, skip);
+		fby_static_write_copy(p, w, vec, nvec, skip);
 	else
 		copy(p, w, vec, nvec, skip);
 }
@@ -507,7 +507,7 @@ static int write_batches(struct fby_cache *p, u16 volume, u64 sector, u32 nsecto
 		decision = begin_checked(p, &w, volume, sector + *done, nsectors - *done);
 
 		if (decision == -FBY_E_VOLUME_DETACHED)
-			return fby_placed_write(p, volume, sector, nsectors, buf, done, wake);
+			return fby_static_write(p, volume, sector, nsectors, buf, done, wake);
 		if (decision != FBY_DONE) {
 			*wake |= w.wake; /* it may have given back a slot or a chunk */
 			return decision;

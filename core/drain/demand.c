@@ -3,15 +3,15 @@
  * demand.c - when a volume's pages go to the origin: when too much of the pool is live, when
  * entries grow old, when nobody writes, or on request.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "drain/round.h"
 
 bool fby_drain_clean(struct fby_drain *p, u16 index)
 {
 	if (index >= p->space->store.sb.nvolumes)
 		return true;
-	if (fby_is_placed(p->cache, index))
-		return fby_placed_clean(p, index);
+	if (fby_is_static(p->cache, index))
+		return fby_static_clean(p, index);
 	if (fby_rescues(p) && fby_rescued(p, index))
 		return true;
 	return fby_owner_pages(p->space, index) == fby_load(&p->cache->volume[index].lost_only);

@@ -21,7 +21,7 @@
  * releases nothing; a new one begins after a pause.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "drain/planted_round.h"
 #include "space/slot.h"
 
@@ -636,7 +636,7 @@ int fby_drain_start(struct fby_drain *p, u16 index, bool on)
 {
 	if (index >= p->space->store.sb.nvolumes || !p->space->owner[index].rec.kind)
 		return -FBY_E_NO_VOLUME;
-	if (!p->space->owner[index].attached && !fby_is_placed(p->cache, index))
+	if (!p->space->owner[index].attached && !fby_is_static(p->cache, index))
 		return -FBY_E_VOLUME_DETACHED;
 	if (p->space->opt.read_only)
 		return -FBY_E_READ_ONLY;

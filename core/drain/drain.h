@@ -21,7 +21,7 @@ struct fby_round_page {
 			bool leads; /* the page is the first of its run in the list */
 		};
 		u32 epoch; /* epoch of the chunk of a page that is written along */
-		u32 stamp; /* stamp of a static volume's page (placed_round.c) */
+		u32 stamp; /* stamp of a static volume's page (static_round.c) */
 	};
 };
 
@@ -205,8 +205,8 @@ struct fby_drain {
 	u64 retry_ns; /* when to retry a volume whose origin failed */
 	u32 moved_from; /* pinned until the copies of its pages are sealed */
 	u64 moved_slots; /* slots that hold these copies, by bit */
-	u32 next_volume, next_placed;
-	bool turn_placed; /* a static volume gets the next request, if it has one */
+	u32 next_volume, next_static;
+	bool static_turn; /* a static volume gets the next request, if it has one */
 };
 
 /* Number of buffers of the longest request for so many requests together. */
@@ -238,13 +238,13 @@ static inline u32 fby_round_most(const struct fby_destage *d)
 	return d->cap - d->cap / 4;
 }
 
-/* --- placed_round.c: static volumes ---- */
+/* --- static_round.c: static volumes ---- */
 /* One step of the static volume whose turn it is, like fby_destage_step. */
-int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
+int fby_static_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake);
 /* A request of the round was refused. */
-void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
-void fby_placed_tick(struct fby_drain *p); /* periodically: everything written so far becomes settled */
-bool fby_placed_clean(const struct fby_drain *p, u16 volume);
+void fby_static_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io);
+void fby_static_tick(struct fby_drain *p); /* periodically: everything written so far becomes settled */
+bool fby_static_clean(const struct fby_drain *p, u16 volume);
 
 /* --- demand.c ---- */
 /* Has the volume an entry that exceeds max_age?  Pool lock held. */

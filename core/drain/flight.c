@@ -7,7 +7,7 @@
  * Buffers are released in the order in which they were taken, and each request finds room for the
  * longest in one piece.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "drain/planted_round.h"
 
 static u32 slot_after(const struct fby_destage *d, u32 id, u32 n)
@@ -65,8 +65,8 @@ static void failed(struct fby_drain *p, u16 volume, const struct fby_io_slot *io
 
 	if (d->phase != FBY_PH_WRITE)
 		d->failed = true;
-	else if (fby_is_placed(p->cache, volume))
-		fby_placed_refused(p, volume, io);
+	else if (fby_is_static(p->cache, volume))
+		fby_static_refused(p, volume, io);
 	else
 		fby_refused_failed(p, volume, io);
 }

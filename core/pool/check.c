@@ -15,7 +15,7 @@
  *		being written past the cache is cached
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 
@@ -361,7 +361,7 @@ static bool check_static(struct check *k, u16 volume)
 {
 	struct fby_violation v;
 
-	if (!fby_is_placed(&k->p->cache, volume) || fby_pool_static_check(k->p, volume, &v))
+	if (!fby_is_static(&k->p->cache, volume) || fby_pool_static_check(k->p, volume, &v))
 		return true;
 	return violated(k, v.what, v.a, v.x, v.b, v.y);
 }

@@ -2,7 +2,7 @@
 /*
  * pool.c - the pool in memory: open, close, options.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
@@ -227,7 +227,7 @@ int fby_pool_close(struct fby_pool *p)
 		return media_failed(p->space.store.media) ? -FBY_E_MEDIUM : FBY_WAIT_TICKET;
 	}
 	for (u32 i = 0; i < p->space.store.sb.nvolumes; i++) {
-		if (fby_is_placed(&p->cache, (u16)i))
+		if (fby_is_static(&p->cache, (u16)i))
 			fby_static_detach(&p->statics, (u16)i);
 		else
 			fby_destage_settle(&p->drain, (u16)i);

@@ -3,7 +3,7 @@
  * volume.c - volumes: add, remove, rebind, attach, detach.
  */
 #include "cache/index.h"
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 #include "space/slot.h"
@@ -171,7 +171,7 @@ int fby_volume_remove(struct fby_pool *p, u16 index, bool discard)
 	rv = &p->recovery.volume[index];
 	if (!fby_is_volume(owner->rec.kind) && !owner->damaged)
 		return -FBY_E_NO_VOLUME;
-	if (owner->attached || fby_is_placed(&p->cache, index))
+	if (owner->attached || fby_is_static(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
 	if (!discard && (owner->damaged || owner->rec.flags || fby_owner_pages(&p->space, index) > 0 ||
 			 (owner->rec.kind == FBY_OWNER_STATIC && fby_static_any(&p->statics, index))))
@@ -206,7 +206,7 @@ int fby_volume_rebind(struct fby_pool *p, u16 index, const char *identity, u64 o
 		return -FBY_E_NO_VOLUME;
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
-	if (owner->attached || fby_is_placed(&p->cache, index))
+	if (owner->attached || fby_is_static(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
 	r = owner->rec;
 	if (origin_sectors < r.origin_sectors)
@@ -332,7 +332,7 @@ int fby_volume_ready(struct fby_pool *p, u16 index, enum fby_holes policy)
 		return -FBY_E_VOLUME_DAMAGED;
 	if (!fby_is_volume(owner->rec.kind))
 		return -FBY_E_NO_VOLUME;
-	if (owner->attached || fby_is_placed(&p->cache, index))
+	if (owner->attached || fby_is_static(&p->cache, index))
 		return -FBY_E_VOLUME_BUSY;
 	if (policy == FBY_HOLES_RESCUE)
 		return FBY_DONE;
@@ -425,7 +425,7 @@ int fby_volume_detach(struct fby_pool *p, u16 index)
 	owner = &p->space.owner[index];
 	cv = &p->cache.volume[index];
 	dv = &p->drain.volume[index];
-	if (!owner->attached && !fby_is_placed(&p->cache, index))
+	if (!owner->attached && !fby_is_static(&p->cache, index))
 		return -FBY_E_VOLUME_DETACHED;
 	if (dv->destage.outstanding > 0 || fby_load(&cv->bypassing) ||
 	    ((fby_load(&cv->gate.held) & FBY_GATE_HELD) && !dv->destage.gate))

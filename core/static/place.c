@@ -123,7 +123,7 @@ int fby_place_get(const struct fby_statics *p, const struct fby_static *v, u64 b
 static bool passed_over(const struct fby_statics *p, const struct fby_static *v, u32 slot,
 			const struct fby_static_tag *t)
 {
-	return v->placed && !FBY_BUG(STATIC_BAD_FORGOTTEN) &&
+	return v->attached && !FBY_BUG(STATIC_BAD_FORGOTTEN) &&
 	       (FBY_ST_ERA(t) <= fby_load(&v->done_era) || FBY_ST_ERA(t) <= fby_load(&v->over_era) ||
 		!fby_static_dirty(p, v, slot / FBY_GROUP_SLOTS));
 }

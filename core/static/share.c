@@ -375,7 +375,7 @@ int fby_static_attach(struct fby_statics *p, u16 volume)
 			fby_static_survey(p, volume, v->slots);
 		begin_session(p, v);
 	}
-	v->placed = true;
+	v->attached = true;
 	return FBY_DONE;
 }
 
@@ -384,7 +384,7 @@ void fby_static_detach(struct fby_statics *p, u16 volume)
 	struct fby_static *v = &p->volume[volume];
 	bool counted = fby_static_counted(v);
 
-	v->placed = false;
+	v->attached = false;
 	if (p->space->opt.read_only)
 		return;
 	v->head.settled = v->head.limit;

@@ -38,7 +38,7 @@ struct fby_static {
 	u32 bit; /* bit of its first group */
 	u32 stripe; /* stripe of its first slot */
 	u8 tail; /* sectors that the last block has */
-	bool placed; /* attached */
+	bool attached;
 	bool told; /* the count at attach came from the head, not from a survey */
 	bool sound; /* head is what the media has, or is about to have */
 	/* owned by attach, detach and fby_destage_step */

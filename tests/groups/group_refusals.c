@@ -79,7 +79,7 @@ static void formats(void)
 static void opens(void)
 {
 	const struct fby_format f = format_of(CHUNK, 4096);
-	const struct fby_volume_spec placed = { .name = "v", .identity = "i", .origin_sectors = 8, .block_size = 512,
+	const struct fby_volume_spec of_statics = { .name = "v", .identity = "i", .origin_sectors = 8, .block_size = 512,
 						.static_bytes = 65536 };
 	const struct fby_map_spec map = { .name = "m", .bytes = 2 << 20, .frame_bytes = 65536, .nfiles = 1 };
 	struct fby_pool *p;
@@ -88,7 +88,7 @@ static void opens(void)
 	world_make(&w, FBY_DURABLE_FUA);
 	expect(fby_format(&w.media, &f), FBY_DONE, "format");
 	expect(open_it(&p), FBY_DONE, "open");
-	expect(fby_volume_add(p, &placed, &index), -FBY_E_LOGS_ONLY, "a static volume");
+	expect(fby_volume_add(p, &of_statics, &index), -FBY_E_LOGS_ONLY, "a static volume");
 	expect(fby_map_add(p, &map, &index), -FBY_E_LOGS_ONLY, "a map");
 	expect(fby_log_add(p, "l", 0, &index), FBY_DONE, "a log");
 	expect(fby_pool_close(p), FBY_DONE, "close");

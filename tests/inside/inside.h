@@ -76,7 +76,7 @@ static inline void eight_pages(void)
 
 void test_check(void); /* inside_check.c */
 void test_lines(void); /* inside_lines.c */
-void test_calls(void); /* inside_calls.c */
+void test_calls(void); /* inside_api.c */
 void test_media(void); /* inside_media.c */
 void test_paths(void); /* inside_paths.c */
 void test_corners(void); /* inside_corners.c */
@@ -95,7 +95,7 @@ void test_static_lost(void); /* inside_static.c */
 void test_map(void); /* inside_map.c */
 void test_logs(void); /* inside_logs.c */
 void test_log_lines(void); /* inside_log_lines.c */
-void test_log_calls(void); /* inside_log_calls.c */
+void test_log_calls(void); /* inside_log_api.c */
 void test_log_periods(void); /* inside_log_periods.c */
 void test_asserts(void); /* inside_asserts.c */
 

@@ -558,12 +558,12 @@ static void pool_open(u32 phase)
 	check_invariants(true);
 }
 
-static void volume_add(const char *name, bool placed, u16 *index)
+static void volume_add(const char *name, bool is_static, u16 *index)
 {
 	struct fby_volume_spec s = { .identity = "memory",
 				     .origin_sectors = VOLUME_SECTORS,
 				     .block_size = 512,
-				     .static_bytes = placed ? SHARE_BYTES : 0 };
+				     .static_bytes = is_static ? SHARE_BYTES : 0 };
 
 	strcpy(s.name, name);
 	check_ok("volume add", fby_volume_add(pool, &s, index));

@@ -191,17 +191,17 @@ said "a pool of the module, checked" 4 "in use" forebay check $pool
 step "detach all" forebay detach --all
 
 # A static volume behaves like others.
-step "add a static volume" forebay volume add $pool placed "$other" --static 16M --origin-by-name
-step "attach it" forebay attach $pool placed "$other"
+step "add a static volume" forebay volume add $pool fixed "$other" --static 16M --origin-by-name
+step "attach it" forebay attach $pool fixed "$other"
 step "write" dd if=/dev/urandom of=/dev/forebay0 bs=64k count=32 oflag=direct status=none
 data=$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)
 said "its status" 0 " pages=512 .* slots=[1-9].* counted=1 conflicts=0 eras_percent=0" control status forebay0
-step "detach" forebay detach placed
-step "attach it again" forebay attach $pool placed "$other"
+step "detach" forebay detach fixed
+step "attach it again" forebay attach $pool fixed "$other"
 [ "$(dd if=/dev/forebay0 bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data"
 step "flush" control command forebay0 flush
 said "what its requests carried" 0 "^/dev/forebay0: 0\.[0-9]* pages written for each request to the origin, [1-9][0-9.]* in each, 0.00 copied" forebay list
-step "detach with a flush" forebay detach placed --flush
+step "detach with a flush" forebay detach fixed --flush
 [ "$(dd if="$other" bs=64k count=32 iflag=direct status=none | sha256sum)" = "$data" ] || fail "other data on the origin"
 
 # The mark is set and removed again; then the pool's records are older than the mark.

@@ -320,7 +320,7 @@ fn text(served: &ServerStatus, rates: Option<&Rates>) -> String {
         lines.push(log::table(&s.logs).to_string());
     }
     for v in s.volumes.iter().filter(|v| v.static_bytes > 0) {
-        let (label, of) = (v.label(), volume::placed_text(v));
+        let (label, of) = (v.label(), volume::static_text(v));
         let label = printable(&label);
         lines.push(format!("volume {label}: static, {of}; {} conflicts", v.conflicts));
         lines.extend(eras_text(v.eras_percent).map(|text| format!("volume {label}: {text}")));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `forebay volume add|list|remove`.
 
-use forebay::{Mode, NewVolume, Placed, Pool, VolumeInfo};
+use forebay::{Mode, NewVolume, Pool, StaticShare, VolumeInfo};
 
 use crate::out::Table;
 use crate::{args, open, out, removal, status, units};
@@ -22,9 +22,9 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         block_size: a.block_size.unwrap_or(0),
         origin_by_name: a.origin_by_name,
         accept_pool: a.accept_pool,
-        placed: a
+        static_share: a
             .static_bytes
-            .map(|share_bytes| Placed { share_bytes, flush_every: a.flush_every }),
+            .map(|share_bytes| StaticShare { share_bytes, flush_every: a.flush_every }),
     });
     // The pool is closed in order either way, so that it is clean afterwards.
     pool.close()?;
@@ -41,7 +41,7 @@ fn add(a: &args::VolumeAdd) -> anyhow::Result<u8> {
         added.block_size,
     ))?;
     if added.static_bytes > 0 {
-        out::line(format_args!("static: {}", placed_text(&added)))?;
+        out::line(format_args!("static: {}", static_text(&added)))?;
     }
     out::line(format_args!("next: forebay serve {}", out::quoted(&a.pool)))?;
     Ok(0)
@@ -61,7 +61,7 @@ fn list(a: &args::VolumeList) -> anyhow::Result<u8> {
 }
 
 /// The part of the pool that a static volume has.
-pub fn placed_text(v: &VolumeInfo) -> String {
+pub fn static_text(v: &VolumeInfo) -> String {
     let blocks = v.size_bytes.div_ceil(4096);
     let slots = u64::from(v.static_slots).max(1);
     let conflicts = match blocks.div_ceil(slots) {

@@ -10,7 +10,7 @@
 //! | [`bypass`] | writes past the cache beside writes through it |
 //! | [`gate`] | who is told of a failed flush |
 //! | [`generation`] | appends to a log beside one that begins a generation, a sync, the log's end |
-//! | [`placed`] | whether a static volume is clean, beside rounds and writers |
+//! | [`static_clean`] | whether a static volume is clean, beside rounds and writers |
 #![forbid(unsafe_code)]
 
 /// The C that a model follows; `tests/follows.rs` compares it with the source, so that
@@ -33,8 +33,8 @@ pub mod bypass;
 pub mod floor;
 pub mod gate;
 pub mod generation;
-pub mod placed;
 pub mod reader;
+pub mod static_clean;
 
 use std::fmt;
 use std::sync::Arc;

@@ -13,14 +13,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use forebay_loom_models::{bypass, floor, gate, generation, placed, reader, Follows};
+use forebay_loom_models::{bypass, floor, gate, generation, reader, static_clean, Follows};
 
 const MODELS: [(&str, Follows); 6] = [
     ("bypass", bypass::FOLLOWS),
     ("floor", floor::FOLLOWS),
     ("gate", gate::FOLLOWS),
     ("generation", generation::FOLLOWS),
-    ("placed", placed::FOLLOWS),
+    ("static_clean", static_clean::FOLLOWS),
     ("reader", reader::FOLLOWS),
 ];
 
@@ -312,12 +312,12 @@ const PLANTED: [(&str, &str, &str); 17] = [
     ),
     // A round is on, then it counts, then bits go.
     (
-        "core/drain/placed_round.c",
+        "core/drain/static_round.c",
         "\tfby_store(&d->phase, FBY_PH_WRITE);\n\tfby_fetch_add(&v->collects, 1u);\n",
         "\tfby_fetch_add(&v->collects, 1u);\n\tfby_store(&d->phase, FBY_PH_WRITE);\n",
     ),
     (
-        "core/drain/placed_round.c",
+        "core/drain/static_round.c",
         "\tfby_rmb();\n\treturn fby_load(&v->collects)",
         "\treturn fby_load(&v->collects)",
     ),

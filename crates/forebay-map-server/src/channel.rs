@@ -13,9 +13,9 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use crate::frame_registry::Client;
 use crate::locked::lock;
 use crate::planted::{self, Planted};
-use crate::share::Client;
 
 /// How long a living process may stay silent while it carries out an order.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 400 } else { 20_000 });

@@ -27,13 +27,13 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::channel::Channel;
+use crate::frame_registry::{Client, FrameRegistry, Home, OWN};
 use crate::handed::{self, Handed};
 use crate::late::Late;
 use crate::locked::lock;
 use crate::own_store::OwnStore;
 use crate::planted::{self, Planted};
 use crate::service::Notes;
-use crate::share::{Client, Home, Share, OWN};
 use crate::warned::warn;
 
 /// The most processes at the same time.
@@ -59,7 +59,7 @@ pub(crate) struct Clients {
 /// A map, with the files of it that processes share.
 #[derive(Clone, Debug)]
 struct Served {
-    share: Arc<Share>,
+    share: Arc<FrameRegistry>,
     homes: Arc<Homes>,
     late: Arc<Late>,
 }
@@ -153,7 +153,7 @@ impl Clients {
         dir: &Path,
         pool: forebay::Uuid,
         media: MediaInfo,
-        shares: Vec<Arc<Share>>,
+        shares: Vec<Arc<FrameRegistry>>,
         notes: Arc<Notes>,
     ) -> forebay::Result<Clients> {
         let path = wire::socket_path(dir, pool);
@@ -222,7 +222,7 @@ impl Drop for Clients {
     }
 }
 
-fn with_homes(share: Arc<Share>) -> io::Result<Served> {
+fn with_homes(share: Arc<FrameRegistry>) -> io::Result<Served> {
     let store: Arc<dyn Store> = Arc::new(OwnStore::new(Arc::clone(&share))?);
     let too = Arc::clone(&share);
     // The pins of users count against the same bound as all others, so no limit applies here.

@@ -17,6 +17,7 @@
 
 mod channel;
 mod clients;
+mod frame_registry;
 mod handed;
 mod late;
 mod locked;
@@ -24,7 +25,6 @@ pub mod orders;
 mod own_store;
 mod planted;
 pub mod service;
-mod share;
 mod warned;
 
 pub use orders::{Error, Maps, Order, Result};

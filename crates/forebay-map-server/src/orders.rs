@@ -15,7 +15,7 @@ use forebay_server::Work;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::share::{Asked, Share};
+use crate::frame_registry::{Asked, FrameRegistry};
 
 /// An order.  Files are named as [`Left::is_named`] describes.  Empty: all files.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ pub struct OfFile {
 }
 
 impl OfFile {
-    fn new(share: &Share, l: &Left, asked: &Asked<'_>) -> OfFile {
+    fn new(share: &FrameRegistry, l: &Left, asked: &Asked<'_>) -> OfFile {
         OfFile {
             file: l.name(),
             number: l.id,
@@ -254,7 +254,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug)]
 pub(crate) struct Attached {
     pub info: MapInfo,
-    pub(crate) share: Option<Arc<Share>>,
+    pub(crate) share: Option<Arc<FrameRegistry>>,
 }
 
 /// All maps of a pool.
@@ -269,7 +269,7 @@ fn open_file(path: &Path) -> forebay_map::Result<Box<dyn Backing>> {
 }
 
 /// The files of a map that lack something, each with the map's name.
-pub(crate) fn files_lacking(share: &Share, asked: &Asked<'_>) -> Vec<(String, OfFile)> {
+pub(crate) fn files_lacking(share: &FrameRegistry, asked: &Asked<'_>) -> Vec<(String, OfFile)> {
     let all = left(&*share.store).unwrap_or_default();
     let lacks = |f: &OfFile| f.dirty_pages > 0 || f.truncation_under_way;
     let files = all.iter().map(|l| OfFile::new(share, l, asked)).filter(lacks);
@@ -287,7 +287,7 @@ impl<'a> Wanted<'a> {
         Wanted { names, found: vec![false; names.len()] }
     }
 
-    fn of(&mut self, share: &Share) -> Result<Vec<Left>> {
+    fn of(&mut self, share: &FrameRegistry) -> Result<Vec<Left>> {
         let mut all = left(&*share.store).map_err(of_map(&share.map))?;
         all.retain(|l| {
             let mut wanted = self.names.is_empty();
@@ -329,7 +329,7 @@ impl Maps {
                 false => {
                     let store = PoolStore::of(pool.map(&info.name)?);
                     let store = Arc::new(store.map_err(of_map(&info.name))?);
-                    Some(Arc::new(Share::new(info.name.clone(), store)))
+                    Some(Arc::new(FrameRegistry::new(info.name.clone(), store)))
                 }
             };
             Ok(Attached { info, share })
@@ -344,7 +344,7 @@ impl Maps {
     }
 
     /// The maps that can be read.
-    pub(crate) fn sound(&self) -> impl Iterator<Item = &Arc<Share>> {
+    pub(crate) fn sound(&self) -> impl Iterator<Item = &Arc<FrameRegistry>> {
         self.maps.iter().filter_map(|m| m.share.as_ref())
     }
 
@@ -543,7 +543,7 @@ mod tests {
     use forebay_map::wire::{Answer, Request};
     use rustix::process::{getpid, pidfd_open, PidfdFlags};
 
-    use crate::share::Client;
+    use crate::frame_registry::Client;
 
     /// The look at a living process takes 2 ms.
     #[test]

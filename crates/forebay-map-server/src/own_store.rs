@@ -13,11 +13,11 @@ use forebay_map::wire::{Answer, Request};
 use forebay_map::{Error, PageSet, Result, PAGE};
 use rustix::process::{getpid, pidfd_open, PidfdFlags};
 
-use crate::share::{Client, Share, OWN};
+use crate::frame_registry::{Client, FrameRegistry, OWN};
 
 #[derive(Debug)]
 pub(crate) struct OwnStore {
-    share: Arc<Share>,
+    share: Arc<FrameRegistry>,
     of: Client,
 }
 
@@ -26,7 +26,7 @@ fn unexpected(answer: &Answer) -> Error {
 }
 
 impl OwnStore {
-    pub fn new(share: Arc<Share>) -> io::Result<OwnStore> {
+    pub fn new(share: Arc<FrameRegistry>) -> io::Result<OwnStore> {
         let process = Arc::new(pidfd_open(getpid(), PidfdFlags::empty())?);
         Ok(OwnStore { share, of: Client { number: OWN, pid: std::process::id(), process } })
     }

@@ -14,11 +14,11 @@ use forebay_server::{Error as ServerError, Figure, Progress, Service, ServiceSta
 use serde_json::{json, Value};
 
 use crate::clients::Clients;
+use crate::frame_registry::{Asked, FrameRegistry};
 use crate::locked::lock;
 use crate::orders::{
     files_lacking, Error, MapStatus, Maps, OfFile, Order, Recovered, Result, Stays,
 };
-use crate::share::{Asked, Share};
 use crate::warned::warn;
 
 /// The kind of service that maps are, for clients of the control socket.
@@ -32,7 +32,7 @@ pub struct MapService {
     /// None: stopped.  The lock allows one order at a time.
     maps: Mutex<Option<Maps>>,
     /// The maps again: a stop does not wait for the order that has the others locked.
-    shares: Vec<Weak<Share>>,
+    shares: Vec<Weak<FrameRegistry>>,
     clients: Mutex<Option<Clients>>,
     /// The reason why no other process can map files.
     alone: Option<String>,

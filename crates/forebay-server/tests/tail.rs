@@ -144,12 +144,12 @@ fn the_last_sector_of_a_page_that_is_not_whole() {
                     let origin = dir.path("origin");
                     std::fs::write(&origin, &model).unwrap();
                     let pool = Pool::open(&path, &PoolOptions::default()).unwrap();
-                    let placed = Placed { share_bytes: share, ..Default::default() };
+                    let static_share = StaticShare { share_bytes: share, ..Default::default() };
                     let new = NewVolume {
                         name: "v".into(),
                         origin: origin.clone(),
                         block_size: 512,
-                        placed: (share > 0).then_some(placed),
+                        static_share: (share > 0).then_some(static_share),
                         ..Default::default()
                     };
                     pool.volume_add(&new).unwrap();

@@ -16,7 +16,7 @@
 mod client;
 mod disaster;
 mod host;
-mod placed;
+mod statics;
 
 use forebay_engine::sys;
 use serde::Serialize;
@@ -311,7 +311,7 @@ struct Volume {
     index: Option<u16>,
     attached: bool,
     /// It has a share.
-    placed: bool,
+    is_static: bool,
     origin: Origin,
     model: Vec<Sector>,
     queue: Vec<Request>,
@@ -535,8 +535,8 @@ impl World {
         let index: Vec<u16> = self.volumes.iter().filter_map(|v| v.index).collect();
         let infos: Vec<_> = index.iter().filter_map(|&i| self.engine.volume_info(i).ok()).collect();
         // A static volume has no chunks that another's lost blocks could fill.
-        let placed = |number| self.volume_at(number).is_some_and(|v| self.volumes[v].placed);
-        if self.clients.iter().any(|c| !c.idle() && c.volume().is_some_and(placed)) {
+        let is_static = |number| self.volume_at(number).is_some_and(|v| self.volumes[v].is_static);
+        if self.clients.iter().any(|c| !c.idle() && c.volume().is_some_and(is_static)) {
             return false;
         }
         let gave_up = infos

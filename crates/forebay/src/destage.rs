@@ -20,12 +20,12 @@ use forebay_engine::sys;
 use rustix::io::Errno;
 
 use crate::attached::Attached;
-use crate::core::Core;
 use crate::draining::drain_on;
 use crate::engine::{Code, EngineResult, Io, Step, Wait};
 use crate::errno::errno_or_io;
 use crate::report::Mode;
 use crate::ring::{Ring, Write};
+use crate::shared_pool::SharedPool;
 use crate::wait::Waiter;
 
 /// Writes handed to the kernel at once.
@@ -44,7 +44,7 @@ fn or_panic(f: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
 
 impl Attached {
     /// Threads for what does not go through io_uring.
-    pub(crate) fn start(self: &Arc<Self>, core: &Arc<Core>) -> io::Result<Workers> {
+    pub(crate) fn start(self: &Arc<Self>, core: &Arc<SharedPool>) -> io::Result<Workers> {
         let rung = matches!(core.ring_state(), Some(Ok(())));
         let n = match self.origin.uring_fd(0, 4096) {
             Some(_) if rung => 1,
@@ -61,7 +61,7 @@ impl Attached {
         Ok(workers)
     }
 
-    fn work(&self, core: &Core) {
+    fn work(&self, core: &SharedPool) {
         while let Some((io, done)) = self.next_job() {
             let result = or_panic(|| self.run(core, &io, done));
             core.complete(self, io, result);
@@ -69,7 +69,7 @@ impl Attached {
         }
     }
 
-    fn run(&self, core: &Core, io: &Io, done: usize) -> io::Result<()> {
+    fn run(&self, core: &SharedPool, io: &Io, done: usize) -> io::Result<()> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Errno::CANCELED.into());
         }
@@ -97,7 +97,7 @@ impl Attached {
 
     /// A flush of the host's own, not destage's or a client's: an error that it gets is
     /// reported to the next client, too.  Returns the origin's error, or the engine's.
-    pub(crate) fn flush(&self, core: &Core, index: u16) -> io::Result<EngineResult<()>> {
+    pub(crate) fn flush(&self, core: &SharedPool, index: u16) -> io::Result<EngineResult<()>> {
         let (op, flags) = (sys::FBY_OP_FLUSH, sys::FBY_REQ_ASIDE);
         let w = Wanted { volume: index, op, flags, sector: 0, nsectors: 0 };
         let mut request = Request::new(w, Runs::None, false);
@@ -144,14 +144,14 @@ impl Drop for Workers {
 /// volumes were detached.
 #[derive(Debug)]
 pub(crate) struct Destage {
-    core: Arc<Core>,
+    core: Arc<SharedPool>,
     thread: Option<JoinHandle<()>>,
     /// Sends what nobody waits for, to a pool's disk.
     late: Option<JoinHandle<()>>,
 }
 
 impl Destage {
-    pub(crate) fn start(core: &Arc<Core>, io_uring: bool) -> io::Result<Destage> {
+    pub(crate) fn start(core: &Arc<SharedPool>, io_uring: bool) -> io::Result<Destage> {
         let opened = match io_uring {
             true => Ring::new(core.kick.fd()).map_err(|e| format!("no io_uring ({e})")),
             false => Err("no io_uring (switched off)".into()),
@@ -169,7 +169,7 @@ impl Destage {
     }
 }
 
-fn start_late(core: &Arc<Core>) -> io::Result<JoinHandle<()>> {
+fn start_late(core: &Arc<SharedPool>) -> io::Result<JoinHandle<()>> {
     let for_thread = core.clone();
     core.late.begin();
     let thread = std::thread::Builder::new().name("fby-groups".into()).spawn(move || {
@@ -198,7 +198,7 @@ impl Drop for Destage {
     }
 }
 
-fn run(core: &Core, mut ring: Option<Ring>) {
+fn run(core: &SharedPool, mut ring: Option<Ring>) {
     loop {
         if let Some(ring) = &mut ring {
             ring.reap(|w, result| ended(core, w, result));
@@ -228,7 +228,7 @@ fn run(core: &Core, mut ring: Option<Ring>) {
 }
 
 /// Volumes that keep nothing in the pool: for the step after the sleep.
-fn drain_again(core: &Core) {
+fn drain_again(core: &SharedPool) {
     let attached = core.attached.read().unwrap_or_else(|e| e.into_inner());
     for (&index, _) in attached.iter().filter(|(_, a)| a.policy.mode() != Mode::WriteBack) {
         if !core.engine.volume_clean(index) {
@@ -240,7 +240,7 @@ fn drain_again(core: &Core) {
 
 /// The rest of a write that the ring did not finish runs on a thread of the volume: here it
 /// would delay all others.
-fn ended(core: &Core, w: Write, result: Option<io::Result<()>>) {
+fn ended(core: &SharedPool, w: Write, result: Option<io::Result<()>>) {
     match result {
         Some(result) => core.complete(&w.attached, w.io, result),
         None => w.attached.queue(w.io, w.done),
@@ -248,7 +248,7 @@ fn ended(core: &Core, w: Write, result: Option<io::Result<()>>) {
 }
 
 /// One step of the engine.  Some: how long to sleep.
-fn step(core: &Core, ring: &mut Option<Ring>) -> Option<Duration> {
+fn step(core: &SharedPool, ring: &mut Option<Ring>) -> Option<Duration> {
     let mut wake = 0;
     let now_ns = core.now_ns();
     let step = core.engine.destage_step(now_ns, &mut wake);
@@ -279,7 +279,7 @@ fn step(core: &Core, ring: &mut Option<Ring>) -> Option<Duration> {
     }
 }
 
-fn dispatch(core: &Core, ring: &mut Option<Ring>, io: Io) {
+fn dispatch(core: &SharedPool, ring: &mut Option<Ring>, io: Io) {
     // A request of a volume that is gone: its round is given up.
     let Some(attached) = core.attached(io.volume) else {
         core.engine.destage_complete(io, Errno::NODEV.raw_os_error());

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use forebay_engine::sys;
 
 use crate::attached::{Attached, Flushing};
-use crate::core::Core;
 use crate::draining::Draining;
 use crate::engine::Code;
 use crate::error::{Error, Result};
@@ -19,6 +18,7 @@ use crate::report::{
     origin_way_out, Completeness, DestageState, DrainProgress, ReportBlock, Uuid, VolumeInfo,
     LOST_LISTED, LOST_STUCK_WAY_OUT,
 };
+use crate::shared_pool::SharedPool;
 
 /// Between two looks at a drain.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
@@ -70,7 +70,7 @@ struct Drain<'e> {
     gone: bool,
 }
 
-impl Core {
+impl SharedPool {
     /// The volumes to drain: the named one, or all.
     pub(crate) fn asked(&self, name: Option<&str>) -> Result<Vec<Asked>> {
         match name {

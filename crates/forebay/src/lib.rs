@@ -69,7 +69,6 @@ mod attach;
 mod attached;
 mod bounded;
 mod bypass;
-mod core;
 mod create;
 pub mod defaults;
 mod destage;
@@ -106,6 +105,7 @@ mod report;
 mod request;
 mod ring;
 mod runtime;
+mod shared_pool;
 mod small_file;
 mod transfer;
 mod volume;
@@ -146,8 +146,8 @@ pub use origin::{
 pub use overwrite::{create, refuse_awaited_by, unseen_waiting, Overwrite};
 pub use pages::Pages;
 pub use pool::{
-    origin_known_by_name, refuse_pool_as_origin, NewVolume, OptionsChange, Placed, Pool, PoolMap,
-    PoolOptions, RescueProgress,
+    origin_known_by_name, refuse_pool_as_origin, NewVolume, OptionsChange, Pool, PoolMap,
+    PoolOptions, RescueProgress, StaticShare,
 };
 pub use printable::{path_in_text, printable, quoted};
 pub use process::{is_dying, process_in_words};

@@ -17,12 +17,12 @@ pub use claimed::{Claimed, Effect, LogEntry};
 pub use header::{LogHeader, LOG_HEADER_BYTES};
 pub(crate) use info::log_info;
 
-use crate::core::Core;
 use crate::engine::{Code, Wait};
 use crate::error::{Error, Result};
 use crate::grouped::Sender;
 use crate::opened::OpenPool;
 use crate::report::{EntryName, LogInfo, Uuid};
+use crate::shared_pool::SharedPool;
 use crate::wait::Waiter;
 
 /// The entries that an entry depends on: all of earlier generations, none of its own.
@@ -400,7 +400,7 @@ impl Log {
         self.settled("release", |wake| Ok((engine.log_release(self.0.index, wake)?, ())))
     }
 
-    fn core(&self) -> &Arc<Core> {
+    fn core(&self) -> &Arc<SharedPool> {
         self.0.pool.core()
     }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use forebay_engine::{sys, Decision};
 
-use crate::core::Core;
 use crate::destage::Destage;
 use crate::engine::Code;
 use crate::error::Result;
 use crate::grouped::Sender;
+use crate::shared_pool::SharedPool;
 use crate::{log, volume};
 
 pub(crate) type Logs = HashMap<u16, Vec<Weak<log::Inner>>>;
@@ -21,7 +21,7 @@ pub(crate) type Logs = HashMap<u16, Vec<Weak<log::Inner>>>;
 #[derive(Debug)]
 pub(crate) struct OpenPool {
     destage: Mutex<Option<Destage>>,
-    core: Arc<Core>,
+    core: Arc<SharedPool>,
     /// One add, remove, attach or detach at a time.  Guards the attached volumes, and those that
     /// are about to be attached, which have no handle yet.  Nobody asks an origin while he has
     /// it, but the pool's disk may be waited for: calls that only read do not take it.  Rank:
@@ -36,7 +36,7 @@ pub(crate) struct OpenPool {
 pub(crate) type Volumes<'a> = MutexGuard<'a, HashMap<u16, Weak<volume::Inner>>>;
 
 impl OpenPool {
-    pub(crate) fn new(core: Arc<Core>, io_uring: bool) -> OpenPool {
+    pub(crate) fn new(core: Arc<SharedPool>, io_uring: bool) -> OpenPool {
         OpenPool {
             destage: Mutex::new(None),
             core,
@@ -47,7 +47,7 @@ impl OpenPool {
         }
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<SharedPool> {
         &self.core
     }
 

@@ -6,18 +6,18 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::core::Core;
 use crate::report::MediaKind;
+use crate::shared_pool::SharedPool;
 
 /// Pages of an open pool, which this does not keep open.
 #[derive(Debug)]
 pub struct Pages {
-    core: Weak<Core>,
+    core: Weak<SharedPool>,
     at: u64,
 }
 
 impl Pages {
-    pub(crate) fn of(core: &Arc<Core>) -> Pages {
+    pub(crate) fn of(core: &Arc<SharedPool>) -> Pages {
         Pages { core: Arc::downgrade(core), at: 0 }
     }
 

@@ -8,9 +8,9 @@ mod log_look;
 mod logs;
 mod look;
 mod maps;
-mod placed;
 mod report;
 mod rescue;
+mod static_share;
 
 pub use known::{origin_known_by_name, refuse_pool_as_origin};
 pub use maps::PoolMap;
@@ -27,7 +27,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{AttachOptions, Away};
 use crate::bypass::VolumeChange;
-use crate::core::Core;
 use crate::defaults;
 use crate::directories::check_directories;
 use crate::engine::{self, Code, Engine, Probe, ProbeState};
@@ -43,6 +42,7 @@ use crate::report::{
     blocks_text, Completeness, DrainProgress, FileTrouble, MediaInfo, OptionsInfo, PoolStatus,
     RecoveryReport, Uuid, Verify, VolumeInfo,
 };
+use crate::shared_pool::SharedPool;
 use crate::volume::{self, Volume};
 use attaching::Attaching;
 
@@ -123,12 +123,12 @@ pub struct NewVolume {
     /// Take an origin that holds a Forebay pool, as the disk of a guest that has one there does.
     pub accept_pool: bool,
     /// The share, if it is a static volume.
-    pub placed: Option<Placed>,
+    pub static_share: Option<StaticShare>,
 }
 
 /// The part of the pool that a static volume has for itself: see `docs/design/static.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
+pub struct StaticShare {
     /// Its share of the pool's room for static volumes
     /// ([`CreateOptions::static_bytes`](crate::CreateOptions::static_bytes)), a multiple of
     /// [`defaults::STATIC_UNIT_BYTES`].
@@ -205,7 +205,8 @@ impl Pool {
             None => engine::open(&media, &options, threads)?,
         };
         let disk = disk.map(|disk| disk.disk().clone());
-        let core = Arc::new(Core::new((media, disk), engine, read_only, report, threads, started)?);
+        let core =
+            Arc::new(SharedPool::new((media, disk), engine, read_only, report, threads, started)?);
         Ok(Pool(Arc::new(OpenPool::new(core, o.io_uring))))
     }
 
@@ -338,7 +339,7 @@ impl Pool {
     /// Adds a volume in front of a file or block device, which is claimed for
     /// as long as this takes.
     pub fn volume_add(&self, new: &NewVolume) -> Result<VolumeInfo> {
-        self.0.core().check_holds_volumes(new.placed.is_some())?;
+        self.0.core().check_holds_volumes(new.static_share.is_some())?;
         self.0.core().check_writable()?;
         self.check_not_the_pool(&new.origin)?;
         let origin = origin::open(&new.origin, false, Away::default())?;
@@ -357,7 +358,7 @@ impl Pool {
             known::refuse_pool(&new.origin, origin.as_ref())?;
         }
         OriginMarks::at(&new.origin, None)?.refuse_marked(self.0.core().uuid(), &new.name)?;
-        self.volume_add_placed(&new.name, origin.as_ref(), new.block_size, new.placed)
+        self.volume_add_static(&new.name, origin.as_ref(), new.block_size, new.static_share)
     }
 
     /// Nothing is told of whoever has it open: we have.
@@ -379,22 +380,22 @@ impl Pool {
         origin: &dyn Origin,
         block_size: u32,
     ) -> Result<VolumeInfo> {
-        self.volume_add_placed(name, origin, block_size, None)
+        self.volume_add_static(name, origin, block_size, None)
     }
 
     /// Adds a static volume.
-    pub fn volume_add_placed(
+    pub fn volume_add_static(
         &self,
         name: &str,
         origin: &dyn Origin,
         block_size: u32,
-        placed: Option<Placed>,
+        static_share: Option<StaticShare>,
     ) -> Result<VolumeInfo> {
         let core = self.0.core();
-        core.check_holds_volumes(placed.is_some())?;
+        core.check_holds_volumes(static_share.is_some())?;
         core.check_writable()?;
         let block_size = choose_block_size(name, origin, block_size)?;
-        let flush_us = placed.map_or(Ok(0), |p| self.check_placed(name, &p))?;
+        let flush_us = static_share.map_or(Ok(0), |p| self.check_static(name, &p))?;
         let identity = origin.identity();
         let spec = sys::fby_volume_spec {
             name: sys::c_text(name).ok_or_else(|| core.named_error(name, Code(sys::FBY_E_NAME)))?,
@@ -408,7 +409,7 @@ impl Pool {
             origin_sectors: origin.size_bytes() / 512,
             block_size,
             flush_us,
-            static_bytes: placed.map_or(0, |p| p.share_bytes),
+            static_bytes: static_share.map_or(0, |p| p.share_bytes),
         };
         let _volumes = self.0.volumes();
         let id = split_identity(&identity).0;
@@ -425,7 +426,7 @@ impl Pool {
                 let (cause, way_out) = table_full(core.engine.info().sb.nvolumes);
                 Error::Volume { name: name.into(), cause, way_out, code: e.0 }
             }
-            sys::FBY_E_STATIC_FULL => self.no_room(name, placed.map_or(0, |p| p.share_bytes)),
+            sys::FBY_E_STATIC_FULL => self.no_room(name, static_share.map_or(0, |p| p.share_bytes)),
             _ => core.named_error(name, e),
         })?;
         core.volume_info(index)

@@ -12,7 +12,6 @@ use forebay_engine::sys;
 use crate::attach::{sizes, AttachOptions, Holes};
 use crate::attached::Attached;
 use crate::bypass::VolumeChange;
-use crate::core::Core;
 use crate::destage::Workers;
 use crate::engine::{self, Code, Wait};
 use crate::error::{Error, Result};
@@ -21,6 +20,7 @@ use crate::mark::Marker;
 use crate::opened::OpenPool;
 use crate::origin::Origin;
 use crate::report::VolumeInfo;
+use crate::shared_pool::SharedPool;
 use crate::wait::Waiter;
 
 pub(crate) const BLOCK: u64 = 4096;
@@ -61,7 +61,7 @@ impl Inner {
 
 /// Services for requests.
 impl Inner {
-    pub(crate) fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<SharedPool> {
         self.pool.core()
     }
 

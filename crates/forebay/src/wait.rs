@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use forebay_engine::sys;
 
-use crate::core::Core;
 use crate::engine::Wait;
+use crate::shared_pool::SharedPool;
 
 /// Turns of about 0.3 us each.
 const SPINS: u32 = 16;
@@ -111,7 +111,7 @@ impl Waiter {
     /// Waits a while; the request is to be tried again after it.
     pub(crate) fn wait(
         &mut self,
-        core: &Core,
+        core: &SharedPool,
         w: Wait,
         timeout: Option<Duration>,
     ) -> Result<(), GaveUp> {
@@ -127,7 +127,11 @@ impl Waiter {
         Ok(())
     }
 
-    fn wait_for_space(&mut self, core: &Core, timeout: Option<Duration>) -> Result<(), GaveUp> {
+    fn wait_for_space(
+        &mut self,
+        core: &SharedPool,
+        timeout: Option<Duration>,
+    ) -> Result<(), GaveUp> {
         let space = &core.space;
         let since = *self.space_since.get_or_insert_with(Instant::now);
         let waited = since.elapsed();

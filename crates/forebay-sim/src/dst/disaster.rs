@@ -209,11 +209,11 @@ impl World {
 
     /// Damages a page that is in use, its line, or a line of its chunk.
     pub(super) fn media_fault(&mut self) -> Verdict {
-        let placed: Vec<usize> =
-            (0..self.volumes.len()).filter(|&v| self.volumes[v].placed).collect();
-        if !placed.is_empty() && self.rng.one_in(2) {
-            let v = self.rng.pick(&placed);
-            return self.placed_fault(v);
+        let statics: Vec<usize> =
+            (0..self.volumes.len()).filter(|&v| self.volumes[v].is_static).collect();
+        if !statics.is_empty() && self.rng.one_in(2) {
+            let v = self.rng.pick(&statics);
+            return self.static_fault(v);
         }
         let g = self.plan.geometry;
         let c = self.rng.below(u64::from(g.nchunks)) as u32;

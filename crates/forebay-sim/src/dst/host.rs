@@ -341,7 +341,7 @@ impl World {
 
     /// A drain has had time to retry everything: only pages of bad sectors are left.
     fn all_but_bad_is_home(&mut self, v: usize, index: u16) -> Verdict {
-        if self.damaged || self.volumes[v].placed || self.volumes[v].health.bad.is_empty() {
+        if self.damaged || self.volumes[v].is_static || self.volumes[v].health.bad.is_empty() {
             return Ok(());
         }
         let geometry = self.plan.geometry;
@@ -425,11 +425,11 @@ impl World {
             }
             Err(e) => return Err(format!("volume_add: {e}")),
         };
-        let placed = spec.static_bytes != 0;
+        let is_static = spec.static_bytes != 0;
         self.tally.volumes_added += 1;
-        self.tally.static_volumes += u64::from(placed);
+        self.tally.static_volumes += u64::from(is_static);
         self.log(|| {
-            format!("volume {number} of {sectors} sectors added as {index:?}, static {placed}")
+            format!("volume {number} of {sectors} sectors added as {index:?}, static {is_static}")
         });
         let mut origin = Origin::new(number, sectors, id);
         origin.ignores_discard = self.rng.one_in(3);
@@ -439,7 +439,7 @@ impl World {
             block_size,
             index,
             attached: false,
-            placed,
+            is_static,
             origin,
             model: vec![Sector::new(id); sectors as usize],
             queue: Vec::new(),

@@ -25,7 +25,7 @@ use super::*;
 use crate::media::CreateOptions;
 use crate::origin::check_range;
 use crate::overwrite::create;
-use crate::pool::{Placed, Pool, PoolOptions};
+use crate::pool::{Pool, PoolOptions, StaticShare};
 use crate::report::OriginInfo;
 use crate::volume::Volume;
 use crate::{AttachOptions, DrainProgress};
@@ -262,20 +262,20 @@ pub(super) fn made(path: &Path, world: &World) -> Pool {
 
 /// As above, with a static volume.
 pub(super) fn made_static(path: &Path, world: &World) -> Pool {
-    made_with(path, world, Some(Placed { share_bytes: 1 << 16, flush_every: None }))
+    made_with(path, world, Some(StaticShare { share_bytes: 1 << 16, flush_every: None }))
 }
 
-fn made_with(path: &Path, world: &World, placed: Option<Placed>) -> Pool {
+fn made_with(path: &Path, world: &World, static_share: Option<StaticShare>) -> Pool {
     let options = CreateOptions {
         size_bytes: Some(24 << 16),
         chunk_size_bytes: 1 << 16,
         max_volumes: 1,
-        static_bytes: placed.map_or(0, |p| p.share_bytes),
+        static_bytes: static_share.map_or(0, |p| p.share_bytes),
         ..Default::default()
     };
     create(path, &options).unwrap();
     let pool = open(path).unwrap();
-    pool.volume_add_placed("v", world, 512, placed).unwrap();
+    pool.volume_add_static("v", world, 512, static_share).unwrap();
     pool
 }
 

@@ -7,11 +7,11 @@ use std::sync::Weak;
 use forebay_engine::sys;
 
 use super::Pool;
-use crate::core::Core;
 use crate::engine::Code;
 use crate::error::{Error, Result};
 use crate::opened::{OpenPool, Volumes};
 use crate::report::VolumeInfo;
+use crate::shared_pool::SharedPool;
 
 /// A volume that is about to be attached.
 pub(super) struct Attaching<'p> {
@@ -30,7 +30,7 @@ impl Drop for Attaching<'_> {
 }
 
 /// Why nobody else may have a volume now, with the way out; None: he may.
-pub(super) fn taken(core: &Core, volumes: &Volumes<'_>, info: &VolumeInfo) -> Option<Error> {
+pub(super) fn taken(core: &SharedPool, volumes: &Volumes<'_>, info: &VolumeInfo) -> Option<Error> {
     let used = volumes.get(&info.index).is_some_and(|volume| volume.strong_count() > 0);
     let busy = |cause: &str, way_out: &str| Error::Volume {
         name: info.name.clone(),

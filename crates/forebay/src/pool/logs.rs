@@ -6,15 +6,15 @@ use std::path::Path;
 use forebay_engine::{sys, Decision};
 
 use super::{table_full, Pool};
-use crate::core::Core;
 use crate::engine::{Code, Wait};
 use crate::error::{Error, Result};
 use crate::grouped::Sender;
 use crate::log::{log_info, Log, LogOptions};
 use crate::opened::Logs;
 use crate::report::{LogHome, LogInfo, VolumeInfo};
+use crate::shared_pool::SharedPool;
 
-impl Core {
+impl SharedPool {
     pub(crate) fn logs(&self) -> Vec<LogInfo> {
         let engine = &self.engine;
         let n = engine.info().sb.nvolumes as u16;
@@ -163,7 +163,7 @@ fn has_handles(open: &Logs, index: u16) -> bool {
     open.get(&index).is_some_and(|all| all.iter().any(|w| w.strong_count() > 0))
 }
 
-fn remove_error(core: &Core, name: &str, e: Code) -> Error {
+fn remove_error(core: &SharedPool, name: &str, e: Code) -> Error {
     match e.0 {
         sys::FBY_E_LOG_STATE | sys::FBY_E_LOG_UNCLAIMED => Error::Log {
             name: name.into(),

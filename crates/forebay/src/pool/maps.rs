@@ -11,12 +11,12 @@ use forebay_engine::lasting::Lasting;
 use forebay_engine::{maps, sys, OpenError};
 
 use super::{table_full, Pool};
-use crate::core::Core;
 use crate::engine::{Code, Engine};
 use crate::error::{Error, Result};
 use crate::media::Look;
 use crate::opened::OpenPool;
 use crate::report::{FileFate, MapCheck, MapInfo, Uuid};
+use crate::shared_pool::SharedPool;
 
 /// A map that this process may use.  It keeps the pool open.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl PoolMap {
     }
 }
 
-impl Core {
+impl SharedPool {
     pub(crate) fn maps(&self) -> Vec<MapInfo> {
         self.engine.maps().into_iter().map(map_info).collect()
     }

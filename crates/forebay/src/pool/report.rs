@@ -9,7 +9,6 @@ use forebay_engine::sys;
 
 use super::{check_options, raw_duration, raw_verify, OptionsChange};
 use crate::bypass::VolumeChange;
-use crate::core::Core;
 use crate::drains::look_by_network;
 use crate::engine::Code;
 use crate::error::{Error, Result};
@@ -20,11 +19,12 @@ use crate::report::{
     Chunks, Counters, DestageState, HeldByDetached, MediumStatus, OptionsInfo, OriginUse,
     PoolStatus, ReportBlock, Uuid, Verdict, Verify, VolumeInfo,
 };
+use crate::shared_pool::SharedPool;
 
 /// Damaged blocks that status lists.
 const DAMAGED_LISTED: u32 = 64;
 
-impl Core {
+impl SharedPool {
     // --- volumes ---------------------------------------------------------
 
     pub(crate) fn volumes(&self) -> Vec<VolumeInfo> {

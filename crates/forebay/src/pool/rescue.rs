@@ -9,9 +9,9 @@ use forebay_engine::sys;
 
 use super::Pool;
 use crate::attach::AttachOptions;
-use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::report::VolumeInfo;
+use crate::shared_pool::SharedPool;
 use crate::volume::Volume;
 
 /// How far destage has come with an origin since the pool's disk failed.
@@ -89,7 +89,7 @@ impl Pool {
     }
 }
 
-impl Core {
+impl SharedPool {
     /// Whether a record that is written says something of a disk.
     fn takes_records(&self) -> bool {
         self.sender.is_some() && !self.read_only

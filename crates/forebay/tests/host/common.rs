@@ -90,8 +90,8 @@ pub fn open(path: &Path) -> Pool {
 /// Adds a volume of the kind that the pool was made for.
 pub fn add(pool: &Pool, name: &str, origin: &dyn Origin) -> VolumeInfo {
     let share_bytes = pool.status().static_bytes;
-    let placed = (share_bytes > 0).then_some(Placed { share_bytes, flush_every: None });
-    let added = pool.volume_add_placed(name, origin, 0, placed).unwrap();
+    let static_share = (share_bytes > 0).then_some(StaticShare { share_bytes, flush_every: None });
+    let added = pool.volume_add_static(name, origin, 0, static_share).unwrap();
     assert_eq!((added.static_bytes, added.static_slots > 0), (share_bytes, share_bytes > 0));
     added
 }

@@ -219,14 +219,14 @@ fn what_it_does_not_hold_is_refused_by_name() {
     let Some(path) = made(&dir) else { return };
     let pool = open(&path);
     let origin = MemOrigin::new(1 << 20).unwrap();
-    let (name, placed) = ("v", Placed { share_bytes: 64 << 10, flush_every: None });
+    let (name, static_share) = ("v", StaticShare { share_bytes: 64 << 10, flush_every: None });
     let other = |change: fn(&mut CreateOptions)| {
         let mut o = options();
         change(&mut o);
         create(&dir.path("other"), &o).map(drop)
     };
     let refused = [
-        ("static volumes", pool.volume_add_placed(name, &origin, 0, Some(placed)).map(drop)),
+        ("static volumes", pool.volume_add_static(name, &origin, 0, Some(static_share)).map(drop)),
         ("maps", pool.map_add("m", 4 << 20).map(drop)),
         ("maps", pool.map("m").map(drop)),
         ("static volumes", other(|o| o.static_bytes = 64 << 10)),

@@ -90,8 +90,8 @@ fn survive(dir: &Dir, made: &CreateOptions) {
     pool.volume_add(&NewVolume {
         name: "v".into(),
         origin: disk.clone(),
-        placed: (made.static_bytes > 0)
-            .then_some(Placed { share_bytes: made.static_bytes, flush_every: None }),
+        static_share: (made.static_bytes > 0)
+            .then_some(StaticShare { share_bytes: made.static_bytes, flush_every: None }),
         ..Default::default()
     })
     .unwrap();

@@ -18,8 +18,8 @@ fn origin() -> MemOrigin {
 }
 
 fn refusal(pool: &Pool, name: &str, share_bytes: u64, flush_every: Option<Duration>) -> String {
-    let placed = Some(Placed { share_bytes, flush_every });
-    let error = pool.volume_add_placed(name, &origin(), 0, placed).unwrap_err();
+    let static_share = Some(StaticShare { share_bytes, flush_every });
+    let error = pool.volume_add_static(name, &origin(), 0, static_share).unwrap_err();
     assert!([2, 8].contains(&error.exit_code()), "{error}");
     error.to_string()
 }
@@ -43,9 +43,9 @@ fn shares_that_cannot_be_are_refused_with_the_way_out() {
         let text = refusal(&pool, "v", bytes, every);
         assert!(text.contains("volume v: ") && text.contains(why), "{text}");
     }
-    let share = |share_bytes| Some(Placed { share_bytes, flush_every: None });
+    let share = |share_bytes| Some(StaticShare { share_bytes, flush_every: None });
     for name in ["a", "b", "c"] {
-        pool.volume_add_placed(name, &origin(), 0, share(SHARE)).unwrap();
+        pool.volume_add_static(name, &origin(), 0, share(SHARE)).unwrap();
     }
     pool.volume_remove("b", false).unwrap();
     // Two units are left, and not in one piece.
@@ -54,8 +54,8 @@ fn shares_that_cannot_be_are_refused_with_the_way_out() {
         text.contains("in one piece") && text.contains("a 64") && text.contains("c 64"),
         "{text}"
     );
-    pool.volume_add_placed("d", &origin(), 0, share(SHARE)).unwrap();
-    pool.volume_add_placed("e", &origin(), 0, share(SHARE)).unwrap();
+    pool.volume_add_static("d", &origin(), 0, share(SHARE)).unwrap();
+    pool.volume_add_static("e", &origin(), 0, share(SHARE)).unwrap();
     assert!(refusal(&pool, "v", SHARE, None).contains("remove a static volume"));
     let status = pool.status();
     assert_eq!((status.static_bytes, status.static_given_bytes), (4 * SHARE, 4 * SHARE));
@@ -157,8 +157,8 @@ fn a_period_of_its_own() {
     let pool = Pool::open(&dir.static_pool(SHARE), &unthrottled()).unwrap();
     let origin = origin();
     let every = Some(Duration::from_millis(10));
-    let placed = Some(Placed { share_bytes: SHARE, flush_every: every });
-    let added = pool.volume_add_placed("v", &origin, 0, placed).unwrap();
+    let static_share = Some(StaticShare { share_bytes: SHARE, flush_every: every });
+    let added = pool.volume_add_static("v", &origin, 0, static_share).unwrap();
     assert_eq!(added.flush_every_seconds, Some(0.01));
     let volume = reattach(&pool, "v", &origin);
     volume.write_at(&[3; 4096], 0).unwrap();

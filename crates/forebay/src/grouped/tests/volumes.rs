@@ -601,8 +601,8 @@ fn a_device_that_fails_while_the_origin_is_marked_may_come_back() {
 fn what_such_a_pool_does_not_hold_is_refused() {
     let (_model, pool, origin, volume) = made(Durable::Fua, 10, WriteDurable::Auto, 0);
     volume.detach().unwrap();
-    let placed = crate::pool::Placed { share_bytes: 1 << 20, flush_every: None };
-    let refused = pool.volume_add_placed("s", &origin, 0, Some(placed)).unwrap_err();
+    let static_share = crate::pool::StaticShare { share_bytes: 1 << 20, flush_every: None };
+    let refused = pool.volume_add_static("s", &origin, 0, Some(static_share)).unwrap_err();
     assert!(
         refused.exit_code() == 10 && refused.to_string().contains("static volumes"),
         "{refused}"

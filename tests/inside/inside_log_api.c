@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_log_calls.c - the answers of the calls of logs.  Each call is made in each state of a log,
+ * inside_log_api.c - the answers of the calls of logs.  Each call is made in each state of a log,
  * in a pool that is read-only or not recovered yet, and for an owner that is no log.
  */
 #include "inside_log.h"

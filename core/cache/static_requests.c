@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * placed.c - requests on static volumes.  They come from the branches that refuse requests on
+ * static_requests.c - requests on static volumes.  They come from the branches that refuse requests on
  * detached volumes.
  *
  * A request is a block at a time.  As in the cache, the code takes the block first, and then
  * checks the ranges that are being written past the cache (bypass.c).
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "cache/index.h"
 #include "space/slot.h"
 
-static struct fby_static *placed(const struct fby_cache *p, u16 volume)
+static struct fby_static *static_of(const struct fby_cache *p, u16 volume)
 {
-	if (volume >= p->space->store.sb.nvolumes || !p->statics || !p->statics->volume[volume].placed)
+	if (volume >= p->space->store.sb.nvolumes || !p->statics || !p->statics->volume[volume].attached)
 		return NULL;
 	return &p->statics->volume[volume];
 }
@@ -130,10 +130,10 @@ static u32 of_block(u64 sector, u64 left)
 	return n < left ? n : (u32)left;
 }
 
-int fby_placed_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, const u8 *buf, u32 *done_sectors,
+int fby_static_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, const u8 *buf, u32 *done_sectors,
 		     u32 *wake)
 {
-	struct fby_static *v = placed(p, volume);
+	struct fby_static *v = static_of(p, volume);
 	int decision;
 
 	if (!v)
@@ -162,9 +162,9 @@ int fby_placed_write(struct fby_cache *p, u16 volume, u64 sector, u32 nsectors, 
 #define KEPT(w) ((void *)&(w)->page[1])
 FBY_STATIC_ASSERT(sizeof(struct fby_place) <= (FBY_BATCH_PAGES - 1) * sizeof(struct fby_wpage), "room for a place");
 
-int fby_placed_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
+int fby_static_write_begin(struct fby_cache *p, struct fby_write *w, u16 volume, u64 sector, u32 nsectors)
 {
-	struct fby_static *v = placed(p, volume);
+	struct fby_static *v = static_of(p, volume);
 	struct fby_place at fby_uninitialized;
 	struct fby_slot *s;
 	int decision;
@@ -212,7 +212,7 @@ static void gather(u8 *to, const struct fby_vec *vec, u32 nvec, u64 skip, u32 n)
 	FBY_ASSERT(to, n == 0);
 }
 
-void fby_placed_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
+void fby_static_write_copy(struct fby_cache *p, struct fby_write *w, const struct fby_vec *vec, u32 nvec, u64 skip)
 {
 	struct fby_static *v = &p->statics->volume[w->volume];
 	struct fby_slot *s = &p->space->slot[w->slot];
@@ -233,10 +233,10 @@ void fby_placed_write_copy(struct fby_cache *p, struct fby_write *w, const struc
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-int fby_placed_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first, u32 n, void *dst, u8 *origin,
+int fby_static_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first, u32 n, void *dst, u8 *origin,
 			  u8 *lost)
 {
-	struct fby_static *v = placed(p, volume);
+	struct fby_static *v = static_of(p, volume);
 	struct fby_read_stats *rs = &p->read_stats[fby_cpu() % FBY_READ_STRIPES];
 	int rc;
 
@@ -249,11 +249,11 @@ int fby_placed_read_block(struct fby_cache *p, u16 volume, u64 block, u32 first,
 	fby_fetch_add(&rs->miss_sectors, (u64)fby_mask_count(*origin));
 	fby_fetch_add(&rs->hit_sectors, (u64)n - fby_mask_count(*origin));
 	if (rc == -FBY_E_LOST)
-		fby_placed_lost(p, volume, block);
+		fby_static_lost(p, volume, block);
 	return rc;
 }
 
-void fby_placed_lost(struct fby_cache *p, u16 volume, u64 block)
+void fby_static_lost(struct fby_cache *p, u16 volume, u64 block)
 {
 	struct fby_static *v = &p->statics->volume[volume];
 	struct fby_report_block *d;
@@ -312,11 +312,11 @@ static int range_block(struct fby_cache *p, u16 volume, struct fby_static *v, en
 
 static const u8 zero_part[FBY_PAGE];
 
-int fby_placed_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done_sectors,
+int fby_static_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 sector, u64 nsectors, u64 *done_sectors,
 		     struct fby_bypass *past, u32 *wake)
 {
 	bool small = kind == FBY_KIND_ZERO && nsectors <= FBY_BATCH_PAGES * FBY_PAGE_SECTORS;
-	struct fby_static *v = placed(p, volume);
+	struct fby_static *v = static_of(p, volume);
 	int decision;
 
 	if (!v)
@@ -347,15 +347,15 @@ int fby_placed_range(struct fby_cache *p, u16 volume, enum fby_kind kind, u64 se
 
 /* --- past it ---------------------------------------------------------------------------------------- */
 
-int fby_placed_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors,
+int fby_static_bypass_begin(struct fby_cache *p, struct fby_bypass *b, u16 volume, u64 sector, u32 nsectors,
 			    u32 least)
 {
-	int decision = placed(p, volume) ? check(p, volume, sector, nsectors, 1) : -FBY_E_VOLUME_DETACHED;
+	int decision = static_of(p, volume) ? check(p, volume, sector, nsectors, 1) : -FBY_E_VOLUME_DETACHED;
 
 	return decision == FBY_DONE ? fby_past_begin(p, b, volume, FBY_KIND_DATA, sector, nsectors, least) : decision;
 }
 
-u64 fby_placed_uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 end, bool *cached)
+u64 fby_static_uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 end, bool *cached)
 {
 	struct fby_static *v = &p->statics->volume[volume];
 
@@ -372,7 +372,7 @@ u64 fby_placed_uncached_until(struct fby_cache *p, u16 volume, u64 block, u64 en
 	return block;
 }
 
-u64 fby_placed_cached_until(struct fby_cache *p, u16 volume, u64 block, u64 end)
+u64 fby_static_cached_until(struct fby_cache *p, u16 volume, u64 block, u64 end)
 {
 	struct fby_static *v = &p->statics->volume[volume];
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * calls.c - the hosts' calls, passed on to the layer that implements them.
+ * api.c - the hosts' calls, passed on to the layer that implements them.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "pool/parts.h"
 
 /* --- cache ------------------------------------------------------------------ */
@@ -104,28 +104,28 @@ int fby_destage_step(struct fby_pool *p, u64 now_ns, struct fby_io *io, u64 *nex
 {
 	bool statics = p->drain.statics && !p->space.opt.read_only && p->space.usable;
 	u64 tick_ns = p->drain.tick_ns;
-	int decision, placed;
+	int decision, of_statics;
 
 	/* After a request for another volume it is the static volumes' turn, so that neither kind
 	 * starves if both always have a request. */
-	if (statics && p->drain.turn_placed) {
-		p->drain.turn_placed = false;
+	if (statics && p->drain.static_turn) {
+		p->drain.static_turn = false;
 		*next_ns = ~0ull;
 		fby_store(&p->space.now_ns, now_ns);
-		if (fby_placed_step(&p->drain, io, next_ns, wake) == FBY_ORIGIN)
+		if (fby_static_step(&p->drain, io, next_ns, wake) == FBY_ORIGIN)
 			return FBY_ORIGIN;
 	}
 	decision = fby_drain_step(&p->drain, now_ns, io, next_ns, wake);
 	if (p->drain.tick_ns != tick_ns) {
 		fby_logs_tick(&p->logs, wake);
-		fby_placed_tick(&p->drain);
+		fby_static_tick(&p->drain);
 	}
 	if (decision == FBY_ORIGIN || !statics) {
-		p->drain.turn_placed = statics && !FBY_BUG(STATIC_STARVED);
+		p->drain.static_turn = statics && !FBY_BUG(STATIC_STARVED);
 		return decision;
 	}
-	placed = fby_placed_step(&p->drain, io, next_ns, wake);
-	return placed == FBY_DONE ? decision : placed;
+	of_statics = fby_static_step(&p->drain, io, next_ns, wake);
+	return of_statics == FBY_DONE ? decision : of_statics;
 }
 
 void fby_destage_complete(struct fby_pool *p, u32 id, int error)
@@ -145,7 +145,7 @@ int fby_volume_drain_upto(struct fby_pool *p, u16 index, u64 *upto)
 	if (rc)
 		return rc;
 	/* A running pass may be past the newest writes; the next pass is not. */
-	if (fby_is_placed(&p->cache, index))
+	if (fby_is_static(&p->cache, index))
 		*upto = fby_load(&p->statics.volume[index].passes) + 1;
 	else
 		*upto = fby_load_acquire(&p->space.seq) - 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The check whether a static volume is clean, concurrent with rounds and writers:
-//! `fby_placed_clean` in `core/drain/placed_round.c`, the bits of `core/static/static.h`.
+//! `fby_static_clean` in `core/drain/static_round.c`, the bits of `core/static/static.h`.
 //!
 //! One slot with one page, which is live or not, and its bit.  Where the C waits for a writer
 //! that holds the stripe, the model leaves the slot to the next round.  What the origin has is
@@ -22,16 +22,16 @@ const ONE: u64 = 2;
 /// The C functions that this model follows.
 pub const FOLLOWS: Follows = Follows {
     functions: "
-core/drain/placed_round.c fby_placed_clean
+core/drain/static_round.c fby_static_clean
     load_acquire v->collects
     load_acquire p->volume[volume].destage.phase
     call any_dirty
     rmb
     load v->collects
-core/drain/placed_round.c any_dirty
+core/drain/static_round.c any_dirty
     load p->statics->dirty[bit / 64]
     call fby_static_dirty
-core/drain/placed_round.c idle_step
+core/drain/static_round.c idle_step
     store v->done_era
     store v->passes_done
     call any_dirty
@@ -42,27 +42,27 @@ core/drain/placed_round.c idle_step
     load_acquire p->cache->volume[volume].gate.lost
     call collect_pass
     store_release d->phase
-core/drain/placed_round.c collect_pass
+core/drain/static_round.c collect_pass
     call fby_static_dirty
     call fby_static_dirty_clear
     call collect_slot
-core/drain/placed_round.c collect_slot
+core/drain/static_round.c collect_slot
     call again
     call fby_place_snapshot
     call again
-core/drain/placed_round.c again
+core/drain/static_round.c again
     call fby_static_dirty_set
-core/drain/placed_round.c give_back
+core/drain/static_round.c give_back
     call again
-core/drain/placed_round.c flush_step
+core/drain/static_round.c flush_step
     store d->phase
     call give_back
     store_release d->phase
     store d->phase
-core/drain/placed_round.c release_step
+core/drain/static_round.c release_step
     store dv->last_error
     store_release d->phase
-core/drain/placed_round.c backoff_step
+core/drain/static_round.c backoff_step
     call give_back
     store_release d->phase
 core/static/place.c fby_place_put
@@ -141,7 +141,7 @@ pub enum Mutation {
     ReleaseNewer,
 }
 
-pub struct Placed {
+pub struct StaticVolume {
     mutation: Mutation,
     bit: Word,
     stripe: Word,
@@ -153,7 +153,7 @@ pub struct Placed {
     origin: Count,
 }
 
-impl Placed {
+impl StaticVolume {
     pub fn new(mutation: Mutation) -> Self {
         let steps = Steps::new();
         let word = |value| steps.word(value);
@@ -271,7 +271,7 @@ impl Placed {
         self.idle();
     }
 
-    /// `fby_placed_clean`
+    /// `fby_static_clean`
     fn clean(&self) -> bool {
         let before = self.collects.load(Acquire);
         let order = if self.is(Mutation::PhaseRelaxed) { Relaxed } else { Acquire };
@@ -304,8 +304,8 @@ impl Placed {
     }
 }
 
-impl std::fmt::Debug for Placed {
+impl std::fmt::Debug for StaticVolume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Placed").field("mutation", &self.mutation).finish_non_exhaustive()
+        f.debug_struct("StaticVolume").field("mutation", &self.mutation).finish_non_exhaustive()
     }
 }

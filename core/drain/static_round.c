@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * placed_round.c - rounds of destage of static volumes.  They have no index: a hand moves over
+ * static_round.c - rounds of destage of static volumes.  They have no index: a hand moves over
  * the groups of slots that may have dirty pages (one bit each), and reads their lines.
  *
  *	settle	end the era, if the pages to list are not settled.  Afterwards no cut can tear a
@@ -16,7 +16,7 @@
  * A pass of the hand covers all groups.  A pass is due by age, when nobody writes, by the amount
  * of dirty pages, or by order.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "drain/round.h"
 #include "drain/sort.h"
 
@@ -85,7 +85,7 @@ static void unknown_lost(struct fby_drain *p, const struct fby_static *v, const 
 
 	for (u64 block = s->slot; block < v->blocks; block += v->slots) {
 		if (fby_static_find(s, block, &way) == FBY_HAS_LOST) {
-			fby_placed_lost(p->cache, (u16)(v - p->statics->volume), block);
+			fby_static_lost(p->cache, (u16)(v - p->statics->volume), block);
 			return;
 		}
 	}
@@ -203,7 +203,7 @@ static void leave(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 		r->stamp = ~0u; /* matches no page: it is not released */
 }
 
-void fby_placed_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io)
+void fby_static_refused(struct fby_drain *p, u16 volume, const struct fby_io_slot *io)
 {
 	u64 first = io->sector / FBY_PAGE_SECTORS;
 	u64 end = (io->sector + io->nsectors + FBY_PAGE_SECTORS - 1) / FBY_PAGE_SECTORS;
@@ -298,7 +298,7 @@ static void pass_begin(struct fby_static *v)
 /* Callable in any thread.  Pages on a round's list are no longer marked as dirty.  So the round
  * must be non-idle before the first bit is cleared, and none may begin between the checks: first
  * the phase is set, then collects is incremented, then bits are cleared. */
-bool fby_placed_clean(const struct fby_drain *p, u16 volume)
+bool fby_static_clean(const struct fby_drain *p, u16 volume)
 {
 	const struct fby_static *v = &p->statics->volume[volume];
 	u32 collects = fby_load_acquire(&v->collects);
@@ -312,7 +312,7 @@ bool fby_placed_clean(const struct fby_drain *p, u16 volume)
 
 /* --- requests --------------------------------------------------------------------------------- */
 
-struct placed_build {
+struct static_build {
 	u8 op;
 	u64 sector;
 	u32 n, max;
@@ -320,7 +320,7 @@ struct placed_build {
 	bool again; /* the request is of a page that was refused before */
 };
 
-static bool build_fits(struct placed_build *b, u8 op, u64 sector, u32 n)
+static bool build_fits(struct static_build *b, u8 op, u64 sector, u32 n)
 {
 	if (b->n == 0) {
 		b->op = op;
@@ -342,12 +342,12 @@ static void page_bad(struct fby_drain *p, u16 volume, struct fby_round_page *r)
 
 	fby_place_snapshot(p->statics, &p->statics->volume[volume], entry_slot(r), &s);
 	if (entry_is(r, &s))
-		fby_placed_lost(p->cache, volume, entry_block(r));
+		fby_static_lost(p->cache, volume, entry_block(r));
 	r->stamp = ~0u; /* matches no page: it is not released */
 }
 
 /* Adds the next run of page[pos].  False: the request is full. */
-static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
+static bool build_run(struct fby_drain *p, u16 volume, struct static_build *b)
 {
 	const struct fby_static *v = &p->statics->volume[volume];
 	struct fby_destage *d = &p->volume[volume].destage;
@@ -363,7 +363,7 @@ static bool build_run(struct fby_drain *p, u16 volume, struct placed_build *b)
 	if (!entry_is(r, &s))
 		goto next;
 	if (FBY_ST_LOST(t)) { /* its sound sectors go to the origin, and the page stays */
-		fby_placed_lost(p->cache, volume, entry_block(r));
+		fby_static_lost(p->cache, volume, entry_block(r));
 		if (!FBY_ST_VALID(t))
 			goto next;
 	}
@@ -439,7 +439,7 @@ static enum fby_phase judge(struct fby_drain *p, u16 volume)
 static int write_step(struct fby_drain *p, u16 volume, struct fby_io *io)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
-	struct placed_build b = { 0 };
+	struct static_build b = { 0 };
 	u32 id, most = d->refused.doubt ? 1 : depth(p, volume);
 
 	if (d->outstanding >= most || d->pos == d->n || !fby_flight_room(d, &id)) {
@@ -658,7 +658,7 @@ static int backoff_step(struct fby_drain *p, u16 volume, u64 *next_ns, u32 *wake
 	return FBY_AGAIN;
 }
 
-static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
+static int static_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	struct fby_destage *d = &p->volume[volume].destage;
 	int decision;
@@ -693,18 +693,18 @@ static int placed_volume(struct fby_drain *p, u16 volume, struct fby_io *io, u64
 	return FBY_DONE;
 }
 
-int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake)
+int fby_static_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *wake)
 {
 	int decision = FBY_DONE;
 
 	for (u32 i = 0; p->statics && i < p->space->store.sb.nvolumes; i++) {
-		u16 volume = (u16)p->next_placed;
+		u16 volume = (u16)p->next_static;
 		int r;
 
-		p->next_placed = p->next_placed + 1 < p->space->store.sb.nvolumes ? p->next_placed + 1 : 0;
-		if (!p->statics->volume[volume].placed)
+		p->next_static = p->next_static + 1 < p->space->store.sb.nvolumes ? p->next_static + 1 : 0;
+		if (!p->statics->volume[volume].attached)
 			continue;
-		r = placed_volume(p, volume, io, next_ns, wake);
+		r = static_volume(p, volume, io, next_ns, wake);
 		if (r == FBY_ORIGIN) {
 			fby_destage_issue(p, volume, io);
 			return FBY_ORIGIN;
@@ -715,9 +715,9 @@ int fby_placed_step(struct fby_drain *p, struct fby_io *io, u64 *next_ns, u32 *w
 	return decision;
 }
 
-void fby_placed_tick(struct fby_drain *p)
+void fby_static_tick(struct fby_drain *p)
 {
 	for (u32 i = 0; p->statics && i < p->space->store.sb.nvolumes; i++)
-		if (p->statics->volume[i].placed)
+		if (p->statics->volume[i].attached)
 			(void)fby_static_settle(p->statics, (u16)i);
 }

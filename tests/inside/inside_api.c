@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /*
- * inside_calls.c - the refusals of the engine's calls, at each bound, and the numbers that they
+ * inside_api.c - the refusals of the engine's calls, at each bound, and the numbers that they
  * report: every counter after known operations.
  */
 #include "inside.h"

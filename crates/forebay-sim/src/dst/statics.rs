@@ -50,7 +50,7 @@ impl World {
     /// Damages a page of it that the origin lacks, one of a slot.  Where both are lost, or
     /// the line, or an era is in doubt, other blocks are lost too, or older data shows:
     /// tests/inside has these.
-    pub(super) fn placed_fault(&mut self, v: usize) -> Verdict {
+    pub(super) fn static_fault(&mut self, v: usize) -> Verdict {
         let (index, attached) = (self.volumes[v].index, self.volumes[v].attached);
         let Some(index) = index.filter(|_| attached) else { return Ok(()) };
         let info = self.engine.volume_info(index).map_err(|e| format!("info: {e}"))?;

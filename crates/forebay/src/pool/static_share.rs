@@ -3,14 +3,14 @@
 
 use forebay_engine::sys;
 
-use super::{Placed, Pool};
+use super::{Pool, StaticShare};
 use crate::defaults;
 use crate::error::{Error, Result};
 use crate::report::{human_bytes, EntryKind, SlotDump, WayDump};
 
 impl Pool {
     /// The period in microseconds.
-    pub(super) fn check_placed(&self, name: &str, p: &Placed) -> Result<u32> {
+    pub(super) fn check_static(&self, name: &str, p: &StaticShare) -> Result<u32> {
         let pool = self.path().display();
         let room = self.0.core().engine.info().sb.static_bytes;
         let unit = defaults::STATIC_UNIT_BYTES;

@@ -27,7 +27,7 @@ use crate::wait::{Flushes, Space};
 /// The state of an open pool that handles and threads share: its engine, the attached volumes,
 /// whom to wake.  It does not keep the pool open; [`crate::Pool`] does.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct SharedPool {
     pub media: Media,
     pub engine: Arc<Engine>,
     /// A pool that is written in groups has one.
@@ -74,7 +74,7 @@ pub(crate) struct Looked {
     pub miss_sectors: AtomicU64,
 }
 
-impl Core {
+impl SharedPool {
     /// Recovered on so many threads, since that moment.
     pub(crate) fn new(
         (media, disk): (Media, Option<Arc<Disk>>),
@@ -83,11 +83,11 @@ impl Core {
         report: sys::fby_recovery_report,
         threads: usize,
         started: Instant,
-    ) -> Result<Core> {
+    ) -> Result<SharedPool> {
         let kick =
             Kick::new().map_err(|e| Error::system(&media.info().path, "making an eventfd", e))?;
         let sb = engine.info().sb;
-        let mut core = Core {
+        let mut core = SharedPool {
             written: Written { uuid: Uuid(sb.uuid), generation: sb.generation },
             media,
             sender: disk.map(|disk| Sender::new(engine.clone(), disk)),
@@ -384,8 +384,8 @@ impl Core {
     }
 
     /// Refuses static volumes in such a pool, and all volumes if its blocks are larger than a page.
-    pub(crate) fn check_holds_volumes(&self, placed: bool) -> Result<()> {
-        if placed {
+    pub(crate) fn check_holds_volumes(&self, static_share: bool) -> Result<()> {
+        if static_share {
             return self.check_holds("static volumes");
         }
         if self.sender.is_none() || self.holds_volumes() {

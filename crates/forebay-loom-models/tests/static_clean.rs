@@ -9,27 +9,27 @@
 
 mod harness;
 
-use forebay_loom_models::placed::{Mutation, Placed};
+use forebay_loom_models::static_clean::{Mutation, StaticVolume};
 use loom::sync::Arc;
 
 use harness::Scenario;
 
 const PREEMPTIONS: usize = 3;
 
-fn beside(mutation: Mutation, rounds: fn(&Placed), this: fn(&Placed) -> u64) {
-    let placed = Arc::new(Placed::new(mutation));
+fn beside(mutation: Mutation, rounds: fn(&StaticVolume), this: fn(&StaticVolume) -> u64) {
+    let volume = Arc::new(StaticVolume::new(mutation));
     let thread = {
-        let placed = Arc::clone(&placed);
-        loom::thread::spawn(move || rounds(&placed))
+        let volume = Arc::clone(&volume);
+        loom::thread::spawn(move || rounds(&volume))
     };
-    let last = this(&placed);
+    let last = this(&volume);
     thread.join().unwrap();
-    placed.judge_at_rest(last);
+    volume.judge_at_rest(last);
 }
 
-fn write_and_ask(placed: &Placed) -> u64 {
-    let last = u64::from(placed.write(1));
-    placed.judge(last);
+fn write_and_ask(volume: &StaticVolume) -> u64 {
+    let last = u64::from(volume.write(1));
+    volume.judge(last);
     last
 }
 
@@ -42,7 +42,7 @@ fn asked_beside_a_round_that_fails(mutation: Mutation) {
 }
 
 fn written_again(mutation: Mutation) {
-    let this = |p: &Placed| {
+    let this = |p: &StaticVolume| {
         let first = u64::from(p.write(1));
         let last = if p.write(2) { 2 } else { first };
         p.judge(last);

@@ -153,7 +153,7 @@ struct Stores {
 
 /// A map.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct FrameRegistry {
     pub map: String,
     pub store: Arc<PoolStore>,
     owned: Mutex<Owned>,
@@ -161,9 +161,9 @@ pub(crate) struct Share {
     homes: Mutex<Weak<Homes>>,
 }
 
-impl Share {
-    pub fn new(map: String, store: Arc<PoolStore>) -> Share {
-        Share { map, store, owned: Mutex::default(), homes: Mutex::default() }
+impl FrameRegistry {
+    pub fn new(map: String, store: Arc<PoolStore>) -> FrameRegistry {
+        FrameRegistry { map, store, owned: Mutex::default(), homes: Mutex::default() }
     }
 
     /// Allows files to be shared from now on.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * static_calls.c - what the pool does for static volumes: add, info, check.
+ * statics.c - what the pool does for static volumes: add, info, check.
  */
-#include "cache/placed.h"
+#include "cache/static_requests.h"
 #include "format/kind.h"
 #include "pool/parts.h"
 
@@ -48,7 +48,7 @@ void fby_pool_static_info(struct fby_pool *p, u16 index, struct fby_volume_info 
 	out->counted = false;
 	out->eras_percent = 0;
 	out->slots = p->space.owner[index].share.slots;
-	out->attached = fby_is_placed(&p->cache, index);
+	out->attached = fby_is_static(&p->cache, index);
 	if (!p->statics.nstripes || !v->sound) { /* it has no share, or one without a head */
 		out->damaged = true;
 		return;
@@ -210,7 +210,7 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 	}
 	at->listed += n;
 	at->ended = n == 0 && at->page >= v->slots;
-	if (at->ended && fby_is_placed(&p->cache, volume))
+	if (at->ended && fby_is_static(&p->cache, volume))
 		lost_known(p, v, at);
 	return n;
 }
