@@ -83,6 +83,11 @@ static void changes_itself(const char *how)
 		CHECK(setfsgid(NOBODY) == 0);
 	else if (strcmp(how, "capset") == 0)
 		CHECK(capset(&header, none) == 0);
+	else if (strcmp(how, "capset-own-number") == 0) {
+		header.pid = gettid();
+		CHECK(capset(&header, none) == 0);
+	} else if (strcmp(how, "seteuid-readonly") == 0)
+		CHECK(chown(path, NOBODY, NOBODY) == 0 && chmod(path, 0444) == 0 && seteuid(NOBODY) == 0);
 	else if (strcmp(how, "capset-syscall") == 0)
 		CHECK(syscall(SYS_capset, &header, none) == 0);
 	else if (strcmp(how, "capset-instruction") == 0)
@@ -469,6 +474,21 @@ static void outlives(void)
 	CHECK(ftruncate(fd, 2 * PAGE) == 0 && close(fd) == 0);
 }
 
+/* A file with a private mapping, which the program may open no more. */
+static void not_again(void)
+{
+	int fd = opened();
+	char *p = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+
+	CHECK(p != MAP_FAILED && write(fd, "first", 5) == 5 && close(fd) == 0 && chmod(path, 0600) == 0);
+	says("seteuid", seteuid(NOBODY));
+	says("open", open(path, O_RDWR));
+	says("seteuid", seteuid(0));
+	fd = opened();
+	says("write", write(fd, "again", 5));
+	CHECK(munmap(p, PAGE) == 0);
+}
+
 /* Private mappings that outlive the close of their file come and go. */
 static void come_and_go(void)
 {
@@ -662,7 +682,7 @@ static const struct one {
 	{ "before", before }, { "owner", owner }, { "unseen", unseen }, { "no-change", no_change },
 	{ "user-namespace", user_namespace }, { "signals", in_order }, { "at-once", at_once },
 	{ "group", own_group }, { "cancel-state", cancel_state },
-	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives },
+	{ "thread-ends", thread_ends }, { "priority", priority }, { "private", outlives }, { "not-again", not_again },
 	{ "users", users }, { "modes", modes }, { "lists", access_lists }, { "mark", mark },
 	{ "sandboxed", sandboxed },
 	{ "ignored", ignored }, { "sys-handler", sys_handler }, { "leaves", leaves }, { "come-and-go", come_and_go },

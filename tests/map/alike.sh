@@ -71,7 +71,7 @@ ended() {
 ends() {
 	local how by
 	for by in ends ends-thread; do
-		for how in seteuid setfsuid setfsgid capset capset-syscall setresuid-syscall setgroups-syscall keepcaps securebits; do
+		for how in seteuid seteuid-readonly capset-own-number setfsuid setfsgid capset capset-syscall setresuid-syscall setgroups-syscall keepcaps securebits; do
 			ended $by $how "$work"
 		done
 	done

@@ -109,6 +109,8 @@ pub(crate) struct Content {
     /// the sync, so that a concurrent sync does not end before it.
     unsynced: Mutex<Option<u64>>,
     pub closed: AtomicBool,
+    /// A process stores bytes after the end of the file, which it gets when they are there.
+    pub growing: AtomicBool,
     pub marking: Marking,
 }
 
@@ -147,6 +149,7 @@ impl Content {
             writing: Mutex::new(()),
             unsynced: Mutex::new(None),
             closed: AtomicBool::new(false),
+            growing: AtomicBool::new(false),
             marking: Marking::default(),
         }
     }
@@ -598,13 +601,13 @@ impl Content {
                 Ok(dirty) => {
                     for run in dirty.runs() {
                         match self.write_run(&mut change, segment, frame, run.clone()) {
-                            Ok(()) => pages.insert(run),
+                            Ok(whole) => pages.insert(whole),
                             // One bad page fails the whole run, so try the pages one by one.
                             Err(e) if run.len() == 1 => failed = Err(e),
                             Err(_) => run.for_each(|page| {
                                 let page_alone = page..page + 1;
                                 match self.write_run(&mut change, segment, frame, page_alone) {
-                                    Ok(()) => pages.insert(page..page + 1),
+                                    Ok(whole) => pages.insert(whole),
                                     Err(e) => failed = Err(e),
                                 }
                             }),
@@ -635,17 +638,20 @@ impl Content {
         failed.map(|()| count)
     }
 
+    /// Returns the pages that are written.
     fn write_run<'a>(
         &'a self,
         change: &mut Option<Change<'a>>,
         segment: usize,
         frame: u32,
         run: Range<usize>,
-    ) -> Result<()> {
+    ) -> Result<Range<usize>> {
         let at = run.start * PAGE;
         let to = (segment * SEGMENT + at) as u64;
         // The size is read after the write-back of the pages has begun: a later sync makes the
-        // pages dirty again.
+        // pages dirty again.  The page at the end may have been synced with bytes that the file gets
+        // only when it has grown, so it stays dirty until then.
+        let growing = self.growing.load(Ordering::SeqCst) && !planted::is(Planted::EndWritten);
         let inside = self.written_size().saturating_sub(to).min((run.len() * PAGE) as u64) as usize;
         let mut bytes = vec![0; inside];
         self.store.copy(frame, at, &mut bytes)?;
@@ -653,7 +659,11 @@ impl Content {
             Some(change) => change.next()?,
             None => *change = Some(self.marking.change(self.of())?),
         }
-        self.backing.write_at(to, &bytes).map_err(self.system("write"))
+        self.backing.write_at(to, &bytes).map_err(self.system("write"))?;
+        Ok(match growing {
+            true => run.start..run.start + inside / PAGE,
+            false => run,
+        })
     }
 
     /// Releases a segment's frame, which no thread can load from or store to any more.

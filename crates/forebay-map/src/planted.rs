@@ -106,6 +106,10 @@ pub(crate) enum Planted {
     LockKept,
     /// A concurrent reader of an append sees the size before the bytes.
     SizeBeforeBytes,
+    /// A page is written back up to the end of a file that grows, and counts as clean.
+    EndWritten,
+    /// A process that stores bytes after the end releases them.
+    EndReleased,
     /// Changes of a file's size wait for no round.
     NoTurn,
     /// A file is closed while threads can still store to it.

@@ -71,7 +71,8 @@ struct Stay {
     attributes: Glimpse,
     /// Held by the thread that makes the file longer.
     grows: Mutex<()>,
-    /// The end of the bytes that it stores.
+    /// Where the bytes begin that it stores, and where they end.
+    grows_at: AtomicU64,
     growing: AtomicU64,
 }
 
@@ -110,6 +111,14 @@ impl Stay {
     fn inside(&self, segment: usize) -> usize {
         let size = self.size().max(self.growing.load(Ordering::SeqCst));
         size.saturating_sub((segment * SEGMENT) as u64).min(SEGMENT as u64) as usize
+    }
+
+    /// Whether this process stores bytes after the end of the file, and has or may have some in the
+    /// segment.  If it were released, the file would get only what lies before the end.
+    fn is_growing(&self, segment: usize) -> bool {
+        let (size, growing) = (self.size(), self.growing.load(Ordering::SeqCst));
+        let first = size.max(self.grows_at.load(Ordering::SeqCst)) as usize / SEGMENT;
+        growing > size && segment >= first && !planted::is(Planted::EndReleased)
     }
 
     fn frame(&self, segment: usize) -> Option<u32> {
@@ -278,7 +287,7 @@ impl Rooms {
         if segment >= stay.slots.len() {
             return Reply::Done;
         }
-        let is_free = || !stay.pinned(segment);
+        let is_free = || !stay.pinned(segment) && !stay.is_growing(segment);
         let gone = || lock(&stay.slots[segment]).frame = None;
         let Some(grant) = grant else {
             let asked = std::cell::Cell::new(false);
@@ -299,6 +308,9 @@ impl Rooms {
                 Err(NotEvicted::Kept(e)) => Reply::Failed(e.to_string()),
             };
         };
+        if stay.is_growing(segment) {
+            return Reply::InUse;
+        }
         if let Err(e) = stay.accept(grant) {
             return Reply::Failed(e.to_string());
         }
@@ -399,6 +411,7 @@ impl Guest {
                 closed: AtomicBool::new(false),
                 attributes: Glimpse::of(path, identity),
                 grows: Mutex::new(()),
+                grows_at: AtomicU64::new(0),
                 growing: AtomicU64::new(0),
             });
             let tracker = Tracker::new(Visited(Arc::clone(&stay)), segments, features);
@@ -459,6 +472,7 @@ impl Guest {
             Answer::At(at) => at,
             other => return Err(unexpected(&other)),
         };
+        stay.grows_at.store(at, Ordering::SeqCst);
         stay.growing.store(at.saturating_add(len), Ordering::SeqCst);
         planted::wait();
         let (mut done, mut known) = (0, 0);

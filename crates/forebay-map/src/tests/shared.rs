@@ -47,6 +47,16 @@ struct Messages {
     dead: AtomicBool,
     /// A file of another process, which extends it just before this process does.
     first: Mutex<Option<MapFile>>,
+    /// What happens when its bytes are there, before the file has grown.
+    before_grown: Mutex<Option<Event>>,
+}
+
+struct Event(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Event {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Event")
+    }
 }
 
 impl Messages {
@@ -68,6 +78,11 @@ impl Server for Messages {
         let resizes = matches!(request, Request::Resize { .. } | Request::Grow { .. });
         if let Some(file) = lock(&self.first).take_if(|_| resizes) {
             file.set_size(file.room())?;
+        }
+        if matches!(request, Request::Grown { .. }) {
+            if let Some(Event(event)) = lock(&self.before_grown).take() {
+                event();
+            }
         }
         let answered = match request {
             Request::Join { visit, path, room, .. } => {
@@ -200,6 +215,7 @@ impl World {
             order: Mutex::new(()),
             dead: AtomicBool::new(false),
             first: Mutex::new(None),
+            before_grown: Mutex::new(None),
         });
         let peer: Arc<dyn Peer> = Arc::<Messages>::clone(&messages);
         self.homes.hears(messages.who, peer);

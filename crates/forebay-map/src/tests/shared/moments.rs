@@ -374,6 +374,50 @@ fn a_process_next_to_an_append_sees_no_zeroes() {
     assert!(found, "the mistake is not found");
 }
 
+/// What another process does between the bytes of an append and its size.  Returns the bytes that
+/// the file has in the end.
+fn kept_of_an_append(features: &Features, released: bool) -> Vec<u8> {
+    const OLD: u64 = 100;
+    let machine = Machine::new(3, &[OLD, 0], []);
+    let world = World::new(&machine, features);
+    let (a, b) = (world.process(), world.process());
+    let appends = a.map(0, ONE).expect("open");
+    let other = Arc::new(b.map(0, ONE).expect("open"));
+    appends.store(0, &[5; OLD as usize]);
+    let its = Arc::clone(&other);
+    *lock(&a.messages.before_grown) = Some(Event(Box::new(move || {
+        its.sync(0, u64::MAX).expect("synced");
+        match released {
+            true => its.drop_cache(0, ONE).expect("asked"),
+            false => drop(its.write_back().expect("written")),
+        }
+    })));
+    assert_eq!(appends.append(&[&[7; 10]]).expect("appended"), (OLD, 10));
+    assert!(lock(&a.messages.before_grown).is_none(), "the other process did nothing");
+    appends.sync(0, u64::MAX).expect("synced");
+    appends.close().expect("closed");
+    Arc::into_inner(other).expect("nobody else has it").close().expect("closed");
+    let file = machine.file(0);
+    let mut bytes = vec![0; 10];
+    file.read_at(OLD, &mut bytes).expect("read");
+    bytes
+}
+
+/// A process syncs, writes back or releases the page at the end while another one's bytes are
+/// there, and the file has not grown yet.
+#[test]
+fn an_append_keeps_what_others_make_of_its_page() {
+    let _alone = alone();
+    let Some(features) = has("an_append_keeps_what_others_make_of_its_page") else { return };
+    for (released, bug) in [(false, Planted::EndWritten), (true, Planted::EndReleased)] {
+        assert_eq!(kept_of_an_append(&features, released), [7; 10], "released: {released}");
+        plant(Some(bug));
+        let kept = kept_of_an_append(&features, released);
+        plant(None);
+        assert_ne!(kept, [7; 10], "{bug:?} is not found");
+    }
+}
+
 /// A guest that dies while it stores bytes after the end holds up nobody, and leaves no zeroes.
 #[test]
 fn a_growth_ends_with_its_guest() {
@@ -419,6 +463,39 @@ fn a_growth_ends_with_its_guest() {
         world.homes.gone(who, false).expect("gone");
     }
     file.close().expect("closed");
+}
+
+/// A growth that the file refuses, and one whose bytes have no frame, leave the size and hold up
+/// nobody.
+#[test]
+fn a_growth_that_fails_leaves_the_size_and_holds_up_nobody() {
+    let _alone = alone();
+    let Some(features) = has("a_growth_that_fails_leaves_the_size_and_holds_up_nobody") else {
+        return;
+    };
+    let machine = Machine::new(3, &[100, 0], []);
+    let world = World::new(&machine, &features);
+    let (a, b) = (world.process(), world.process());
+    let [first, second] = [&a, &b].map(|p| p.map(0, 4 * ONE).expect("open"));
+    machine.fail_resize();
+    first.append(&[&[1; 50]]).expect_err("it cannot be extended");
+    assert_eq!((first.size(), second.size()), (100, 100));
+    let other = second.clone();
+    let appends = std::thread::spawn(move || other.append(&[&[2; 10]]).expect("appended"));
+    for _ in 0..500 {
+        std::thread::sleep(Duration::from_millis(10));
+        if appends.is_finished() {
+            break;
+        }
+    }
+    assert!(appends.is_finished(), "a growth that has failed holds up others");
+    assert_eq!(appends.join().expect("no panic"), (100, 10));
+    machine.no_frames.store(true, Ordering::SeqCst);
+    first.write(2 * ONE + 300, &[3; 10]).expect_err("no frame for its bytes");
+    machine.no_frames.store(false, Ordering::SeqCst);
+    assert_eq!((first.size(), second.size()), (110, 110));
+    first.close().and(second.close()).expect("closed");
+    assert_eq!(machine.content(0).len(), 110);
 }
 
 /// An append that is larger than all frames: what the file has already is released.
