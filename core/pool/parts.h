@@ -22,7 +22,7 @@ struct fby_pool {
 	u64 memory_bytes;
 };
 
-/* --- statics.c: what the pool does for static volumes --------------------------- */
+/* --- api_statics.c: what the pool does for static volumes --------------------------- */
 /* Is a record of this kind (enum fby_owner_kind) a volume of some sort? */
 static inline bool fby_is_volume(u32 kind)
 {
@@ -43,7 +43,7 @@ u32 fby_pool_static_lost(struct fby_pool *p, u16 volume, struct fby_lost_at *at,
 /* The checks of fby_check; false: see v. */
 bool fby_pool_static_check(struct fby_pool *p, u16 index, struct fby_violation *v);
 
-/* --- maps.c ---------------------------------------------------------------------- */
+/* --- api_maps.c ---------------------------------------------------------------------- */
 bool fby_pool_map_check(struct fby_pool *p, u16 map, struct fby_violation *v); /* false: see v */
 
 /* --- table.c: zero-terminated texts ---------------------------------------------------- */

@@ -660,10 +660,7 @@ impl Content {
             None => *change = Some(self.marking.change(self.of())?),
         }
         self.backing.write_at(to, &bytes).map_err(self.system("write"))?;
-        Ok(match growing {
-            true => run.start..run.start + inside / PAGE,
-            false => run,
-        })
+        Ok(run.start..if growing { run.start + inside / PAGE } else { run.end })
     }
 
     /// Releases a segment's frame, which no thread can load from or store to any more.

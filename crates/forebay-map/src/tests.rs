@@ -590,11 +590,12 @@ fn has(name: &str) -> Option<Features> {
 
 fn histories(
     features: &Features,
+    moments: u64,
     time: Duration,
     seeds: std::ops::Range<u64>,
 ) -> Result<[usize; 2], String> {
     let (mut n, mut judged) = (0, 0);
-    for seed in 0..6 {
+    for seed in 0..moments {
         judged += each_moment(seed, features).map_err(|e| format!("each moment: {e}"))?;
     }
     let end = Instant::now() + time;
@@ -614,15 +615,15 @@ fn synced_data_survives_each_power_cut() {
     let Some(features) = has("synced_data_survives_each_power_cut") else { return };
     let seconds = std::env::var("MAP_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(5);
     let first = std::env::var("MAP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
-    let [n, judged] = histories(&features, Duration::from_secs(seconds), first..u64::MAX)
+    let [n, judged] = histories(&features, 3, Duration::from_secs(seconds), first..u64::MAX)
         .expect("what was synced is there");
     println!("{n} histories, {judged} cuts");
     assert!(n > 0 && judged > 0);
     // Features that a kernel may lack.
     let lacking = Features { watch: false, ..features.clone() };
-    histories(&lacking, Duration::from_secs(1), 1..u64::MAX).expect("without watching");
+    histories(&lacking, 1, Duration::from_secs(1), 1..u64::MAX).expect("without watching");
     let lacking = Features { scan: false, moves: false, ..lacking };
-    histories(&lacking, Duration::from_secs(1), 1..u64::MAX).expect("without a scan");
+    histories(&lacking, 1, Duration::from_secs(1), 1..u64::MAX).expect("without a scan");
 }
 
 #[test]
@@ -644,7 +645,7 @@ fn planted_bugs_of_the_library_are_found() {
         Planted::BlocksNotSynced,
     ] {
         plant(Some(mistake));
-        let found = histories(&features, Duration::from_secs(300), 1..u64::MAX);
+        let found = histories(&features, 6, Duration::from_secs(300), 1..u64::MAX);
         plant(None);
         let found = found.expect_err(&format!("{mistake:?} was not found"));
         println!("{mistake:?}: {}", found.split(", after").next().unwrap_or(""));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * groups.c - the hosts' calls for a grouped pool, passed on to the layers.
+ * api_groups.c - the hosts' calls for a grouped pool, passed on to the layers.
  */
 #include "pool/parts.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * statics.c - what the pool does for static volumes: add, info, check.
+ * api_statics.c - what the pool does for static volumes: add, info, check.
  */
 #include "cache/static_requests.h"
 #include "format/kind.h"

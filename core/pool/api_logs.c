@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * logs.c - logs of the pool: add, remove, info; other calls are passed to their layer.
+ * api_logs.c - logs of the pool: add, remove, info; other calls are passed to their layer.
  */
 #include "pool/parts.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause
 /*
- * maps.c - maps of the pool: add, remove, attach, info, check; other calls are passed to
+ * api_maps.c - maps of the pool: add, remove, attach, info, check; other calls are passed to
  * their layer.
  */
 #include "pool/parts.h"
