@@ -244,11 +244,15 @@ impl Mapped {
             false => Ok(()),
         };
         if let Err(e) = still {
+            let why = match e.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => "no descriptor is free for it",
+                _ => "the program has given up the right to that",
+            };
             once(
                 About::Room,
                 format_args!(
                     "{}: {bytes} bytes are needed, and it was mapped with room for {before}: more needs \
-                     userfaultfd, and the program has given up the right to that ({e}); start it with a larger --room",
+                     userfaultfd, and {why} ({e}); start it with a larger --room",
                     self.path.display()
                 ),
             );
