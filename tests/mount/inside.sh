@@ -53,7 +53,6 @@ refused 2 "the pool, lies in the tree" "$FOREBAY" mount "$inside" "$work/bound"
 umount "$work/bound"
 truncate -s 32M "$tree/sub/disk"
 if loop=$(loop_device "$tree/sub/disk" 2>/dev/null); then
-	at_end 'losetup -d "$loop" 2>/dev/null || true'
 	if "$FOREBAY" create "$loop" --medium ssd >"$work/loop.log" 2>&1; then
 		refused 2 "the pool, lies in the tree" "$FOREBAY" mount "$loop" "$tree" --slow-log
 	else

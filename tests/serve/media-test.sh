@@ -190,11 +190,12 @@ fi
 
 # A loop device over the device claims nothing, and neither does a program that writes to it.
 upper=$(loop_device "$loop") || skip "$(cat "$work/no-loop")"
-at_end 'losetup -d "$upper" 2>/dev/null || true'
+at_end '[ -z "$upper" ] || losetup -d "$upper" 2>/dev/null || true'
 expect 4 media-test "$loop" --server "$server" --overwrite
 grep -q "is the disk of $upper" "$work/error" || fail "a loop device over it is not seen: $(cat "$work/error")"
 expect 10 media-info "$loop"
 losetup -d "$upper"
+upper=''
 exec 8<>"$loop"
 expect 4 media-test "$loop" --server "$server" --overwrite
 grep -q 'open for writing in process' "$work/error" || fail "a writer is not seen: $(cat "$work/error")"

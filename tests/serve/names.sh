@@ -12,12 +12,10 @@ need gcc losetup partx setpriv
 [ -e /dev/fuse ] && [ "$(id -u)" = 0 ] || skip "no /dev/fuse, or not root: the file that hangs is of a FUSE file system"
 gcc -std=gnu11 -O2 -Wall -Wextra -Werror -pthread -o "$work/volatile_disk" "$root/tests/serve/volatile_disk.c"
 
-devices=() disk=''
-at_end 'for device in "${devices[@]}"; do losetup -d "$device" 2>/dev/null; done'
+disk=''
 at_end '[ -z "$disk" ] || kill -KILL "$disk" 2>/dev/null; umount -l "$work/disk" 2>/dev/null'
 attach() { # FILE [OPTIONS OF losetup]: sets device
 	device=$(loop_device "$@") || skip "$(cat "$work/no-loop")"
-	devices+=("$device")
 }
 # said CODE PATTERN COMMAND...: exits with it in time, and says that.
 said() {

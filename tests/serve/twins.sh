@@ -15,7 +15,7 @@ fi
 need losetup qemu-io
 
 devices=()
-at_end 'umount /sys 2>/dev/null; for device in "${devices[@]}"; do losetup -d "$device" 2>/dev/null; done'
+at_end 'umount /sys 2>/dev/null'
 new_device() { # NAME: makes a device of 16 MiB, at $work/NAME
 	local device
 	truncate -s 16M "$work/$1.image"

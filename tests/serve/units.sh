@@ -22,7 +22,6 @@ done
 truncate -s 64M "$work/tree.image"
 mkfs.ext4 -q -F "$work/tree.image"
 loop=$(loop_device "$work/tree.image") || skip "$(cat "$work/no-loop")"
-at_end "losetup -d $loop"
 
 cat >"$work/container.sh" <<'S'
 set -e
