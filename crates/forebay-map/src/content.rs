@@ -109,8 +109,8 @@ pub(crate) struct Content {
     /// the sync, so that a concurrent sync does not end before it.
     unsynced: Mutex<Option<u64>>,
     pub closed: AtomicBool,
-    /// A process stores bytes after the end of the file, which it gets when they are there.
-    pub growing: AtomicBool,
+    /// Where a process stores bytes that the file gets when they are there; `u64::MAX`: nowhere.
+    pub growing: AtomicU64,
     pub marking: Marking,
 }
 
@@ -149,7 +149,7 @@ impl Content {
             writing: Mutex::new(()),
             unsynced: Mutex::new(None),
             closed: AtomicBool::new(false),
-            growing: AtomicBool::new(false),
+            growing: AtomicU64::new(u64::MAX),
             marking: Marking::default(),
         }
     }
@@ -651,7 +651,7 @@ impl Content {
         // The size is read after the write-back of the pages has begun: a later sync makes the
         // pages dirty again.  The page at the end may have been synced with bytes that the file gets
         // only when it has grown, so it stays dirty until then.
-        let growing = self.growing.load(Ordering::SeqCst) && !planted::is(Planted::EndWritten);
+        let growing = self.grows_in(segment) && !planted::is(Planted::EndWritten);
         let inside = self.written_size().saturating_sub(to).min((run.len() * PAGE) as u64) as usize;
         let mut bytes = vec![0; inside];
         self.store.copy(frame, at, &mut bytes)?;

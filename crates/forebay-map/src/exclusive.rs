@@ -354,6 +354,10 @@ impl<T: Track> InPool for Inner<T> {
             return Ok(Reclaimed::Nothing);
         }
         let content = &self.content;
+        // Its page at the end stays dirty for a while.
+        if content.grows_in(segment) && !planted::is(Planted::EndReleased) {
+            return Ok(Reclaimed::Busy);
+        }
         if !self.tracker.try_take(segment, |s, pages| content.make_durable(s, pages))? {
             return Ok(Reclaimed::Busy);
         }

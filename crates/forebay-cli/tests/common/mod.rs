@@ -39,10 +39,16 @@ impl Bench {
 
     fn in_directory(parent: &Path) -> Bench {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = parent.join(format!("forebay-cli-{}-{number}", std::process::id()));
-        fs::create_dir(&directory).unwrap();
-        Bench(directory)
+        loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let directory = parent.join(format!("forebay-cli-{}-{number}", std::process::id()));
+            match fs::create_dir(&directory) {
+                Ok(()) => return Bench(directory),
+                // A process of that number was killed, and has left it.
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) => panic!("{}: {e}", directory.display()),
+            }
+        }
     }
 
     pub fn directory(&self) -> &Path {

@@ -9,8 +9,16 @@ use std::sync::Arc;
 use super::Content;
 use crate::backing::Backing;
 use crate::common::Unreadable;
-use crate::pages::SEGMENT;
+use crate::pages::{PAGE, SEGMENT};
 use crate::tracker::Source;
+
+impl Content {
+    /// Whether the segment has the page at the end, and that gets bytes which the file has not yet.
+    pub fn grows_in(&self, segment: usize) -> bool {
+        let (at, size) = (self.growing.load(Ordering::SeqCst), self.size());
+        at < size.next_multiple_of(PAGE as u64) && size as usize / SEGMENT == segment
+    }
+}
 
 /// The segments of a file, for the tracker.
 #[derive(Clone, Debug)]

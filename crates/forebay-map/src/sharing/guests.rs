@@ -115,16 +115,16 @@ impl Guests {
         self.board.set(Is::Size, size);
     }
 
-    /// A guest may store bytes after the end.  The caller has stopped the guests.
-    pub fn begin_growth(&self, who: u64) {
+    /// A guest may store bytes after the end, from `at` on.  The caller has stopped the guests.
+    pub fn begin_growth(&self, who: u64, at: u64) {
         *lock(&self.growth) = Some(who);
-        self.content.growing.store(true, Ordering::SeqCst);
+        self.content.growing.store(at, Ordering::SeqCst);
     }
 
     /// The guest has stored them, or has ended.
     pub fn end_growth(&self, who: u64) {
         if lock(&self.growth).take_if(|by| *by == who).is_some() {
-            self.content.growing.store(false, Ordering::SeqCst);
+            self.content.growing.store(u64::MAX, Ordering::SeqCst);
             self.grown.notify_all();
         }
     }

@@ -252,7 +252,7 @@ impl Homes {
                 let done = self.alone(who, home, |h| {
                     from = at.unwrap_or(h.content.size());
                     h.prepare_growth(from.saturating_add(len))?;
-                    h.tracker.begin_growth(who);
+                    h.tracker.begin_growth(who, from);
                     Ok(())
                 });
                 plain(done.map(|answer| match answer {
