@@ -145,7 +145,10 @@ const NEVER: Duration = Duration::from_secs(3600);
 impl Bed {
     fn new(name: &str, options: LiveOptions) -> Bed {
         rustix::process::umask(rustix::fs::Mode::empty());
-        let dir = format!("forebay-live-{name}-{}", std::process::id());
+        // Two tests may use one name at the same time.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = format!("forebay-live-{name}-{}-{number}", std::process::id());
         let dir = std::env::temp_dir().join(dir);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
