@@ -210,7 +210,8 @@ for ends in KILL TERM; do
 		start_disks
 		of_origin=''
 		begin_load $durable
-		sleep 0.7
+		# On a busy machine nothing is cached for a while.  Status is not asked: it waits for the origin.
+		sleep 2
 		cut_drive ssd "$ssd"
 		for ((tries = 0; tries < 600; tries++)); do
 			! grep -q 'is being written to their origins' "$work/server.log" || break
