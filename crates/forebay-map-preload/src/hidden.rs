@@ -5,11 +5,12 @@
 
 use std::ffi::{c_int, c_long, CStr};
 
+use forebay::MARK_ATTRIBUTE as MARK;
+
 use crate::guarded;
 use crate::real::raw;
 use crate::say::{once, About};
 
-const MARK: &CStr = c"user.forebay";
 /// An attribute that nobody has: of its removal the kernel says what it would say of a mark that
 /// is not there.
 const NOBODYS: &CStr = c"user.forebay.is-not-there";
@@ -65,7 +66,7 @@ pub unsafe fn call(number: c_long, a: [usize; 6]) -> isize {
     unsafe {
         match of {
             Some((What::List, at)) => list(number, a, at),
-            // What the kernel has found has a name.
+            // The name is a string if the kernel has found the attribute.
             Some((What::Get, at)) => match raw(number, a) {
                 there if there >= 0 || there == -libc::ERANGE as isize => match is_mark(a[at]) {
                     true => -libc::ENODATA as isize,

@@ -80,10 +80,7 @@ fn lacks(Open { fd, marks }: &Open) -> Option<&'static str> {
 }
 
 fn may_change(dir: &CStr) -> bool {
-    let (rights, flags) = (libc::W_OK | libc::X_OK, libc::AT_EACCESS);
-    let a = [libc::AT_FDCWD as usize, dir.as_ptr().addr(), rights as usize, flags as usize, 0, 0];
-    // SAFETY: the path ends with a zero byte.
-    unsafe { raw(libc::SYS_faccessat2, a) != -(libc::EACCES as isize) }
+    who::judged(libc::AT_FDCWD, dir, libc::W_OK | libc::X_OK, 0) != Err(libc::EACCES)
 }
 
 /// A change that is tried, and the open files that it is tried for.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the files of a cache have in common: the options, who has frames, and who has to give one
-//! back.  The work of the thread that writes back is here too.
+//! The files of a cache share the options, the frames, and the choice of the file that has to give
+//! one back.  The work of the thread that writes back is here too.
 
 use std::fmt;
 use std::io;

@@ -109,7 +109,8 @@ pub(crate) struct Content {
     /// the sync, so that a concurrent sync does not end before it.
     unsynced: Mutex<Option<u64>>,
     pub closed: AtomicBool,
-    /// Where a process stores bytes that the file gets when they are there; `u64::MAX`: nowhere.
+    /// A process stores bytes from this offset on, and the file gets them when they are there.
+    /// `u64::MAX`: no process does.
     pub growing: AtomicU64,
     pub marking: Marking,
 }

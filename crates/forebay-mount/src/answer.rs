@@ -97,6 +97,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// unmounted or made since makes another question.  A question keeps its mount, so that no other gets the number.
 static ASKED: Turns<(PathBuf, Vec<u64>)> = Turns::new();
 
+/// Starts a thread that is left to itself if it takes too long.
+fn start<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
+    let started = thread::Builder::new().name("mount-ask".into()).spawn(look);
+    started.map(drop).map_err(|e| no_thread(&e))
+}
+
 /// Asks the server of the mount at the path, if one is there.  With a patience, an earlier question
 /// that has waited for that long is not repeated.
 fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<io::Result<()>>> {
@@ -115,8 +121,7 @@ fn ask_in(path: &Path, patience: Option<Duration>) -> io::Result<mpsc::Receiver<
         };
         tell.send(answer)
     };
-    let started = thread::Builder::new().name("mount-ask".into()).spawn(look);
-    started.map_err(|e| no_thread(&e))?;
+    start(look)?;
     Ok(told)
 }
 
@@ -136,8 +141,7 @@ pub(crate) fn answer<T: Send + 'static>(
     look: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let (tell, told) = mpsc::channel();
-    let started = thread::Builder::new().spawn(move || tell.send(look()));
-    started.map_err(|e| no_thread(&e))?;
+    start(move || tell.send(look()))?;
     in_time(&told)
 }
 

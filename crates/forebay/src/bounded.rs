@@ -27,7 +27,7 @@ pub(crate) fn bounded<T: Send + 'static>(
     begin(name, work)?.recv_timeout(limit).ok()
 }
 
-/// What `ask` says of each, asked side by side; `None` of one that does not answer in time.
+/// Asks all side by side, and returns each answer; `None` for one that does not answer in time.
 pub(crate) fn ask_each<D, T>(
     all: Vec<D>,
     ask: impl Fn(&D) -> T + Send + Sync + 'static,

@@ -127,7 +127,7 @@ pub use log::{
 pub use mark::{
     accept_host, file_identity, of_mark_sync, state_dir, Attaching, Bears, Completed, FileMark,
     Found as FoundMark, MapClaim, Mark, MarkRefusal, MarkedBy, MarkedOn, OriginMarks, OriginState,
-    OriginStatus,
+    OriginStatus, MARK_ATTRIBUTE,
 };
 pub use media::{
     check_other_names, file_holder, kernels, lease_holder, lock_alone, lock_holders, CreateOptions,

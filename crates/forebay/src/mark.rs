@@ -67,7 +67,7 @@ pub use file::{file_identity, FileMark, MapClaim, MarkRefusal};
 pub use host::accept_host;
 pub(crate) use host::host;
 pub(crate) use keep::Keep;
-pub use keep::{of_mark_sync, state_dir, Found};
+pub use keep::{of_mark_sync, state_dir, Found, ATTRIBUTE as MARK_ATTRIBUTE};
 pub(crate) use place::{mark_at, mark_of, mark_on, marks_on_host};
 pub use place::{Attaching, Completed, OriginMarks, OriginState, OriginStatus};
 

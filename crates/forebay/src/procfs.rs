@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use rustix::fs::{major, makedev, minor};
 
@@ -18,6 +19,11 @@ use rustix::fs::{major, makedev, minor};
 /// compared with a name of another user must come from [`mounts`], [`name`] or [`swaps`].
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
+
+/// The value that is the whole content of a file, such as a number.
+pub(crate) fn value<T: FromStr>(path: impl AsRef<Path>) -> Option<T> {
+    text(path).ok()?.trim().parse().ok()
 }
 
 /// The path that is the whole content of a file, before the newline that the kernel adds.

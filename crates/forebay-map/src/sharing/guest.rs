@@ -71,7 +71,7 @@ struct Stay {
     attributes: Glimpse,
     /// Held by the thread that makes the file longer.
     grows: Mutex<()>,
-    /// Where the bytes begin that it stores, and where they end.
+    /// The offsets of the first byte that it stores and of the end.
     grows_at: AtomicU64,
     growing: AtomicU64,
 }
@@ -287,7 +287,10 @@ impl Rooms {
         if segment >= stay.slots.len() {
             return Reply::Done;
         }
-        let is_free = || !stay.pinned(segment) && !stay.is_growing(segment);
+        if stay.is_growing(segment) {
+            return Reply::InUse;
+        }
+        let is_free = || !stay.pinned(segment);
         let gone = || lock(&stay.slots[segment]).frame = None;
         let Some(grant) = grant else {
             let asked = std::cell::Cell::new(false);
@@ -308,9 +311,6 @@ impl Rooms {
                 Err(NotEvicted::Kept(e)) => Reply::Failed(e.to_string()),
             };
         };
-        if stay.is_growing(segment) {
-            return Reply::InUse;
-        }
         if let Err(e) = stay.accept(grant) {
             return Reply::Failed(e.to_string());
         }

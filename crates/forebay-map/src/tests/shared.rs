@@ -47,7 +47,7 @@ struct Messages {
     dead: AtomicBool,
     /// A file of another process, which extends it just before this process does.
     first: Mutex<Option<MapFile>>,
-    /// What happens when its bytes are there, before the file has grown.
+    /// Runs when its bytes are there, before the file has grown.
     before_grown: Mutex<Option<Event>>,
 }
 

@@ -5,6 +5,7 @@
 //! `user.`, because everybody who may write a file may mark it, root or not, and because cp,
 //! tar and rsync can copy it; `trusted.` needs CAP_SYS_ADMIN for both.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,7 +26,8 @@ use crate::media::lock_soon;
 #[cfg(test)]
 mod tests;
 
-const ATTRIBUTE: &str = "user.forebay";
+/// The extended attribute of a file that is its mark.
+pub const ATTRIBUTE: &CStr = c"user.forebay";
 pub(super) const SYSTEM: &str = "/var/lib/forebay";
 const MARKS: &str = "marks";
 /// Longest name of a file of a mark.
@@ -173,7 +175,9 @@ impl Kept {
     pub(crate) fn place(&self) -> String {
         match &self.on {
             On::Origin(bears) => bears.place(),
-            on if on.attribute().is_ok() => format!("its attribute {ATTRIBUTE}"),
+            on if on.attribute().is_ok() => {
+                format!("its attribute {}", ATTRIBUTE.to_string_lossy())
+            }
             _ => format!("the file {}", self.dirs[0].join(file_name(&self.name)).display()),
         }
     }

@@ -333,8 +333,7 @@ pub(super) fn caches_are_durable(shape: Shape, device: (u32, u32)) -> bool {
 /// Memory modules that the device's NVDIMM region is interleaved over; 0 where
 /// other memory stands in for them, `None` where that cannot be told.
 pub(super) fn modules(shape: Shape, device: (u32, u32)) -> Option<u32> {
-    let mappings = region(shape, device)?.join("mappings");
-    procfs::text(mappings).ok()?.trim().parse().ok()
+    procfs::value(region(shape, device)?.join("mappings"))
 }
 
 /// The NVDIMM region in sysfs that a device is, or lies, in.

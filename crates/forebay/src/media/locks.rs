@@ -43,10 +43,10 @@ pub(super) fn lock(path: &Path, fd: &OwnedFd, access: Access) -> Result<()> {
     }
 }
 
-/// What keeps a lock from who wants it for reading alone, or for writing.  `way_out` is for a file
-/// that another process has locked.
+/// The error for a caller who gets no lock, for reading alone or for writing.  `way_out` is for a
+/// file that another process has locked.
 ///
-/// Who may only read a file can lock it for reading, and so keep a writer out.  No lock prevents
+/// A user who may only read a file can lock it for reading, and so keep a writer out.  No lock prevents
 /// that: each lock of the kernel that excludes a second writer excludes readers, and only such a
 /// lock also excludes earlier versions of Forebay, and programs that know flock(2).  So the
 /// message says that it is one of readers, whose, and how to end it.

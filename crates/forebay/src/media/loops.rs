@@ -61,13 +61,13 @@ pub(crate) fn shown(sys: &Path) -> Result<Option<LoopStatus>, Errno> {
 fn or_by_path(sys: &Path, asked: Result<LoopStatus, Errno>) -> Result<Option<LoopStatus>, Errno> {
     let by_path = || {
         let st = rustix::fs::stat(backing_of(sys)?).ok()?;
-        let number = |file| procfs::text(sys.join(file)).ok()?.trim().parse().ok();
+        let number = |file| procfs::value(sys.join(file)).unwrap_or(0);
         let is_block = FileType::from_raw_mode(st.st_mode) == FileType::BlockDevice;
         Some(LoopStatus {
             inode: (st.st_dev, st.st_ino),
             device: if is_block { st.st_rdev } else { 0 },
-            offset: number("loop/offset").unwrap_or(0),
-            limit: number("loop/sizelimit").unwrap_or(0),
+            offset: number("loop/offset"),
+            limit: number("loop/sizelimit"),
         })
     };
     match asked {

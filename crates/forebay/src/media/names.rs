@@ -68,11 +68,7 @@ pub(crate) fn claim_other_names(
     if access == Access::Peek {
         return Ok(locks);
     }
-    let of = match FileType::from_raw_mode(st.st_mode) {
-        FileType::RegularFile => Thing::File((st.st_dev, st.st_ino)),
-        FileType::BlockDevice => Thing::Device(device_number(st.st_rdev)),
-        _ => return Ok(locks),
-    };
+    let Some(of) = thing(st) else { return Ok(locks) };
     let mut own = vec![Bytes { of, range: 0..u64::MAX }];
     let mut paths: Vec<_> = procfs::path_now(fd).into_iter().collect();
     // The ioctl of a partition answers for its disk, which may have no node here.
@@ -157,10 +153,6 @@ fn thing(st: &Stat) -> Option<Thing> {
     }
 }
 
-fn number_in(sys: &Path, file: &str) -> Option<u64> {
-    procfs::text(sys.join(file)).ok()?.trim().parse().ok()
-}
-
 fn sysfs_of((major, minor): DeviceNumber) -> PathBuf {
     let sys = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     fs::canonicalize(&sys).unwrap_or(sys)
@@ -184,18 +176,16 @@ fn below(
     }
     if sys.join("partition").exists() {
         let disk = sys.parent().and_then(device_number_in);
-        let (start, len) = (number_in(&sys, "start"), number_in(&sys, "size"));
-        let (Some(disk), Some(start), Some(len)) = (disk, start, len) else {
+        let bytes = |file| procfs::value(sys.join(file)).map(|n: u64| n.saturating_mul(512));
+        let (Some(disk), Some(start), Some(len)) = (disk, bytes("start"), bytes("size")) else {
             return Err("sysfs does not show its disk".into());
         };
-        let (start, len) = (start.saturating_mul(512), len.saturating_mul(512));
         return Ok(vec![Below { at: 0, len, of: Thing::Device(disk), start, file: None }]);
     }
     if !sys.join("loop/backing_file").exists() {
         return Ok(Vec::new());
     }
-    let file = procfs::name(sys.join("loop/backing_file"));
-    let file = file.map_err(|_| "sysfs does not show its path")?;
+    let file = backing_of(&sys).ok_or("sysfs does not show its path")?;
     let status = match fd {
         Some(fd) => loop_status(fd).map(Some),
         None if own => loops::asked(&sys).map(Some),

@@ -374,8 +374,8 @@ fn a_process_next_to_an_append_sees_no_zeroes() {
     assert!(found, "the mistake is not found");
 }
 
-/// What another process does between the bytes of an append and its size.  Returns the bytes that
-/// the file has in the end, or none if a call of that process failed.
+/// Appends, while another process acts between the bytes and the size.  Returns the bytes that the
+/// file has in the end, or none if a call of that process failed.
 fn kept_of_an_append(features: &Features, released: bool) -> Vec<u8> {
     const OLD: u64 = 100;
     let machine = Machine::new(3, &[OLD, 0], []);
